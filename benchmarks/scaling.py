@@ -125,18 +125,14 @@ class Study:
 
     def _ours(self, **asked: Any) -> Figures:
         command = [sys.executable, "-m", "benchmarks.scaling_cells", json.dumps(asked)]
-        found: Figures = json.loads(self._output(command))
-        return found
+        return _last_line(self._output(command))
 
     def _peer(self, data: Path, kind: str) -> Figures:
         assert self.peer is not None
         python, source = self.peer
         script = Path(__file__).with_name("peer_scaling.py")
         environ = {**self.environ} | ({} if source is None else {"PYTHONPATH": str(source)})
-        found: Figures = json.loads(
-            self._output([str(python), str(script), str(data), kind], environ)
-        )
-        return found
+        return _last_line(self._output([str(python), str(script), str(data), kind], environ))
 
     def _output(self, command: list[str], environ: dict[str, str] | None = None) -> str:
         done = subprocess.run(
@@ -144,7 +140,7 @@ class Study:
         )
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-        return done.stdout.strip().splitlines()[-1]
+        return done.stdout
 
     def _save(self, name: str, figures: Figures) -> None:
         load = os.getloadavg()[0]
@@ -178,6 +174,12 @@ def names_of_cells(windows: list[int], gigabytes: list[float], *, with_peer: boo
         names += [f"robomimic, images {size:g}"] if with_peer else []
         names += [f"jpeg {size:g}", f"video {size:g}"]
     return [*names, *(f"evaluation {workers}" for workers in WORKERS)]
+
+
+def _last_line(text: str) -> Figures:
+    """Read the figures that a process printed at its end."""
+    found: Figures = json.loads(text.strip().splitlines()[-1])
+    return found
 
 
 def _machine() -> dict[str, Any]:

@@ -38,6 +38,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return reshaped
 
 
+def linears(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """E linear maps: (E, N, D) times weight (E, D, M), plus bias (E, M), gives (E, N, M)."""
+    if not _is_for_onednn(x[0], weight[0].t()):
+        return torch.baddbmm(bias.unsqueeze(1), x, weight)
+    # Not by indices: the gradient of each would be as large as all.
+    members = zip(x.unbind(), weight.unbind(), bias.unbind(), strict=True)
+    return torch.stack([linear(rows, matrix.t(), shift) for rows, matrix, shift in members])
+
+
 def onednn_product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """Multiply (N, D) by (E, D), transposed, in oneDNN, and add bias (E,); gives (N, E) without a gradient.
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from imitate.functional import products
-from imitate.functional.products import linear
+from imitate.functional.products import linear, linears
 from imitate.models.fast_linear import FastLinear
 
 pytestmark = pytest.mark.skipif(
@@ -56,6 +56,32 @@ def test_values_and_gradients_of_both_orders_are_torchs(calls, shape):
         ((128, 128), (256, 128)),
     ]
     assert len(calls) >= 6
+
+
+def test_several_maps_at_once_are_torchs_too(calls):
+    torch.manual_seed(0)
+    shapes = (3, 128, 256), (3, 256, 192), (3, 192)
+    inputs = [(torch.randn(*shape) / 16).requires_grad_() for shape in shapes]
+
+    def everything(function):
+        y = torch.relu(function(*inputs))
+        first = torch.autograd.grad(y.square().sum(), inputs, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().mean() for g in first), inputs)
+        return y, *first, *second
+
+    def batched(x, weight, bias):
+        return torch.baddbmm(bias.unsqueeze(1), x, weight)
+
+    for got, wanted in zip(everything(linears), everything(batched), strict=True):
+        assert got.shape == wanted.shape
+        scale = wanted.abs().max().item()
+        torch.testing.assert_close(got, wanted, atol=2e-6 * scale, rtol=0)
+    assert calls[:3] == [((128, 256), (192, 256))] * 3
+    assert len(calls) >= 18
+    calls.clear()
+    few = torch.randn(3, 8, 256)
+    torch.testing.assert_close(linears(few, *inputs[1:]), batched(few, *inputs[1:]))
+    assert not calls
 
 
 def test_without_gradients_the_value_is_the_same(calls):
