@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 
 import torch
 
@@ -12,6 +13,8 @@ from benchmarks.measuring import percentiles
 from benchmarks.row import Row
 from benchmarks.trained import make_setup
 from imitate.data import DatasetFile
+from imitate.models.packed_linear import has_int8, pack_linears
+from imitate.models.precision import has_fast_bf16
 from imitate.policy.rollout_policy import RolloutPolicy
 
 CALLS = {"bc": 1000, "bc_rnn_gmm": 300}
@@ -22,7 +25,8 @@ ROUNDS = 5
 def run(bench: Bench) -> list[Row]:
     """p50 and p99 in CPU milliseconds, the median of rounds in turn with robomimic's."""
     torch.set_num_threads(1)
-    return [row for name in CALLS for row in _rows(name, bench)]
+    rows = [row for name in CALLS for row in _rows(name, bench)]
+    return [*rows, *_precisions(bench)]
 
 
 def _rows(name: str, bench: Bench) -> list[Row]:
@@ -67,4 +71,31 @@ def _rows(name: str, bench: Bench) -> list[Row]:
             peer_p99,
             source if peers else "",
         ),
+    ]
+
+
+def _precisions(bench: Bench) -> list[Row]:
+    """BC 2x1024 in each precision, in turns."""
+    policies: dict[str, RolloutPolicy] = {}
+    dtypes = {"fp32": torch.float32}
+    if has_fast_bf16(torch.device("cpu")):
+        dtypes["bf16"] = torch.bfloat16
+    if has_int8():
+        dtypes["int8"] = torch.int8
+    for name, dtype in dtypes.items():
+        setup = make_setup(bench.data, recurrent=False)
+        setup.algo.set_eval()
+        pack_linears(setup.algo.active_nets, dtype)
+        policies[name] = RolloutPolicy(setup.algo)
+    with DatasetFile(bench.data) as file:
+        demo = file.demos()[0]
+        ob = {key: file.read(demo, f"obs/{key}")[0] for key in OBS_KEYS}
+    found: dict[str, list[float]] = {name: [] for name in policies}
+    for _ in range(ROUNDS):
+        for name, policy in policies.items():
+            figures = percentiles(partial(policy, ob), CALLS["bc"])
+            found[name].append(figures["cpu_p50_ms"])
+    return [
+        Row(f"bc p50, {name}", statistics.median(each), "CPU ms", WANTED_MS["bc"], True)
+        for name, each in found.items()
     ]
