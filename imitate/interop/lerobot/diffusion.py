@@ -52,6 +52,7 @@ def algo_tree(config: Mapping[str, Any], features: list[Feature]) -> dict[str, A
         "algo": {
             "optim_params": {
                 "policy": {
+                    "betas": config["optimizer_betas"],
                     "learning_rate": {
                         "initial": config["optimizer_lr"],
                         "scheduler_type": "cosine"
@@ -198,6 +199,7 @@ def their_config(
         "num_inference_steps": sampler.num_inference_timesteps,
         "do_mask_loss_for_padding": True,
         "optimizer_lr": optimizer.learning_rate.initial,
+        "optimizer_betas": list(optimizer.betas),
         "optimizer_weight_decay": optimizer.regularization.L2,
         "scheduler_name": "cosine"
         if optimizer.learning_rate.scheduler_type == "cosine"

@@ -131,6 +131,16 @@ def test_what_was_read_is_written_back(name, layout, recorded, tmp_path):
     assert policy.error(tmp_path / "back") < 1e-4
 
 
+def test_fine_tuning_goes_on_with_the_same_optimizer(recorded, tmp_path):
+    policy = recorded("diffusion_state_ddpm_0.3.3")
+    algo = from_lerobot(policy.folder).algo
+    assert algo.optimizers["policy"].param_groups[0]["betas"] == (0.95, 0.999)
+    export(algo, tmp_path / "back", "lerobot")
+    back = json.loads((tmp_path / "back" / "config.json").read_text())
+    keys = ("optimizer_lr", "optimizer_betas", "optimizer_weight_decay", "scheduler_warmup_steps")
+    assert [back[key] for key in keys] == [policy.config[key] for key in keys]
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_vectors_of_other_names_become_the_state(layout, tmp_path):
     settings = {**SMALL_ACT, **MAPS, "algo.tokens.camera_positions": False}
