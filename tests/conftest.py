@@ -28,8 +28,8 @@ simulated_gpu.register()
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 
-LARGE_MB = 1000
-"""Above this a process of pytest gives memory back after a file of tests."""
+TRIMMED_MB, COLLECTED_MB = 500, 1000
+"""Above these a process of pytest gives back after a file of tests: free memory, and what cycles of objects hold."""
 
 
 def pytest_addoption(parser):
@@ -201,9 +201,10 @@ def imitate(preloaded_commands):
 def no_memory_kept():
     """A large process frees closed environments, MuJoCo's cache of meshes and what the C library holds for later."""
     yield
-    if sys.platform != "linux" or _resident_mb() < LARGE_MB:
+    if sys.platform != "linux" or (resident_mb := _resident_mb()) < TRIMMED_MB:
         return
-    gc.collect()
+    if resident_mb > COLLECTED_MB:
+        gc.collect()
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None:
         mujoco.mj_clearCache(mujoco.mj_getCache())
