@@ -29,7 +29,7 @@ from imitate.train.setup import Setup, build
 
 SEQ_LENGTH = 10
 ROUNDS = 3
-EVAL_STEPS, EVAL_EPISODES = 100, 16
+EVAL_STEPS, EVAL_EPISODES = 100, 10
 Figures = dict[str, float]
 
 

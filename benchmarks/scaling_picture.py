@@ -96,6 +96,7 @@ def draw(cells: Cells, path: Path) -> None:
     for axes in grid[2]:
         axes.set_ylim(100, 1e5)
     grid[3, 0].set_ylim(0.5, 10)
+    grid[0, 1].set_ylim(top=1e5)  # room for the legend
     for axes in grid.flat:
         axes.grid(visible=True, color="0.9")
         if axes.get_legend_handles_labels()[0]:
