@@ -72,6 +72,8 @@ def _kind(path: Path) -> str:
             return "dataset"
         if is_bundle(path):
             return "bundle"
+        if path.suffix == ".zip" and found is None and _is_dataset(path):
+            return "dataset"
         if found is None and (
             signature.startswith(_ZIP_SIGNATURE) or path.suffix in (".pth", ".pt", ".ckpt")
         ):

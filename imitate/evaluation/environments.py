@@ -127,7 +127,8 @@ def with_env(config: Config, text: str) -> Config:
         "experiment.env": None,
         "experiment.additional_envs": None,
     }
-    if config.train.online.enabled and config.train.online.env is not None:
+    online = config.train.online
+    if online.enabled and (online.env is not None or not config.train.data):
         changes["train.online.env"] = named
     return config.with_overrides(changes)
 

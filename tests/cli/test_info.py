@@ -17,6 +17,7 @@ from imitate.data.curate.shard import shard_files
 from imitate.data.formats.convert import convert
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from tests.loading import load
 
 ROBOMIMIC = Path(__file__).parents[1] / "policy" / "fixtures" / "robomimic"
 ENV = {
@@ -380,3 +381,10 @@ def test_datasets_behind_a_url(dataset, tmp_path, file_server):
     assert (shards["path"], shards["demos"]) == (f"{server.url}/demos", 3)
     assert (file["kind"], file["demos"]) == ("dataset", 2)
     assert json.loads(done.stdout)["actions"]["max"] == [0.5] * 7
+
+
+def test_a_zipped_zarr_is_no_checkpoint(tmp_path):
+    path = load("tests/data/formats/samples.py").zipped(tmp_path / "d.zarr.zip")
+    done = info(path, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["demos"] == 2

@@ -114,3 +114,9 @@ def test_updates_that_name_no_environment_count_beside_env(config):
     named = config(({"a": 1}, {}), rollout={"enabled": False}, env_meta_update_dict=kwargs)
     (meta,) = environments(with_env(named, "Pendulum-v1"))
     assert meta == {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {"a": 1, "g": 9.0}}
+
+
+def test_env_is_where_an_online_training_acts_if_nothing_else_names_one():
+    tree = {"algo_name": "sac", "train": {"online": {"enabled": True}}}
+    named = with_env(load_config(tree), "Pendulum-v1").train.online.env
+    assert named["env_name"] == "Pendulum-v1"
