@@ -12,6 +12,13 @@ PAGES = sorted(
 )
 
 
+PROGRAMS = (
+    *("imitate", "python", "pip", "bash", "ray", "torchrun", "srun", "git"),
+    *("export", "echo", "cat", "mkdir", "for", "done"),
+)
+"""First words of indented lines that are commands."""
+
+
 class Command(NamedTuple):
     page: str
     line: int
@@ -41,22 +48,32 @@ def commands(*programs):
     return [one for page in PAGES for one in _commands_of(page) if one.words[0] in programs]
 
 
-def command_lines(page, *programs):
-    """Whole lines of a page's code that begin with one of the programs, in order; without outlines."""
-    lines = _code_lines((ROOT / page).read_text().splitlines())
-    return [text for _, text in lines if (_words(text) or [""])[0] in programs]
+def shell_lines(page, fenced=True):
+    """Commands of a page, in order: indented lines that begin with a program, and those of shell blocks.
+
+    Args:
+        page: its path.
+        fenced: false leaves out those of shell blocks.
+    """
+    return [
+        text
+        for _, text, in_block in _code_lines((ROOT / page).read_text().splitlines())
+        if text
+        and not text.startswith("#")
+        and (fenced if in_block else text.split(" ")[0] in PROGRAMS)
+    ]
 
 
 def _commands_of(page):
     lines = (ROOT / page).read_text().splitlines()
-    for number, text in _code_lines(lines):
+    for number, text, _ in _code_lines(lines):
         words = _words(text)
         if words:
             yield Command(page, number, words)
 
 
 def _code_lines(lines):
-    """Number and text of each indented or fenced line of code, with its continuation lines."""
+    """Number and text of each line of code, with its continuation lines; true if it is fenced, not indented."""
     fence, whole, begun = None, "", 0
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith("```"):
@@ -71,13 +88,13 @@ def _code_lines(lines):
         if whole.endswith("\\"):
             whole = whole[:-1]
             continue
-        yield begun, whole
+        yield begun, whole, fence is not None
         whole = ""
 
 
 def _words(text):
     """The words of the first command of a line; none for an outline such as ``[--out JSON]``."""
-    if re.search(r"\s\[|\.\.\.|…|\$\(", text):
+    if re.search(r"\s\[|\.\.\.|…|\$\(", text.partition(" #")[0]):
         return []
     try:
         reader = shlex.shlex(text, posix=True, punctuation_chars="|;&")

@@ -1,95 +1,105 @@
-"""Commands of README.md, the landing page and the guide for own data run in page order, on small data."""
+"""Commands of the documentation run in page order, on small data; those that do not are listed with the reason."""
 
-import h5py
+import os
+import re
+import shutil
+
 import pytest
 
-from tests.docs.pages import command_lines
-from tests.loading import load
-from tests.point_policy import save_point_policy
+from tests.docs import given
+from tests.docs.not_run import NOT_RUN
+from tests.docs.pages import PAGES, shell_lines
+from tests.docs.shortened import shortened
+from tests.docs.terminal import CommandError, Terminal
 
-FEW = "--epochs 1 --set experiment.epoch_every_n_steps=2 --set experiment.validation_epoch_every_n_steps=2"
-FEW += " --set train.batch_size=4 --set train.num_threads=1 --set experiment.rollout.enabled=false"
-WARNINGS = 1
-"""Exit code of the doctor for a file with warnings."""
-PROGRAMS = ("imitate", "python", "bash", "pip")
-ADDED = {
-    "imitate config init": "--no-forecast",
-    # The images here are smaller than its crops.
-    "imitate train --config bc/bc_image": f"{FEW} --set observation.encoder.rgb.obs_randomizer_class=null",
-    "imitate train": FEW,
-    "imitate eval": "-n 2 --workers 1",
-    "imitate run": "--steps 3",
-}
-"""Options that make commands short; the last of an option counts."""
-NOT_RUN = (
-    "bash scripts/quickstart.sh",  # minutes; tests/scripts has its parts
-    "pip install",
-)
-RECORDING = """
-import os, sys
-sys.path.insert(0, "examples")
-from write_own_dataset import PointRobot, Teacher, record
+ROBOTS = ("README.md", "docs/index.md", "docs/how_to.md", "docs/own_data.md", "docs/deployment.md")
+"""Pages about recordings of a robot; the others are about simulators."""
+ELSEWHERE = "docs/tutorials/"
+"""Pages whose fenced commands tests/examples/test_tutorials.py runs."""
+FINDINGS = {"imitate dataset doctor": (1, 3), "imitate check-deploy": (1,)}
+"""Exit codes by which commands say that they found something."""
 
-class Dies(PointRobot):
-    episodes = 0
-    def reset(self):
-        self.episodes += 1
-        return super().reset() if self.episodes < 9 else os._exit(0)
 
-for number, day in enumerate(("monday", "tuesday")):
-    record(PointRobot(seed=number), Teacher(), f"{day}.hdf5", 3)
-record(Dies(seed=2), Teacher(), "own.hdf5", 100)
-"""
-"""Records two days; the third file is left in its unfinished form."""
+def reason(page, line):
+    """The pattern by which a command is not run, or None."""
+    return next((one for one in NOT_RUN if re.search(one, f"{page}: {line}")), None)
+
+
+def to_run(page):
+    return [line for line in shell_lines(page) if reason(page, line) is None]
+
+
+RUN = [page for page in PAGES if not page.startswith(ELSEWHERE) and to_run(page)]
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory, preloaded_commands):
-    """A folder with what the pages take as given: recordings, a robot, a checkpoint."""
-    tutorials = load("scripts/tutorials.py")
-    reader = tutorials.Reader(tmp_path_factory.mktemp("reader"), preloaded_commands)
-    tutorials.install(tutorials.ROOT / "examples" / "point_world", reader.site)
-    reader.env["IMITATE_TRUST_MODULES"] = "point_world"
-    reader.run("imitate collect --env point_world:Reach-v0 --num 4 --out demos.hdf5")
-    with h5py.File(reader.folder / "demos.hdf5", "r+") as file:
-        file["data"].attrs["control_freq"] = 10.0  # the rate of the robot below
-    robot = (tutorials.ROOT / "examples" / "own_robot.py").read_text()
-    (reader.folder / "my_robots.py").write_text(robot.replace("class PointArm", "class Arm"))
-    reader.run(f"python - <<'END'\n{RECORDING}END")
-    (reader.folder / "own_robot.json").symlink_to("examples/own_robot.json")
-    save_point_policy(reader.folder / "last.pth")
-    return reader
+def template(tmp_path_factory):
+    """A folder with what pages take as given."""
+    folder = tmp_path_factory.mktemp("given")
+    given.install(folder)
+    with pytest.MonkeyPatch.context() as patch, _in(folder, patch) as terminal:
+        given.fill(terminal)
+    return folder
 
 
-def short(line):
-    """The command with the options that make it short; the doctor may find something."""
-    if line.startswith("imitate dataset doctor"):
-        return f"({line.partition(' #')[0]}) || test $? = {WARNINGS}"
-    for begin, options in ADDED.items():
-        if line.startswith(begin):
-            command, comment, rest = line.partition(" #")
-            return f"{command.rstrip()} {options}{comment}{rest}"
-    return line
+@pytest.fixture
+def terminal(page, template, tmp_path, monkeypatch):
+    """A terminal in a new folder with what the page takes as given."""
+    folder = tmp_path / "reader"
+    shutil.copytree(template, folder, symlinks=True)
+    with _in(folder, monkeypatch) as terminal:
+        if page in ROBOTS:
+            given.take_robots_files()
+        given.prepare(page)
+        yield terminal
+
+
+def _in(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder / ".site"))
+    path = [str(folder / ".site"), str(given.tutorials.ROOT)]
+    for name, value in {
+        "IMITATE_TRUST_MODULES": ",".join(given.MODULES),
+        "PYTHONPATH": os.pathsep.join(path),
+        "OMP_NUM_THREADS": "1",
+        "HOME": str(folder),
+        "XDG_CONFIG_HOME": str(folder / ".config"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    return Terminal(folder)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/index.md", "docs/how_to.md", "docs/own_data.md"]
-)
-def test_the_commands_of_a_page_run_one_after_the_other(page, reader):
-    (reader.folder / "my.json").unlink(missing_ok=True)  # of another page
-    for line in command_lines(page, *PROGRAMS):
-        if not line.startswith(NOT_RUN):
-            reader.run(short(line))
+@pytest.mark.parametrize("page", RUN)
+def test_the_commands_of_a_page_run_one_after_the_other(page, terminal):
+    for line in to_run(page):
+        command = " ".join(line.split()[:3])
+        terminal.run(
+            shortened(line),
+            next((FINDINGS[one] for one in FINDINGS if command.startswith(one)), ()),
+        )
+
+
+def test_each_reason_is_one_of_a_command():
+    lines = [f"{page}: {line}" for page in PAGES for line in shell_lines(page)]
+    assert [one for one in NOT_RUN if not any(re.search(one, line) for line in lines)] == []
+
+
+def test_indented_commands_of_tutorials_are_not_run_for_a_reason():
+    pages = [page for page in PAGES if page.startswith(ELSEWHERE)]
+    lines = [(page, line) for page in pages for line in shell_lines(page, fenced=False)]
+    assert [f"{page}: {line}" for page, line in lines if reason(page, line) is None] == []
+
+
+@pytest.mark.parametrize("line", ["imitate info nobody.hdf5", "cat nobody.hdf5"])
+def test_a_command_that_does_not_work_is_found(line, tmp_path):
+    with pytest.raises(CommandError, match="nobody.hdf5"):
+        Terminal(tmp_path).run(line)
 
 
 def test_commands_are_made_short_in_front_of_their_comments():
     assert (
-        short("imitate run runs/my   # on a robot") == "imitate run runs/my --steps 3 # on a robot"
+        shortened("imitate run runs/my   # on a robot")
+        == "imitate run runs/my --steps 3 --episodes 1 # on a robot"
     )
-    assert short("ls  # all") == "ls  # all"
-
-
-def test_a_command_that_does_not_work_is_found(reader):
-    with pytest.raises(RuntimeError, match="nobody.hdf5"):
-        reader.run(short("imitate config init nobody.hdf5 --out my.json"))
+    assert shortened("ls  # all") == "ls # all"

@@ -1,0 +1,33 @@
+"""Commands of the documentation that no test runs, each with the reason.
+
+Patterns are searched in ``page: command``. `tests/docs/test_commands.py` parses these commands all the same.
+"""
+
+NOT_RUN = {
+    r"^docs/results": "measurements of minutes to days; their numbers stand beside them",
+    r": python -m tests.data.formats.fuzz": "minutes; tests/data/formats/test_damage.py has fewer cases",
+    r": python -m benchmarks": "measurements; tests/benchmarks runs what they consist of",
+    r"^docs/own_algorithm": "tests/examples/test_own_algorithm.py, in processes of their own",
+    r" \[--": "a synopsis",
+    r": python train.py": "Diffusion Policy's program",
+    r"gym_pusht": "a package that wants other versions; tests/interop/gym_worlds.sh",
+    r"collect .*(--quality|--human-like)": "robosuite's demonstrators; tests/simulation",
+    r"--env robot:my_robots": "a person makes the scene ready; tests/deploy/test_robot_env.py plays one",
+    r"check-deploy ws:": "a server; tests/cli/test_check_deploy.py",
+    r"--join rtc": "a policy that is guided; tests/cli/test_robot_verbs.py",
+    r"dataset migrate-env": "a file of an older robosuite; tests/cli/test_migrate_env.py makes one",
+    r"--device cuda": "GPUs; scripts/gpu_check.sh",
+    r"acting=central": "workers in processes of their own; tests/online",
+    r"imitate compare .*my_robots": "a person judges; tests/cli/test_compare.py plays one",
+    r"dataset render": "robosuite's cameras; tests/cli/test_render.py",
+    r": (pip|python3 -m venv)": "installs packages; tests/scripts builds the package and installs it",
+    r": git clone": "needs the network",
+    r": bash scripts/(quickstart|test|docs)\.sh": "minutes; .ci/run runs scripts/test.sh",
+    r"^docs/tutorials/images.md: imitate (collect --env Lift|train --config robosuite)": "minutes on "
+    "robosuite; the page's own commands run, smaller",
+    r"dataset download": "needs the network; tests/data downloads from a server on this machine",
+    r": (ray|srun|HEAD=|export RAY)": "a cluster of several machines; docs/tutorials/cluster.md runs on Ray",
+    r"imitate cluster": "a cluster; tests/cli/test_cluster.py",
+    r"lerobot:so101": "hardware; tests/interop/lerobot_robot.sh runs LeRobot's robots on simulated motors",
+    r"(--teleop|--take-over) (keyboard|gamepad|spacemouse)": "a person at a device; tests/deploy plays one",
+}
