@@ -42,7 +42,14 @@ class Device(Pushing):
         super().__init__(action=[0.5, -0.5])
 """
 RECORDINGS = (
-    *("demos", "mixed", "datasets/lift/scripted", "datasets/lift/mixed", "datasets/stack/scripted"),
+    *(
+        "demos",
+        "mixed",
+        "stack",
+        "datasets/lift/scripted",
+        "datasets/lift/mixed",
+        "datasets/stack/scripted",
+    ),
     *("datasets/pick_place_can/scripted", "datasets/robomimic/can/ph/low_dim_v15"),
 )
 """Names of recordings on the pages, without ending."""
@@ -59,7 +66,9 @@ def install(folder):
     site.mkdir()
     tutorials.install(EXAMPLES / "point_world", site)
     tutorials.install(tutorials.ROOT / "tests" / "docs" / "table_world", site)
-    (site / "my_package.py").write_text(MY_PACKAGE)
+    (site / "my_package").mkdir()
+    (site / "my_package" / "__init__.py").write_text(MY_PACKAGE)
+    (site / "my_package" / "envs.py").write_text("import point_world")  # with its Reach-v0
     robot = (EXAMPLES / "own_robot.py").read_text()
     (site / "my_robots.py").write_text(robot.replace("class PointArm", "class Arm") + ARM)
     (folder / "examples").symlink_to(EXAMPLES)
@@ -155,14 +164,26 @@ def _online_rl():
         _run(f"runs/{name}/20260101120000")
 
 
-def _training():
-    """Runs to compare, values to try, and images."""
-    shutil.copy("lift.hdf5", "datasets/lift/image_84.hdf5")
-    with h5py.File("datasets/lift/image_84.hdf5", "r+") as file:
+def _images(path):
+    """A recording with the images of two cameras."""
+    shutil.copy("lift.hdf5", path)
+    with h5py.File(path, "r+") as file:
         for demo in file["data"].values():
             pictures = np.zeros((len(demo["actions"]), 84, 84, 3), np.uint8)
             for camera in ("agentview", "robot0_eye_in_hand"):
                 demo[f"obs/{camera}_image"] = pictures
+
+
+def _policies():
+    """A configuration, and two experiments with a run each."""
+    shutil.copy("ready.json", "my.json")
+    for name in "ab":
+        _run(f"runs/{name}/20260101120000")
+
+
+def _training():
+    """Runs to compare, values to try, and images."""
+    _images("datasets/lift/image_84.hdf5")
     _sweep()
     for name in ("lift_flow", "one"):
         _run(f"runs/{name}/20260101120000")
@@ -177,6 +198,7 @@ def _data():
 
 
 def _formats():
+    Path("demos.hdf5").unlink()  # which the page makes
     convert("lift.hdf5", "LEROBOT_FOLDER", to_format="lerobot")
 
 
@@ -229,6 +251,8 @@ SPECIAL = {
     "docs/offline_rl.md": lambda: _run("runs/bc/20250101000000"),
     "docs/training.md": _training,
     "docs/online_rl.md": _online_rl,
+    "docs/policies.md": _policies,
+    "docs/rendering.md": lambda: _images("lift_84.hdf5"),
     "docs/hierarchy.md": _copy("lift.hdf5", "mine.hdf5"),
 }
 """What `prepare` calls."""

@@ -19,6 +19,7 @@ NOT_RUN = {
     r"--device cuda": "GPUs; scripts/gpu_check.sh",
     r"acting=central": "workers in processes of their own; tests/online",
     r"imitate compare .*my_robots": "a person judges; tests/cli/test_compare.py plays one",
+    r"log_wandb": "the package wandb, and its service",
     r"dataset render": "robosuite's cameras; tests/cli/test_render.py",
     r": (pip|python3 -m venv)": "installs packages; tests/scripts builds the package and installs it",
     r": git clone": "needs the network",
