@@ -14,6 +14,7 @@ import typer
 
 from imitate.cli.curate import progress
 from imitate.cli.policies import (
+    ActingPrecision,
     Device,
     FoundPolicy,
     PolicyName,
@@ -74,6 +75,7 @@ def command(
         float, typer.Option("--timeout-s", min=0.01, help="Longest time of a server's answer.")
     ] = 2.0,
     device: Device = None,
+    precision: ActingPrecision = "fp32",
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Check a policy on recorded demonstrations before a robot moves.
@@ -96,7 +98,7 @@ def command(
             raise UserError(f"{file}: has no demos" + (f" in '{filter_key}'" if filter_key else ""))
         spread = np.linspace(0, len(names) - 1, min(demos, len(names))).round().astype(int)
         found = PolicySource(
-            token_file, timeout_s, device, None, tls_ca, resize, rename or ()
+            token_file, timeout_s, device, None, tls_ca, resize, rename or (), precision
         ).open(policy, stack)
         schema = _schema(policy, found)
         kinds = {key: spec.kind for key, spec in schema.observations.items()}

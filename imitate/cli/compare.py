@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imitate.cli.policies import (
+    ActingPrecision,
     Device,
     FoundPolicy,
     InBackground,
@@ -119,6 +120,7 @@ def command(
     rename: RenameObs = None,
     timeout_s: Timeout = None,
     device: Device = None,
+    precision: ActingPrecision = "fp32",
     report: Annotated[
         bool, typer.Option("--report", help="Show the state of --out; needs no robot.")
     ] = False,
@@ -165,8 +167,10 @@ def command(
     }
     if rename:  # files of before there was any lack it
         settings["rename"] = sorted(rename)
+    if precision != "fp32":
+        settings["precision"] = precision
     source = PolicySource(
-        token_file, timeout_s, device, settings["join"], tls_ca, resize, rename or ()
+        token_file, timeout_s, device, settings["join"], tls_ca, resize, rename or (), precision
     )
     with contextlib.ExitStack() as stack:
         found = {"A": source.open(first, stack), "B": source.open(second, stack)}

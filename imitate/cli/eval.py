@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imitate.cli.places import On, number_of_workers, opened
+from imitate.cli.policies import ActingPrecision
 from imitate.cli.renaming import RenameObs, tell_saved_names
 from imitate.cli.reports.evaluation import (
     compare,
@@ -105,6 +106,7 @@ def command(
     device: Annotated[
         str | None, typer.Option("--device", help="cpu, cuda; chosen by size if left out.")
     ] = None,
+    precision: ActingPrecision = "fp32",
     video: Annotated[
         Path | None, typer.Option("--video", help="Write a video: the .mp4 file.")
     ] = None,
@@ -260,6 +262,7 @@ def command(
             step_timeout_s=step_timeout_s,
             late=late,
             rename=names,
+            precision=precision,
         )
         places = [
             (

@@ -12,6 +12,7 @@ import typer
 
 from imitate.cli.interrupts import released
 from imitate.cli.policies import (
+    ActingPrecision,
     Device,
     InBackground,
     Join,
@@ -102,6 +103,7 @@ def command(
     rename: RenameObs = None,
     timeout_s: Timeout = None,
     device: Device = None,
+    precision: ActingPrecision = "fp32",
     json_: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
 ) -> None:
     """Run a policy on a robot at a fixed rate, within limits.
@@ -131,6 +133,7 @@ def command(
             tls_ca,
             resize,
             rename or (),
+            precision,
         )
         found = source.open(policy, stack)
         rate = rate_of(found.actor, rate_hz)

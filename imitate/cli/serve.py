@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from imitate.cli.policies import ActingPrecision
 from imitate.cli.renaming import RenameObs, tell_saved_names
 from imitate.errors import UserError
 from imitate.extras import missing
 
 if TYPE_CHECKING:
     from imitate.deploy.server import Served
+    from imitate.policy.loading import Precision
 
 
 def command(
@@ -49,6 +51,7 @@ def command(
         int,
         typer.Option("--threads", min=0, help="CPU threads of a prediction; 0: as torch chooses."),
     ] = 1,
+    precision: ActingPrecision = "fp32",
     rename: RenameObs = None,
     json_: Annotated[
         bool,
@@ -71,7 +74,7 @@ def command(
         raise UserError(f"imitate serve: {missing('deploy', error)}") from error
     from imitate.run_folder import to_json
 
-    path, policy = served(checkpoint, device, threads, rename or ())
+    path, policy = served(checkpoint, device, threads, rename or (), precision)
     server = PolicyServer(
         policy,
         host,
@@ -108,7 +111,7 @@ def command(
 
 
 def served(
-    path: Path, device: str | None, threads: int, rename: Sequence[str]
+    path: Path, device: str | None, threads: int, rename: Sequence[str], precision: Precision
 ) -> tuple[Path, Served]:
     """The checkpoint that a path stands for, or the bundle, and its policy."""
     from imitate.deploy.bundle.archive import is_bundle
@@ -117,7 +120,7 @@ def served(
         from imitate.deploy.bundle.policy import BundlePolicy
         from imitate.deploy.bundle.served import ServedBundle
 
-        refuse_device(device)
+        refuse_device(device, precision)
         if rename:
             raise UserError(
                 f"--rename: {path} is a bundle, with the names that it was exported with"
@@ -134,14 +137,18 @@ def served(
         torch.set_num_threads(threads)
     found = find_checkpoint(path)
     policy, ckpt = policy_from_checkpoint(
-        device=device, ckpt_path=found, rename=parse_rename(rename)
+        device=device, ckpt_path=found, rename=parse_rename(rename), precision=precision
     )
     tell_saved_names(found, ckpt)
     return found, ServedPolicy(policy)
 
 
-def refuse_device(device: str | None) -> None:
-    """Raise UserError where a bundle is to run on another device than the CPU."""
+def refuse_device(device: str | None, precision: Precision) -> None:
+    """Raise UserError where a bundle is to run on another device than the CPU, or in another precision."""
+    if precision != "fp32":
+        raise UserError(
+            f"--precision {precision}: a bundle computes as it was exported; name the checkpoint"
+        )
     if device not in (None, "cpu"):
         raise UserError(f"--device {device}: bundles run on the CPU; name the checkpoint")
 

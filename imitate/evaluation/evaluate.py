@@ -33,6 +33,7 @@ from imitate.evaluation.prepared import (
     subject_of,
 )
 from imitate.evaluation.vector_episodes import run_vector_episodes
+from imitate.policy.loading import Precision
 from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.processes import available_cores
@@ -73,6 +74,7 @@ def evaluate(
     step_timeout_s: float | None = None,
     late: Lateness | None = None,
     rename: Rename | None = None,
+    precision: Precision = "fp32",
 ) -> EvalResult:
     """Measure a policy over `episodes` episodes; episode i starts from `seed + i`.
 
@@ -95,6 +97,7 @@ def evaluate(
             worker processes; no limit in this process, where nothing can end a simulator that hangs.
         late: predictions take time, during which the world goes on; see :mod:`imitate.evaluation.late`.
         rename: from names of the environment's observations to those of the checkpoint, ``{"agent_pos": "state"}``.
+        precision: of the policy's large linear layers, see :func:`imitate.policy.loading.policy_from_checkpoint`.
 
     Raises:
         UserError: the checkpoint, the environment or their match is wrong.
@@ -116,6 +119,7 @@ def evaluate(
         step_timeout_s=step_timeout_s,
         late=late,
         rename=dict(rename or {}),
+        precision=precision,
     )
     start = time.perf_counter()
     with ExitStack() as stack:

@@ -10,7 +10,7 @@ from typing import Protocol
 from imitate.crew.shared import Shared
 from imitate.errors import UserError
 from imitate.policy.checkpoint import checkpoint_from_bytes, checkpoint_to_bytes, load_checkpoint
-from imitate.policy.loading import policy_from_checkpoint
+from imitate.policy.loading import Precision, policy_from_checkpoint
 from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.recognition import lerobot_policy
@@ -41,21 +41,25 @@ class CheckpointFile:
     Attributes:
         path: of the file.
         rename: of observations, see :mod:`imitate.policy.renaming`.
+        precision: of large linear layers, see :func:`imitate.policy.loading.policy_from_checkpoint`.
     """
 
     path: str
     rename: Rename = field(default_factory=dict)
+    precision: Precision = "fp32"
 
     @property
     def key(self) -> str:
-        """Path, time of the last change, and renamed observations."""
+        """Path, time of the last change, renamed observations and precision."""
         path = Path(self.path)
         changed = path.stat().st_mtime_ns if path.is_file() else 0
-        return f"{path} {changed}{_named(self.rename)}"
+        return f"{path} {changed}{_named(self.rename)} {self.precision}"
 
     def load(self, device: str) -> RolloutPolicy:
         """See :class:`PolicySource`."""
-        policy, _ = policy_from_checkpoint(device=device, ckpt_path=self.path, rename=self.rename)
+        policy, _ = policy_from_checkpoint(
+            device=device, ckpt_path=self.path, rename=self.rename, precision=self.precision
+        )
         return policy
 
     def for_workers(self) -> PolicySource:
@@ -67,7 +71,7 @@ class CheckpointFile:
         except (OSError, UserError):  # the worker that opens it says why
             return self
         digest = hashlib.sha256(data).hexdigest()
-        return SentCheckpoint(self.path, digest, Shared(data), self.rename)
+        return SentCheckpoint(self.path, digest, Shared(data), self.rename, self.precision)
 
 
 @dataclass(frozen=True)
@@ -79,22 +83,26 @@ class SentCheckpoint:
         sha256: of its bytes.
         data: its bytes.
         rename: of observations, see :mod:`imitate.policy.renaming`.
+        precision: of large linear layers, see :func:`imitate.policy.loading.policy_from_checkpoint`.
     """
 
     name: str
     sha256: str
     data: Shared[bytes]
     rename: Rename = field(default_factory=dict)
+    precision: Precision = "fp32"
 
     @property
     def key(self) -> str:
-        """Checksum of its bytes, and renamed observations."""
-        return f"{self.sha256}{_named(self.rename)}"
+        """Checksum of its bytes, renamed observations and precision."""
+        return f"{self.sha256}{_named(self.rename)} {self.precision}"
 
     def load(self, device: str) -> RolloutPolicy:
         """See :class:`PolicySource`; nothing in the bytes is executed."""
         ckpt = checkpoint_from_bytes(self.data.get(), self.name)
-        policy, _ = policy_from_checkpoint(device=device, ckpt_dict=ckpt, rename=self.rename)
+        policy, _ = policy_from_checkpoint(
+            device=device, ckpt_dict=ckpt, rename=self.rename, precision=self.precision
+        )
         return policy
 
     def for_workers(self) -> PolicySource:

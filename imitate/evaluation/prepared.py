@@ -25,6 +25,7 @@ from imitate.evaluation.planned import Planned
 from imitate.evaluation.policy_source import CheckpointFile
 from imitate.evaluation.vector_episodes import VectorJob
 from imitate.policy.checkpoint import config_of, load_checkpoint
+from imitate.policy.loading import Precision
 from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.processes import STEP_TIMEOUT_S, available_cores
@@ -61,6 +62,7 @@ class EvalSettings:
     step_timeout_s: float | None = None
     late: Lateness | None = None
     rename: Rename = field(default_factory=dict)
+    precision: Precision = "fp32"
 
     def __post_init__(self) -> None:
         if self.late is not None and self.mode == "vector":
@@ -183,7 +185,7 @@ class Prepared:
 
     @property
     def _source(self) -> CheckpointFile:
-        return CheckpointFile(str(self.subject.path), self.settings.rename)
+        return CheckpointFile(str(self.subject.path), self.settings.rename, self.settings.precision)
 
     def planned(
         self, on_episode: Callable[[Episode], None] | None, earlier: Sequence[Episode] = ()
@@ -267,6 +269,8 @@ def _check(subject: Subject, env_meta: Mapping[str, Any] | None, settings: EvalS
         raise UserError(
             "a policy object has its names already: make it with RolloutPolicy(rename=...)"
         )
+    if subject.policy is not None and settings.precision != "fp32":
+        raise UserError("a policy object has its precision already: load it with that one")
     description = subject.env_meta if env_meta is None else env_meta
     if not description:
         raise EnvError(f"{subject.path}: the checkpoint names no environment; name one with --env")

@@ -116,6 +116,8 @@ class ResultsFile:
         }
         if settings.rename:  # entries of before there was any lack it
             same["rename"] = dict(settings.rename)
+        if settings.precision != "fp32":
+            same["precision"] = settings.precision
         return dict(json.loads(to_json(same)))
 
     def _sum(self, path: Path) -> str:

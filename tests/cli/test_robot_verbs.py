@@ -24,6 +24,9 @@ from imitate.deploy.loop import Safety
 from imitate.deploy.robot import Observation
 from imitate.deploy.simulated import SimulatedRobot
 from imitate.errors import UserError
+from imitate.evaluation.evaluate import evaluate
+from imitate.evaluation.policy_source import CheckpointFile
+from imitate.policy import loading
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -97,12 +100,28 @@ def test_run_and_serve_under_other_names(imitate, checkpoint, tmp_path):
         assert found.actor({"angle": np.zeros(3)}).shape == (1,)
         with pytest.raises(UserError, match="give --rename to imitate serve"):
             PolicySource(rename=renamed).open("ws://127.0.0.1:9", stack)
-    _, policy = serve.served(checkpoint, "cpu", 0, renamed)
+    _, policy = serve.served(checkpoint, "cpu", 0, renamed, "fp32")
     assert list(policy.schema.observations) == ["angle"]
     done = imitate(
         "run", checkpoint, "--robot", "sim", "--rate-hz", 50, "--rename", *renamed, cwd=tmp_path, check=False,
     )  # fmt: skip
     assert done.returncode == 2 and "'angle'" in done.stderr
+
+
+@pytest.mark.skipif(not loading.has_int8(), reason="an x86 processor")
+def test_a_policy_acts_in_the_precision_that_is_asked_for(checkpoint, tmp_path, monkeypatch):
+    dtypes = []
+    monkeypatch.setattr(loading, "pack_linears", lambda nets, dtype: dtypes.append(dtype))
+    with contextlib.ExitStack() as stack:
+        PolicySource(device="cpu", precision="int8").open(str(checkpoint), stack)
+        serve.served(checkpoint, "cpu", 0, (), "int8")
+        CheckpointFile(str(checkpoint), precision="int8").for_workers().load("cpu")
+        evaluate(checkpoint, episodes=1, horizon=2, device="cpu", precision="int8")
+        assert dtypes == [torch.int8] * 4
+        with pytest.raises(UserError, match="give --precision to imitate serve"):
+            PolicySource(precision="int8").open("ws://127.0.0.1:9", stack)
+    with pytest.raises(UserError, match="a bundle computes as it was exported"):
+        serve.refuse_device(None, "int8")
 
 
 def test_run_through_a_server(imitate, served, tmp_path):
