@@ -192,7 +192,6 @@ class PolicySource:
         )
 
     def _bundled(self, path: Path) -> FoundPolicy:
-        from imitate.cli.serve import refuse_device
         from imitate.deploy.bundle.policy import BundlePolicy
 
         refuse_device(self.device, self.precision)
@@ -212,7 +211,6 @@ class PolicySource:
             from imitate.deploy.client import RemoteError, RemotePolicy
         except ImportError as error:
             raise UserError(f"{url}: {missing('deploy', error)}") from error
-        from imitate.cli.serve import read_token
 
         token = read_token(self.token_file)
         timeout_s = self.timeout_s or (_WAITED_S if self.join is None else _BACKGROUND_S)
@@ -299,3 +297,30 @@ def rate_of(policy: Any, given: float | None) -> float:
     if rate is None:
         raise UserError("the policy does not know the rate of its demonstrations: give --rate-hz")
     return rate
+
+
+def refuse_device(device: str | None, precision: Precision) -> None:
+    """Raise UserError where a bundle is to run on another device than the CPU, or in another precision."""
+    if precision != "fp32":
+        raise UserError(
+            f"--precision {precision}: a bundle computes as it was exported; name the checkpoint"
+        )
+    if device not in (None, "cpu"):
+        raise UserError(f"--device {device}: bundles run on the CPU; name the checkpoint")
+
+
+def read_token(path: Path | None) -> str | None:
+    """Read the token in a file, without the line's end.
+
+    Raises:
+        UserError: the file cannot be read or is empty.
+    """
+    if path is None:
+        return None
+    try:
+        token = path.expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--token-file {path}: cannot be read: {error}") from error
+    if not token or len(token.split()) != 1 or not token.isascii():
+        raise UserError(f"--token-file {path}: expected one word of ASCII characters")
+    return token

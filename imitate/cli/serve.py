@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.cli.policies import ActingPrecision
+from imitate.cli.policies import ActingPrecision, read_token, refuse_device
 from imitate.cli.renaming import RenameObs, tell_saved_names
 from imitate.errors import UserError
 from imitate.extras import missing
@@ -141,33 +141,6 @@ def served(
     )
     tell_saved_names(found, ckpt)
     return found, ServedPolicy(policy)
-
-
-def refuse_device(device: str | None, precision: Precision) -> None:
-    """Raise UserError where a bundle is to run on another device than the CPU, or in another precision."""
-    if precision != "fp32":
-        raise UserError(
-            f"--precision {precision}: a bundle computes as it was exported; name the checkpoint"
-        )
-    if device not in (None, "cpu"):
-        raise UserError(f"--device {device}: bundles run on the CPU; name the checkpoint")
-
-
-def read_token(path: Path | None) -> str | None:
-    """Read the token in a file, without the line's end.
-
-    Raises:
-        UserError: the file cannot be read or is empty.
-    """
-    if path is None:
-        return None
-    try:
-        token = path.expanduser().read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--token-file {path}: cannot be read: {error}") from error
-    if not token or len(token.split()) != 1 or not token.isascii():
-        raise UserError(f"--token-file {path}: expected one word of ASCII characters")
-    return token
 
 
 def _tls(certificate: Path | None, key: Path | None) -> Any:

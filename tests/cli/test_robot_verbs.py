@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from imitate import RolloutPolicy, algo_factory, load_config
 from imitate.cli import serve
 from imitate.cli.main import app
-from imitate.cli.policies import PolicySource
+from imitate.cli.policies import PolicySource, refuse_device
 from imitate.cli.robots import safety_of
 from imitate.data import DatasetWriter
 from imitate.deploy.loop import Safety
@@ -121,7 +121,7 @@ def test_a_policy_acts_in_the_precision_that_is_asked_for(checkpoint, tmp_path, 
         with pytest.raises(UserError, match="give --precision to imitate serve"):
             PolicySource(precision="int8").open("ws://127.0.0.1:9", stack)
     with pytest.raises(UserError, match="a bundle computes as it was exported"):
-        serve.refuse_device(None, "int8")
+        refuse_device(None, "int8")
 
 
 def test_run_through_a_server(imitate, served, tmp_path):

@@ -28,6 +28,7 @@ def test_the_end_of_a_killed_process_is_noticed():
         assert ended.wait(10.0)
 
 
+@pytest.mark.alone
 def test_closing_waits_for_those_that_end_and_ends_the_others():
     lifeline, ended = Lifeline("127.0.0.1"), threading.Event()
     hold(lifeline.address, ended.set)

@@ -243,6 +243,7 @@ SPECIAL = {
     "docs/curation.md": _curation,
     "docs/data.md": _data,
     "docs/deployment.md": _deployment,
+    "docs/encoders.md": lambda: _images("demos.hdf5"),
     "docs/formats.md": _formats,
     "docs/from_d3rlpy.md": _d3rlpy,
     "docs/from_diffusion_policy.md": _diffusion_policy,

@@ -16,6 +16,7 @@ NOT_RUN = {
     r"check-deploy ws:": "a server; tests/cli/test_check_deploy.py",
     r"--join rtc": "a policy that is guided; tests/cli/test_robot_verbs.py",
     r"dataset migrate-env": "a file of an older robosuite; tests/cli/test_migrate_env.py makes one",
+    r"dinov2_vits14_pretrain.pth": "weights that are downloaded; tests/models reads files of that form",
     r"--device cuda": "GPUs; scripts/gpu_check.sh",
     r"acting=central": "workers in processes of their own; tests/online",
     r"imitate compare .*my_robots": "a person judges; tests/cli/test_compare.py plays one",

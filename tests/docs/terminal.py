@@ -1,6 +1,7 @@
 """A terminal in which tests type the commands of the documentation: ``imitate`` runs in this process."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -98,6 +99,7 @@ class Terminal:
     def _bash(self, line: str) -> str:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", line],
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -92,25 +92,32 @@ def test_results_come_back_as_they_were(tmp_path):
 
 
 def test_an_entry_stands_for_the_same_checkpoint_environment_and_settings(tmp_path):
+    settings = replace(SETTINGS, mode="processes")  # as the command resolves "auto"
     agent, meta = write_expert(tmp_path / "a.pth"), env_meta()
     result = EvalResult("env", str(agent), (), 3, 30, 5, "processes", 2, 1.5)
     result = replace(result, episodes=evaluate(agent, meta, episodes=1, horizon=9).episodes)
     file = ResultsFile(tmp_path / "t.json", resume=False)
-    file.add(agent, meta, SETTINGS, result)
+    file.add(agent, meta, settings, result)
     with pytest.raises(ConfigError, match=r"t.json: another process is writing it"):
         ResultsFile(tmp_path / "t.json", resume=True)
     file.close(is_over=True)
     file = ResultsFile(tmp_path / "t.json", resume=True)
-    assert file.find(agent, meta, SETTINGS) == result
-    assert file.find(agent, meta, replace(SETTINGS, workers=7, video="v.mp4")) == result
-    assert file.find(agent, env_meta(action_dim=7), SETTINGS) is None
-    assert file.find(agent, meta, replace(SETTINGS, late=Lateness(20.0))) is None
-    for key, value in {"seed": 6, "episodes": 4, "horizon": 31, "mode": "vector"}.items():
-        assert file.find(agent, meta, replace(SETTINGS, **{key: value})) is None
+    assert file.find(agent, meta, settings) == result
+    assert file.find(agent, meta, replace(settings, workers=7, video="v.mp4")) == result
+    assert file.find(agent, env_meta(action_dim=7), settings) is None
+    assert file.find(agent, meta, replace(settings, late=Lateness(20.0))) is None
+    for key, value in {
+        "seed": 6,
+        "episodes": 4,
+        "horizon": 31,
+        "mode": "vector",
+        "precision": "int8",
+    }.items():
+        assert file.find(agent, meta, replace(settings, **{key: value})) is None
     file.close(is_over=False)
     write_expert(agent, gain=1.0)
     file = ResultsFile(tmp_path / "t.json", resume=True)
-    assert file.find(agent, meta, SETTINGS) is None
+    assert file.find(agent, meta, settings) is None
     file.close(is_over=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth", "t.json"]
     with pytest.raises(ConfigError, match="continue it with --resume"):

@@ -105,11 +105,14 @@ def parsed(words):
 def test_commands_of_the_pages_are_accepted(name):
     found = list(commands(text_of(name)))
     assert any("train" in words for words in found), "no training to try"
+    trained = set()
     for words in found:
         values = parsed(words)
         if words[0] == "train" and values.get("config"):
             config = load_config(str(values["config"]), values.get("set_") or ())
-            assert config.algo_name == name
+            trained.add(config.algo_name)
+    assert not trained or name in trained
+    assert trained <= {name, "bc"}, "only policies to build upon may be others"
 
 
 def test_the_index_and_the_navigation_name_each_page():
