@@ -24,7 +24,7 @@ LEAST_ROWS = 4
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``F.linear``: (*B, D) times weight (E, D), transposed, plus bias (E,), gives (*B, E)."""
-    if not _is_for_onednn(x, weight):
+    if not _is_for_onednn(x.shape[:-1].numel(), weight.numel(), x, weight):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     if torch.is_grad_enabled():
@@ -40,7 +40,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def linears(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """E linear maps: (E, N, D) times weight (E, D, M), plus bias (E, M), gives (E, N, M)."""
-    if not _is_for_onednn(x[0], weight[0].t()):
+    if not _is_for_onednn(x.shape[1], weight.numel() // len(weight), x, weight):
         return torch.baddbmm(bias.unsqueeze(1), x, weight)
     # Not by indices: the gradient of each would be as large as all.
     members = zip(x.unbind(), weight.unbind(), bias.unbind(), strict=True)
@@ -52,18 +52,22 @@ def onednn_product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Either may be the view of a transposed matrix, which costs nothing.
     """
+    if bias is not None:
+        bias = bias.contiguous()  # oneDNN reads past the end of others
     y: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, bias, "none", [], "")
     return y
 
 
-def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
+def _is_for_onednn(rows: int, size: int, x: Tensor, weight: Tensor) -> bool:
+    """Return True where oneDNN may and should multiply so many rows by a matrix of ``size`` numbers."""
     return (
         is_eager()
-        and x.numel() * len(weight) >= LEAST_WORK
-        and x.numel() >= LEAST_ROWS * x.shape[-1]
+        and rows >= LEAST_ROWS
+        and rows * size >= LEAST_WORK
         and x.dtype is weight.dtype is torch.float32
         and x.device.type == weight.device.type == "cpu"
         and onednn_is_faster()
+        and bool(torch.backends.mkldnn.enabled)  # a user may have turned it off
         and not torch.is_autocast_enabled("cpu")
     )
 

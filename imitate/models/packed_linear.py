@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,24 +25,24 @@ FEWEST_WEIGHTS = 2**16
 
 
 class PackedLinear(nn.Linear):
-    """An ``nn.Linear`` with the weights of another one, and a second copy of them in blocks for few rows.
+    """An ``nn.Linear`` with a second copy of its weights, in blocks for few rows; :func:`pack_linears` makes them.
 
-    The copy is made at the first call without gradients, and anew whenever the weights have changed.
+    The copy is made at the first call without gradients, and anew whenever the weights have changed. Copies of the
+    layer and its pickles lack it.
 
-    Args:
-        original: its parameters are shared.
+    Attributes:
         dtype: of the copy: float32, bfloat16, or int8 where :func:`has_int8`. With int8 all rows of a call share one
-            scale, so that a row's result depends a little on the others; NaN among the inputs gives finite results.
+            scale, so that a row's result depends a little on the others, and inputs must be finite: with NaN or
+            infinity among them torch raises RuntimeError, or the result is finite and wrong.
     """
 
-    def __init__(self, original: nn.Linear, dtype: torch.dtype = torch.float32) -> None:
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = original.in_features, original.out_features
-        self.weight, self.bias = original.weight, original.bias
-        self.training = original.training
-        self.dtype = dtype
-        self._blocks: Any = None
-        self._copied: tuple[int, int] | None = None
+    dtype = torch.float32
+    _blocks: Any = None
+    _copied: tuple[int, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        left_out = ("_blocks", "_copied")
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def forward(self, x: Tensor) -> Tensor:
         """``(*B, D)`` to ``(*B, E)``."""
@@ -80,28 +80,37 @@ class PackedLinear(nn.Linear):
 
 def has_int8() -> bool:
     """Return True where torch multiplies in int8: by fbgemm, on x86 processors."""
-    return torch.backends.quantized.engine in ("fbgemm", "x86")
+    return _available() and torch.backends.quantized.engine in ("fbgemm", "x86")
 
 
 def pack_linears(net: nn.Module, dtype: torch.dtype = torch.float32) -> None:
-    """Put a :class:`PackedLinear` in the place of each large ``nn.Linear``, on a CPU where torch has oneDNN.
+    """Make each large ``nn.Linear`` a :class:`PackedLinear`, on a CPU where torch has oneDNN.
 
-    Parameters and names of the state stay.
+    The layers stay the same objects with another class, so that they keep parameters and hooks. Layers whose weight is
+    computed anew in each call, as by ``torch.nn.utils.spectral_norm``, stay as they are.
+
+    Args:
+        net: with the layers.
+        dtype: of the copies, see :class:`PackedLinear`.
     """
     if not _available():
         return
-    for module in list(net.modules()):
-        for name, child in module.named_children():
-            if not isinstance(child, nn.Linear) or type(child) not in (nn.Linear, FastLinear):
-                continue
-            if _is_large(child.weight):
-                setattr(module, name, PackedLinear(child, dtype))
+    for module in net.modules():
+        is_plain = type(module) in (nn.Linear, FastLinear)
+        if isinstance(module, nn.Linear) and is_plain and _is_large(module.weight):
+            module.__class__ = PackedLinear
+            cast(PackedLinear, module).dtype = dtype
 
 
 def _is_large(weight: Tensor) -> bool:
     """Return True where blocks pay off and a change of the weights can be noticed."""
     on_cpu = weight.device.type == "cpu" and weight.dtype is torch.float32
-    return on_cpu and not weight.is_inference() and weight.numel() >= FEWEST_WEIGHTS
+    return (
+        isinstance(weight, nn.Parameter)
+        and on_cpu
+        and not weight.is_inference()
+        and weight.numel() >= FEWEST_WEIGHTS
+    )
 
 
 def _available() -> bool:
@@ -116,7 +125,7 @@ def _quantized(weight: Tensor, bias: Tensor | None) -> Any:
     zeros = torch.zeros(len(weight), dtype=torch.long)
     with (
         warnings.catch_warnings()
-    ):  # torch calls its quantized tensors deprecated, and has no other way here
+    ):  # torch calls its quantized tensors deprecated, and has no other way
         warnings.simplefilter("ignore")
         rounded = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
     return torch.ops.quantized.linear_prepack(rounded, bias)

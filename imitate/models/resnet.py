@@ -30,7 +30,13 @@ from imitate.models.pretrained import fill, pretrained_weights
 
 
 class Convolution(nn.Conv2d):
-    """An ``nn.Conv2d`` whose kernel gets its gradient faster on a CPU, where the image is small."""
+    """A 3x3 ``nn.Conv2d`` whose kernel gets its gradient faster on a CPU, where the image is small.
+
+    Padded by zeros to ceil(H / stride) rows and ceil(W / stride) columns, without a bias.
+    """
+
+    def __init__(self, in_channels: int, channels: int, stride: int = 1) -> None:
+        super().__init__(in_channels, channels, 3, stride, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, I, H, W)`` to ``(B, O, H', W')``."""
@@ -45,9 +51,9 @@ class BasicBlock(nn.Module):
 
     def __init__(self, in_channels: int, channels: int, stride: int, norm: type[nn.Module]) -> None:
         super().__init__()
-        self.conv1 = Convolution(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.conv1 = Convolution(in_channels, channels, stride)
         self.bn1 = norm(channels)
-        self.conv2 = Convolution(channels, channels, 3, padding=1, bias=False)
+        self.conv2 = Convolution(channels, channels)
         self.bn2 = norm(channels)
         self.downsample = _shortcut(in_channels, channels, stride, norm)
 
@@ -69,7 +75,7 @@ class Bottleneck(nn.Module):
         out = channels * self.expansion
         self.conv1 = nn.Conv2d(in_channels, channels, 1, bias=False)
         self.bn1 = norm(channels)
-        self.conv2 = Convolution(channels, channels, 3, stride, padding=1, bias=False)
+        self.conv2 = Convolution(channels, channels, stride)
         self.bn2 = norm(channels)
         self.conv3 = nn.Conv2d(channels, out, 1, bias=False)
         self.bn3 = norm(out)

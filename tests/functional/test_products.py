@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import nn
 
 from imitate.functional import products
 from imitate.functional.products import linear, linears
@@ -91,7 +90,10 @@ def test_without_gradients_the_value_is_the_same(calls):
         torch.testing.assert_close(linear(x, weight, bias), wanted)
         strided = torch.randn(256, 128).t()
         torch.testing.assert_close(linear(strided, weight, bias), F.linear(strided, weight, bias))
-    assert len(calls) == 2
+        shifts = torch.randn(256)[::2], torch.ones(1).expand(128)
+        for shift in shifts:
+            torch.testing.assert_close(linear(x, weight, shift), F.linear(x, weight, shift))
+    assert len(calls) == 4
 
 
 def test_only_the_wanted_gradients_are_computed(calls):
@@ -113,9 +115,12 @@ def test_small_and_foreign_products_are_torchs_own(calls, monkeypatch):
         assert linear(x, weight, bias).dtype is torch.bfloat16
     y = torch.vmap(lambda row: linear(row, weight, bias))(x.expand(2, 128, 256))
     torch.testing.assert_close(y[1], F.linear(x, weight, bias))
-    layer = FastLinear(nn.Linear(256, 128))
+    layer = FastLinear(256, 128)
     with torch.enable_grad():  # as bundles are exported
         torch.jit.trace(layer, x.detach(), check_trace=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.mkldnn, "enabled", False)
+        linear(x, weight, bias)
     assert not calls
     monkeypatch.setattr(products, "onednn_is_faster", lambda: False)
     linear(x, weight, bias)

@@ -61,6 +61,17 @@ def test_parameters_are_shared_and_the_mode_is_kept(faster):
     assert not net[0].training
 
 
+@pytest.mark.filterwarnings("ignore")  # torch calls this function deprecated
+def test_hooks_stay_as_of_a_spectral_norm(faster):
+    net = nn.Sequential(nn.utils.spectral_norm(nn.Linear(256, 128)))
+    before = list(net.state_dict())
+    with_fast_linears(net)
+    assert type(net[0]) is FastLinear
+    assert list(net.state_dict()) == before
+    net(torch.randn(200, 256)).sum().backward()
+    assert net[0].weight_orig.grad is not None
+
+
 def test_elsewhere_nothing_is_replaced(monkeypatch):
     monkeypatch.setattr(fast_linear, "onednn_is_faster", lambda: False)
     net = make_net()

@@ -66,7 +66,8 @@ def test_fewer_digits_are_used_for_one_row_too(dtype, tolerance):
 
 
 @pytest.mark.skipif(not has_int8(), reason="an x86 processor")
-def test_int8_rounds_each_row_of_weights_and_the_inputs_of_a_call():
+def test_int8_rounds_each_row_of_weights_and_the_inputs_of_a_call(monkeypatch):
+    monkeypatch.setattr(module, "FEWEST_WEIGHTS", 1)
     # Inputs 0 to 255 and weights -127 to 127 are whole steps already: nothing is lost. A second row of weights of
     # another size has its own steps, so it is as exact.
     weight = torch.stack([torch.arange(-127.0, 128.0), 1e-3 * torch.arange(127.0, -128.0, -1.0)])
@@ -75,13 +76,13 @@ def test_int8_rounds_each_row_of_weights_and_the_inputs_of_a_call():
     x = torch.arange(1.0, 256.0)[None]  # its range always includes 0
     with torch.no_grad():
         wanted = nn.functional.linear(x, layer.weight, layer.bias)
-        y = PackedLinear(layer, torch.int8)(x)
-        torch.testing.assert_close(y, wanted, rtol=1e-6, atol=0)
+        pack_linears(layer, torch.int8)
+        torch.testing.assert_close(layer(x), wanted, rtol=1e-6, atol=0)
         # A step of the inputs is a 255th of the greatest: an input of 0.4 steps counts as 0.
         layer.weight.data = torch.ones(2, 255)
         x = torch.zeros(1, 255).index_fill(1, torch.tensor([0]), 255.0)
         x[0, 1:] = 0.4
-        y = PackedLinear(layer, torch.int8)(x)
+        y = layer(x)
     torch.testing.assert_close(y, torch.tensor([[256.0, 257.0]]), rtol=1e-6, atol=0)
 
 
@@ -107,6 +108,33 @@ def test_gradients_are_those_of_the_layer():
     net(torch.randn(4, 512)).sum().backward()
     optimizer.step()
     assert not torch.equal(net[0].weight, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
+def test_layers_that_have_acted_can_be_copied_and_copies_follow_their_own_weights(dtype):
+    net = make_net()
+    pack_linears(net, dtype)
+    x = torch.randn(4, 512)
+    with torch.no_grad():
+        wanted = net(x)
+        twin = copy.deepcopy(net)
+        torch.testing.assert_close(twin(x), wanted)
+        twin[0].weight.zero_()
+        torch.testing.assert_close(twin[0](x), twin[0].bias.expand(4, 256))
+        torch.testing.assert_close(net(x), wanted)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch calls this function deprecated
+def test_hooks_stay_and_weights_that_a_hook_computes_are_not_copied():
+    net, called = make_net(), []
+    net[0].register_forward_hook(lambda *_: called.append(0))
+    nn.utils.spectral_norm(net[2])
+    before = list(net.state_dict())
+    pack_linears(net)
+    assert list(net.state_dict()) == before
+    assert [type(net[0]), type(net[2])] == [PackedLinear, nn.Linear]
+    net(torch.randn(4, 512))
+    assert called == [0]
 
 
 def test_without_onednn_nothing_is_replaced(monkeypatch):

@@ -12,15 +12,17 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from imitate.data.file.cache import cache_folder, limit_bytes, locked
 from imitate.errors import DatasetError
 
 KNOWN = "known"
 """Folder of small things that are kept: indexes, and sizes of files."""
-_held: dict[Path, tuple[IO[bytes], int]] = {}
-"""Locks on files that this process reads, and how often each is held: the system frees them when the process ends."""
+_held: dict[Path, tuple[int, int]] = {}
+"""File descriptors of the locks on files that this process reads, and how often each is held.
+
+The system frees them when the process ends.
+"""
 _guard = threading.Lock()
 
 
@@ -37,8 +39,8 @@ def hold(path: Path) -> bool:
     """
     with _guard:
         if path in _held:
-            lock, count = _held[path]
-            _held[path] = lock, count + 1
+            descriptor, count = _held[path]
+            _held[path] = descriptor, count + 1
             return True
         if not path.is_file():
             return False
@@ -51,7 +53,8 @@ def hold(path: Path) -> bool:
             return False
         with suppress(OSError):
             os.utime(path)
-        _held[path] = lock, 1
+        with lock:
+            _held[path] = os.dup(lock.fileno()), 1  # holds the lock too
         return True
 
 
@@ -60,12 +63,12 @@ def release(path: Path) -> None:
     with _guard:
         if path not in _held:
             return
-        lock, count = _held[path]
+        descriptor, count = _held[path]
         if count > 1:
-            _held[path] = lock, count - 1
+            _held[path] = descriptor, count - 1
             return
         del _held[path]
-        lock.close()
+        os.close(descriptor)
 
 
 @contextmanager

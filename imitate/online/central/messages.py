@@ -107,7 +107,8 @@ class Reader:
         """Return the next message.
 
         Raises:
-            BlockingIOError, TimeoutError: it has not come as a whole; the next call goes on with it.
+            BlockingIOError, TimeoutError: it has not arrived completely; the next call
+                reads the rest.
             ChannelError: the connection has ended, or what came is no message.
         """
         while True:
