@@ -35,17 +35,15 @@ def table(results: Sequence[EvalResult]) -> list[str]:
         for row in rows
     ]
     seeds = results[0].seeds
-    lines.append(f"seeds {seeds[0]} - {seeds[-1]}, {_horizon_words(results[0])}")
+    lines.append(f"seeds {seeds[0]} - {seeds[-1]}, horizon {results[0].horizon}")
+    lines += [
+        f"{short_name(result.checkpoint)} in {result.env_name}: the environment itself ended failed episodes after at "
+        f"most {result.ended_by_env} steps, before the horizon"
+        for result in results
+        if result.ended_by_env is not None
+    ]
     lines += [f"video: {result.video}" for result in results if result.video]
     return lines
-
-
-def _horizon_words(result: EvalResult) -> str:
-    """Return the longest episode that was allowed, and a shorter one at which the environment ends episodes."""
-    words = f"horizon {result.horizon}"
-    if result.ended_by_env is None:
-        return words
-    return f"{words}, but the environment itself ended failed episodes after at most {result.ended_by_env} steps"
 
 
 def mean_lines(results: Sequence[EvalResult]) -> list[str]:
