@@ -11,6 +11,7 @@ import typer
 from imitate.cli.curate import File, InPlace, Out, Overwrite, progress, target_of
 from imitate.cli.reports.replay import replay_line
 from imitate.errors import UserError
+from imitate.wording import counted
 
 if TYPE_CHECKING:
     from imitate.simulation.actions import ActionsReport
@@ -151,18 +152,18 @@ def _numbers(pair: tuple[str, str]) -> tuple[float, float]:
 def _lines(report: ActionsReport) -> list[str]:
     change = report.now if report.was == report.now else f"{report.was} -> {report.now}"
     lines = [
-        f"{report.path}: {report.demos} demos, {report.steps} steps, {change}, {report.rotation}"
+        f"{report.path}: {counted(report.demos, 'demo')}, {counted(report.steps, 'step')}, {change}, {report.rotation}"
     ]
     lines.append(f"  written: {', '.join(report.keys)}")
     if report.poses:
         where = "observations" if report.poses == "poses" else "the simulator"
         lines.append(
-            f"  poses from {where}; clipped in {report.clipped} steps ({report.clipped_share:.1%}); "
+            f"  poses from {where}; clipped in {counted(report.clipped, 'step')} ({report.clipped_share:.1%}); "
             f"elsewhere the way back errs by at most {report.error:.1g}"
         )
     if report.jumps:
         lines.append(
-            f"  axis-angles jump in {report.jumps} steps (half a turn has two axes): "
+            f"  axis-angles jump in {counted(report.jumps, 'step')} (half a turn has two axes): "
             "a policy learns rot_6d more easily, see --action-dict and --rotation"
         )
     return lines + [f"  {demo}: {replay_line(replay)}" for demo, replay in report.replays.items()]

@@ -26,6 +26,7 @@ from imitate.cli.policies import (
 from imitate.cli.renaming import RenameObs
 from imitate.cli.reports.layout import number, table
 from imitate.errors import UserError, printable
+from imitate.wording import counted
 
 if TYPE_CHECKING:
     from imitate.deploy.check.deploy_check import CheckReport
@@ -149,7 +150,8 @@ def _action_keys(ckpt: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 def _lines(report: CheckReport) -> list[str]:
     lines = [
-        f"{len(report.demos)} demos, {report.steps} steps; training: {report.training or 'not known'}"
+        f"{counted(len(report.demos), 'demo')}, {counted(report.steps, 'step')}; "
+        f"training: {report.training or 'not known'}"
     ]
     errors = report.errors
     if errors is not None:

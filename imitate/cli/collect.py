@@ -20,6 +20,7 @@ from imitate.errors import UserError
 from imitate.evaluation.environments import named_env
 from imitate.simulation.collect import CollectionReport, collect
 from imitate.simulation.demonstrate import Plan
+from imitate.wording import counted
 
 SOME_LOST = 1
 INTERRUPTED = 130
@@ -310,7 +311,7 @@ def _as_json(report: CollectionReport) -> str:
 def _as_text(report: CollectionReport) -> str:
     levels = ", ".join(f"{level} {count}" for level, count in report.quality.items())
     lines = [
-        f"{report.path}: {report.demos} demonstrations ({levels}), {report.solved} solve the task",
+        f"{report.path}: {counted(report.demos, 'demonstration')} ({levels}), {report.solved} solve the task",
         f"  attempts solved  {report.solved}/{report.attempts} ({100 * report.success_rate:.1f} %)",
         f"  steps            {report.steps}, {report.mean_steps:.1f} a demonstration",
         f"  size             {report.size_mb:.1f} MB",

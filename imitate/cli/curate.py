@@ -23,6 +23,7 @@ from imitate.data.curate.summary import summarize, summarize_shards
 from imitate.data.curate.target import Target
 from imitate.data.shards.folder import local_file, shards_at
 from imitate.errors import UserError, printable
+from imitate.wording import counted
 
 File = Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The new file.")]
@@ -189,7 +190,7 @@ def subset(
     )
     with progress("subset") as on_demo:
         chosen = edits.subset(file, target, selection, on_demo)
-    typer.echo(f"{target.path}: {len(chosen)} demos")
+    typer.echo(f"{target.path}: {counted(len(chosen), 'demo')}")
 
 
 def merge(
@@ -217,7 +218,7 @@ def merge(
         )
     renamed = any(old != new for part in names for old, new in part.items())
     typer.echo(
-        f"{target.path}: {sum(map(len, names))} demos of {len(files)} files"
+        f"{target.path}: {counted(sum(map(len, names)), 'demo')} of {counted(len(files), 'file')}"
         + (", numbered anew because some had the same name" if renamed else "")
     )
     lost = environments_left_out(files)

@@ -12,10 +12,10 @@ import typer
 
 from imitate.cli.places import On
 from imitate.cli.progress import Progress
-from imitate.cli.reports.layout import counted
 from imitate.crew.places import LOCAL
 from imitate.errors import ConfigError
 from imitate.processes import STEP_TIMEOUT_S
+from imitate.wording import counted
 
 if TYPE_CHECKING:
     from imitate.config import Config

@@ -17,6 +17,7 @@ from imitate.cli.progress import Progress
 from imitate.cli.render import render
 from imitate.simulation.playback import PlaybackReport
 from imitate.simulation.playback import playback as play
+from imitate.wording import counted
 
 app = typer.Typer(
     help="Examine, edit, convert and play back demonstration files.", no_args_is_help=True
@@ -92,10 +93,11 @@ def playback(
             help="Seconds after which a call of the simulator counts as hung (making it: five times as long).",
         ),
     ] = 60.0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
     """Show demonstrations as a video."""
     env_meta = None if env is None else _environment(file, env)
-    with Progress(None, "demo", "playback") as bar:
+    with Progress(None, "demo", "playback", quiet=quiet) as bar:
         report = play(
             file,
             video,
@@ -128,7 +130,7 @@ def _wanted(demos: str | None) -> int | list[str] | None:
 
 
 def _summary(report: PlaybackReport) -> str:
-    lines = [f"{report.video}: {report.frames} frames"]
+    lines = [f"{report.video}: {counted(report.frames, 'frame')}"]
     for demo, divergence in report.divergence.items():
         outcome = "solved" if report.success[demo] else "not solved"
         lines.append(

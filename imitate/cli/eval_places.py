@@ -10,7 +10,6 @@ from typing import Any
 import typer
 
 from imitate.cli.progress import Progress
-from imitate.cli.reports.layout import counted
 from imitate.crew.backend import Backend
 from imitate.errors import UserError
 from imitate.evaluation.episodes import Episode
@@ -18,6 +17,7 @@ from imitate.evaluation.eval_result import EvalResult
 from imitate.evaluation.evaluate import Place, evaluate_all
 from imitate.evaluation.prepared import EvalSettings, resolved
 from imitate.evaluation.results_file import ResultsFile
+from imitate.wording import counted
 
 
 def evaluated(

@@ -9,6 +9,7 @@ import typer
 
 from imitate.errors import UserError
 from imitate.extras import missing
+from imitate.wording import counted
 
 FORMATS = ("onnx",)
 
@@ -73,6 +74,6 @@ def command(
         )
         return
     typer.echo(
-        f"{done.path}: {done.spec.schema.algorithm}, {done.size_mb:.1f} MB; over {done.steps} steps its actions differ "
-        f"by at most {done.difference:.1g}"
+        f"{done.path}: {done.spec.schema.algorithm}, {done.size_mb:.1f} MB; over {counted(done.steps, 'step')} its "
+        f"actions differ by at most {done.difference:.1g}"
     )

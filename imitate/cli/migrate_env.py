@@ -10,6 +10,7 @@ import typer
 from imitate.cli.curate import File, InPlace, Out, Overwrite, progress, target_of
 from imitate.cli.reports.replay import replay_line
 from imitate.simulation.migrate import RECORDED_ENV_ARGS, MigrationReport, migrate_file
+from imitate.wording import counted
 
 
 def mount(app: typer.Typer) -> None:
@@ -54,7 +55,7 @@ def _lines(report: MigrationReport) -> list[str]:
     if report.written:
         return [
             *lines,
-            f"{report.path}: {report.demos} demos for robosuite {report.robosuite}; the old description is kept "
-            f"as attribute '{RECORDED_ENV_ARGS}'",
+            f"{report.path}: {counted(report.demos, 'demo')} for robosuite {report.robosuite}; the old "
+            f"description is kept as attribute '{RECORDED_ENV_ARGS}'",
         ]
     return [*lines, f"{report.path}: nothing is written (--dry-run)"]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from imitate.cli.reports.layout import counted
 from imitate.errors import UserError
+from imitate.wording import counted
 
 if TYPE_CHECKING:
     from imitate.cli.interrupts import Interrupts

@@ -21,6 +21,7 @@ from imitate.envs.cameras import DEFAULT_SIZE, Camera
 from imitate.errors import UserError, nearest
 from imitate.simulation.render import RenderReport
 from imitate.simulation.render import render as draw
+from imitate.wording import counted
 
 SOME_LOST = 1
 INTERRUPTED = 130
@@ -193,9 +194,10 @@ def _as_text(report: RenderReport) -> str:
     if report.resumed == report.demos and not report.steps:
         earlier = ", complete already"
     lines = [
-        f"{report.path}: {report.demos} demos{earlier}",
+        f"{report.path}: {counted(report.demos, 'demo')}{earlier}",
         f"  observations     {', '.join(report.keys)}",
-        f"  drawn            {report.images} images of {report.steps} states in {report.seconds:.0f} s ({rate:.0f}/s)",
+        f"  drawn            {counted(report.images, 'image')} of {counted(report.steps, 'state')} in "
+        f"{report.seconds:.0f} s ({rate:.0f}/s)",
         f"  size             {report.size_mb:.1f} MB",
     ]
     if report.recorded_with not in (None, report.drawn_with):

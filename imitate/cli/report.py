@@ -12,6 +12,7 @@ from imitate.cli.curate import File, FilterKey, progress
 from imitate.data.curate.target import Target
 from imitate.data.report.markup import size
 from imitate.data.report.page import write_report
+from imitate.wording import counted
 
 
 def mount(app: typer.Typer) -> None:
@@ -45,7 +46,7 @@ def report(
         subject = write_report(
             file, target, filter_key=filter_key, max_demos=max_demos, on_demo=on_demo
         )
-    counts = f"{len(subject.demos)} demos"
+    counts = counted(len(subject.demos), "demo")
     if not subject.is_whole:
         counts += f", values of {len(subject.sample)}"
     typer.echo(f"{target.path}: {counts}, {size(target.path.stat().st_size)}")

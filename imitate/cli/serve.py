@@ -13,6 +13,7 @@ from imitate.cli.policies import ActingPrecision, read_token, refuse_device
 from imitate.cli.renaming import RenameObs, tell_saved_names
 from imitate.errors import UserError
 from imitate.extras import missing
+from imitate.wording import counted
 
 if TYPE_CHECKING:
     from imitate.deploy.server import Served
@@ -103,7 +104,7 @@ def command(
         numbers = server.statistics
         typer.echo(
             f"ended: {numbers.answered} answers to {numbers.sessions} clients, {numbers.dropped} dropped, "
-            f"{numbers.errors} errors, {numbers.refused} refused",
+            f"{counted(numbers.errors, 'error')}, {numbers.refused} refused",
             err=True,
         )
     finally:

@@ -10,6 +10,7 @@ import typer
 from imitate.cli.progress import Progress
 from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.shards.index import ShardIndex
+from imitate.wording import counted
 
 
 def mount(app: typer.Typer) -> None:
@@ -22,6 +23,7 @@ def shard(
     files: Annotated[list[Path], typer.Argument(help="HDF5 files or LeRobot folders.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the shards, or its URL.")],
     demos: Annotated[int, typer.Option("--demos", min=1, help="Demos in a shard.")] = 1000,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
     """Cut files into shards of some demos each, with an index: a folder that trains as one dataset.
 
@@ -29,7 +31,7 @@ def shard(
     """
     from imitate.data.curate.shard import shard_files
 
-    with Progress(None, "demo", "shard") as bar:
+    with Progress(None, "demo", "shard", quiet=quiet) as bar:
         made = shard_files(
             files, out, demos, on_demo=lambda done, total: bar.reach(done, total=total)
         )
@@ -54,8 +56,7 @@ def index(
 
 def _words(index: ShardIndex) -> str:
     lengths = list(index.lengths())
-    count = len(index.shards)
     return (
-        f"{count} shard{'s' if count > 1 else ''}, {len(lengths)} demos, {sum(lengths)} steps, "
+        f"{counted(len(index.shards), 'shard')}, {counted(len(lengths), 'demo')}, {counted(sum(lengths), 'step')}, "
         f"{sum(shard.bytes for shard in index.shards) / 1e6:.1f} MB"
     )

@@ -10,6 +10,7 @@ from typing import Any
 from imitate.run_folder import BEST_FIRST, RunFolder, to_json, write_text
 from imitate.train.console import duration
 from imitate.train.metrics import MetricsFile
+from imitate.wording import counted
 
 LOW_SUCCESS = 0.6
 SINGLE_STEP = ("BC", "BC_Gaussian", "BC_GMM", "BC_VAE")
@@ -101,9 +102,7 @@ def _success(entry: Mapping[str, Any]) -> str:
     text = f"{100 * entry['success_rate']:.0f} % (epoch {entry['epoch']}"
     if entry.get("success_rate_95"):
         low, high = entry["success_rate_95"]
-        text += (
-            f", {entry['episodes']} episodes, 95 % interval {100 * low:.0f} - {100 * high:.0f} %"
-        )
+        text += f", {counted(entry['episodes'], 'episode')}, 95 % interval {100 * low:.0f} - {100 * high:.0f} %"
     mean_return = entry["mean_return"]
     if mean_return is None or not math.isfinite(mean_return):
         return text + "), return not finite"

@@ -16,6 +16,7 @@ from imitate.data.batches.build import TRAIN_MASK, VALID_MASK, training_sources
 from imitate.data.batches.store import DataSource
 from imitate.data.shards.folder import ShardFolder, shards_at
 from imitate.data.shards.outline import outline_of
+from imitate.wording import counted
 
 SHOWN_FILES = 3
 SHOWN_DEMOS = 4
@@ -52,11 +53,12 @@ class FileShare:
     def words(self) -> str:
         """Describe it: own.hdf5: 25 of 30 demos (filter key 'train'), 368 steps, 2 failures among them."""
         key = "no filter key" if self.filter_key is None else f"filter key '{self.filter_key}'"
-        files = "" if self.shards is None else f" ({self.shards} shards)"
-        text = f"{Path(self.path).name}{files}: {self.demos} of {self.of} demos ({key}), {self.steps} steps"
-        for names, what in ((self.failures, "failures"), (self.held_out, "held-out demos")):
+        files = "" if self.shards is None else f" ({counted(self.shards, 'shard')})"
+        demos = f"{self.demos} of {counted(self.of, 'demo')} ({key})"
+        text = f"{Path(self.path).name}{files}: {demos}, {counted(self.steps, 'step')}"
+        for names, what in ((self.failures, "failure"), (self.held_out, "held-out demo")):
             if names:
-                text += f", {len(names)} {what} among them"
+                text += f", {counted(len(names), what)} among them"
         return text
 
 
@@ -82,7 +84,9 @@ class TrainingData:
         files = [file.words for file in self.files[:SHOWN_FILES]]
         if len(self.files) > SHOWN_FILES:
             rest = self.files[SHOWN_FILES:]
-            files.append(f"{len(rest)} more files, {sum(file.demos for file in rest)} demos")
+            files.append(
+                f"{counted(len(rest), 'more file')}, {counted(sum(file.demos for file in rest), 'demo')}"
+            )
         shapes = [f"{key} {_shape_words(shape)}" for key, shape in self.observations.items()]
         parts = [*files, f"observations {', '.join(shapes)}", f"network {self.weights:,} weights"]
         return "training data: " + "; ".join(parts)

@@ -74,7 +74,7 @@ def test_one_demo_as_jpeg_and_a_wrong_camera(tmp_path):
     report = json.loads(done.stdout.strip().splitlines()[-1])
     assert run(path, "--out", out, *options).exit_code == 2
     again = run(path, "--out", out, "--resume", *options[:-1])
-    assert again.exit_code == 0 and "1 demos, complete already" in again.stdout
+    assert again.exit_code == 0 and "1 demo, complete already" in again.stdout
     assert report["keys"] == ["agentview_image", "robot0_eye_in_hand_image"]
     assert (report["demos"], report["steps"], report["images"]) == (1, 3, 6)
     with DatasetFile(out) as file:

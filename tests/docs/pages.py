@@ -28,19 +28,16 @@ class Command(NamedTuple):
         return f"{self.page}:{self.line}: {shlex.join(self.words)}"
 
 
+def blocks(page, language):
+    """The text of each block of a page in a language, such as ``json``."""
+    return re.findall(
+        rf"^```{language}\b[^\n]*\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE
+    )
+
+
 def python_blocks(page):
     """The text of each Python block of a page."""
-    return re.findall(r"```python[^\n]*\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
-
-
-def configurations():
-    """(page, text) of each JSON block that is a whole configuration."""
-    for page in PAGES:
-        for text in re.findall(
-            r"```json[^\n]*\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL
-        ):
-            if text.lstrip().startswith("{") and '"algo_name"' in text:
-                yield page, text
+    return blocks(page, "python")
 
 
 def commands(*programs):

@@ -1,7 +1,6 @@
 """Commands in the documentation: each exists and takes the options and values that a page gives it."""
 
 import importlib.util
-import json
 import re
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import typer
 from imitate.cli.main import app
 from imitate.config import load_config
 from imitate.config.ready_configs import names
-from tests.docs.pages import ROOT, commands, configurations
+from tests.docs.pages import ROOT, commands
 
 TOP = typer.main.get_command(app)
 OURS = commands("imitate")
@@ -56,19 +55,6 @@ def test_a_ready_configuration_takes_the_values(command):
     values = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
     if not any("$" in value for value in values):
         load_config(name, [value for value in values if "{" not in value or "}" in value])
-
-
-WHOLE = list(configurations())
-
-
-def test_there_are_configurations():
-    assert {"docs/config.md", "docs/from_diffusion_policy.md"} <= {page for page, _ in WHOLE}
-
-
-@pytest.mark.parametrize(("page", "text"), WHOLE, ids=[page for page, _ in WHOLE])
-def test_a_configuration_loads(page, text):
-    tree = json.loads(text)
-    assert load_config(tree).algo_name == tree["algo_name"]
 
 
 @pytest.mark.parametrize("command", BENCHMARKS, ids=str)

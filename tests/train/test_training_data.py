@@ -88,7 +88,7 @@ def test_a_mask_that_is_called_all_is_meant_by_its_name(start, tmp_path):
 def test_failures_are_warned_of_with_the_command_that_leaves_them_out(start, demos):
     fail_some(demos, "demo_3", "demo_11")
     _, lines = start(demos)
-    assert "1 failures among them" in line_of(lines)
+    assert "1 failure among them" in line_of(lines)
     (warning,) = warnings_of(lines)
     assert "1 demo (demo_3) failed" in warning
     assert "imitate dataset filter" in warning and "train.hdf5_filter_key=solved" in warning
@@ -103,7 +103,7 @@ def test_algorithms_that_learn_from_rewards_are_not_warned_of_failures(demos, st
     stream = io.StringIO()
     train(tree, output_dir=demos.parent / "td3", stream=stream)
     lines = stream.getvalue().splitlines()
-    assert "1 failures among them" in line_of(lines)
+    assert "1 failure among them" in line_of(lines)
     assert warnings_of(lines) == []
 
 

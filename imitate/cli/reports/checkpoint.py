@@ -12,6 +12,7 @@ from imitate.config import load_config
 from imitate.policy.checkpoint import algo_from_checkpoint, control_freq_of, load_checkpoint
 from imitate.policy.renaming import rename_words
 from imitate.run_folder import find_checkpoint
+from imitate.wording import counted
 
 REASONS = {
     "best.pth": "the best by success rate",
@@ -87,8 +88,12 @@ def lay_out(report: Report) -> Iterator[str]:
     )
     for entry in report["provenance"].get("datasets", ()):
         taken = entry.get("training_demos", entry.get("num_demos"))
+        sizes = [
+            counted(entry[key], noun) if key in entry else f"? {noun}s"
+            for key, noun in (("num_demos", "demo"), ("num_steps", "step"))
+        ]
         yield (
-            f"trained on     {entry.get('path')}: {entry.get('num_demos')} demos, {entry.get('num_steps')} steps, "
+            f"trained on     {entry.get('path')}: {', '.join(sizes)}, "
             f"{taken} taken, weight {entry.get('weight', 1.0):g}, sha256 {str(entry.get('sha256'))[:12]}"
         )
     if len(report["environments"]) > 1:
@@ -112,7 +117,7 @@ def lay_out(report: Report) -> Iterator[str]:
 def _training_words(report: Report) -> str:
     if report["epoch"] is None and report["step"] is None:
         return f"the file does not say how long{_reason(report)}"
-    return f"epoch {report['epoch']}, {report['step']} updates{_reason(report)}"
+    return f"epoch {report['epoch']}, {counted(report['step'], 'update')}{_reason(report)}"
 
 
 def _origin(report: Report) -> list[tuple[str, str]]:

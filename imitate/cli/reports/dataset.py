@@ -9,6 +9,7 @@ import numpy as np
 
 from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
 from imitate.data import DatasetFile
+from imitate.wording import counted
 
 
 def describe(path: Path) -> Report:
@@ -91,7 +92,7 @@ def lay_out(report: Report) -> Iterator[str]:
     length, success = report["length"], report["success"]
     rows = [
         ("file", f"{report['path']} ({report['size_mb']:.1f} MB)"),
-        ("demos", f"{report['demos']}, {report['steps']} steps"),
+        ("demos", f"{report['demos']}, {counted(report['steps'], 'step')}"),
     ]
     if length:
         rows.append(("length", f"{length['mean']:.1f} ({length['min']} - {length['max']})"))

@@ -44,11 +44,6 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: ``1 episode``, ``3 episodes``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def percent(value: float | None) -> str:
     """Format a share as whole percent; a dash for None."""
     return "-" if value is None else f"{100 * value:.0f} %"

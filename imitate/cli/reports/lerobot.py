@@ -10,6 +10,7 @@ from typing import Any
 from imitate.cli.reports.layout import Report, pairs, shape_words, table
 from imitate.data.file.features import dimension_names
 from imitate.errors import DatasetError
+from imitate.wording import counted
 
 _AUTOMATIC = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
 
@@ -55,7 +56,7 @@ def lay_out(report: Report) -> Iterator[str]:
         [
             ("folder", f"{report['path']} ({report['size_mb']:.1f} MB)"),
             ("format", f"LeRobot {report['version']}"),
-            ("episodes", f"{report['demos']}, {report['steps']} frames"),
+            ("episodes", f"{report['demos']}, {counted(report['steps'], 'frame')}"),
             ("tasks", str(report["tasks"])),
             ("robot", str(report["robot"] or "not said")),
             ("control rate", f"{report['control_freq']} Hz"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
 from imitate.data.shards.folder import shards_at
 from imitate.errors import DatasetError
+from imitate.wording import counted
 
 
 def describe(path: str | Path) -> Report:
@@ -58,8 +59,11 @@ def lay_out(report: Report) -> Iterator[str]:
     """The report, for a person."""
     length, success = report["length"], report["success"]
     rows = [
-        ("folder", f"{report['path']} ({report['shards']} shards, {report['size_mb']:.1f} MB)"),
-        ("demos", f"{report['demos']}, {report['steps']} steps"),
+        (
+            "folder",
+            f"{report['path']} ({counted(report['shards'], 'shard')}, {report['size_mb']:.1f} MB)",
+        ),
+        ("demos", f"{report['demos']}, {counted(report['steps'], 'step')}"),
         ("length", f"{length['mean']:.1f} ({length['min']} - {length['max']})"),
     ]
     if success:

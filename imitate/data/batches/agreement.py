@@ -13,6 +13,7 @@ from imitate.data.check import no_demos
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.fields import SCALARS
 from imitate.errors import DatasetError
+from imitate.wording import counted
 
 _log = logging.getLogger(__name__)
 
@@ -131,11 +132,10 @@ def tell_of_copies(train: Sequence[DataSource], valid: Sequence[DataSource]) -> 
             twice.append((demo, first[digest]))
         first.setdefault(digest, demo)
     leaks = [(demo, first[digest]) for digest, demo in _digests(valid) if digest in first]
-    for words, pairs in (("are trained on twice", twice), ("for validation are trained on", leaks)):
+    for words, pairs in (("trained on twice", twice), ("both trained and validated on", leaks)):
         if pairs:
-            _log.warning(
-                "%d demos %s: %s has the actions of %s", len(pairs), words, pairs[0][0], pairs[0][1]
-            )
+            (copy, original), count = pairs[0], counted(len(pairs), "demo")
+            _log.warning("%s %s: %s has the actions of %s", count, words, copy, original)
 
 
 def _digests(sources: Sequence[DataSource]) -> Iterator[tuple[bytes, str]]:

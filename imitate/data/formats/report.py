@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from imitate.wording import counted
+
 
 @dataclass
 class Report:
@@ -55,7 +57,7 @@ class Report:
         """Return lines for a person."""
         lines = [
             f"{self.source} ({self.source_format}) -> {self.target} ({self.target_format}): "
-            f"{self.demos} demos, {self.steps} steps"
+            f"{counted(self.demos, 'demo')}, {counted(self.steps, 'step')}"
         ]
         if self.kept:
             lines.append(f"  kept: {', '.join(self.kept)}")

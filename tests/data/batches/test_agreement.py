@@ -165,8 +165,8 @@ def test_copies_of_demos_in_another_file_are_told(demo_file, caplog):
         build_datasets(make_config([entry(one), entry(two)], validate=True))
     told = [record.getMessage() for record in caplog.records]
     assert told == [
-        f"1 demos are trained on twice: demo 'demo_1' of {two} has the actions of demo 'demo_1' of {one}",
-        f"1 demos for validation are trained on: demo 'demo_2' of {one} has the actions of demo 'demo_2' of {two}",
+        f"1 demo trained on twice: demo 'demo_1' of {two} has the actions of demo 'demo_1' of {one}",
+        f"1 demo both trained and validated on: demo 'demo_2' of {one} has the actions of demo 'demo_2' of {two}",
     ]
 
 
