@@ -58,10 +58,10 @@ def test_an_environment_that_ends_episodes_before_the_horizon(run, tmp_path):
     options = ("--agent", agent, "--episodes", 2, "--workers", 1)
     assert run(*options, "--horizon", 12).stdout.splitlines()[-1] == "seeds 0 - 1, horizon 12"
     meta = tmp_path / "meta.json"
-    meta.write_text(json.dumps(ground.env_meta(max_episode_steps=7)))
+    meta.write_text(json.dumps(ground.env_meta(max_episode_steps=29)))
     expert = ground.write_expert(tmp_path / "b.pth")
-    shown = run("--agent", expert, *options, "--horizon", 12, "--env", meta).stdout.splitlines()
-    told = "the environment itself ended failed episodes after at most 7 steps, before the horizon"
+    shown = run("--agent", expert, *options, "--horizon", 40, "--env", meta).stdout.splitlines()
+    told = "the environment itself ended failed episodes after at most 29 steps, before the horizon"
     assert [line for line in shown if told in line and "a.pth in " in line]
     assert not [line for line in shown if told in line and "b.pth in " in line]
 
