@@ -6,7 +6,6 @@ them; keep-alive probes notice it when its machine or the network is gone.
 
 from __future__ import annotations
 
-import selectors
 import socket
 import threading
 import time
@@ -30,44 +29,27 @@ class Lifeline:
     def __init__(self, host: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._server = socket.create_server((host, 0), family=family, backlog=1024)
-        self._server.setblocking(False)
         self.address: tuple[str, int] = self._server.getsockname()[:2]
         self._held: list[socket.socket] = []
-        self._taking = threading.Lock()
-        self._accepting = threading.Thread(target=self._accept, daemon=True)
-        self._accepting.start()
+        threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self, patience_s: float = 2.0) -> None:
         """End all connections, and with them the workers that have not ended after so many seconds."""
         deadline = time.monotonic() + patience_s
+        while not all(map(_has_ended, self._held)) and time.monotonic() < deadline:
+            time.sleep(0.01)
         with suppress(OSError):
-            while self._take_new() and time.monotonic() < deadline:
-                time.sleep(0.01)
             self._server.shutdown(socket.SHUT_RDWR)
-        self._accepting.join(timeout=1.0)  # a socket that is closed would no longer wake it
         self._server.close()
         for connection in self._held:
             connection.close()
 
     def _accept(self) -> None:
-        with suppress(OSError), selectors.DefaultSelector() as selector:
-            selector.register(self._server, selectors.EVENT_READ)
+        with suppress(OSError):
             while True:
-                selector.select()
-                self._take_new()
-
-    def _take_new(self) -> bool:
-        """Accept the connections that have come; return True where any is open.
-
-        Raises:
-            OSError: the server is closed.
-        """
-        with self._taking:
-            with suppress(BlockingIOError):
-                while True:
-                    self._held.append(self._server.accept()[0])
-            self._held = [held for held in self._held if not _has_ended(held)]
-            return bool(self._held)
+                connection, _ = self._server.accept()
+                self._held = [held for held in self._held if not _has_ended(held)]
+                self._held.append(connection)
 
 
 def hold(address: tuple[str, int], end: Callable[[], None], timeout_s: float = 30.0) -> None:
