@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Options of glibc's ``mallopt``, by their numbers in ``malloc.h``."""
+_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 KEPT_BYTES = 2**30
 LARGEST_BYTES = 2**25
 """Larger pieces, 32 MB, always come from the kernel: glibc allows no higher limit."""
@@ -17,9 +19,10 @@ def keep_freed_memory() -> None:
 
     An update allocates what the one before has freed. glibc gives such memory back to the kernel as soon as a few MB at
     the end of its heap are free, and gets it again page by page, zeroed: an update of SAC with layers of 256 takes 160
-    such pages. The peak of a process, which each update reaches, is about the same. Does nothing without glibc.
+    such pages. The peak of a process, which each update reaches, is about the same. Does nothing without glibc, or
+    where the environment has thresholds of its own for it (``MALLOC_TRIM_THRESHOLD_``, ``MALLOC_MMAP_THRESHOLD_``).
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or any(name in os.environ for name in _VARIABLES):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -29,9 +29,15 @@ print((pages() - before) // 5)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's memory")
 def test_memory_that_was_freed_is_used_again():
-    asked = {
-        kind: int(subprocess.run([sys.executable, "-c", PAGES, kind], check=True, stdout=-1).stdout)
-        for kind in ("kept", "given back")
-    }
-    assert asked["given back"] > 1000
-    assert asked["kept"] < 10
+    assert _pages("given back") > 1000
+    assert _pages("kept") < 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's memory")
+def test_thresholds_of_the_environment_stay(monkeypatch):
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "131072")
+    assert _pages("kept") > 1000
+
+
+def _pages(kind):
+    return int(subprocess.run([sys.executable, "-c", PAGES, kind], check=True, stdout=-1).stdout)

@@ -128,10 +128,17 @@ def test_small_and_foreign_products_are_torchs_own(calls, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "faster"), [("AMD EPYC", True), ("Intel(R) Xeon(R)", False), (None, False)], ids=str
+    ("capabilities", "faster"),
+    [
+        ({"cpu_name": "AMD EPYC", "avx512_f": True}, True),
+        ({"cpu_name": "AMD EPYC", "avx512_f": False}, False),
+        ({"cpu_name": "Intel(R) Xeon(R)", "avx512_f": True}, False),
+        ({}, False),
+    ],
+    ids=str,
 )
-def test_the_processor_decides(monkeypatch, name, faster):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": name} if name else {})
+def test_the_processor_decides(monkeypatch, capabilities, faster):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     assert products.onednn_is_faster.__wrapped__() is faster
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
