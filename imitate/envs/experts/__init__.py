@@ -15,6 +15,7 @@ from imitate.envs.experts.nut_assembly import (
 from imitate.envs.experts.pick_place_can import PickPlaceCanExpert
 from imitate.envs.experts.slot import ExpertKind, expert_of_package
 from imitate.envs.experts.stack import StackExpert
+from imitate.envs.experts.tool_hang import ToolHangExpert
 from imitate.envs.experts.two_arm_handover import TwoArmHandoverExpert
 from imitate.envs.experts.two_arm_lift import TwoArmLiftExpert
 from imitate.envs.experts.two_arm_peg_in_hole import TwoArmPegInHoleExpert
@@ -43,6 +44,7 @@ EXPERTS: dict[str, type[Expert]] = {
         NutAssemblyRoundExpert,
         NutAssemblyExpert,
         DoorExpert,
+        ToolHangExpert,
         TwoArmLiftExpert,
         TwoArmPegInHoleExpert,
         TwoArmHandoverExpert,

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.robosuite
         ("NutAssemblySquare", (0,), 250),
         pytest.param("NutAssemblyRound", (0,), 250, marks=pytest.mark.slow),
         ("Door", (0,), 150),
+        pytest.param("ToolHang", (0,), 450, marks=pytest.mark.slow),
         ("TwoArmLift", (0,), 100),
         ("TwoArmPegInHole", (0,), 150),
         pytest.param("TwoArmHandover", (0,), 250, marks=pytest.mark.slow),

@@ -1,0 +1,96 @@
+import math
+
+import numpy as np
+import pytest
+
+from imitate.envs.experts import Style, find_expert
+from imitate.envs.experts.expert import CLOSE, OPEN, gripper_down, rotated, tilted
+
+PLAIN = Style(speed=0.6, hover_m=0.08, grasp_offset_m=np.zeros(3), detour_m=np.zeros(2))
+X, Y, Z = np.eye(3)
+BASE = np.array([-0.08, 0.0, 0.805])
+TUBE = BASE + [0.0, 0.045, 0.155]  # middle of its upper end
+TIP_M, GRIP_M = 0.2207, 0.04  # from the hook's corner, along the rod
+ROD_UPRIGHT = np.array([0.0, 0.0, 1.0, 0.0])  # the hook's arm points to +x
+EYE_M = 0.0935  # from the wrench's middle
+LEVEL = np.array([0.0, 0.0, 0.0, 1.0])  # the wrench's eye is at its end towards -x
+
+
+def observe(corner, frame, tool, tool_quat, hand, hand_quat, *, width, inserted):
+    pieces = np.zeros(44)
+    pieces[7:10], pieces[13] = BASE, 1.0
+    pieces[21:24], pieces[24:28] = corner, frame
+    pieces[35:38], pieces[38:42] = tool, tool_quat
+    pieces[42] = inserted
+    return {
+        "robot0_eef_pos": np.array(hand),
+        "robot0_eef_quat": hand_quat,
+        "robot0_gripper_qpos": np.array([width / 2, -width / 2]),
+        "object": pieces,
+    }
+
+
+def with_rod(tip, *, turn=0.0):
+    """Hold the rod upright with its tip at a place; ``turn`` is a tilt about x, in rad."""
+    quat = tilted(ROD_UPRIGHT, turn * X)
+    corner = np.asarray(tip) + rotated(quat, TIP_M * Z)
+    hand = corner - rotated(quat, GRIP_M * Z)
+    leaning = tilted(gripper_down(math.pi / 2), (0.7 - math.pi / 2) * X)
+    away = np.array([0.05, -0.2, 0.815])
+    return observe(corner, quat, away, LEVEL, hand, leaning, width=0.0254, inserted=0.0)
+
+
+def with_wrench(eye, *, tilt=0.0, width=0.03):
+    """Hold the wrench with its eye relative to the foot of the prong of the inserted hook."""
+    corner = TUBE + [0.0, 0.0, 0.071]
+    foot = corner + [0.0837, 0.0, 0.0037]
+    quat = tilted(LEVEL, tilt * Y)
+    middle = foot + eye + rotated(quat, EYE_M * X)
+    hand_quat = tilted(gripper_down(math.pi), tilt * Y)
+    return observe(corner, ROD_UPRIGHT, middle, quat, middle, hand_quat, width=width, inserted=1.0)
+
+
+def act(obs):
+    return find_expert("ToolHang")(PLAIN).act(obs)
+
+
+def test_the_rod_sinks_only_where_it_is_upright_and_over_the_tube():
+    over = TUBE + [0.0, 0.0, 0.02]
+    sinks = act(with_rod(over))
+    assert sinks[2] < -0.5
+    assert sinks[6] == CLOSE
+    assert act(with_rod(over + [0.005, 0.0, 0.0]))[2] == pytest.approx(0.0, abs=1e-6)
+    leaning = act(with_rod(over, turn=0.2))
+    assert leaning[3] < -0.1  # it is turned back
+    assert leaning[2] > -0.5
+
+
+def test_a_low_rod_rises_before_it_goes_sideways():
+    action = act(with_rod(TUBE + [0.0, -0.1, -0.1]))
+    assert action[2] > 0.5
+    assert abs(action[:2]).max() < 1e-6
+
+
+def test_the_eye_sinks_over_the_prong_and_not_beside_it():
+    assert act(with_wrench([0.0, 0.0, 0.045]))[2] < -0.2
+    beside = act(with_wrench([0.0, 0.01, 0.045]))
+    assert beside[2] > 0.0
+    assert beside[1] < -0.2
+
+
+def test_a_threaded_wrench_is_tipped_and_then_let_go():
+    threaded = act(with_wrench([0.0, 0.0, 0.0065]))
+    assert threaded[6] == CLOSE
+    assert threaded[4] > 0.2  # the handle goes down
+    assert act(with_wrench([0.0, 0.0, -0.001], tilt=0.7))[6] == OPEN
+
+
+def test_the_hand_leaves_the_inserted_rod_backwards():
+    obs = with_rod(TUBE - [0.0, 0.0, 0.15])
+    obs["object"][42] = 1.0
+    obs["robot0_gripper_qpos"] = np.array([0.04, -0.04])
+    action = act(obs)
+    assert action[6] == OPEN
+    np.testing.assert_allclose(
+        action[:3] / np.linalg.norm(action[:3]), rotated(obs["robot0_eef_quat"], -Z), atol=1e-6
+    )
