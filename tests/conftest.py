@@ -1,6 +1,5 @@
 """Settings and fixtures for the whole suite."""
 
-import ctypes
 import gc
 import importlib.util
 import multiprocessing
@@ -15,6 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from imitate.freed_memory import return_freed_memory
 from tests import fork_server, preloaded
 from tests.device import simulated_gpu
 
@@ -28,8 +28,9 @@ simulated_gpu.register()
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 
-TRIMMED_MB, COLLECTED_MB = 500, 1000
-"""Above these a process of pytest gives back after a file of tests: free memory, and what cycles of objects hold."""
+TRIMMED_MB, COLLECTED_MB, GROWN_MB = 500, 1000, 150
+"""Above these a process of pytest gives back after a file of tests: free memory, and what cycles of objects hold; and
+after a test by which the process has grown this much since it gave back last."""
 
 
 def pytest_addoption(parser):
@@ -197,20 +198,33 @@ def imitate(preloaded_commands):
     return run
 
 
+_left_mb = 0.0
+
+
+def pytest_runtest_logfinish(nodeid, location):
+    """Give back what a test has left, where it is much."""
+    if sys.platform == "linux" and _resident_mb() > _left_mb + GROWN_MB:
+        _give_back_memory()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def no_memory_kept():
     """A large process frees closed environments, MuJoCo's cache of meshes and what the C library holds for later."""
     yield
-    if sys.platform != "linux" or (resident_mb := _resident_mb()) < TRIMMED_MB:
+    if sys.platform != "linux" or _resident_mb() < TRIMMED_MB:
         return
-    if resident_mb > COLLECTED_MB:
-        gc.collect()
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None:
         mujoco.mj_clearCache(mujoco.mj_getCache())
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-    if trim is not None:
-        trim(0)
+    _give_back_memory()
+
+
+def _give_back_memory():
+    global _left_mb
+    if _resident_mb() > COLLECTED_MB:
+        gc.collect()
+    return_freed_memory()
+    _left_mb = _resident_mb()
 
 
 def _resident_mb():

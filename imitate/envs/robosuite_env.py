@@ -30,8 +30,10 @@ from imitate.envs.env import Array, Obs
 from imitate.envs.model_migration import migrate_model_xml
 from imitate.envs.planned_path import planned_paths
 from imitate.envs.rendering import prepare_gl, telling_gl_faults
+from imitate.envs.simulator_memory import free_simulator, lean_build, restore_get_xml
 from imitate.errors import EnvError, nearest
 from imitate.extras import missing
+from imitate.freed_memory import return_freed_memory
 
 ENV_TYPE = 1
 DEFAULT_CAMERA = "agentview"
@@ -151,13 +153,16 @@ class RobosuiteEnv:
         kwargs = {key: value for key, value in self._kwargs.items() if key not in _CAMERA_KWARGS}
         kwargs["use_camera_obs"] = False
         try:
-            return robosuite.make(self.name, **copy.deepcopy(kwargs))
+            with lean_build():
+                env = robosuite.make(self.name, **copy.deepcopy(kwargs))
         except (TypeError, ValueError, KeyError, AssertionError) as error:
             detail = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise EnvError(
                 f"robosuite {self._version} refuses env_kwargs of '{self.name}': {detail}; "
                 "correct env_args['env_kwargs']"
             ) from error
+        restore_get_xml(env)
+        return env
 
     # ------------------------------------------------------------------ episodes
 
@@ -168,8 +173,7 @@ class RobosuiteEnv:
             fresh = np.random.default_rng(seed)
             self._env.rng.bit_generator.state = fresh.bit_generator.state
         self._env.unset_ep_meta()
-        views.free_renderer(self._env)
-        self._env.reset()
+        self._rebuild()
         self._settle_controllers()
         self._model_xml = None
         return self._observe(), {"success": self.is_success()["task"]}
@@ -240,14 +244,26 @@ class RobosuiteEnv:
                 poses.append(ArmPose(*map(np.array, (*hand, *base))))
         return poses
 
+    def _rebuild(self) -> None:
+        """Build the scene anew."""
+        views.free_renderer(self._env)
+        if self._env.hard_reset:
+            free_simulator(self._env)
+        with lean_build():
+            self._env.reset()
+        restore_get_xml(self._env)
+
     def _load_model(self, xml: str, ep_meta: str | None) -> None:
         meta = json.loads(ep_meta) if ep_meta else {}
-        views.free_renderer(self._env)
         self._env.set_ep_meta(meta)
         if meta:
-            self._env.reset()  # scenes that are built from the metadata
+            self._rebuild()  # scenes that are built from the metadata
         scene, _ = migrate_model_xml(xml)
-        self._env.reset_from_xml_string(self._env.edit_model_xml(scene))
+        views.free_renderer(self._env)
+        free_simulator(self._env)
+        with lean_build():
+            self._env.reset_from_xml_string(self._env.edit_model_xml(scene))
+        restore_get_xml(self._env, scene)
         self._model_xml = scene
 
     def _settle_controllers(self) -> None:
@@ -331,7 +347,9 @@ class RobosuiteEnv:
     def close(self) -> None:
         """Free the simulator and its OpenGL context."""
         self._freed()
+        free_simulator(self._env)
         self._env.close()
+        return_freed_memory()
 
 
 def _free(env: Any) -> None:
