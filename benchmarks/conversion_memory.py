@@ -10,9 +10,7 @@ length is converted too: what the large one needs more is what grows with size. 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +19,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from benchmarks.measuring import peak_bytes
 from benchmarks.row import Row, table
 from imitate.data import DatasetWriter, Episode
 
@@ -92,14 +91,8 @@ def _convert(source: Path, target: Path, *options: str) -> tuple[float, float]:
     """Peak resident MB of the process, and its seconds."""
     command = [sys.executable, "-m", "imitate.cli.main", "dataset", "convert"]
     started = time.monotonic()
-    process = subprocess.Popen(
-        [*command, str(source), str(target), *options], stdout=subprocess.DEVNULL
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise RuntimeError(f"imitate dataset convert ended with {process.returncode}")
-    return usage.ru_maxrss * 1024 / 1e6, time.monotonic() - started
+    peak = peak_bytes([*command, str(source), str(target), *options])
+    return peak / 1e6, time.monotonic() - started
 
 
 def _compare(first: Path, second: Path) -> None:

@@ -7,8 +7,10 @@ them alike; the median round counts. CPU seconds decide, and wall seconds stand 
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 ROUNDS = 7
@@ -84,3 +86,26 @@ def percentiles(call: Callable[[], object], calls: int, warm_up: int = 50) -> di
         "wall_p50_ms": wall[len(wall) // 2],
         "wall_p99_ms": wall[int(len(wall) * 0.99)],
     }
+
+
+_LAUNCHER = """
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+def peak_bytes(command: Sequence[str]) -> int:
+    """Peak of the resident memory of a command. Linux only.
+
+    A small process starts it: Linux counts the memory of the process that starts a command as the command's own.
+
+    Raises:
+        RuntimeError: the command fails.
+    """
+    launched = [sys.executable, "-S", "-c", _LAUNCHER, *command]
+    done = subprocess.run(launched, check=True, stdout=subprocess.PIPE, text=True)
+    code, peak_kb = map(int, done.stdout.split())
+    if code != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {code}")
+    return 1024 * peak_kb

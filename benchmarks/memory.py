@@ -6,13 +6,13 @@ on the number of arrays in the file, not on what is stored.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks.bench import Bench
 from benchmarks.demos import ACTION_DIM, OBS_DIMS, OBS_KEYS, made_up
+from benchmarks.measuring import peak_bytes
 from benchmarks.row import Row
 
 IMAGES = ("agentview_image", "robot0_eye_in_hand_image")
@@ -42,7 +42,7 @@ print(rss() - seen, seen - before)
 """
 
 _PEAK = """
-import resource, sys
+import sys
 import torch
 from torch.utils.data import DataLoader
 from imitate.data import SequenceDataset, ShuffledBatches
@@ -53,7 +53,6 @@ dataset = SequenceDataset(path, keys.split(","), seq_length=int(seq_length), hdf
 batches = iter(DataLoader(dataset, batch_sampler=ShuffledBatches(len(dataset), 16, seed=0)))
 for _ in range(100):
     next(batches)
-print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
@@ -99,10 +98,10 @@ def _image_peaks(bench: Bench) -> list[Row]:
         for seq_length in (1, 10, 50):
             arguments = [str(path), ",".join((*OBS_KEYS, *IMAGES)), str(seq_length), mode]
             command = [sys.executable, "-c", _PEAK, *arguments]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            peak = peak_bytes(command)
             name = f"{raw / 1e6:.0f} MB of images {place}, sequence {seq_length}, peak"
             wanted = (1.1 * raw if mode == "all" else 0) / 1e6 + 300
-            rows.append(Row(name, int(done.stdout) / 1e6, "MB", wanted, at_most=True))
+            rows.append(Row(name, peak / 1e6, "MB", wanted, at_most=True))
     return rows
 
 
@@ -119,9 +118,4 @@ def _training_peak(bench: Bench) -> int:
     ]
     command += ["--dataset", str(bench.data), "--output-dir", str(bench.folder / "runs")]
     command += ["--epochs", "2", "--set", "experiment.rollout.enabled=false"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise RuntimeError(f"imitate train ended with {process.returncode}")
-    return usage.ru_maxrss * 1024
+    return peak_bytes(command)

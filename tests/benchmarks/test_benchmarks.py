@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.demos import OBS_DIMS, find_or_make, made_up, words
 from benchmarks.images import scene
-from benchmarks.measuring import Spent, compare, percentiles
+from benchmarks.measuring import Spent, compare, peak_bytes, percentiles
 from benchmarks.peer import Peer
 from benchmarks.row import Row, table
 from imitate.data import DatasetFile
@@ -134,3 +134,15 @@ def test_a_peer_that_dies_is_said(tmp_path):
     stand_in.chmod(0o755)
     with pytest.raises(RuntimeError, match="ended with exit code 1: .*No module named 'six'"):
         Peer(stand_in, None, tmp_path / "unused.hdf5")
+
+
+class TestPeak:
+    def test_is_the_command_s_alone(self):
+        here = bytearray(300_000_000)  # counts for this process, not for the command
+        here[::4096] = b"x" * len(here[::4096])
+        command = [sys.executable, "-c", "x = bytearray(100_000_000); x[::4096] = x[::4096]"]
+        assert 100e6 < peak_bytes(command) < 200e6
+
+    def test_a_failing_command_is_told(self):
+        with pytest.raises(RuntimeError, match="ended with 3"):
+            peak_bytes([sys.executable, "-c", "raise SystemExit(3)"])
