@@ -20,13 +20,13 @@ from typing import Any
 from imitate.checks.algo import check_algo
 from imitate.checks.contracts import Finding
 from imitate.checks.env import check_env
-from imitate.config import Config, load_config
+from imitate.config import Config
 from imitate.config.loading import Source
 from imitate.envs import make_env
 from imitate.envs.env import Env
 from imitate.envs.trust import trust_env
 from imitate.evaluation.environments import named_env
-from imitate.train.setup import resolve
+from imitate.train.setup import load_resolved
 
 __all__ = [
     "CheckFailedError",
@@ -130,7 +130,7 @@ def _tried(
     names: Sequence[str] | None,
 ) -> tuple[Finding, ...]:
     """Try the contracts of these names, of those that apply to the configuration; None: all."""
-    loaded: Config = resolve(load_config(config, overrides), dataset, None)
+    loaded: Config = load_resolved(config, overrides, dataset, None)
     findings = check_algo(loaded, only=names)
     return _passed(loaded.algo_name, findings, True)
 

@@ -62,14 +62,13 @@ def command(
     Exit codes: 0 all contracts hold; 1 one does not; 2 invalid configuration.
     """
     from imitate.checks.algo import check_algo
-    from imitate.config import load_config
-    from imitate.train.setup import resolve
+    from imitate.train.setup import load_resolved
 
     def say(finding: Finding) -> None:
         if not json_:
             typer.echo(f"{MARKS[finding.verdict]}  {finding.name:<{WIDTH}}  {finding.words}")
 
-    findings = check_algo(resolve(load_config(config, set_ or ()), dataset, None), say)
+    findings = check_algo(load_resolved(config, set_ or (), dataset, None), say)
     if json_:
         typer.echo(json.dumps([vars(finding) for finding in findings], indent=2))
     if any(finding.verdict == "error" for finding in findings):

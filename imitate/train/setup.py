@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -18,9 +18,10 @@ import torch
 from imitate.algo.algo import Algo
 from imitate.algo.factory import algo_factory
 from imitate.algo.relative import check_deltas, check_relative
-from imitate.config import Config, DatasetConfig, located_data
+from imitate.config import Config, DatasetConfig, load_config, located_data
 from imitate.config.data_paths import MissingFileError, expanded, located_file, url_of
 from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
+from imitate.config.loading import Source
 from imitate.config.readiness import check_trainable
 from imitate.data import build_datasets, dataset_metadata
 from imitate.data.batches.build import names_of_numbers
@@ -90,6 +91,39 @@ class Setup:
         """Take over from a run's checkpoint what was measured at its beginning."""
         if "measured" in provenance:
             self.provenance["measured"] = provenance["measured"]
+
+
+def load_resolved(
+    source: Source,
+    overrides: Iterable[str],
+    dataset: str | Path | None,
+    output_dir: str | Path | None,
+    grid: Iterable[str] = (),
+) -> Config:
+    """Read a configuration with ``--set`` and resolve it, see :func:`resolve`.
+
+    Args:
+        source: configuration, see :func:`imitate.config.load_config`.
+        overrides: ``"a.b=value"``, laid over it in turn.
+        dataset: demonstrations in place of ``train.data``, or None.
+        output_dir: in place of ``train.output_dir``, or None.
+        grid: dotted keys that ``source`` has from a sweep.
+
+    Raises:
+        ConfigError: a key is set that ``dataset`` or ``output_dir`` would replace, or as in :func:`resolve`.
+    """
+    overrides = list(overrides)
+    keys = [*(text.partition("=")[0].strip() for text in overrides), *grid]
+    for option, value, key in (
+        ("--dataset", dataset, "train.data"),
+        ("--output-dir", output_dir, "train.output_dir"),
+    ):
+        twice = [k for k in keys if k == key or k.startswith(key + ".")]
+        if value is not None and twice:
+            raise ConfigError(
+                f"{option} replaces {key}, so {twice[0]} has no effect: leave out one of them"
+            )
+    return resolve(load_config(source, overrides), dataset, output_dir)
 
 
 def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path | None) -> Config:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from imitate.config import Config, load_config
+from imitate.config import Config
 from imitate.config.axes import combinations, expand
 from imitate.config.loading import Source
 from imitate.errors import ConfigError
@@ -21,7 +21,7 @@ from imitate.train.halving import Halving
 from imitate.train.over_seeds import SEED, Setting, settings_of
 from imitate.train.plot import draw_settings
 from imitate.train.results_table import save_table
-from imitate.train.setup import resolve
+from imitate.train.setup import load_resolved
 from imitate.train.sweep_order import InTurn, Order, halving_of
 from imitate.train.sweep_state import (
     SweepResult,
@@ -69,7 +69,7 @@ class Sweep:
                 'no list of values to try: write "seed": [1, 2, 3] in the configuration, or --grid train.seed=[1,2,3]'
             )
         self._configs = {
-            combination: resolve(load_config(config, overrides), dataset, output_dir)
+            combination: load_resolved(config, overrides, dataset, output_dir, self.axes)
             for combination, config in combinations(tree, self.axes)
         }
         first = next(iter(self._configs.values()))

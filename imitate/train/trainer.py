@@ -40,7 +40,7 @@ from imitate.train.ranks import joined_ranks
 from imitate.train.recommendation import recommendation
 from imitate.train.resume import check_same_data, last_state, resumed_config
 from imitate.train.run import Run
-from imitate.train.setup import Setup, build, package_versions, resolve, without_real_robots
+from imitate.train.setup import Setup, build, load_resolved, package_versions, without_real_robots
 from imitate.train.summary import best_checkpoint, draw_curves, summary_lines, write_results
 from imitate.train.training_data import choice_warnings
 
@@ -242,7 +242,7 @@ def _folder_and_config(
     if not resume:
         if config is None:
             raise ConfigError("a new run needs a configuration: --config FILE")
-        return None, resolve(load_config(config, overrides), dataset, output_dir)
+        return None, load_resolved(config, overrides, dataset, output_dir)
     if dataset is not None:
         raise ConfigError("a resumed run keeps its demonstrations: leave --dataset out")
     if resume is True:
