@@ -4,6 +4,9 @@
 #
 #   bash scripts/docs.sh             build site/<version>/ and the list of versions
 #   bash scripts/docs.sh serve       build, and show it at http://127.0.0.1:8000 (PORT=... for another port)
+#
+# SITE_URL=https://example.org/docs names the address of site/, so that the page for unknown addresses, 404.html,
+# finds its style and its links below any path; without it that page is made for the server's root.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_env.sh"
 
@@ -11,7 +14,7 @@ build() {
     local version
     version="$("$PY" -c 'from imitate.version import __version__; print(__version__)')"
     say "Building the documentation of version $version (mkdocs build --strict)"
-    build_docs "site/$version"
+    SITE_URL="${SITE_URL:+${SITE_URL%/}/$version/}" build_docs "site/$version"
     "$PY" scripts/site_versions.py site "$version"
     note "site/$version/index.html; copy the folder site/ to a web server"
 }

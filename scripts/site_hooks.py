@@ -14,6 +14,7 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from site_lines import with_seams, with_whole_numbers
 from site_reference import command_page, keys_page
 
 ROOT = Path(__file__).parents[1]
@@ -22,6 +23,15 @@ _EQUATION = re.compile(
     re.DOTALL,
 )
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data):<code>(?P<short>~?)(?P<name>[^<]*)</code>")
+# Weights of the search: guides before reference. Without them a question finds signatures and lists of options first.
+SEARCH_BOOSTS = {
+    "how_to.md": 4.0,
+    "tutorials/": 1.5,
+    "algorithms/": 0.5,
+    "results/": 0.5,
+    "reference/api/": 0.2,
+    "changes.md": 0.2,
+}
 _LINK_OUTSIDE = re.compile(
     r"\[(?P<text>[^\]]+)\]\((?:\.\./)+(?P<path>(?:imitate|configs|examples|scripts|benchmarks)/[^)#]*)\)"
 )
@@ -44,11 +54,14 @@ def generated_pages() -> dict[str, str]:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Write the paths of files outside ``docs/`` in place of links to them: the site holds no code."""
+    """Set the page's weight in the search; write paths outside ``docs/`` in place of links: the site holds no code."""
+    source = page.file.src_path
+    boosts = [boost for prefix, boost in SEARCH_BOOSTS.items() if source.startswith(prefix)]
+    page.meta.setdefault("search", {"boost": boosts[0] if boosts else 1.0})
 
     def path(match: re.Match[str]) -> str:
         if not (ROOT / match["path"]).exists():
-            raise PluginError(f"{page.file.src_path}: {match[0]}: there is no {match['path']}")
+            raise PluginError(f"{source}: {match[0]}: there is no {match['path']}")
         known = match["text"].strip("`") in match["path"]
         return f"`{match['path']}`" if known else f"{match['text']} (`{match['path']}`)"
 
@@ -56,7 +69,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(content: str, page: Any, **_: Any) -> str:
-    """Draw equations as MathML, which needs no script, and the references of docstrings as code."""
+    """Draw equations as MathML, which needs no script, and say where lines may end."""
 
     def named(match: re.Match[str]) -> str:
         name = match["name"].rpartition(".")[2] if match["short"] else match["name"]
@@ -66,8 +79,11 @@ def on_page_content(content: str, page: Any, **_: Any) -> str:
         tex = html.unescape(match["tex"])
         display = "block" if match["open"] == "[" else "inline"
         try:
-            return convert(tex, display=display)
+            # A stretched bar with an exponent hangs below the line.
+            return convert(tex, display=display).replace(
+                "<mo>&#x02016;</mo>", '<mo stretchy="false">&#x02016;</mo>'
+            )
         except Exception as error:
             raise PluginError(f"{page.file.src_path}: no equation: {tex!r} ({error})") from error
 
-    return _ROLE.sub(named, _EQUATION.sub(mathml, content))
+    return with_seams(with_whole_numbers(_ROLE.sub(named, _EQUATION.sub(mathml, content))))

@@ -56,6 +56,29 @@ def test_every_shared_key_is_on_the_page_once(reference):
         assert lines.count(row) == 1, key.path
 
 
+# ---- ends of lines -------------------------------------------------------------------------------
+
+
+def test_names_in_code_wrap_between_words_and_options_do_not_wrap():
+    lines = load("scripts/site_lines.py")
+    assert lines.with_seams("<td><code>train.seq_length</code></td>") == (
+        "<td><code>train.<wbr>seq_<wbr>length</code></td>"
+    )
+    assert lines.with_seams("<code>eval --step-timeout-s 3</code>") == (
+        '<code>eval <span class="option">--step-timeout-s</span> 3</code>'
+    )
+    block = "<pre><code>imitate eval --seed 0 a_b.pth</code></pre>"
+    assert lines.with_seams(block) == block
+
+
+def test_a_range_stays_on_one_line_but_code_is_left_alone():
+    lines = load("scripts/site_lines.py")
+    assert lines.with_whole_numbers("<td>50/50 (93 - 100 %), 8 s</td>") == (
+        '<td>50/50 <span class="whole">(93 - 100 %)</span>, 8 s</td>'
+    )
+    assert lines.with_whole_numbers("<code>1 - 2</code>") == "<code>1 - 2</code>"
+
+
 # ---- versions ------------------------------------------------------------------------------------
 
 
