@@ -55,6 +55,7 @@ from imitate.models.heads import ActionHead, DeterministicHead
 from imitate.models.mlp import MLP
 from imitate.models.rnn import RNN
 from imitate.models.vae import VAE
+from imitate.wording import counted
 
 PARTS = ("gaussian", "gmm", "vae", "rnn", "transformer")
 """Subsections of ``algo`` that choose backbone and head where they are enabled."""
@@ -104,7 +105,7 @@ class BCConfig(AlgoSection):
         if self.rnn.enabled and train.seq_length == 1 < self.rnn.horizon:
             problems.append(
                 f"train.seq_length is 1, so a recurrent policy would learn from single steps and then act for "
-                f"algo.rnn.horizon {self.rnn.horizon} steps: set train.seq_length to {self.rnn.horizon}"
+                f"algo.rnn.horizon {counted(self.rnn.horizon, 'step')}: set train.seq_length to {self.rnn.horizon}"
             )
         if self.rnn.enabled and self.rnn.kwargs.get("bidirectional"):
             problems.append(
@@ -124,7 +125,7 @@ class BCConfig(AlgoSection):
         if seq_length < steps:
             problems.append(
                 f"train.seq_length is {seq_length}, but chunks of algo.chunk.size {self.chunk.size} actions "
-                f"need windows of {steps} steps: set it to {steps}"
+                f"need windows of {counted(steps, 'step')}: set it to {steps}"
             )
         return problems
 

@@ -37,6 +37,7 @@ from imitate.functional.losses import masked_mean
 from imitate.models.actor import Actor, GroupEncoder
 from imitate.models.heads import DeterministicHead
 from imitate.models.mlp import MLP
+from imitate.wording import counted
 
 
 class CausalBCOptimParams(Section):
@@ -76,7 +77,7 @@ class CausalBCConfig(AlgoSection):
             return []
         return [
             f"train.seq_length is {config.train.seq_length}, but algo.instrument_lag {self.instrument_lag} needs "
-            f"windows of {steps} steps: set it to {steps}"
+            f"windows of {counted(steps, 'step')}: set it to {steps}"
         ]
 
 

@@ -29,6 +29,7 @@ from imitate.errors import DatasetError, UserError
 from imitate.functional.losses import masked_mean
 from imitate.models.subgoals import SubgoalNetwork, SubgoalVAE
 from imitate.moved import former_class
+from imitate.wording import counted
 
 
 @register_algo_factory_func("gl", section=GLConfig)
@@ -70,7 +71,7 @@ class GL(Algo[GLConfig]):
         window = batch.get("next_obs") or {}
         if any(key not in window or window[key].shape[1] < first + horizon for key in keys):
             raise DatasetError(
-                f"the batches have no subgoals, {horizon} steps ahead: make the dataset with "
+                f"the batches have no subgoals, {counted(horizon, 'step')} ahead: make the dataset with "
                 "SequenceDataset(..., subgoals=config.algo.data_needs(config).subgoals), or by build_datasets(config)"
             )
         return {**batch, "subgoals": {key: window[key][:, first : first + horizon] for key in keys}}

@@ -20,6 +20,7 @@ from imitate.config import BaseConfig, DataNeeds, Section, Sequences
 from imitate.config.data_needs import Returns
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.rnn import RNN, RNNState
+from imitate.wording import counted
 
 STORED = "memory/"
 """Prefix of the recurrent states among a step's extras."""
@@ -88,7 +89,8 @@ class ReplayedMemoryConfig(MemoryConfig):
         problems, length = [], config.train.seq_length
         if length > 1 and self.burn_in + 1 >= length:
             problems.append(
-                f"algo.rnn.burn_in is {self.burn_in}, which leaves none of the {length} steps of train.seq_length to "
+                f"algo.rnn.burn_in is {self.burn_in}, which leaves none of the {counted(length, 'step')} of "
+                "train.seq_length to "
                 f"learn from: set it to at most {length - 2}, or raise train.seq_length"
             )
         if config.algo["n_step"] > 1:

@@ -21,6 +21,7 @@ from imitate.config.observation import ROBOT_STATE
 from imitate.models.heads import GaussianHead, GMMHead
 from imitate.models.transformer import CausalTransformer, Positions
 from imitate.moved import former_class
+from imitate.wording import counted
 
 LayerDims = tuple[int, ...]
 
@@ -93,7 +94,8 @@ def execution_problems(
     """Problems of executing a chunk of ``size`` actions; ``path`` names the section."""
     if execute + latency > size:
         return [
-            f"{path}: {execute} steps of execution after {latency} of latency need more actions than the {size} "
+            f"{path}: {counted(execute, 'step')} of execution after {latency} of latency need more actions "
+            f"than the {size} "
             "that are predicted: predict more or execute fewer"
         ]
     if temporal_ensemble is not None and (execute != 1 or latency):

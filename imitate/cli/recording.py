@@ -161,8 +161,8 @@ class Session:
                 recorder.keep(verdict, language=self.lang)
             if not self.as_json:
                 typer.echo(
-                    f"{recorder.episodes} of {self.episodes} episodes kept; last: {event}, "
-                    f"{report.steps} steps, {report.late} late",
+                    f"{recorder.episodes} of {counted(self.episodes, 'episode')} kept; last: {event}, "
+                    f"{counted(report.steps, 'step')}, {report.late} late",
                     err=True,
                 )
         return done

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from imitate.deploy.limits import LimitCounts
+from imitate.wording import counted
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Report:
         return dict(zip(("p50", "p95", "p99", "max"), map(float, marks), strict=True))
 
     def __str__(self) -> str:
-        words = [f"{self.steps} steps"]
+        words = [counted(self.steps, "step")]
         if self.latencies_ms:
             marks = self._percentiles(self.latencies_ms)
             words.append(

@@ -31,6 +31,7 @@ from imitate.interactive.dagger_file import LABELLED, Progress, Round, RoundFile
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.processes import STEP_TIMEOUT_S
 from imitate.train.trainer import RunResult, train
+from imitate.wording import counted
 
 __all__ = ["DaggerPlan", "Progress", "Round", "SuperviseRound", "dagger"]
 
@@ -256,7 +257,8 @@ class _Work:
             before = self.files.recorded_before()
             if writer.num_episodes < before:
                 raise ConfigError(
-                    f"{self.files.demos}: has {writer.num_episodes} episodes, but {before} were recorded before round "
+                    f"{self.files.demos}: has {counted(writer.num_episodes, 'episode')}, but {before} were recorded "
+                    "before round "
                     f"{number}: put the file back, or take another folder"
                 )
             done = writer.num_episodes - before

@@ -20,6 +20,7 @@ from imitate.models.attention import (
     rotate,
     sinusoidal_positions,
 )
+from imitate.wording import counted
 
 Activation = Literal["gelu", "geglu"]
 Positions = Literal["parameter", "embedding", "sinusoidal", "rotary"]
@@ -214,7 +215,8 @@ class GPTBackbone(nn.Module):
         """Refuse a sequence longer than the positions."""
         if self.rotation is None and num_steps > self.context_length:
             raise ConfigError(
-                f"transformer: a window of {num_steps} steps, longer than context_length {self.context_length}; "
+                f"transformer: a window of {counted(num_steps, 'step')}, longer than context_length "
+                f"{self.context_length}; "
                 f"raise it, shorten the windows, or take rotary positions"
             )
 

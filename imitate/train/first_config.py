@@ -19,6 +19,7 @@ from imitate.data import DatasetFile
 from imitate.data.batches.build import TRAIN_MASK, VALID_MASK
 from imitate.data.file.observed import Observed, observed
 from imitate.errors import ConfigError, nearest
+from imitate.wording import counted
 
 DEFAULT_ALGORITHM = "flow_policy"
 EPOCH_STEPS = 100
@@ -148,7 +149,9 @@ def _contents(path: Path) -> _Contents:
 
 def _data_words(contents: _Contents, validates: bool) -> str:
     mask = f" (filter key '{TRAIN_MASK}')" if TRAIN_MASK in contents.masks else ""
-    words = f"{contents.chosen} of {contents.demos} demos{mask}, {contents.steps:,} steps"
+    words = (
+        f"{contents.chosen} of {counted(contents.demos, 'demo')}{mask}, {contents.steps:,} steps"
+    )
     own = contents.path.suffix in (".hdf5", ".h5")  # what is converted is not changed in place
     where = "--in-place" if own else "--out NEW.hdf5"
     if contents.failures == contents.chosen:

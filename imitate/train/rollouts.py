@@ -18,6 +18,7 @@ from imitate.train.background import BackgroundEvaluations, Outcome, Request, at
 from imitate.train.checkpoints import Checkpoints
 from imitate.train.console import Console, duration
 from imitate.train.curriculum import Curriculum
+from imitate.wording import counted
 
 VIDEO_EPISODES = 4
 OnRecord = Callable[[Request, dict[str, float]], set[str]]
@@ -121,7 +122,7 @@ class Rollouts:
     def pulse_words(self) -> str:
         """Describe the progress of the evaluation under way."""
         total = self._settings.n * len(self._places)
-        return f"evaluating epoch {self._playing}: {self._played}/{total} episodes"
+        return f"evaluating epoch {self._playing}: {self._played}/{counted(total, 'episode')}"
 
     @property
     def _places(self) -> Sequence[Mapping[str, Any]]:
@@ -261,7 +262,9 @@ def rollout_numbers(results: Sequence[EvalResult]) -> dict[str, float]:
 def describe(result: EvalResult) -> str:
     """Describe a result: Lift 48/50 succeed (96 %, 95 % interval 87 - 99 %), return 0.96, 41 steps, 12.3 s."""
     low, high = result.interval
-    gave_up = f"; given up after {len(result.episodes)} failures" if result.gave_up else ""
+    gave_up = (
+        f"; given up after {counted(len(result.episodes), 'failure')}" if result.gave_up else ""
+    )
     return (
         f"{result.env_name} {result.successes}/{len(result.episodes)} succeed ({100 * result.success_rate:.0f} %, "
         f"95 % interval {100 * low:.0f} - {100 * high:.0f} %), return {result.mean_return:.3g}, "

@@ -30,6 +30,7 @@ from imitate.train.setup import Setup
 from imitate.train.state import PAUSED, History, TrainState
 from imitate.train.time_left import Forecast, images_on_cpu
 from imitate.train.validation import Validation
+from imitate.wording import counted
 
 MAX_ROLLBACKS = 3
 
@@ -274,7 +275,7 @@ class Run:
         """Describe the updates so far, where these are not the steps; else the mean loss of the epoch so far."""
         counts = self._source.counts()
         if "updates" in counts:
-            return f"{counts['updates']} updates, "
+            return f"{counted(counts['updates'], 'update')}, "
         loss = self.algo.log_info(self._means.means()).get("Loss")
         return "" if loss is None else f"loss {loss:.4g}, "
 

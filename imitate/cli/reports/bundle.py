@@ -9,6 +9,7 @@ from pathlib import Path
 from imitate.cli.reports.layout import Report, pairs, shape_words, table
 from imitate.deploy.bundle.archive import read_bundle
 from imitate.deploy.bundle.spec import BundleSpec
+from imitate.wording import counted
 
 
 def describe(path: Path) -> Report:
@@ -37,7 +38,7 @@ def lay_out(report: Report) -> Iterator[str]:
     rate = "not said" if schema["rate_hz"] is None else f"{schema['rate_hz']:g} Hz"
     plan = "one at a time"
     if execution is not None:
-        plan = f"chunks of {execution['size']}, a new one every {execution['execute']} steps"
+        plan = f"chunks of {execution['size']}, a new one every {counted(execution['execute'], 'step')}"
     yield from pairs(
         [
             ("file", f"{report['path']} ({report['size_mb']:.1f} MB), a bundle without torch"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from imitate.simulation.replay_check import Replay
+from imitate.wording import counted
 
 
 def replay_line(replay: Replay) -> str:
@@ -10,7 +11,7 @@ def replay_line(replay: Replay) -> str:
     solved = {True: "solved", False: "not solved", None: "unknown"}
     observed = "" if replay.obs_error_m is None else f" (observations {_mm(replay.obs_error_m)} mm)"
     return (
-        f"{replay.steps} steps played, hand at most {_mm(replay.hand_error_m)} mm off{observed}; "
+        f"{counted(replay.steps, 'step')} played, hand at most {_mm(replay.hand_error_m)} mm off{observed}; "
         f"recorded: {solved[replay.was_solved]}, now: {solved[replay.is_solved]}"
     )
 

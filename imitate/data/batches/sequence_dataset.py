@@ -36,6 +36,7 @@ from imitate.data.file.fields import check_step_key
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import ConfigError, DatasetError, nearest
 from imitate.functional.transfer import to_device
+from imitate.wording import counted
 
 MAX_IMAGES = 1000
 """Statistics of images and scans are taken from at most so many frames, evenly spread."""
@@ -213,7 +214,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         )
         if len(self._windows) == 0:
             raise DatasetError(
-                f"{self.hdf5_path}: no demo has the {self._windows.length} steps of a window: lower frame_stack and "
+                f"{self.hdf5_path}: no demo has the {counted(self._windows.length, 'step')} of a window: lower "
+                "frame_stack and "
                 "seq_length, or set pad_frame_stack and pad_seq_length to true"
             )
         fields = self.store.fields

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.errors import DatasetError
+from imitate.wording import counted
 
 _MAX_ATTR_BYTES = 60_000  # HDF5 holds 64 KiB; texts may be longer
 
@@ -71,7 +72,8 @@ def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
     for key, value in arrays.items():
         if value.ndim == 0 or len(value) != length:
             raise DatasetError(
-                f"{where}: '{key}' has shape {value.shape}, but 'actions' has {length} steps: give both for each step"
+                f"{where}: '{key}' has shape {value.shape}, but 'actions' has {counted(length, 'step')}: give "
+                "both for each step"
             )
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             raise DatasetError(f"{where}: '{key}' holds NaN or inf: correct or discard the episode")

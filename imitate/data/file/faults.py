@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError
+from imitate.wording import counted
 
 ACTION_LIMIT = 1.0 + 1e-5
 """Actions beyond are outside [-1, 1], and not just rounded."""
@@ -27,7 +28,8 @@ def check_length(file: DemoFile, demo: str) -> int:
     said = file.attrs(demo, ("num_samples",)).get("num_samples", length)
     if said != length:
         raise DatasetError(
-            f"{file.path}: demo '{demo}': attribute 'num_samples' is {said}, but 'actions' has {length} steps: "
+            f"{file.path}: demo '{demo}': attribute 'num_samples' is {said}, but 'actions' has "
+            f"{counted(length, 'step')}: "
             "correct the attribute, or collect the demo again"
         )
     return length
@@ -40,7 +42,7 @@ def check_shape(
     shape = file.shape(demo, key)
     if shape[0] != length:
         raise DatasetError(
-            f"{file.path}: demo '{demo}': '{key}' has {shape[0]} steps, but 'actions' has {length}: "
+            f"{file.path}: demo '{demo}': '{key}' has {counted(shape[0], 'step')}, but 'actions' has {length}: "
             "cut them to the same length, or leave the demo out with a filter key"
         )
     if shape[1:] != step:

@@ -25,6 +25,7 @@ from imitate.data.file.image_codec import STORAGES, ImageStorage, storage_of, wr
 from imitate.data.file.journal import JournaledFile, is_being_written, partial_of, roll_back
 from imitate.data.file.step_forms import Form, StepForms, as_step, check_first
 from imitate.errors import ConfigError, DatasetError, nearest
+from imitate.wording import counted
 
 FORMAT_VERSION = 1
 _MEANT = ("success", "name", "attrs", "language", "task_id", "model_file", "num_samples")
@@ -252,7 +253,7 @@ class DatasetWriter:
         if self._running is not None:
             steps = len(self._running.get("actions", ()))
             raise DatasetError(
-                f"{self.path}: start_episode() while an episode of {steps} steps is running: "
+                f"{self.path}: start_episode() while an episode of {counted(steps, 'step')} is running: "
                 "call finish_episode() or discard_episode() first"
             )
         if any(key.startswith("next_obs/") for key in self._layout):
@@ -389,7 +390,8 @@ class DatasetWriter:
         if self._file is None:
             return
         left = len((self._running or {}).get("actions", ()))
-        lost = f"the running episode of {left} steps was neither finished nor discarded: call finish_episode() before"
+        running = f"the running episode of {counted(left, 'step')}"
+        lost = f"{running} was neither finished nor discarded: call finish_episode() before"
         if not self._names:
             self._abandon()
             reason = lost if left else "there is nothing to save"

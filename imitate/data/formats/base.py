@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from imitate.data.file.episode import Episode
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
+from imitate.wording import counted
 
 UNKNOWN_ENV = "unknown"
 GYMNASIUM, REAL_ROBOT = 2, 4
@@ -160,7 +161,7 @@ def same_length(lengths: Mapping[str, int], where: str) -> int:
     for key, length in others:
         if length != first[1]:
             raise DatasetError(
-                f"{where}: '{key}' has {length} rows, but '{first[0]}' has {first[1]}: "
+                f"{where}: '{key}' has {counted(length, 'row')}, but '{first[0]}' has {first[1]}: "
                 "the file is cut short or not of this format"
             )
     return first[1]

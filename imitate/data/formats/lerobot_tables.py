@@ -15,6 +15,7 @@ from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats.extras import extra
 from imitate.data.formats.frames import as_encoded, decoded
 from imitate.errors import DatasetError
+from imitate.wording import counted
 
 _BATCH_ROWS = 256
 
@@ -48,7 +49,8 @@ class Tables:
                 found[int(row["episode_index"])] = row
         if len(found) != self.count or any(number >= self.count for number in found):
             raise DatasetError(
-                f"{self.path}: 'meta/episodes' lists {len(found)} episodes, 'meta/info.json' says {self.count}: "
+                f"{self.path}: 'meta/episodes' lists {counted(len(found), 'episode')}, 'meta/info.json' "
+                f"says {self.count}: "
                 "the dataset is incomplete; download it again"
             )
         return found
@@ -136,7 +138,8 @@ class Tables:
         if current is None or current + 1 != self.count:
             found = 0 if current is None else current + 1
             raise DatasetError(
-                f"{self.path}: has the rows of {found} episodes, 'meta/info.json' says {self.count}: download it again"
+                f"{self.path}: has the rows of {counted(found, 'episode')}, 'meta/info.json' says {self.count}: "
+                "download it again"
             )
 
     def decoded(

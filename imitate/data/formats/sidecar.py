@@ -28,6 +28,7 @@ from imitate.data.formats.base import Demo, Source
 from imitate.data.formats.report import Report
 from imitate.data.formats.robomimic import episode_from, masks_of
 from imitate.errors import DatasetError
+from imitate.wording import counted
 
 NAME = "imitate.hdf5"
 _NEXT, _FINAL = "next_obs/", "final_obs/"
@@ -110,7 +111,7 @@ class Sidecar:
         self._data = file["data"]
         if len(self._data) != count:
             raise DatasetError(
-                f"{file.filename}: is about {len(self._data)} demos, but the dataset has {count}: "
+                f"{file.filename}: is about {counted(len(self._data), 'demo')}, but the dataset has {count}: "
                 "the dataset was changed; remove this file"
             )
         self._file = file

@@ -9,6 +9,7 @@ from imitate.data.file.faults import ACTION_LIMIT
 from imitate.data.report.markup import Html, el, figure, number, percent, section
 from imitate.data.report.subject import Array, Subject
 from imitate.data.report.svg import Line, Plot, histogram
+from imitate.wording import counted
 
 _MOST_STEPS = 200_000
 _MOST_DIMS = 32
@@ -25,7 +26,7 @@ def actions(subject: Subject) -> Html:
     drawings = [
         _dimension(values[:, d], d, bounded) for d in range(min(values.shape[1], _MOST_DIMS))
     ]
-    note = f"{len(values)} steps of {len(subject.sample)} demos"
+    note = f"{counted(len(values), 'step')} of {counted(len(subject.sample), 'demo')}"
     note += (
         "; dashed lines are the limits −1 and 1."
         if bounded
@@ -43,7 +44,7 @@ def _dimension(values: Array, dimension: int, bounded: bool) -> Html:
     low, high = float(values.min()), float(values.max())
     drawing = histogram(
         values,
-        unit="steps",
+        noun="step",
         label="action",
         limits=(-1.08, 1.08) if bounded else _range(low, high),
         marks=(-1, 1) if bounded else (),

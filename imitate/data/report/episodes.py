@@ -9,6 +9,7 @@ import numpy as np
 from imitate.data.report.markup import Html, el, figure, join, number, percent, section, table
 from imitate.data.report.subject import Array, Subject
 from imitate.data.report.svg import histogram
+from imitate.wording import counted
 
 _WIDTH, _HEIGHT = 460, 210
 _MAX_NAMES = 200
@@ -30,7 +31,7 @@ def episodes(subject: Subject) -> Html:
         figure(
             histogram(
                 lengths,
-                unit="demos",
+                noun="demo",
                 label=unit,
                 width=_WIDTH,
                 height=_HEIGHT,
@@ -50,11 +51,11 @@ def _returns(returns: Array) -> Html:
     title = "Return"
     returns = returns[np.isfinite(returns)]
     if len(returns) and returns.min() == returns.max():
-        words = f"the sum of rewards is {number(float(returns[0]))} in each of {len(returns)} demos"
+        words = f"the sum of rewards is {number(float(returns[0]))} in each of {counted(len(returns), 'demo')}"
         return figure(el("p", words, class_="plain"), title)
     drawing = histogram(
         returns,
-        unit="demos",
+        noun="demo",
         label="sum of rewards",
         width=_WIDTH,
         height=_HEIGHT,
@@ -70,7 +71,8 @@ def _success(subject: Subject) -> Html | None:
             "p", "Nothing says which demos solved their task: no attribute success, no rewards."
         )
     failed = [name for name, outcome in subject.outcomes.items() if outcome is False]
-    words = f"{sum(outcomes)} of {len(outcomes)} demos solved their task ({percent(sum(outcomes) / len(outcomes))})."
+    share = percent(sum(outcomes) / len(outcomes))
+    words = f"{sum(outcomes)} of {counted(len(outcomes), 'demo')} solved their task ({share})."
     if failed:
         words += f" Not solved: {', '.join(failed[:10])}{' …' if len(failed) > 10 else ''}."
     return el("p", words)

@@ -13,6 +13,7 @@ from imitate.data.doctor.layout import DemoLayout, Form
 from imitate.data.report.markup import Html, el, section
 from imitate.data.report.subject import Array, Subject, spread
 from imitate.errors import DatasetError
+from imitate.wording import counted
 
 _MOST_KEYS, _MOST_DEMOS = 8, 4
 _SIDE = 168  # pixels, the longer one
@@ -30,7 +31,7 @@ def thumbnails(subject: Subject) -> Html:
         return Html("")
     demos = spread(subject.sample, _MOST_DEMOS)
     strips = [_strip(subject, key, demos) for key in keys[:_MOST_KEYS]]
-    note = f"First, middle and last frame of {len(demos)} demos."
+    note = f"First, middle and last frame of {counted(len(demos), 'demo')}."
     if len(keys) > _MOST_KEYS:
         note += f" The first {_MOST_KEYS} of {len(keys)} cameras."
     return section("images", "Images", *strips, note=note)
@@ -65,7 +66,7 @@ def _frames(subject: Subject, key: str, demo: DemoLayout) -> Html | None:
             continue
         said = f"{demo.name}, step {step}"
         shown.append(el("img", src=data_url(key, frame), alt=f"{key} of {said}", title=said))
-    label = el("span", f"{demo.name}, {last + 1} steps")
+    label = el("span", f"{demo.name}, {counted(last + 1, 'step')}")
     return el("div", el("div", *shown, class_="film"), label) if shown else None
 
 

@@ -12,6 +12,7 @@ from imitate.data.doctor.motion import is_position
 from imitate.data.report.markup import Html, el, figure, join, section
 from imitate.data.report.subject import Array, Subject, spread
 from imitate.data.report.svg import Line, Plot, padded
+from imitate.wording import counted
 
 _HAND = re.compile(r"^obs/(\w+_)?(eef|ee|tcp)_pos$")
 _PLACE = re.compile(r"_pos(ition)?$")
@@ -32,7 +33,7 @@ def trajectories(subject: Subject) -> Html:
     demos = spread(subject.sample, _MOST_PATHS)
     drawings = [drawing for key in hands for drawing in _paths(subject, key, demos)]
     if drawings:
-        note = f"{len(demos)} demos; a circle where they begin, a dot where they end."
+        note = f"{counted(len(demos), 'demo')}; a circle where they begin, a dot where they end."
         body = join([_legend(subject, demos), el("div", *drawings, class_="grid")])
         return section("trajectories", "Trajectories", body, note=note)
     curves = el("div", *_curves(subject), class_="grid")
@@ -126,7 +127,9 @@ def initial_states(subject: Subject) -> Html:
             drawings += _scatters(subject, key, demos)
     if not drawings:
         return Html("")
-    note = f"Objects at the first step of {len(demos)} demos: how much the scenes differ."
+    note = (
+        f"Objects at the first step of {counted(len(demos), 'demo')}: how much the scenes differ."
+    )
     grid = el("div", *drawings[:_MOST_PLACES], class_="grid starts")
     return section("starts", "Initial states", grid, note=note)
 

@@ -9,6 +9,7 @@ from typing import Any
 from imitate.data.doctor.finding import Finding, Level, Place
 from imitate.data.report.markup import Html, el, join, number, percent, section, size
 from imitate.data.report.subject import Subject
+from imitate.wording import counted
 
 _KINDS = {"1": "robosuite", "2": "gymnasium", "3": "iGibson", "4": "real robot"}
 _KNOWN = frozenset(("env_args", "control_freq", "total", "imitate_format"))
@@ -106,7 +107,7 @@ def _reading(subject: Subject) -> Html:
         words = f"Values of all {len(subject.demos)} demos{of} were read."
     else:
         words = (
-            f"Values of {len(subject.sample)} of {len(subject.demos)} demos{of}, evenly spread, were read; "
+            f"Values of {len(subject.sample)} of {counted(len(subject.demos), 'demo')}{of}, evenly spread, were read; "
             "lengths are those of all demos."
         )
     return el("p", words, class_="note")
@@ -116,7 +117,9 @@ def doctor(subject: Subject) -> Html:
     """Return the findings, the worst first, each with the command that repairs it."""
     findings = subject.health.findings
     looked = (
-        "" if subject.is_whole else f" Values were examined in {len(subject.sample)} demos only."
+        ""
+        if subject.is_whole
+        else f" Values were examined in {counted(len(subject.sample), 'demo')} only."
     )
     if not findings:
         body = el("p", "✔ Nothing is wrong with this file.", class_="well")

@@ -8,6 +8,7 @@ import numpy as np
 from imitate.data.report.markup import Html, number, percent, section, size, table
 from imitate.data.report.subject import Subject
 from imitate.data.report.svg import share_bar
+from imitate.wording import counted
 
 _FEW = 8
 _ATTRIBUTES = "attributes of the demos"
@@ -33,7 +34,7 @@ def storage(subject: Subject) -> Html:
                 saved,
             )
         )
-    words = "all demos" if subject.is_whole else f"the {len(subject.sample)} demos that were read"
+    words = "all demos" if subject.is_whole else f"the {counted(len(subject.sample), 'demo')} read"
     note = f"{size(whole)} in arrays and attributes of {words}; compression is raw size by stored size."
     header = ("key", "one step", "", "share", "stored", "compression")
     return section("storage", "Size by key", table(header, rows, left=3), note=note)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.report.markup import Html, el, number
+from imitate.wording import counted
 
 Array = NDArray[Any]
 _LEAST_BARS = 9
@@ -196,7 +197,7 @@ def padded(values: Array, share: float = 0.06) -> tuple[float, float]:
 def histogram(
     values: Array,
     *,
-    unit: str,
+    noun: str,
     label: str,
     bins: int = 40,
     limits: tuple[float, float] | None = None,
@@ -207,7 +208,7 @@ def histogram(
 
     Args:
         values: (n,) finite.
-        unit: what is counted, such as ``steps``.
+        noun: what is counted, in the singular, such as ``step``.
         label: of the values.
         bins: how many; whole numbers of a small range get one each.
         limits: from where to where; None: of the values.
@@ -227,7 +228,7 @@ def histogram(
     plot = Plot(
         (float(edges[0]), float(edges[-1])),
         (0, float(counts.max()) * 1.05),
-        labels=(label, unit),
+        labels=(label, f"{noun}s"),
         **frame,
     )
 
@@ -236,7 +237,7 @@ def histogram(
         if whole:
             first, last = first + 0.5, last - 0.5
         span = number(first) if whole and first == last else f"{number(first)} to {number(last)}"
-        return f"{span}: {counts[k]} {unit}"
+        return f"{span}: {counted(int(counts[k]), noun)}"
 
     plot.bars(counts.tolist(), edges.tolist(), say)
     for value in marks:

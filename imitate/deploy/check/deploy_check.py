@@ -27,6 +27,7 @@ from imitate.deploy.loop import Actor
 from imitate.deploy.resizing import IMAGE_KINDS
 from imitate.deploy.schema import Observed, Schema
 from imitate.errors import DatasetError, UserError
+from imitate.wording import counted
 
 _UNUSABLE = frozenset({"missing", "shape", "not finite", "goals"})
 """Kinds of findings with which the policy cannot be called, or its actions cannot be compared."""
@@ -230,7 +231,7 @@ def _observed(
         if value.dtype.kind == "f"
     )
     if bad:
-        words = f"'{key}' is not finite in {bad} steps: the policy refuses them"
+        words = f"'{key}' is not finite in {counted(bad, 'step')}: the policy refuses them"
         return [Finding(Level.problem, "not finite", key, words)]
     if spec.kind == "rgb":
         findings += image_findings(key, values, known)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from imitate.deploy.check.finding import Finding, Level
 from imitate.deploy.check.statistics import Range, image_range
+from imitate.wording import counted
 
 BRIGHTNESS = 0.15
 """A channel's mean may differ from the training's by so much, of 1."""
@@ -69,7 +70,7 @@ def _blank(key: str, demos: Sequence[NDArray[Any]]) -> list[Finding]:
         len(images) > _FROZEN_STEPS and bool((images == images[0]).all()) for images in demos
     )
     if frozen and not blank.all():
-        words = f"'{key}': the image never changes in {frozen} of {len(demos)} demos: is the camera frozen?"
+        words = f"'{key}': the image never changes in {frozen} of {counted(len(demos), 'demo')}: is the camera frozen?"
         findings.append(Finding(Level.warning, "frozen image", key, words))
     return findings
 

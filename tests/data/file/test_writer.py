@@ -395,9 +395,9 @@ def test_an_episode_that_runs_at_the_end_is_told_of(tmp_path, caplog):
         writer.finish_episode()
         writer.start_episode()
         writer.append(**step())
-    assert "the running episode of 1 steps was neither finished nor discarded" in caplog.text
+    assert "the running episode of 1 step was neither finished nor discarded" in caplog.text
     with (
-        pytest.raises(DatasetError, match="no episode was written: the running episode of 1 steps"),
+        pytest.raises(DatasetError, match="no episode was written: the running episode of 1 step"),
         running(tmp_path / "b.hdf5"),
     ):
         pass
@@ -523,7 +523,7 @@ def test_depth_and_what_is_no_picture_may_be_floats(tmp_path):
 
 def test_an_episode_is_begun_once(tmp_path):
     with running(tmp_path / "a.hdf5") as writer:
-        with pytest.raises(DatasetError, match="episode of 1 steps is running.*discard_episode"):
+        with pytest.raises(DatasetError, match="episode of 1 step is running.*discard_episode"):
             writer.start_episode()
         writer.finish_episode()
         writer.start_episode()

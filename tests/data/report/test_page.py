@@ -263,9 +263,9 @@ def test_points_lie_where_their_numbers_say():
 
 
 def test_bars_count_everything_once():
-    drawn = histogram(np.array([3, 3, 4, 9]), unit="demos", label="steps")
-    assert re.findall(r"<title>(.*?)</title>", drawn) == ["3: 2 demos", "4: 1 demos", "9: 1 demos"]
-    drawn = histogram(np.linspace(-1, 1, 101), unit="steps", label="x", limits=(-1.1, 1.1), bins=11)
+    drawn = histogram(np.array([3, 3, 4, 9]), noun="demo", label="steps")
+    assert re.findall(r"<title>(.*?)</title>", drawn) == ["3: 2 demos", "4: 1 demo", "9: 1 demo"]
+    drawn = histogram(np.linspace(-1, 1, 101), noun="step", label="x", limits=(-1.1, 1.1), bins=11)
     counts = [int(n) for n in re.findall(r": (\d+) steps", drawn)]
     assert (len(counts), sum(counts)) == (11, 101)
 
