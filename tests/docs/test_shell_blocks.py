@@ -29,7 +29,13 @@ def to_run(page):
     return [line for line in shell_lines(page) if reason(page, line) is None]
 
 
-RUN = [page for page in PAGES if not page.startswith(ELSEWHERE) and to_run(page)]
+def _marked(page):
+    """The page as a parameter; alone where a policy learns on a robot, which stops when control steps are late."""
+    real_time = any("--env robot:" in line for line in to_run(page))
+    return pytest.param(page, marks=pytest.mark.alone) if real_time else page
+
+
+RUN = [_marked(page) for page in PAGES if not page.startswith(ELSEWHERE) and to_run(page)]
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,14 @@ def installed(tmp_path):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}:{kind}\n")
+    _forget()  # tests of other pages have packages of the same name
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [str(site), *sys.path])
         yield
+    _forget()
+
+
+def _forget():
     for loaded in [loaded for loaded in sys.modules if loaded.startswith("my_package")]:
         del sys.modules[loaded]
 
