@@ -141,12 +141,12 @@ def test_one_file_and_a_range_of_files_behind_a_url(server, demos, folder, tmp_p
 def test_a_bucket_of_fsspec(folder, tmp_path):
     bucket = fsspec.filesystem("memory")
     for path in folder.iterdir():
-        bucket.pipe(f"/bucket/demos/{path.name}", path.read_bytes())
+        bucket.pipe(f"/shards/demos/{path.name}", path.read_bytes())
 
     local = run(tmp_path, folder, "local")
     remote = train(
         config_dict(None, experiment={"name": "remote"}),
-        dataset=Path("memory://bucket/demos"),  # as the command line gives it: with one slash less
+        dataset=Path("memory://shards/demos"),  # as the command line gives it: with one slash less
         output_dir=tmp_path / "runs",
         quiet=True,
     )
