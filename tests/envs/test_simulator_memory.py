@@ -60,7 +60,7 @@ def test_mujoco_does_not_keep_the_last_scene(lift):
     grown_mb = resident_mb() - before
     lift.reset()
     assert grown_mb > 80
-    assert resident_mb() - before < 40
+    assert resident_mb() - before < grown_mb / 2  # kept again, it would be all of it
 
 
 def test_robosuites_model_still_writes_its_own_scene(lift):
