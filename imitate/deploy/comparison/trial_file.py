@@ -88,7 +88,7 @@ class TrialFile:
     Args:
         path: of the file.
         policies: name and ``sha256`` of A and B, and
-        settings: of the comparison, to begin it or to go on with it; both None: to read it only.
+        settings: of the comparison, to begin or to resume it; both None: to read it only.
 
     Attributes:
         trials: judged trials in their order; both of a pair follow each other.

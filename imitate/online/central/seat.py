@@ -49,7 +49,7 @@ class EnvSeat:
         self._give(request, policy)
 
     def resume(self, policy: PolicyWorker) -> None:
-        """Let it go on with its request, with the actions of a policy worker."""
+        """Continue the environment worker's request with the actions of a policy worker."""
         if self.request is not None:
             self.is_stalled = False
             self._give(replace(self.request, resumes=True), policy)
