@@ -117,9 +117,10 @@ class ObservationEncoder(nn.Module):
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
         """``(*B, ...)`` per key to ``(*B, output_dim)``."""
-        if self._vectors_only:
-            return torch.cat([obs[key] for key in self.obs_shapes], dim=-1)
-        return torch.cat(list(self.features(obs).values()), dim=-1)
+        chosen = obs if self._vectors_only else self.features(obs)
+        keys = self.obs_shapes if self._vectors_only else chosen
+        parts = [chosen[key] for key in keys]
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0].contiguous()
 
     def features(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """``(*B, ...)`` per key to features ``(*B, D)`` of each key, in the order in which they are joined."""
