@@ -149,6 +149,8 @@ class GymnasiumEnv:
         )
 
     def _reward(self, reward: Any) -> float:
+        if isinstance(reward, float):  # numpy's float64 is one too
+            return float(reward)
         if np.size(reward) != 1:
             raise EnvError(
                 f"{self.name}: the reward has shape {np.shape(reward)}; expected one number per step: weigh the "
@@ -157,16 +159,18 @@ class GymnasiumEnv:
         return float(np.asarray(reward).item())
 
     def _with_success(self) -> dict[str, Any]:
-        return {**self._info, "success": self.is_success()["task"]}
+        return {**self._info, "success": self._succeeded()}
 
     def is_success(self) -> dict[str, bool]:
         """Return the success that the latest ``info`` reports."""
+        return {"task": self._succeeded()}
+
+    def _succeeded(self) -> bool:
         for key in ("success", "is_success"):
             if key in self._info:
-                return {"task": bool(self._info[key])}
-        if "tasks_to_complete" in self._info:  # Franka Kitchen
-            return {"task": not self._info["tasks_to_complete"]}
-        return {"task": False}
+                return bool(self._info[key])
+        # Franka Kitchen
+        return "tasks_to_complete" in self._info and not self._info["tasks_to_complete"]
 
     @property
     def gives_mask(self) -> bool:

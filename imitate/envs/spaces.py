@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ class ActionSpace:
         low, high = zip(*map(_limits, parts), strict=True)
         self.low, self.high = np.concatenate(low), np.concatenate(high)
         self.num_choices = int(getattr(parts[0], "n", 0))
+        self._convert = _converter(space, self.num_choices)
 
     @property
     def dim(self) -> int:
@@ -47,15 +49,14 @@ class ActionSpace:
             EnvError: it has another shape.
         """
         values = np.asarray(action, dtype=np.float64)
-        space = self._space
-        if isinstance(space, spaces.Discrete) and values.size == 1 and self.dim > 1:
-            return int(space.start) + int(np.clip(round(values.item()), 0, self.dim - 1))
-        if values.shape != (self.dim,):
-            raise EnvError(
-                f"{self._name}: the action has shape {values.shape}, the environment takes ({self.dim},); "
-                "is the policy trained for another environment?"
-            )
-        return _in_space(space, values[: self.num_choices], values[self.num_choices :])
+        if values.shape == self.low.shape:
+            return self._convert(values)
+        if isinstance(self._space, spaces.Discrete) and values.size == 1:
+            return int(self._space.start) + int(np.clip(round(values.item()), 0, self.dim - 1))
+        raise EnvError(
+            f"{self._name}: the action has shape {values.shape}, the environment takes ({self.dim},); "
+            "is the policy trained for another environment?"
+        )
 
 
 class ObservationSpace:
@@ -71,8 +72,15 @@ class ObservationSpace:
     """
 
     def __init__(self, name: str, space: Any, keys: Sequence[str] | None = None) -> None:
-        self._name, self._space = name, space
+        self._name = name
         self._keys = None if keys is None else tuple(keys)
+        leaves = (
+            list(_leaves(space))
+            if isinstance(space, spaces.Dict)
+            else [(IMAGE if _is_image(space) else FLAT, (), space)]
+        )
+        # Asking spaces for their types and shapes costs as much as a step of a small environment.
+        self._readers = [(key, path, _reader(name, key, leaf)) for key, path, leaf in leaves]
         self.gives_mask = False
 
     def observe(
@@ -83,12 +91,12 @@ class ObservationSpace:
         Raises:
             EnvError: a chosen one is missing.
         """
-        space = self._space
-        if isinstance(space, spaces.Dict):
-            obs = {key: self._leaf(value, leaf, key) for key, value, leaf in _leaves(raw, space)}
-        else:
-            key = IMAGE if _is_image(space) else FLAT
-            obs = {key: self._leaf(raw, space, key)}
+        obs: Obs = {}
+        for key, path, read in self._readers:
+            value = raw
+            for name in path:
+                value = value[name]
+            obs[key] = read(value)
         if ACTION_MASK in info and ACTION_MASK not in obs:
             obs[ACTION_MASK] = np.asarray(info[ACTION_MASK], dtype=np.float32).reshape(-1)
         self.gives_mask = self.gives_mask or ACTION_MASK in obs
@@ -102,18 +110,6 @@ class ObservationSpace:
                 f"(where it has another name, a policy is played with --rename NEW={missing[0]})"
             )
         return {key: obs[key] for key in self._keys}
-
-    def _leaf(self, value: Any, space: Any, key: str) -> Array:
-        if isinstance(space, (spaces.Box, spaces.MultiBinary)):
-            return np.array(value) if _is_image(space) else np.array(value).reshape(-1)
-        if isinstance(space, spaces.Discrete):
-            one_hot = np.zeros(int(space.n), dtype=np.float32)
-            one_hot[int(value) - int(space.start)] = 1.0
-            return one_hot
-        raise EnvError(
-            f"{self._name}: observation '{key}' is a {type(space).__name__}; Box, Discrete, MultiBinary and a Dict of "
-            "them are read; wrap the environment, for example in gymnasium.wrappers.FlattenObservation"
-        )
 
 
 def _action_parts(name: str, space: Any) -> list[Any]:
@@ -131,14 +127,42 @@ def _action_parts(name: str, space: Any) -> list[Any]:
     )
 
 
-def _leaves(raw: Any, space: Any, before: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, value and space of each observation of a Dict and of those within it."""
+def _leaves(
+    space: Any, before: str = "", path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    """Yield name, keys that lead to it, and space of each observation of a Dict and of those within it."""
     for key, part in space.spaces.items():
         name = before + key.replace(" ", "_") if before else key
         if isinstance(part, spaces.Dict):
-            yield from _leaves(raw[key], part, f"{name}_")
+            yield from _leaves(part, f"{name}_", (*path, key))
         else:
-            yield name, raw[key], part
+            yield name, (*path, key), part
+
+
+def _reader(name: str, key: str, space: Any) -> Callable[[Any], Array]:
+    """Return the function from a native observation to an array; it copies, environments may write on."""
+    if isinstance(space, (spaces.Box, spaces.MultiBinary)):
+        return np.array if _is_image(space) else _vector
+    if isinstance(space, spaces.Discrete):
+        return partial(_one_hot, int(space.n), int(space.start))
+    return partial(_refuse, name, key, type(space).__name__)
+
+
+def _vector(value: Any) -> Array:
+    return np.array(value).reshape(-1)
+
+
+def _one_hot(size: int, start: int, value: Any) -> Array:
+    one_hot = np.zeros(size, dtype=np.float32)
+    one_hot[int(value) - start] = 1.0
+    return one_hot
+
+
+def _refuse(name: str, key: str, kind: str, value: Any) -> Array:
+    raise EnvError(
+        f"{name}: observation '{key}' is a {kind}; Box, Discrete, MultiBinary and a Dict of them are read; wrap the "
+        "environment, for example in gymnasium.wrappers.FlattenObservation"
+    )
 
 
 def _limits(part: Any) -> tuple[Array, Array]:
@@ -148,15 +172,19 @@ def _limits(part: Any) -> tuple[Array, Array]:
     return part.low.reshape(size).astype(np.float64), part.high.reshape(size).astype(np.float64)
 
 
-def _in_space(space: Any, choice: Array, numbers: Array) -> Any:
-    """Return an action as the environment takes it, from scores of its choices and its numbers."""
+def _converter(space: Any, choices: int) -> Callable[[Array], Any]:
+    """Return the function from a vector, scores of so many choices and numbers, to an action of the space."""
     if isinstance(space, spaces.Dict):
-        return {key: _in_space(part, choice, numbers) for key, part in space.spaces.items()}
+        named = {key: _converter(part, choices) for key, part in space.spaces.items()}
+        return lambda values: {key: convert(values) for key, convert in named.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_in_space(part, choice, numbers) for part in space.spaces)
+        parts = [_converter(part, choices) for part in space.spaces]
+        return lambda values: tuple(convert(values) for convert in parts)
     if isinstance(space, spaces.Discrete):
-        return int(space.start) + int(choice.argmax())
-    return numbers.reshape(space.shape).astype(space.dtype)
+        start = int(space.start)
+        return lambda values: start + int(values[:choices].argmax())
+    shape, dtype = space.shape, space.dtype
+    return lambda values: values[choices:].reshape(shape).astype(dtype)
 
 
 def _is_image(space: Any) -> bool:

@@ -71,6 +71,7 @@ class EnvGroup:
                 f"{len(lanes)} lanes for copies of {self._team} agents: give whole copies"
             )
         self._envs = [first, *(make() for _ in range(len(lanes) // self._team - 1))]
+        self._copies = [lanes_of(env) for env in self._envs]
         self._away = np.zeros(len(lanes), dtype=np.bool_)
         self._waiting: list[dict[int, EpisodeRecord]] = [{} for _ in self._envs]
         self._failures = 0
@@ -121,8 +122,9 @@ class EnvGroup:
                 value[rows] = before[name][rows]
         lost |= self._away
         self._count(rewards, infos)
-        solved = np.repeat(self._success.reshape(-1, self._team).all(1), self._team)
-        terminals |= self._end_at_success & solved & ~lost
+        if self._end_at_success:
+            solved = np.repeat(self._success.reshape(-1, self._team).all(1), self._team)
+            terminals |= solved & ~lost
         timeouts = (timeouts | (self.lengths >= self._horizon)) & ~terminals & ~lost
         step = Step(
             before,
@@ -141,9 +143,9 @@ class EnvGroup:
         """Step all copies: the outcome of each lane, None where its agent is away, and the copies that failed."""
         outcomes: list[Outcome | None] = []
         broken: set[int] = set()
-        for number, env in enumerate(self._envs):
+        for number, copy in enumerate(self._copies):
             try:
-                came = lanes_of(env).step(actions[self._rows(number)])
+                came = copy.step(actions[self._rows(number)])
                 for outcome in came:
                     if outcome is not None:
                         self._check(outcome[0], outcome[1])
@@ -208,7 +210,7 @@ class EnvGroup:
             self._success[rows] = self._away[rows] = False
             self._waiting[number] = {}
             try:
-                seen, _ = lanes_of(self._envs[number]).reset(seed=seed)
+                seen, _ = self._copies[number].reset(seed=seed)
                 for obs in seen:
                     self._check(obs, 0.0)
                 for _, key in self._not_finite(self._stacked(seen)):
@@ -227,6 +229,7 @@ class EnvGroup:
         except Exception as error:  # it is broken anyway
             self.messages.append(f"{self._name(n)}: closing failed too ({error})")
         self._envs[n] = self._make()
+        self._copies[n] = lanes_of(self._envs[n])
 
     def _of_team(self, records: dict[int, EpisodeRecord]) -> list[EpisodeRecord]:
         """The agents' episodes; those of several have the returns of all in their info."""
@@ -262,16 +265,17 @@ class EnvGroup:
 
     # ---- faults ----------------------------------------------------------------------------------
 
-    def _check(self, obs: Mapping[str, Any], reward: float) -> None:
+    def _check(self, obs: Mapping[str, Any], reward: Any) -> None:
         """Raise ValueError where an observation has another shape than before, or the reward is not a finite number."""
-        if np.size(reward) != 1:
+        if not isinstance(reward, float) and np.size(reward) != 1:
             raise ValueError(f"the reward has shape {np.shape(reward)}, wanted one number")
         if not math.isfinite(reward):
             raise ValueError(f"the reward is {reward}")
         if not self._shapes:
             self._shapes = {key: np.shape(value) for key, value in obs.items()}
         for key, shape in self._shapes.items():
-            found = np.shape(obs[key])
+            value = obs[key]
+            found = value.shape if isinstance(value, np.ndarray) else np.shape(value)
             if found != shape:
                 raise ValueError(f"observation '{key}' has shape {found}, but {shape} before")
 
