@@ -3,7 +3,8 @@
     python -m benchmarks.online_step --peer-python PEER/bin/python
 
 SAC: 17 observations, 6 actions, layers 256 by 256, batches of 256, from memory to updated targets. PPO: eight
-environments, rollouts of 256 steps, ten passes in minibatches of 256, layers 64 by 64.
+environments, rollouts of 256 steps, ten passes in minibatches of 256, layers 64 by 64. Of PPO's time it shows what the
+environments take by themselves, and what the networks' products and tangents do.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
+from torch import Tensor
 
 from benchmarks.measuring import Contestant, compare, timed
 from benchmarks.row import Row, table
 from benchmarks.sb3 import StableBaselines
 from imitate import algo_factory, load_config
 from imitate.freed_memory import keep_freed_memory
+from imitate.functional.activations import tanh
 from imitate.online.replay import ReplayBuffer
 from imitate.online.steps import Step
 from imitate.train.online_parts import make_collector, make_learner
@@ -47,6 +51,18 @@ def run(peer: StableBaselines) -> list[Row]:
         wanted = 1.3 if case == "sac" else 1.5
         ratio = per_s["ours"] / per_s["peer"]
         rows.append(Row(f"{case}: times Stable-Baselines3", ratio, "x", wanted))
+    for env in ENVS:
+        spent = compare(
+            {
+                "all": timed(ppo_rounds(env)),
+                "environments": timed(bare_environments(env)),
+                "products": timed(bare_products(env)),
+            },
+            1,
+            rounds=5,
+        )
+        for name, cost in spent.items():
+            rows.append(Row(f"ppo {env}: {name} of a rollout", 1e3 * cost.cpu_s, "CPU ms"))
     return rows
 
 
@@ -104,12 +120,71 @@ def ppo_rounds(env: str, device: str = "cpu") -> Callable[[int], None]:
     return iterate
 
 
+def bare_environments(env: str) -> Callable[[int], None]:
+    """``n`` times the environment steps of a rollout, of random actions, with nothing around them."""
+    envs = [gymnasium.make(env) for _ in range(8)]
+    for number, each in enumerate(envs):
+        each.reset(seed=number)
+    actions = [envs[0].action_space.sample() for _ in range(ROLLOUT // 8)]
+
+    def iterate(n: int) -> None:
+        for _ in range(n):
+            for action in actions:
+                for each in envs:
+                    _, _, terminal, timeout, _ = each.step(action)
+                    if terminal or timeout:
+                        each.reset()
+
+    return iterate
+
+
+def bare_products(env: str) -> Callable[[int], None]:
+    """``n`` times the matrix products and tangents of a rollout and of the updates on it, of policy and value.
+
+    Sums, losses, distributions, the optimizer and automatic differentiation are left out.
+    """
+    made = gymnasium.make(env)
+    inputs = int(np.prod(made.observation_space.shape or ()))
+    outputs = int(getattr(made.action_space, "n", 1))
+    towers = [
+        [torch.randn(sizes) / 8 for sizes in ((inputs, 64), (64, 64), (64, last))]
+        for last in (outputs, 1)
+    ]
+
+    def forward(tower: list[Tensor], x: Tensor) -> list[Tensor]:
+        first = tanh(x @ tower[0])
+        second = tanh(first @ tower[1])
+        return [first, second, second @ tower[2]]
+
+    def backward(tower: list[Tensor], x: Tensor, seen: list[Tensor]) -> None:
+        first, second, gradient = seen
+        second.t() @ gradient
+        gradient = torch.ops.aten.tanh_backward(gradient @ tower[2].t(), second)
+        first.t() @ gradient
+        gradient = torch.ops.aten.tanh_backward(gradient @ tower[1].t(), first)
+        x.t() @ gradient
+
+    few, whole, batch = (torch.randn(rows, inputs) for rows in (8, ROLLOUT, 256))
+
+    @torch.inference_mode()
+    def iterate(n: int) -> None:
+        for _ in range(n):
+            for _ in range(ROLLOUT // 8):
+                forward(towers[0], few)
+            forward(towers[1], whole)
+            for _ in range(10 * ROLLOUT // 256):
+                for tower in towers:
+                    backward(tower, batch, forward(tower, batch))
+
+    return iterate
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser("python -m benchmarks.online_step", description=__doc__)
     parser.add_argument("--peer-python", type=Path, metavar="PATH", required=True)
     with StableBaselines(parser.parse_args().peer_python) as peer:
-        print(table(f"online_step, beside Stable-Baselines3 {peer.version}", run(peer)))
+        print(table("online_step", run(peer), f"Stable-Baselines3 {peer.version}"))
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def main() -> None:
         print(table("replay", run(None)))
         return
     with StableBaselines(args.peer_python) as peer:
-        print(table(f"replay, beside Stable-Baselines3 {peer.version}", run(peer)))
+        print(table("replay", run(peer), f"Stable-Baselines3 {peer.version}"))
 
 
 if __name__ == "__main__":

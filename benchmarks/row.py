@@ -16,7 +16,7 @@ class Row:
         value, unit: the number.
         target: smallest (or, with ``at_most``, largest) value wanted; None where nothing is wanted.
         at_most: whether smaller is better.
-        peer: robomimic's number in the same unit.
+        peer: the other library's number in the same unit.
         peer_source: "same run", or where a recorded one comes from.
         note: what else to know.
     """
@@ -42,9 +42,9 @@ class Row:
         return {**asdict(self), "met": self.met}
 
 
-def table(subject: str, rows: Sequence[Row]) -> str:
-    """A Markdown table, in columns; without robomimic's where no row has its number."""
-    header = (subject, "value", "unit", "wanted", "met", "robomimic", "note")
+def table(subject: str, rows: Sequence[Row], peer: str = "robomimic") -> str:
+    """A Markdown table, in columns; without the peer's where no row has its number."""
+    header: tuple[str, ...] = (subject, "value", "unit", "wanted", "met", peer, "note")
     cells = [header] + [
         (
             row.name,
