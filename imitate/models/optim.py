@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import optimizer as torch_optimizer
 
 from imitate.functional.schedules import lr_factor
 
@@ -38,9 +39,29 @@ class _ContiguousViews(torch.optim.Optimizer):
         """Add weights, as torch does."""
         _undecorated(super().add_param_group)(self, param_group)
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update the weights, as torch does."""
+        """Update the weights and call the hooks, as torch does."""
+        if any(self._step_hooks()):
+            loss: float | None = self.profile_hook_step(lambda self, closure: self._step(closure))(
+                self, closure
+            )
+            return loss
+        return self._step(closure)
+
+    # Otherwise torch wraps the method for its profiler, which takes as long as the step of a small network.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _step_hooks(self) -> tuple[dict[int, Any], ...]:
+        """Return the hooks around a step: this optimizer's, then those of all optimizers."""
+        own = (self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks)
+        return (
+            *own,
+            torch_optimizer._global_optimizer_pre_hooks,
+            torch_optimizer._global_optimizer_post_hooks,
+        )
+
+    @torch.no_grad()
+    def _step(self, closure: Callable[[], float] | None = None) -> float | None:
         if closure is None and all(map(_is_plain, self.param_groups)):
             for group in self.param_groups:
                 self._fused_step(group)

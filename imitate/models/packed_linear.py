@@ -4,7 +4,7 @@ For the few rows of a window oneDNN multiplies with a matrix that lies in blocks
 does; the sums are the same up to the order of their terms. One row takes as long as reading the matrix, in any layout.
 In bfloat16 half as much is read, and weights and inputs are rounded to 8 binary digits. In int8 a quarter is read: each
 row of weights is rounded to 255 steps of its own size, and the inputs of each call to 256 steps between their least and
-their greatest value (dynamic quantization).
+their greatest value (dynamic quantization), 128 where the processor has no instruction for such sums.
 """
 
 from __future__ import annotations

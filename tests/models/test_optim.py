@@ -5,6 +5,10 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from imitate.config import OptimizerConfig
 from imitate.models.optim import backward, lr_scales, make_optimizer, make_scheduler
@@ -58,6 +62,35 @@ def test_three_steps_are_torchs(kind, reference):
         theirs.step()
     torch.testing.assert_close(p, q)
     assert not torch.allclose(p, torch.tensor([1.0, -2.0, 3.0]))
+
+
+def test_hooks_around_a_step_are_called_in_torchs_order():
+    calls = []
+
+    def note(name):
+        return lambda optimizer, args, kwargs: calls.append((name, float(p)))
+
+    p = weight(1.0)
+    optimizer = make_optimizer([p], config(), "cpu")
+    handles = [
+        optimizer.register_step_pre_hook(note("before")),
+        optimizer.register_step_post_hook(note("after")),
+        register_optimizer_step_pre_hook(note("before any")),
+        register_optimizer_step_post_hook(note("after any")),
+    ]
+    step(p.sum(), [p], optimizer)
+    for handle in handles:
+        handle.remove()
+    step(p.sum(), [p], optimizer)
+    names, values = zip(*calls, strict=True)
+    assert names == ("before any", "before", "after", "after any")
+    assert values == pytest.approx((1.0, 1.0, 0.99, 0.99))
+    assert float(p) == pytest.approx(0.98)
+
+
+def test_torch_wraps_no_step_for_its_profiler():
+    optimizer = make_optimizer([weight(1.0)], config(), "cpu")
+    assert not hasattr(type(optimizer).step, "__wrapped__")
 
 
 def test_first_step_of_adam_by_hand():

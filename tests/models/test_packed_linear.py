@@ -10,12 +10,14 @@ from imitate.functional import products
 from imitate.models import packed_linear as module
 from imitate.models.packed_linear import PackedLinear, has_int8, pack_linears
 
+needs_int8 = pytest.mark.skipif(not has_int8(), reason="an x86 processor")
+needs_bf16 = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="a processor with AVX-512 or bf16"
+)
 DTYPES = [
     (torch.float32, 1e-5),
-    (torch.bfloat16, 2e-2),
-    pytest.param(
-        torch.int8, 3e-2, marks=pytest.mark.skipif(not has_int8(), reason="an x86 processor")
-    ),
+    pytest.param(torch.bfloat16, 2e-2, marks=needs_bf16),
+    pytest.param(torch.int8, 3e-2, marks=needs_int8),
 ]
 
 INPUTS = [(1, 512), (3, 512), (2, 10, 512), (100, 512), (0, 512)]
@@ -65,25 +67,26 @@ def test_fewer_digits_are_used_for_one_row_too(dtype, tolerance):
     assert 0 < difference < tolerance
 
 
-@pytest.mark.skipif(not has_int8(), reason="an x86 processor")
+@needs_int8
 def test_int8_rounds_each_row_of_weights_and_the_inputs_of_a_call(monkeypatch):
     monkeypatch.setattr(module, "FEWEST_WEIGHTS", 1)
-    # Inputs 0 to 255 and weights -127 to 127 are whole steps already: nothing is lost. A second row of weights of
-    # another size has its own steps, so it is as exact.
+    # Inputs from 0 to the number of steps and weights -127 to 127 are whole steps already: nothing is lost. A second
+    # row of weights of another size has its own steps, so it is as exact.
+    steps = 127 if module._needs_reduced_range() else 255
     weight = torch.stack([torch.arange(-127.0, 128.0), 1e-3 * torch.arange(127.0, -128.0, -1.0)])
     layer = nn.Linear(255, 2)
     layer.weight.data, layer.bias.data = weight, torch.tensor([1.0, 2.0])
-    x = torch.arange(1.0, 256.0)[None]  # its range always includes 0
+    x = 1.0 + torch.arange(255.0).remainder(steps)[None]  # its range always includes 0
     with torch.no_grad():
         wanted = nn.functional.linear(x, layer.weight, layer.bias)
         pack_linears(layer, torch.int8)
         torch.testing.assert_close(layer(x), wanted, rtol=1e-6, atol=0)
-        # A step of the inputs is a 255th of the greatest: an input of 0.4 steps counts as 0.
+        # A step of the inputs is this part of the greatest: an input of 0.4 steps counts as 0.
         layer.weight.data = torch.ones(2, 255)
-        x = torch.zeros(1, 255).index_fill(1, torch.tensor([0]), 255.0)
+        x = torch.zeros(1, 255).index_fill(1, torch.tensor([0]), float(steps))
         x[0, 1:] = 0.4
         y = layer(x)
-    torch.testing.assert_close(y, torch.tensor([[256.0, 257.0]]), rtol=1e-6, atol=0)
+    torch.testing.assert_close(y, torch.tensor([[steps + 1.0, steps + 2.0]]), rtol=1e-6, atol=0)
 
 
 def test_changed_weights_are_seen():

@@ -11,6 +11,7 @@ from imitate.data.doctor.finding import Finding, Level, Place
 from imitate.data.doctor.layout import Layout
 from imitate.data.doctor.motion import is_position, is_switch
 from imitate.data.doctor.survey import Array, Piece
+from imitate.wording import counted
 
 _LAGS = range(-4, 11)
 _USUAL = range(3)  # a controller needs up to two steps to follow
@@ -116,8 +117,9 @@ class Lag:
         yield Finding(
             "lag",
             Level.warning,
-            f"motion comes {abs(lag)} steps {words} the actions that cause it (correlation {curves.max():.2f}): "
-            f"observations are at least {abs(ahead)} steps {'ahead' if ahead > 0 else 'late'}",
+            f"motion comes {counted(abs(lag), 'step')} {words} the actions that cause it "
+            f"(correlation {curves.max():.2f}): "
+            f"observations are at least {counted(abs(ahead), 'step')} {'ahead' if ahead > 0 else 'late'}",
             [Place(key="actions")],
             shift_remedy(self._layout, ahead),
         )

@@ -96,14 +96,14 @@ def check_counts(layout: Layout) -> Iterator[Finding]:
         yield Finding(
             "num_samples",
             Level.error if any(said is not None for _, said in wrong) else Level.warning,
-            f"attribute 'num_samples' of {counted(len(wrong))} is wrong: {said} for {demo.length} steps in "
+            f"attribute 'num_samples' of {counted(len(wrong))} is wrong: {said} for length {demo.length} of "
             f"'{demo.name}'",
             [Place(demo.name) for demo, _ in wrong],
             Remedy(),
         )
     total, said = sum(demo.length for demo in layout.demos), layout.file.file_attrs.get("total")
     if said is not None and said != total and not layout.broken:
-        what = f"attribute 'total' is {said}, but the demos have {total} steps"
+        what = f"attribute 'total' is {said}, but the demos' lengths make {total}"
         yield Finding("total", Level.info, what, remedy=Remedy())
 
 

@@ -37,6 +37,7 @@ from imitate.data.formats.flat_flags import SAMPLED_ROWS, goes_on, note_early
 from imitate.data.formats.gym_arrays import action_rows, choices_of, named_obs
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
+from imitate.wording import counted
 
 _FLAT = ("observations", "actions", "rewards", "terminals")
 _MAIN = (*_FLAT, "timeouts", "next_observations", "episode_terminals")
@@ -156,7 +157,8 @@ def _cut_by_clock(ends: NDArray[np.bool_], clock: int | None, report: Report) ->
         elif since == clock:
             ends[row], since, cut = True, 0, cut + 1
     report.synthesised["timeouts"] = (
-        f"{cut} episodes end after {clock} steps: the file has no 'timeouts'"
+        f"{counted(cut, 'episode')} end{'s' if cut == 1 else ''} after {counted(clock, 'step')}: "
+        "the file has no 'timeouts'"
     )
 
 

@@ -30,7 +30,8 @@ def head(subject: Subject) -> Html:
 
 def _tiles(subject: Subject) -> Html:
     steps = sum(demo.length for demo in subject.demos)
-    tiles = [("demos", str(len(subject.demos))), ("steps", f"{steps:,}".replace(",", " "))]
+    number, unit = counted(len(subject.demos), "demo").split()
+    tiles = [(unit, number), ("step" if steps == 1 else "steps", f"{steps:,}".replace(",", " "))]
     if subject.control_freq and steps:
         tiles.append(("recorded", _duration(steps / subject.control_freq)))
     known = [outcome for outcome in subject.outcomes.values() if outcome is not None]

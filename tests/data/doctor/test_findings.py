@@ -56,7 +56,7 @@ def test_the_lag_of_a_controller_is_no_fault(tmp_path, lag, absolute):
 @pytest.mark.parametrize(
     ("lag", "words"),
     [
-        (-1, "motion comes 1 steps before the actions"),
+        (-1, "motion comes 1 step before the actions"),
         (-3, "motion comes 3 steps before the actions"),
         (5, "motion comes 5 steps after the actions"),
         (9, "motion comes 9 steps after the actions"),
