@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
+from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from benchmarks.demos import OBS_KEYS, made_up
@@ -40,12 +41,12 @@ def measured_frames() -> dict[str, list[str]]:
 
 
 def _way(frame: FrameType | None) -> list[str]:
-    """Frames of the package from ``train`` to this one."""
+    """Frames of the package from ``train`` to this one, without those of the optimizer itself."""
     way: list[str] = []
     while frame is not None:
         code = frame.f_code
         path = Path(code.co_filename)
-        if PACKAGE in path.parents:
+        if PACKAGE in path.parents and not isinstance(frame.f_locals.get("self"), Optimizer):
             way.append(f"{path.relative_to(PACKAGE)}:{code.co_name}")
             if way[-1] == "train/trainer.py:train":
                 break

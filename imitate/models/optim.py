@@ -42,10 +42,7 @@ class _ContiguousViews(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update the weights and call the hooks, as torch does."""
         if any(self._step_hooks()):
-            loss: float | None = self.profile_hook_step(lambda self, closure: self._step(closure))(
-                self, closure
-            )
-            return loss
+            return self.profile_hook_step(_ContiguousViews._step)(self, closure)
         return self._step(closure)
 
     # Otherwise torch wraps the method for its profiler, which takes as long as the step of a small network.

@@ -51,7 +51,7 @@ class PackedLinear(nn.Linear):
             return linear(x, self.weight, self.bias)
         if self.dtype is torch.int8:
             quantized: Tensor = torch.ops.quantized.linear_dynamic(
-                x.float(), self._packed(rows), _needs_reduced_range()
+                x.float(), self._packed(rows), needs_reduced_range()
             )
             return quantized.to(x.dtype)
         weight, bias = self._packed(rows)
@@ -132,7 +132,7 @@ def _quantized(weight: Tensor, bias: Tensor | None) -> Any:
 
 
 @cache
-def _needs_reduced_range() -> bool:
+def needs_reduced_range() -> bool:
     """Return True where sums of two products would overflow 16 bits, so that inputs may have 7 bits only."""
     capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return not capability.get("avx512_vnni")

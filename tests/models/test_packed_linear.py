@@ -72,7 +72,7 @@ def test_int8_rounds_each_row_of_weights_and_the_inputs_of_a_call(monkeypatch):
     monkeypatch.setattr(module, "FEWEST_WEIGHTS", 1)
     # Inputs from 0 to the number of steps and weights -127 to 127 are whole steps already: nothing is lost. A second
     # row of weights of another size has its own steps, so it is as exact.
-    steps = 127 if module._needs_reduced_range() else 255
+    steps = 127 if module.needs_reduced_range() else 255
     weight = torch.stack([torch.arange(-127.0, 128.0), 1e-3 * torch.arange(127.0, -128.0, -1.0)])
     layer = nn.Linear(255, 2)
     layer.weight.data, layer.bias.data = weight, torch.tensor([1.0, 2.0])
