@@ -1,13 +1,18 @@
-"""Convolutions over short sequences and small images on the CPU, with a faster gradient of the kernel.
+"""Convolutions over short sequences and small images on the CPU, as matrix products where those are faster.
 
 oneDNN reorders kernels and their gradients between its own layout and that of the weights. Where a kernel is large and
 the sequence or image small, as at the bottom of a U-Net over action chunks or of a ResNet, this takes longer than the
-gradient's multiplications; one matrix product whose result has the layout of the weights does without it. The results
-are those of ``conv2d`` up to rounding.
+multiplications; matrix products on the layout of the weights do without it. The results are those of ``conv2d`` up to
+rounding.
+
+What is faster depends on the processor, so the limits below are measured on two kinds: with AVX-512 only the gradient
+of the kernel is computed as a product. With AVX2 alone oneDNN is slower: a product is faster for more of the kernels'
+gradients, and for large kernels the result and the gradient of the input are products too.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,6 +30,13 @@ LARGE_IMAGE_KERNEL = 256 * 512
 """Input channels times output channels from which the product is faster on few pixels."""
 FEW_PIXELS = 1024
 """Results, of all images of a batch together, up to which it is."""
+
+FEW_RESULTS = 16
+"""With AVX2 alone: results of a batch, for each output channel, up to which the kernel's gradient is a product."""
+WHOLE_KERNEL = 512 * 512
+"""With AVX2 alone: input channels times output channels from which all is computed by products."""
+WHOLE_RESULTS = 4
+"""With AVX2 alone: results of a batch, for each output channel, up to which it is."""
 
 Pair = tuple[int, int]
 
@@ -44,69 +56,135 @@ def convolution_over_time(
     Returns:
         (B, O, 1, ceil(T / stride)).
     """
-    kernels, strides, padding = kernel.unsqueeze(2), (1, stride), (0, kernel.shape[2] // 2)
     steps = -(-x.shape[-1] // stride)
     is_short = steps <= SHORT_STEPS or kernel.shape[0] * kernel.shape[1] >= LARGE_KERNEL
-    if learning and is_short and _may_use_product(x, kernel):
-        y: Tensor = ProductConvolution.apply(x, kernels, bias, strides, padding)  # type: ignore[no-untyped-call]
-        return y
-    return F.conv2d(x, kernels, bias, strides, padding)
+    kernels, padding = kernel.unsqueeze(2), (0, kernel.shape[2] // 2)
+    return _convolution(
+        x, kernels, bias, (1, stride), padding, len(x) * steps, is_short, learning=learning
+    )
 
 
 def convolution_over_images(
     x: Tensor, kernel: Tensor, bias: Tensor | None, stride: Pair, padding: Pair
 ) -> Tensor:
     """Convolve as ``conv2d`` does: (B, I, H, W) with the kernel (O, I, h, w) to (B, O, H', W')."""
-    height, width = (
-        (size + 2 * pad - window) // step + 1
-        for size, pad, window, step in zip(
-            x.shape[2:], padding, kernel.shape[2:], stride, strict=True
-        )
-    )
-    is_large = kernel.shape[0] * kernel.shape[1] >= LARGE_IMAGE_KERNEL
-    if is_large and len(x) * height * width <= FEW_PIXELS and _may_use_product(x, kernel):
-        y: Tensor = ProductConvolution.apply(x, kernel, bias, stride, padding)  # type: ignore[no-untyped-call]
-        return y
+    height, width = _result_size(x, kernel, stride, padding)
+    results = len(x) * height * width
+    is_small = kernel.shape[0] * kernel.shape[1] >= LARGE_IMAGE_KERNEL and results <= FEW_PIXELS
+    return _convolution(x, kernel, bias, stride, padding, results, is_small)
+
+
+def _convolution(
+    x: Tensor,
+    kernel: Tensor,
+    bias: Tensor | None,
+    stride: Pair,
+    padding: Pair,
+    results: int,
+    is_short: bool,
+    *,
+    learning: bool = True,
+) -> Tensor:
+    """Convolve (B, I, H, W) with (O, I, h, w).
+
+    Args:
+        x, kernel, bias, stride, padding: as ``conv2d`` has them.
+        results: of all channels, B H' W'.
+        is_short: the kernel's gradient is faster as a product with AVX-512.
+        learning: the gradient of the kernel will be wanted.
+    """
+    outputs, inputs = kernel.shape[:2]
+    is_whole = False
+    if _has_avx2_alone():
+        is_short = results <= FEW_RESULTS * outputs
+        is_whole = outputs * inputs >= WHOLE_KERNEL and results <= WHOLE_RESULTS * outputs
+    if (is_short or is_whole) and _may_use_product(x):
+        if torch.is_grad_enabled() and learning and kernel.requires_grad:
+            y: Tensor = ProductConvolution.apply(x, kernel, bias, stride, padding, is_whole)  # type: ignore[no-untyped-call]
+            return y
+        if is_whole and not torch.is_grad_enabled():
+            return _product(x, kernel, bias, stride, padding)
     return F.conv2d(x, kernel, bias, stride, padding)
 
 
-def _may_use_product(x: Tensor, kernel: Tensor) -> bool:
-    """Return True where the kernel gets a gradient, and nothing else decides how it is computed."""
-    return (
-        is_eager()
-        and torch.is_grad_enabled()
-        and kernel.requires_grad
-        and x.device.type == "cpu"
-        and not torch.is_autocast_enabled("cpu")
-    )
+def _may_use_product(x: Tensor) -> bool:
+    """Return True on the CPU, where nothing else decides how a convolution is computed."""
+    return is_eager() and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+
+
+@cache
+def _has_avx2_alone() -> bool:
+    """Return True for a processor with AVX2 and without AVX-512."""
+    capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capability.get("avx2")) and not capability.get("avx512_f")
 
 
 class ProductConvolution(torch.autograd.Function):
-    """``conv2d`` with the gradient of the kernel as one matrix product."""
+    """``conv2d`` with the gradient of the kernel as one matrix product, and with ``whole`` all else too."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, kernel: Tensor, bias: Tensor | None, stride: Pair, padding: Pair
+        ctx: Any,
+        x: Tensor,
+        kernel: Tensor,
+        bias: Tensor | None,
+        stride: Pair,
+        padding: Pair,
+        whole: bool,
     ) -> Tensor:
         """Convolve, and keep what the gradients need."""
         ctx.save_for_backward(x, kernel)
-        ctx.stride, ctx.padding = stride, padding
-        return F.conv2d(x, kernel, bias, stride, padding)
+        ctx.stride, ctx.padding, ctx.whole = stride, padding, whole
+        convolve = _product if whole else F.conv2d
+        return convolve(x, kernel, bias, stride, padding)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the input, the kernel and the bias, those that are wanted; they have gradients too."""
         x, kernel = ctx.saved_tensors
-        stride, padding = ctx.stride, ctx.padding
         of_x, of_kernel, of_bias, *_ = ctx.needs_input_grad
+        given = grad, x, kernel, ctx.stride, ctx.padding
         grad_x = None
         if of_x:
-            mask = [True, False, False]  # with the bias it would compute the kernel's gradient too
-            grad_x, _, _ = torch.ops.aten.convolution_backward(
-                grad, x, kernel, None, stride, padding, [1, 1], False, [0, 0], 1, mask
-            )
-        grad_kernel = _kernel_gradient(grad, x, kernel, stride, padding) if of_kernel else None
-        return grad_x, grad_kernel, grad.sum((0, 2, 3)) if of_bias else None, None, None
+            grad_x = _input_gradient(*given) if ctx.whole else _onednn_input_gradient(*given)
+        grad_kernel = _kernel_gradient(*given) if of_kernel else None
+        return grad_x, grad_kernel, grad.sum((0, 2, 3)) if of_bias else None, None, None, None
+
+
+def _product(x: Tensor, kernel: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
+    """``conv2d`` as a matrix product: (B, O, H', W') with the channels last in memory."""
+    height, width = _result_size(x, kernel, stride, padding)
+    rows = linear(_patches(x, kernel, stride, padding), _matrix(kernel), bias)
+    return rows.view(len(x), height, width, len(kernel)).permute(0, 3, 1, 2)
+
+
+def _input_gradient(grad: Tensor, x: Tensor, kernel: Tensor, stride: Pair, padding: Pair) -> Tensor:
+    """Return the gradient (B, I, H, W) of the input: that of each patch by a product, then the sum over patches."""
+    outputs, inputs, high, wide = kernel.shape
+    height, width = grad.shape[2:]
+    rows = grad.permute(0, 2, 3, 1).reshape(-1, outputs)
+    patches = linear(rows, _matrix(kernel).t()).view(-1, height, width, high, wide, inputs)
+    size = [max(n + 2 * pad, (count - 1) * step + window) for n, pad, count, step, window in zip(
+        x.shape[2:], padding, (height, width), stride, (high, wide), strict=True
+    )]  # fmt: skip
+    padded = grad.new_zeros(len(x), *size, inputs)
+    for row in range(high):
+        for column in range(wide):
+            place = padded[:, row :: stride[0], column :: stride[1]]
+            place[:, :height, :width].add_(patches[:, :, :, row, column])
+    (top, left), (bottom, right) = padding, x.shape[2:]
+    return padded[:, top : top + bottom, left : left + right].permute(0, 3, 1, 2)
+
+
+def _onednn_input_gradient(
+    grad: Tensor, x: Tensor, kernel: Tensor, stride: Pair, padding: Pair
+) -> Tensor:
+    mask = [True, False, False]  # with the bias it would compute the kernel's gradient too
+    grad_x: Tensor
+    grad_x, _, _ = torch.ops.aten.convolution_backward(
+        grad, x, kernel, None, stride, padding, [1, 1], False, [0, 0], 1, mask
+    )
+    return grad_x
 
 
 def _kernel_gradient(
@@ -114,10 +192,32 @@ def _kernel_gradient(
 ) -> Tensor:
     """Return the gradient (O, I, h, w) of the kernel, with I innermost in memory."""
     outputs, inputs, height, width = kernel.shape
+    patches = _patches(x, kernel, stride, padding)
+    rows = grad.permute(0, 2, 3, 1).reshape(-1, outputs)
+    return linear(rows.T, patches.T).view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+
+
+def _patches(x: Tensor, kernel: Tensor, stride: Pair, padding: Pair) -> Tensor:
+    """Return the inputs of each result, (B H' W', h w I)."""
+    _, inputs, height, width = kernel.shape
     pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, padding[1], padding[1], padding[0], padding[0]))
     windows = pixels.unfold(1, height, stride[0]).unfold(
         2, width, stride[1]
     )  # (B, H', W', I, h, w)
-    patches = windows.permute(0, 1, 2, 4, 5, 3).reshape(-1, height * width * inputs)
-    rows = grad.permute(0, 2, 3, 1).reshape(-1, outputs)
-    return linear(rows.T, patches.T).view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+    return windows.permute(0, 1, 2, 4, 5, 3).reshape(-1, height * width * inputs)
+
+
+def _matrix(kernel: Tensor) -> Tensor:
+    """Return the kernel as a matrix (O, h w I), without a copy where I is innermost in memory."""
+    return kernel.permute(0, 2, 3, 1).reshape(len(kernel), -1)
+
+
+def _result_size(x: Tensor, kernel: Tensor, stride: Pair, padding: Pair) -> tuple[int, int]:
+    """Return H' and W'."""
+    height, width = (
+        (size + 2 * pad - window) // step + 1
+        for size, pad, window, step in zip(
+            x.shape[2:], padding, kernel.shape[2:], stride, strict=True
+        )
+    )
+    return height, width

@@ -30,13 +30,15 @@ from imitate.models.pretrained import fill, pretrained_weights
 
 
 class Convolution(nn.Conv2d):
-    """A 3x3 ``nn.Conv2d`` whose kernel gets its gradient faster on a CPU, where the image is small.
+    """An ``nn.Conv2d`` of a small window, 3x3 or 1x1, that is faster on a CPU where the image is small.
 
     Padded by zeros to ceil(H / stride) rows and ceil(W / stride) columns, without a bias.
     """
 
-    def __init__(self, in_channels: int, channels: int, stride: int = 1) -> None:
-        super().__init__(in_channels, channels, 3, stride, padding=1, bias=False)
+    def __init__(
+        self, in_channels: int, channels: int, stride: int = 1, *, window: int = 3
+    ) -> None:
+        super().__init__(in_channels, channels, window, stride, padding=window // 2, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, I, H, W)`` to ``(B, O, H', W')``."""
@@ -73,11 +75,11 @@ class Bottleneck(nn.Module):
     def __init__(self, in_channels: int, channels: int, stride: int, norm: type[nn.Module]) -> None:
         super().__init__()
         out = channels * self.expansion
-        self.conv1 = nn.Conv2d(in_channels, channels, 1, bias=False)
+        self.conv1 = Convolution(in_channels, channels, window=1)
         self.bn1 = norm(channels)
         self.conv2 = Convolution(channels, channels, stride)
         self.bn2 = norm(channels)
-        self.conv3 = nn.Conv2d(channels, out, 1, bias=False)
+        self.conv3 = Convolution(channels, out, window=1)
         self.bn3 = norm(out)
         self.downsample = _shortcut(in_channels, out, stride, norm)
 
@@ -95,7 +97,7 @@ def _shortcut(
 ) -> nn.Sequential | None:
     if stride == 1 and in_channels == channels:
         return None
-    return nn.Sequential(nn.Conv2d(in_channels, channels, 1, stride, bias=False), norm(channels))
+    return nn.Sequential(Convolution(in_channels, channels, stride, window=1), norm(channels))
 
 
 class FiLM(nn.Module):

@@ -8,6 +8,17 @@ from imitate.functional import short_convolution
 from imitate.functional.short_convolution import convolution_over_images, convolution_over_time
 
 
+@pytest.fixture(autouse=True)
+def processor(monkeypatch):
+    """Choose the limits of a processor, whatever this one is: with AVX-512 unless a test says otherwise."""
+
+    def choose(kind):
+        monkeypatch.setattr(short_convolution, "_has_avx2_alone", lambda: kind == "AVX2")
+
+    choose("AVX-512")
+    return choose
+
+
 def stored(*shape, dtype=torch.float64):
     """A leaf (O, I, K) with I innermost in memory."""
     weight = torch.randn(shape[0], shape[2], shape[1], dtype=dtype).transpose(1, 2)
@@ -25,7 +36,12 @@ def gradients(function, x, kernel, bias):
 @pytest.mark.parametrize(
     ("steps", "size", "stride"), [(4, 5, 1), (1, 3, 1), (4, 1, 1), (8, 3, 2), (7, 3, 2)]
 )
-def test_a_short_convolution_has_the_gradients_of_conv2d(steps, size, stride, with_bias):
+@pytest.mark.parametrize("kind", ["AVX-512", "AVX2"])
+def test_a_short_convolution_has_the_gradients_of_conv2d(
+    steps, size, stride, with_bias, kind, processor, monkeypatch
+):
+    processor(kind)
+    monkeypatch.setattr(short_convolution, "WHOLE_KERNEL", 1)
     x = torch.randn(3, 6, 1, steps, dtype=torch.float64, requires_grad=True)
     kernel = stored(4, 6, size)
     bias = torch.randn(4, dtype=torch.float64, requires_grad=True) if with_bias else None
@@ -86,10 +102,14 @@ def test_inputs_without_a_gradient_get_none():
     [((3, 3), (3, 3), (1, 1), (1, 1)), ((5, 4), (3, 2), (2, 1), (1, 0)), ((4, 4), (1, 1), (2, 2), (0, 0))],
     ids=str,
 )  # fmt: skip
+@pytest.mark.parametrize("kind", ["AVX-512", "AVX2"])
 def test_small_images_have_the_gradients_of_conv2d_of_both_orders(
-    image, window, stride, padding, with_bias, monkeypatch
+    image, window, stride, padding, with_bias, kind, processor, monkeypatch
 ):
+    processor(kind)
     monkeypatch.setattr(short_convolution, "LARGE_IMAGE_KERNEL", 1)
+    monkeypatch.setattr(short_convolution, "WHOLE_KERNEL", 1)
+    monkeypatch.setattr(short_convolution, "WHOLE_RESULTS", 100)
     x = torch.randn(2, 3, *image, dtype=torch.float64, requires_grad=True)
     kernel = torch.randn(4, 3, *window, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(4, dtype=torch.float64, requires_grad=True) if with_bias else None
@@ -129,3 +149,41 @@ def test_small_kernels_large_images_and_frozen_kernels_take_conv2d(monkeypatch):
     assert used == []
     convolve(kernel, 2, 256, 3, 3)
     assert used == [(2, 256, 3, 3)]
+
+
+def test_with_avx2_alone_the_number_of_results_decides(processor, monkeypatch):
+    processor("AVX2")
+    used = []
+    monkeypatch.setattr(
+        short_convolution.ProductConvolution,
+        "apply",
+        lambda x, kernel, bias, stride, padding, whole: used.append((len(x), whole)) or x,
+    )
+    small = torch.randn(2, 256, 1, 5, requires_grad=True)
+    large = torch.randn(512, 512, 3, requires_grad=True)
+
+    def over_time(kernel, batch, steps):
+        convolution_over_time(torch.randn(batch, kernel.shape[1], 1, steps), kernel, None, 1)
+
+    for batch in (8, 9):  # 2 channels of the result, so 32 results of 4 steps each
+        convolution_over_images(torch.randn(batch, 256, 2, 2), small, None, (1, 1), (0, 2))
+    over_time(large, 2, 4)
+    over_time(large, 64, 32)  # 2,048 results: 4 for each channel
+    over_time(large, 65, 32)
+    assert used == [(8, False), (2, True), (64, True), (65, False)]
+
+
+def test_without_gradients_large_kernels_are_products_too(processor, monkeypatch):
+    x, kernel, bias = torch.randn(2, 512, 1, 4), torch.randn(512, 512, 3) / 40, torch.randn(512)
+    products = []
+    product = short_convolution._product
+    monkeypatch.setattr(
+        short_convolution, "_product", lambda *given: products.append(1) or product(*given)
+    )
+    kernel.requires_grad_()
+    with torch.no_grad():
+        wanted = convolution_over_time(x, kernel, bias, 1)
+        assert not products  # with AVX-512
+        processor("AVX2")
+        torch.testing.assert_close(convolution_over_time(x, kernel, bias, 1), wanted)
+    assert products == [1]
