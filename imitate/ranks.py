@@ -97,7 +97,13 @@ class Ranks:
         if self.world > 1:
             with collective():
                 for tensor in (*module.parameters(), *module.buffers()):
-                    dist.broadcast(tensor.data, src=0)
+                    data = tensor.data
+                    sent = (
+                        data.contiguous()
+                    )  # nccl refuses kernels whose input channels are innermost
+                    dist.broadcast(sent, src=0)
+                    if sent is not data:
+                        data.copy_(sent)
 
     def mean_and_std(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation (with N - 1) of the values (B,) of all ranks, each () on their device."""

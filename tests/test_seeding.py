@@ -61,3 +61,14 @@ def test_threads_are_put_back():
     with torch_threads(None):
         assert torch.get_num_threads() == before
     assert torch.get_num_threads() == before
+
+
+def test_the_generator_of_a_macs_gpu_is_kept(monkeypatch):
+    """Validation seeds all generators; without this a training there would repeat its noise in each epoch."""
+    place = {"state": torch.tensor([3], dtype=torch.uint8)}
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: place["state"])
+    monkeypatch.setattr(torch.mps, "set_rng_state", lambda state: place.update(state=state))
+    with preserved_rng():
+        place["state"] = torch.tensor([7], dtype=torch.uint8)
+    assert place["state"].tolist() == [3]

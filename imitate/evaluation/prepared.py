@@ -304,7 +304,14 @@ def _device(subject: Subject, wanted: str | None) -> str:
         return str(subject.policy.algo.device)
     if wanted is not None:
         return wanted
-    return "cuda" if subject.weights > GPU_POLICY and torch.cuda.is_available() else "cpu"
+    return device_beside(
+        torch.device("cuda" if torch.cuda.is_available() else "cpu"), subject.weights
+    )
+
+
+def device_beside(device: torch.device, weights: int) -> str:
+    """Return where a policy of so many weights acts that learns, or may act, on a device: small ones on the CPU."""
+    return str(device) if device.type == "cuda" and weights > GPU_POLICY else "cpu"
 
 
 def resolved(agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings) -> EvalSettings:

@@ -41,7 +41,8 @@ def adjust_hue(images: Tensor, turn: Tensor, out: Tensor | None = None) -> Tenso
     from a whole turn, and n is 1/2, 1/6, -1/6 for red, green, blue.
     """
     value, chroma, hue = _value_chroma_hue(images)
-    n = torch.tensor([3.0, 1.0, -1.0], device=images.device, dtype=images.dtype).view(3, 1, 1)
+    # 3, 1, -1 without a copy from the host, for which a GPU would be waited for
+    n = torch.arange(3.0, -2.0, -2.0, device=images.device, dtype=images.dtype).view(3, 1, 1)
     # 5/2: half a turn on, and two more, so that the fraction is one of a positive number.
     distance = torch.add(hue, n / 6 + _per_image(turn) + 2.5, out=out).frac_().sub_(0.5).abs_()
     return distance.mul_(-6).add_(2).clamp_(0, 1).mul_(chroma).neg_().add_(value)

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import optimizer as torch_optimizer
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from imitate.functional.schedules import lr_factor
 
-_FUSED_DEVICES = ("cpu", "cuda")
+_FUSED_DEVICES = {"cpu", "cuda", "mps"} & set(_get_fused_kernels_supported_devices())
 
 ShareGradients = Callable[[Sequence[nn.Parameter]], AbstractContextManager[None]]
 """Context of a backward pass, after which these weights have the mean gradients of all processes of the training."""
@@ -178,7 +179,13 @@ def make_optimizer(
 
 
 def _match_layouts(optimizer: torch.optim.Optimizer) -> None:
-    """Lay loaded moments out in memory like their weights: fused kernels walk through both in one order."""
+    """Fit a loaded state to this machine.
+
+    Moments are laid out in memory like their weights, since fused kernels walk through both in one order, and the
+    kernel is the one of this device, not of that on which the run began.
+    """
+    for group in optimizer.param_groups:
+        group["fused"] = optimizer.defaults["fused"]
     for weight, state in optimizer.state.items():
         for name, value in state.items():
             if value.shape == weight.shape and value.stride() != weight.stride():
@@ -263,6 +270,11 @@ def backward(
             trained.append(parameter)
     with nullcontext() if share is None or not is_last else share(trained):
         (loss if parts == 1 else loss / parts).backward(inputs=trained)  # type: ignore[no-untyped-call]
+    if number == 0 and parts > 1 and loss.is_cuda:
+        for (
+            weight
+        ) in trained:  # a CUDA graph of a compiled network writes over its results in the next part
+            weight.grad = None if weight.grad is None else weight.grad.clone()
     gradients = [p.grad for p in trained if p.grad is not None]
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if is_last and max_grad_norm is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,9 @@ def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 def autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
     """Return a maker of contexts in which wide layers compute in bf16, if :func:`autocast_dtype` is bf16."""
-    enabled = autocast_dtype(precision, device) is not torch.float32
-    return partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=enabled)
+    if autocast_dtype(precision, device) is torch.float32:
+        return nullcontext  # torch 2.4 has no autocast for MPS, not even one that is off
+    return partial(torch.autocast, device.type, dtype=torch.bfloat16)
 
 
 def has_fast_bf16(device: torch.device) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,11 +68,7 @@ class RNN(nn.Module):
         """
         if self._can_step(x):
             return self._step(x, self.initial_state(x.shape[0]) if state is None else state)
-        if state is None:
-            y, last = self.nets(x)
-        else:
-            layers_first = tuple(s.transpose(0, 1).contiguous() for s in state.values())
-            y, last = self.nets(x, layers_first if self.is_lstm else layers_first[0])
+        y, last = self._run(x, state)
         names = ("h", "c") if self.is_lstm else ("h",)
         tensors = last if self.is_lstm else (last,)
         return y, {k: s.transpose(0, 1) for k, s in zip(names, tensors, strict=True)}
@@ -87,14 +83,29 @@ class RNN(nn.Module):
         """
         counts = lengths.clamp(min=1)
         packed = pack_padded_sequence(x, counts, batch_first=True, enforce_sorted=False)
-        before = tuple(s.transpose(0, 1).contiguous() for s in state.values())
-        _, last = self.nets(packed, before if self.is_lstm else before[0])
+        _, last = self._run(packed, state)
         tensors = last if self.is_lstm else (last,)
         some = to_device(lengths > 0, x.device).view(-1, 1, 1)
         return {
             name: torch.where(some, after.transpose(0, 1), old)
             for (name, old), after in zip(state.items(), tensors, strict=True)
         }
+
+    def _run(self, x: Any, state: RNNState | None) -> tuple[Any, Any]:
+        """Call torch's network with a window (B, T, D), packed or not.
+
+        Under autocast cuDNN's kernels compute in float16, whatever autocast's dtype is, where small gradients become 0
+        without a scaler. They stay out of it: their float32 uses tensor cores too, in TF32.
+        """
+        if x.data.is_cuda and torch.is_autocast_enabled("cuda"):
+            with torch.autocast("cuda", enabled=False):
+                return self._run(x.float(), state)
+        if state is None:
+            return cast(tuple[Any, Any], self.nets(x))
+        layers_first = tuple(s.transpose(0, 1).contiguous() for s in state.values())
+        return cast(
+            tuple[Any, Any], self.nets(x, layers_first if self.is_lstm else layers_first[0])
+        )
 
     def _can_step(self, x: Tensor) -> bool:
         return (

@@ -119,7 +119,10 @@ class _Buckets:
         """Exchange what is left, wait for all, take the means."""
         last = self._buckets[-1]
         has = [w.grad is not None for bucket in self._buckets for w in bucket.weights]
-        last.extra.copy_(torch.tensor(has, dtype=last.flat.dtype))
+        if all(has):
+            last.extra.fill_(1.0)  # a copy would make the process wait for the GPU
+        else:
+            last.extra.copy_(torch.tensor(has, dtype=last.flat.dtype), non_blocking=True)
         for bucket in self._buckets[self._next :]:
             bucket.exchange()
         for bucket in self._buckets:
@@ -138,4 +141,4 @@ class _Buckets:
         pairs = (p for b in self._buckets for p in zip(b.weights, b.views, strict=True))
         for (weight, view), share in zip(pairs, shares, strict=True):
             if weight.grad is None and share > 0:
-                weight.grad = view.clone()
+                weight.grad = torch.empty_like(weight).copy_(view)

@@ -32,6 +32,7 @@ class Rollouts:
         on_record: takes a request and its numbers, logs them and keeps the checkpoint if it is a best one; returns
             the kinds of best that it is.
         curriculum: names the environments of an evaluation in place of ``env_metas``; None: these are always the same.
+        device: where the policies act.
 
     Attributes:
         best_epoch: epoch with the best success rate so far.
@@ -47,6 +48,7 @@ class Rollouts:
         console: Console,
         on_record: OnRecord,
         curriculum: Curriculum | None = None,
+        device: str = "cpu",
     ) -> None:
         self.best_epoch: int | None = None
         self.failures: list[str] = []
@@ -58,6 +60,7 @@ class Rollouts:
         self._env_metas = env_metas
         self._checkpoints = checkpoints
         self._console = console
+        self._device = device
         self._on_record = on_record
         self._curriculum = curriculum
         wanted = self._settings.num_workers
@@ -174,6 +177,7 @@ class Rollouts:
                     horizon=settings.horizon,
                     seed=settings.seed,
                     workers=self._workers,
+                    device=self._device,
                     terminate_on_success=settings.terminate_on_success,
                     give_up_after=settings.give_up_after,
                     video=self._folder.videos / f"{name}.mp4" if wants_video else None,

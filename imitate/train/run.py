@@ -11,6 +11,7 @@ from typing import Any
 from imitate.algo.algo import Batch
 from imitate.errors import RobotStoppedError, TrainingError
 from imitate.evaluation.env_trial import simulated
+from imitate.evaluation.prepared import device_beside
 from imitate.models.precision import begin_compiled_step
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
@@ -70,6 +71,9 @@ class Run:
             console,
             self._record_rollout,
             source.curriculum,
+            device_beside(
+                setup.device, sum(x.numel() for x in setup.algo.nets.state_dict().values())
+            ),
         )
         self._source = source
         self._steps_per_epoch = int(self.config.experiment.epoch_every_n_steps or 1)

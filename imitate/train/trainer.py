@@ -186,7 +186,13 @@ def _check_pause(config: Config, until_epoch: int | None) -> None:
 
 def _device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
     """Return the device of this rank: each process of a machine has a GPU of its own."""
-    if device.type != "cuda" or ranks.world == 1:
+    if ranks.world == 1:
+        return device
+    if device.type == "mps":
+        raise ConfigError(
+            f"{ranks.world} processes cannot share a Mac's GPU: start one, or set train.device to cpu"
+        )
+    if device.type != "cuda":
         return device
     if ranks.local >= torch.cuda.device_count():
         raise ConfigError(

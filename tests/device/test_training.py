@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from imitate.data.file.writer import DatasetWriter, Episode
+from imitate.policy.checkpoint import load_checkpoint
 from imitate.train import trainer
 from tests.device.simulated_gpu import NAME
 
@@ -120,3 +121,19 @@ def test_a_run_goes_from_the_cpu_to_the_device(transfers, monkeypatch, demos, tm
     monkeypatch.setattr(trainer, "choose_device", lambda _: chosen)
     result = trainer.train(resume=first.run_dir, overrides=["train.num_epochs=2"], quiet=True)
     assert (result.results["epoch"], result.results["device"]) == (2, NAME)
+
+
+@pytest.mark.cuda
+def test_compiled_networks_accumulate_the_gradients_of_all_parts(demos, tmp_path):
+    """A CUDA graph writes the gradients of each part of a batch into the memory of those of the part before."""
+
+    def weights_after(**train):
+        config = demonstrations(demos, 4, 1, gradient_accumulation=4, device="cuda", **train)
+        result = trainer.train(config, output_dir=tmp_path, quiet=True)
+        assert result.exit_code == 0
+        return load_checkpoint(result.run_dir / "checkpoints" / "last.pth")["model"]["nets"]
+
+    plain, compiled = weights_after(), weights_after(compile=True)
+    assert plain.keys() == compiled.keys()
+    for name, weight in plain.items():
+        torch.testing.assert_close(compiled[name], weight, atol=1e-5, rtol=1e-3)

@@ -8,6 +8,7 @@ from imitate.errors import CheckpointError, EnvError, EvaluationError
 from imitate.evaluation.episode_pool import EpisodePool
 from imitate.evaluation.episodes import Episode, hopeless, in_order
 from imitate.evaluation.evaluate import evaluate
+from imitate.evaluation.prepared import device_beside
 from imitate.policy.loading import policy_from_checkpoint
 from tests.train.conftest import env_meta, write_expert
 
@@ -228,3 +229,16 @@ def test_a_video_shows_the_first_episodes(expert, tmp_path):
     red, green, blue = frames[-1][2, 100].astype(int)
     assert green > 120 > red and green > blue + 60
     assert list((tmp_path / "v").iterdir()) == [tmp_path / "v" / "m.mp4"]
+
+
+@pytest.mark.parametrize(
+    ("learns_on", "weights", "acts_on"),
+    [
+        ("cpu", 6_000_000, "cpu"),
+        ("cuda:1", 5_000_000, "cpu"),
+        ("cuda:1", 5_000_001, "cuda:1"),
+        ("mps", 6_000_000, "cpu"),
+    ],
+)
+def test_evaluations_of_a_training_act_beside_it(learns_on, weights, acts_on):
+    assert device_beside(torch.device(learns_on), weights) == acts_on

@@ -307,3 +307,12 @@ def test_first_steps_at_their_own_rates_under_a_schedule():
 def test_a_network_without_such_parts_is_one_group():
     optimizer = make_optimizer(nn.Linear(2, 3), config(), "cpu")
     assert [len(group["params"]) for group in optimizer.param_groups] == [2]
+
+
+def test_a_loaded_state_does_not_bring_the_kernel_of_its_machine():
+    weight = nn.Parameter(torch.zeros(2))
+    saved = make_optimizer([weight], config(), "cpu").state_dict()
+    saved["param_groups"][0]["fused"] = False
+    resumed = make_optimizer([weight], config(), "cpu")
+    resumed.load_state_dict(saved)
+    assert resumed.param_groups[0]["fused"] is True

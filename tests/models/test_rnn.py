@@ -106,3 +106,15 @@ def test_the_state_after_windows_of_unequal_length(kind):
             _, state = rnn(x[window : window + 1, :length], state)
         for name, expected in state.items():
             torch.testing.assert_close(after[name][window : window + 1], expected)
+
+
+@pytest.mark.cuda
+def test_under_autocast_gradients_of_a_gpu_are_of_float32(kind):
+    """cuDNN would compute in float16, in which gradients below 6e-8 are 0."""
+    rnn, x = make(kind).cuda(), torch.randn(2, 3, 6, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        y, state = rnn(x.bfloat16())
+    assert y.dtype is torch.float32
+    assert all(value.dtype is torch.float32 for value in state.values())
+    (y * 1e-9).sum().backward()
+    assert all(weight.grad.abs().max() > 0 for weight in rnn.parameters())

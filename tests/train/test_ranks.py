@@ -21,7 +21,7 @@ from imitate.errors import ConfigError
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.ranks import Ranks
 from imitate.train.gradients import GradientAverage
-from imitate.train.trainer import _join, train
+from imitate.train.trainer import _device_of_rank, _join, train
 
 NO_ENV = {"type": 2, "env_name": "Pendulum-v1", "env_kwargs": {}}
 
@@ -256,3 +256,25 @@ def test_each_part_of_a_hierarchy_shares_its_weights_averages_and_gradients(
     }
     averages = {part.optimization.share_gradients for part in algo.parts.values()}
     assert [type(average) for average in averages] == [GradientAverage]
+
+
+def test_weights_are_sent_in_a_layout_that_nccl_takes(monkeypatch):
+    """Kernels of a U-Net have their input channels innermost in memory, which is none of torch's formats."""
+
+    def broadcast(tensor, src):
+        assert tensor.is_contiguous()
+        tensor.fill_(5.0)
+
+    monkeypatch.setattr(torch.distributed, "broadcast", broadcast)
+    net = torch.nn.Conv1d(2, 3, 5)
+    net.weight.data = net.weight.data.transpose(1, 2).contiguous().transpose(1, 2)
+    strides = net.weight.stride()
+    Ranks(1, 2, 1).share(net)
+    assert net.weight.eq(5.0).all() and net.bias.eq(5.0).all()
+    assert net.weight.stride() == strides
+
+
+def test_several_processes_do_not_share_a_macs_gpu():
+    with pytest.raises(ConfigError, match="2 processes cannot share a Mac's GPU"):
+        _device_of_rank(torch.device("mps"), Ranks(0, 2, 0))
+    assert _device_of_rank(torch.device("mps"), Ranks()) == torch.device("mps")

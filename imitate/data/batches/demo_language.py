@@ -15,6 +15,7 @@ from imitate.data.batches.store import DataSource
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.language import LANGUAGE_KEY, TASK_ATTRS, Instructions, instruction_of
 from imitate.errors import DatasetError
+from imitate.functional.transfer import to_device
 
 
 class DemoLanguage:
@@ -60,7 +61,7 @@ class DemoLanguage:
             return
         ids = torch.from_numpy(self._task_ids[demo])
         if self._vectors is not None:
-            ids = ids.to(self._vectors.device)
+            ids = to_device(ids, self._vectors.device)
             vectors = self._vectors[ids][:, None].expand(-1, steps, -1)
             for group in ("obs", "next_obs"):
                 if group in batch:

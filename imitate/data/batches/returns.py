@@ -9,6 +9,7 @@ from torch import Tensor
 
 from imitate.config.data_needs import Returns
 from imitate.functional.returns import returns_to_go
+from imitate.functional.transfer import to_device
 
 Rows = NDArray[np.int64]
 
@@ -52,7 +53,7 @@ class ReturnTable:
 
     def at(self, rows: Rows) -> dict[str, Tensor]:
         """Return ``returns`` float32 and ``step`` int64, shaped like ``rows``."""
-        index = torch.from_numpy(rows).to(self._returns.device)
+        index = to_device(torch.from_numpy(rows), self._returns.device)
         return {"returns": self._returns[index], "step": self._steps[index]}
 
     def to(self, device: torch.device | str) -> None:

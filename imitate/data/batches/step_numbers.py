@@ -14,6 +14,7 @@ from imitate.data.batches.returns import ReturnTable
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.batches.store import Store
 from imitate.data.batches.transitions import TransitionPicker, transition_table
+from imitate.functional.transfer import to_device
 
 Rows = NDArray[np.int64]
 
@@ -95,7 +96,7 @@ class StepNumbers:
         if self.picker is not None:
             batch.update(self.picker.numbers_at(rows[:, self._frame_stack - 1]))
         if self._weights is not None:
-            batch["weight"] = self._weights[torch.from_numpy(rows).to(self._weights.device)]
+            batch["weight"] = self._weights[to_device(torch.from_numpy(rows), self._weights.device)]
 
     def to(self, device: torch.device | str) -> None:
         """Move the numbers to a device."""

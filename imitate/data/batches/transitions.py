@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.config.data_needs import Transitions
+from imitate.functional.transfer import to_device
 
 Rows = NDArray[np.int64]
 
@@ -104,7 +105,7 @@ class TransitionPicker:
 
     def numbers_at(self, rows: Rows) -> dict[str, Tensor]:
         """Return ``n_step_rewards`` and ``discounts`` of the transitions that begin at ``rows`` (B,)."""
-        values = self.numbers[torch.from_numpy(rows).to(self.numbers.device)]
+        values = self.numbers[to_device(torch.from_numpy(rows), self.numbers.device)]
         return {"n_step_rewards": values[:, 0], "discounts": values[:, 1]}
 
     def next_frames(self, rows: Rows, demo: Rows) -> tuple[Rows, Rows]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from imitate.errors import ConfigError
+from imitate.functional.columns import columns
 from imitate.models.fitting import Statistics
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec
 
@@ -83,12 +84,12 @@ class BinaryActions(PreprocessStep):
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
         """See the base class."""
-        is_high = actions[..., self._dims] > (self.low + self.high) / 2
+        is_high = columns(actions, self._dims) > (self.low + self.high) / 2
         return self._replaced(actions, is_high.to(actions) * 2 - 1)
 
     def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
         """See the base class."""
-        is_high = actions[..., self._dims] > 0
+        is_high = columns(actions, self._dims) > 0
         return self._replaced(actions, torch.where(is_high, self.high, self.low).to(actions))
 
     def _replaced(self, actions: Tensor, values: Tensor) -> Tensor:

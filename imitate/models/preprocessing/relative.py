@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from imitate.errors import ConfigError, nearest
+from imitate.functional.columns import columns
+from imitate.functional.transfer import to_device
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec
 
 
@@ -90,16 +92,12 @@ class RelativeActions(PreprocessStep):
 
     def _shift(self, actions: Tensor, reference: Observations) -> Tensor:
         """Return the reference at the numbers of the action that are relative to it, 0 elsewhere."""
-        value = reference[self.references[0]][..., self._from].to(actions)
+        value = columns(reference[self.references[0]], self._from).to(actions)
         while value.dim() < actions.dim():
             value = value.unsqueeze(-2)
-        none = len(self._index)
-        padded = torch.cat((value, torch.zeros_like(value[..., :1])), dim=-1)
-        places = [
-            self._index.index(dim) if dim in self._index else none
-            for dim in range(actions.shape[-1])
-        ]
-        return padded[..., places]
+        numbers = dict(zip(self._index, value.unbind(-1), strict=True))
+        zero = torch.zeros_like(value[..., 0])
+        return torch.stack([numbers.get(dim, zero) for dim in range(actions.shape[-1])], dim=-1)
 
 
 class DeltaActions(RelativeActions):
@@ -126,9 +124,9 @@ class DeltaActions(RelativeActions):
 
     def _chosen(self, actions: Tensor) -> Tensor:
         """(A,) bool: the numbers that are relative."""
-        chosen = torch.zeros(actions.shape[-1], dtype=torch.bool, device=actions.device)
+        chosen = torch.zeros(actions.shape[-1], dtype=torch.bool)
         chosen[self._index] = True
-        return chosen
+        return to_device(chosen, actions.device)
 
 
 def _check_dims(place: str, dims: Sequence[int], size: int, what: str) -> None:

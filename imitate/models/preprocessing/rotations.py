@@ -10,6 +10,7 @@ from torch import Tensor
 
 from imitate.errors import ConfigError, nearest
 from imitate.functional import poses
+from imitate.functional.columns import columns
 from imitate.functional.poses import Pose
 from imitate.functional.rotations import (
     FORMS,
@@ -90,7 +91,7 @@ class Rotation6d(PreprocessStep):
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
         """See the base class."""
-        matrix = self._form.to_matrix(actions[..., self._dims])
+        matrix = self._form.to_matrix(columns(actions, self._dims))
         return self._with_rotation(actions, matrix_to_rotation_6d(matrix), self._form.size)
 
     def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
@@ -159,8 +160,8 @@ class RelativePose(Rotation6d):
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
         """See the base class."""
-        matrix = self._form.to_matrix(actions[..., self._dims])
-        pose = Pose(actions[..., self._position_dims], matrix)
+        matrix = self._form.to_matrix(columns(actions, self._dims))
+        pose = Pose(columns(actions, self._position_dims), matrix)
         found = self._there(pose, self._base(actions, reference))
         learned = self._with_rotation(
             actions, matrix_to_rotation_6d(found.rotation), self._form.size
@@ -170,7 +171,7 @@ class RelativePose(Rotation6d):
     def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
         """See the base class."""
         learned = self._places_learned()
-        pose = Pose(actions[..., learned], rotation_6d_to_matrix(self._learned(actions)))
+        pose = Pose(columns(actions, learned), rotation_6d_to_matrix(self._learned(actions)))
         found = self._back(pose, self._base(actions, reference))
         sent = self._with_rotation(actions, self._form.from_matrix(found.rotation), _SIZE)
         return self._with_position(sent, found.position, self._position_dims)

@@ -74,7 +74,7 @@ class CentralCollector:
         with ExitStack() as opened:
             place = place or nullcontext(LocalBackend("imitate-collector"))
             self._backend: Backend[Any] = opened.enter_context(place)
-            plan = PolicyPlan(blueprints[0].algo, algo.device.type, seed, token, self._backend.host)
+            plan = PolicyPlan(blueprints[0].algo, str(algo.device), seed, token, self._backend.host)
             self._policies = PolicyWorkers(
                 plan, policy_workers, self._backend, self._limits, self._lose_policy
             )

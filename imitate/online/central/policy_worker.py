@@ -36,7 +36,7 @@ class PolicyPlan:
 
     Attributes:
         algo: the algorithm's name, configuration (JSON), shapes of observations and action dimensions.
-        device: where it acts, such as "cuda"; the CPU where there is no such device.
+        device: where it acts, such as "cuda:1"; on another machine the first GPU or the CPU where it has no such one.
         seed: of the exploration noise.
         token: what environment workers have to know.
         host: address of the training's machine. The worker listens on loopback where that is, else at the address
@@ -158,7 +158,7 @@ class BatchedPolicy:
 
     def __init__(self, plan: PolicyPlan) -> None:
         name, config, shapes, ac_dim = plan.algo
-        device = plan.device if torch.cuda.is_available() else "cpu"
+        device = _device_here(plan.device)
         self._algo: Algo = algo_factory(
             name, load_config(config), shapes, ac_dim, device, load_pretrained=False
         )
@@ -237,6 +237,14 @@ def _rows(tree: Mapping[str, Any], start: int, end: int) -> dict[str, Any]:
         key: _rows(value, start, end) if isinstance(value, Mapping) else value[start:end]
         for key, value in tree.items()
     }
+
+
+def _device_here(wanted: str) -> str:
+    """Return the wanted device, or where this machine has none such, its first GPU or the CPU."""
+    kind, _, number = wanted.partition(":")
+    if kind != "cuda" or not torch.cuda.is_available():
+        return "cpu"
+    return wanted if int(number or 0) < torch.cuda.device_count() else kind
 
 
 def _tensors(tree: Mapping[str, Any], device: torch.device) -> Any:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from imitate.online.acting_weights import Publisher
+from imitate.online.central import policy_worker
 from imitate.online.central.policy_worker import BatchedPolicy, PolicyPlan, Weights
 
 from ..worlds import make_algo
@@ -106,3 +107,19 @@ def test_progress_and_weights_arrive():
     policy.load(Weights(1.0, Publisher(algo).newest(9, ())))
     (answer,) = policy([request([0, 3])])
     assert not answer["actions"].any()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "found"),
+    [
+        ("cpu", 2, "cpu"),
+        ("cuda", 1, "cuda"),
+        ("cuda:1", 2, "cuda:1"),
+        ("cuda:1", 1, "cuda"),
+        ("cuda:1", 0, "cpu"),
+    ],
+)
+def test_it_acts_on_the_gpu_that_learns_where_the_machine_has_one(monkeypatch, wanted, gpus, found):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert policy_worker._device_here(wanted) == found
