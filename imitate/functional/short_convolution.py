@@ -37,6 +37,8 @@ WHOLE_KERNEL = 512 * 512
 """With AVX2 alone: input channels times output channels from which all is computed by products."""
 WHOLE_RESULTS = 4
 """With AVX2 alone: results of a batch, for each output channel, up to which it is."""
+LEAST_RESULTS = 16
+"""With AVX2 alone: results of a batch from which it is; a policy that acts alone has fewer."""
 
 Pair = tuple[int, int]
 
@@ -97,7 +99,8 @@ def _convolution(
     is_whole = False
     if _has_avx2_alone():
         is_short = results <= FEW_RESULTS * outputs
-        is_whole = outputs * inputs >= WHOLE_KERNEL and results <= WHOLE_RESULTS * outputs
+        fits = LEAST_RESULTS <= results <= WHOLE_RESULTS * outputs
+        is_whole = fits and outputs * inputs >= WHOLE_KERNEL
     if (is_short or is_whole) and _may_use_product(x):
         if torch.is_grad_enabled() and learning and kernel.requires_grad:
             y: Tensor = ProductConvolution.apply(x, kernel, bias, stride, padding, is_whole)  # type: ignore[no-untyped-call]

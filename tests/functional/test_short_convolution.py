@@ -42,6 +42,7 @@ def test_a_short_convolution_has_the_gradients_of_conv2d(
 ):
     processor(kind)
     monkeypatch.setattr(short_convolution, "WHOLE_KERNEL", 1)
+    monkeypatch.setattr(short_convolution, "LEAST_RESULTS", 1)
     x = torch.randn(3, 6, 1, steps, dtype=torch.float64, requires_grad=True)
     kernel = stored(4, 6, size)
     bias = torch.randn(4, dtype=torch.float64, requires_grad=True) if with_bias else None
@@ -110,6 +111,7 @@ def test_small_images_have_the_gradients_of_conv2d_of_both_orders(
     monkeypatch.setattr(short_convolution, "LARGE_IMAGE_KERNEL", 1)
     monkeypatch.setattr(short_convolution, "WHOLE_KERNEL", 1)
     monkeypatch.setattr(short_convolution, "WHOLE_RESULTS", 100)
+    monkeypatch.setattr(short_convolution, "LEAST_RESULTS", 1)
     x = torch.randn(2, 3, *image, dtype=torch.float64, requires_grad=True)
     kernel = torch.randn(4, 3, *window, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(4, dtype=torch.float64, requires_grad=True) if with_bias else None
@@ -167,14 +169,15 @@ def test_with_avx2_alone_the_number_of_results_decides(processor, monkeypatch):
 
     for batch in (8, 9):  # 2 channels of the result, so 32 results of 4 steps each
         convolution_over_images(torch.randn(batch, 256, 2, 2), small, None, (1, 1), (0, 2))
-    over_time(large, 2, 4)
+    over_time(large, 3, 5)
+    over_time(large, 2, 8)
     over_time(large, 64, 32)  # 2,048 results: 4 for each channel
     over_time(large, 65, 32)
-    assert used == [(8, False), (2, True), (64, True), (65, False)]
+    assert used == [(8, False), (3, False), (2, True), (64, True), (65, False)]
 
 
 def test_without_gradients_large_kernels_are_products_too(processor, monkeypatch):
-    x, kernel, bias = torch.randn(2, 512, 1, 4), torch.randn(512, 512, 3) / 40, torch.randn(512)
+    x, kernel, bias = torch.randn(4, 512, 1, 4), torch.randn(512, 512, 3) / 40, torch.randn(512)
     products = []
     product = short_convolution._product
     monkeypatch.setattr(
