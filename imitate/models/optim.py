@@ -187,6 +187,8 @@ def _match_layouts(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         group["fused"] = optimizer.defaults["fused"]
     for weight, state in optimizer.state.items():
+        if optimizer.defaults["fused"] and "step" in state:
+            state["step"] = state["step"].to(weight.device)  # other kernels count on the CPU
         for name, value in state.items():
             if value.shape == weight.shape and value.stride() != weight.stride():
                 state[name] = torch.empty_like(weight).copy_(value)
