@@ -46,7 +46,7 @@ def algo_of(path, device, seed=0):
     """A new algorithm of a configuration; the same weights on each device."""
     torch.manual_seed(seed)
     config = load_config(path).with_overrides({"experiment.epoch_every_n_steps": 10})
-    rgb = config.observation.encoder.get("rgb")
+    rgb = config.observation.get("encoder", {}).get("rgb")  # hierarchies have none of their own
     if rgb is not None and rgb.core_kwargs.get("backbone_class") == "DINOv2":
         # The frozen trunk is not what is learned: a tiny one on fewer patches takes a tenth of the time.
         tiny = {"size": "tiny", "image_size": 42}
