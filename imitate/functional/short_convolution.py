@@ -106,7 +106,7 @@ def _convolution(
             y: Tensor = ProductConvolution.apply(x, kernel, bias, stride, padding, is_whole)  # type: ignore[no-untyped-call]
             return y
         if is_whole and not torch.is_grad_enabled():
-            return _product(x, kernel, bias, stride, padding)
+            return product(x, kernel, bias, stride, padding)
     return F.conv2d(x, kernel, bias, stride, padding)
 
 
@@ -138,7 +138,7 @@ class ProductConvolution(torch.autograd.Function):
         """Convolve, and keep what the gradients need."""
         ctx.save_for_backward(x, kernel)
         ctx.stride, ctx.padding, ctx.whole = stride, padding, whole
-        convolve = _product if whole else F.conv2d
+        convolve = product if whole else F.conv2d
         return convolve(x, kernel, bias, stride, padding)
 
     @staticmethod
@@ -154,7 +154,7 @@ class ProductConvolution(torch.autograd.Function):
         return grad_x, grad_kernel, grad.sum((0, 2, 3)) if of_bias else None, None, None, None
 
 
-def _product(x: Tensor, kernel: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
+def product(x: Tensor, kernel: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
     """``conv2d`` as a matrix product: (B, O, H', W') with the channels last in memory."""
     height, width = _result_size(x, kernel, stride, padding)
     rows = linear(_patches(x, kernel, stride, padding), _matrix(kernel), bias)

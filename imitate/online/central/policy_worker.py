@@ -158,7 +158,7 @@ class BatchedPolicy:
 
     def __init__(self, plan: PolicyPlan) -> None:
         name, config, shapes, ac_dim = plan.algo
-        device = _device_here(plan.device)
+        device = device_here(plan.device)
         self._algo: Algo = algo_factory(
             name, load_config(config), shapes, ac_dim, device, load_pretrained=False
         )
@@ -239,7 +239,7 @@ def _rows(tree: Mapping[str, Any], start: int, end: int) -> dict[str, Any]:
     }
 
 
-def _device_here(wanted: str) -> str:
+def device_here(wanted: str) -> str:
     """Return the wanted device, or where this machine has none such, its first GPU or the CPU."""
     kind, _, number = wanted.partition(":")
     if kind != "cuda" or not torch.cuda.is_available():

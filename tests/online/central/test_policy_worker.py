@@ -122,4 +122,4 @@ def test_progress_and_weights_arrive():
 def test_it_acts_on_the_gpu_that_learns_where_the_machine_has_one(monkeypatch, wanted, gpus, found):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert policy_worker._device_here(wanted) == found
+    assert policy_worker.device_here(wanted) == found
