@@ -94,11 +94,11 @@ class RNN(nn.Module):
     def _run(self, x: Any, state: RNNState | None) -> tuple[Any, Any]:
         """Call torch's network with a window (B, T, D), packed or not.
 
-        Under autocast cuDNN's kernels compute in float16, whatever autocast's dtype is, where small gradients become 0
-        without a scaler. They stay out of it: their float32 uses tensor cores too, in TF32.
+        Where autocast's bfloat16 is not what its kernels compute in, they stay out of it.
         """
-        if x.data.is_cuda and torch.is_autocast_enabled("cuda"):
-            with torch.autocast("cuda", enabled=False):
+        kind = x.data.device.type
+        if not _has_bf16_kernels(kind) and torch.is_autocast_enabled(kind):
+            with torch.autocast(kind, enabled=False):
                 return self._run(x.float(), state)
         if state is None:
             return cast(tuple[Any, Any], self.nets(x))
@@ -133,3 +133,14 @@ class RNN(nn.Module):
         if self.is_lstm:
             new_state["c"] = torch.stack(new_c, 1)
         return out.unsqueeze(1), new_state
+
+
+def _has_bf16_kernels(kind: str) -> bool:
+    """Return False on a kind of device whose recurrent kernels do not compute in bfloat16.
+
+    On CUDA cuDNN computes in float16 under any autocast, where small gradients become 0 without a scaler; its float32
+    uses tensor cores too, in TF32. On a CPU oneDNN refuses bfloat16 where the processor lacks its instructions.
+    """
+    if kind == "cpu":
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return kind != "cuda"

@@ -118,3 +118,18 @@ def test_under_autocast_gradients_of_a_gpu_are_of_float32(kind):
     assert all(value.dtype is torch.float32 for value in state.values())
     (y * 1e-9).sum().backward()
     assert all(weight.grad.abs().max() > 0 for weight in rnn.parameters())
+
+
+@pytest.mark.parametrize("has_kernels", [False, True])
+def test_under_autocast_of_a_cpu(kind, has_kernels, monkeypatch):
+    """Processors without bfloat16 have no such kernels, and compute in float32."""
+    has_kernels = has_kernels and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    monkeypatch.setattr("imitate.models.rnn._has_bf16_kernels", lambda kind: has_kernels)
+    rnn, x = make(kind), torch.randn(2, 3, 6).bfloat16()
+    wanted, _ = rnn(x.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        y, state = rnn(x)
+        y, state = rnn(x, {name: torch.zeros_like(value) for name, value in state.items()})
+    y.float().sum().backward()
+    assert all(weight.grad.isfinite().all() for weight in rnn.parameters())
+    torch.testing.assert_close(y.float(), wanted, atol=0.0 if not has_kernels else 2e-2, rtol=0)
