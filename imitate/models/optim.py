@@ -273,9 +273,8 @@ def backward(
     with nullcontext() if share is None or not is_last else share(trained):
         (loss if parts == 1 else loss / parts).backward(inputs=trained)  # type: ignore[no-untyped-call]
     if number == 0 and parts > 1 and loss.is_cuda:
-        for (
-            weight
-        ) in trained:  # a CUDA graph of a compiled network writes over its results in the next part
+        # A CUDA graph of a compiled network writes over its results in the next part.
+        for weight in trained:
             weight.grad = None if weight.grad is None else weight.grad.clone()
     gradients = [p.grad for p in trained if p.grad is not None]
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))

@@ -18,7 +18,7 @@ from imitate.data.file.video_frames import frames_from
 
 
 class FrameReader:
-    """The frames of one array; of a video it goes on where the last reading ended, if the next begins there.
+    """The frames of one array; of a video it continues where the last reading ended, if the next begins there.
 
     Args:
         array: of compressed frames.

@@ -15,7 +15,7 @@ from imitate.data.formats.extras import extra
 
 
 class PacketReader:
-    """The videos of one camera; the file stays open, and reading goes on where it stopped.
+    """The videos of one camera; the file stays open, and reading continues where it stopped.
 
     Args:
         fps: frames per second.
