@@ -12,6 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
+CPU_COMPUTES_BF16 = (
+    not torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+)
+"""False on a processor for which oneDNN refuses bf16. Without oneDNN, torch's own kernels compute in any type.
+
+A constant, because an operator that is called while a network is traced becomes a part of what is traced.
+"""
+
 
 def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
     """Return the dtype that ``train.precision`` means on this device: bf16 on 'auto' only where the hardware has it."""

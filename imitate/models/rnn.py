@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from imitate.functional.transfer import to_device
+from imitate.models.precision import CPU_COMPUTES_BF16
 
 RNNState = dict[str, Tensor]
 """``{"h": (B, L, H)}`` and, for an LSTM, ``"c": (B, L, H)``; L is layers times directions."""
@@ -142,5 +143,5 @@ def _has_bf16_kernels(kind: str) -> bool:
     uses tensor cores too, in TF32. On a CPU oneDNN refuses bfloat16 where the processor lacks its instructions.
     """
     if kind == "cpu":
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        return CPU_COMPUTES_BF16
     return kind != "cuda"

@@ -9,11 +9,10 @@ from torch import nn
 from imitate.functional import products
 from imitate.models import packed_linear as module
 from imitate.models.packed_linear import PackedLinear, has_int8, pack_linears
+from imitate.models.precision import CPU_COMPUTES_BF16
 
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="an x86 processor")
-needs_bf16 = pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="a processor with AVX-512 or bf16"
-)
+needs_bf16 = pytest.mark.skipif(not CPU_COMPUTES_BF16, reason="a processor with AVX-512 or bf16")
 DTYPES = [
     (torch.float32, 1e-5),
     pytest.param(torch.bfloat16, 2e-2, marks=needs_bf16),

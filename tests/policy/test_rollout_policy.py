@@ -11,6 +11,7 @@ from imitate import RolloutPolicy, algo_factory, load_config, policy_from_checkp
 from imitate.data.language import Instructions
 from imitate.errors import NotFiniteError, UserError
 from imitate.models.packed_linear import PackedLinear
+from imitate.models.precision import CPU_COMPUTES_BF16
 from imitate.policy import loading
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
@@ -241,9 +242,7 @@ def test_a_loaded_policy_has_its_large_layers_packed_and_bf16_is_refused_where_i
         policy_from_checkpoint("cpu", ckpt_dict=ckpt, precision="int4")
 
 
-@pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="a processor with AVX-512 or bf16"
-)
+@pytest.mark.skipif(not CPU_COMPUTES_BF16, reason="a processor with AVX-512 or bf16")
 def test_bf16_acts_nearly_the_same(monkeypatch):
     algo = make_algo(("algo.actor_layer_dims=[256, 256]",))
     ckpt = checkpoint_dict(algo, env_metadata={}, shape_metadata={})
