@@ -95,6 +95,7 @@ def tree_of(algo_name, demos):
         tree["observation"] = {"value_planner": parts, "actor": actor}
     elif algo_name == "diffusion_policy":
         tree["train"] |= {"seq_length": 8, "frame_stack": 2}
+        tree["experiment"]["validation_epoch_every_n_steps"] = 2  # each samples chunks
     return {**tree, "algo_name": algo_name, "algo": ALGO[algo_name]}
 
 
