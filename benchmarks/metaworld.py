@@ -10,7 +10,7 @@ Each task has 50 demonstrations of `imitate collect` with its default noise. A c
 training seed: `imitate train` on one thread, then `imitate eval` from 50 starts, seeds 0 to 49. The multi-task policy
 is a flow policy on the files of all chosen tasks that reads its task as a one-hot vector. The first seed of all comes
 first. `--cells FILE` adds each finished cell to a JSON file, and takes those that are in it as finished: a machine
-without the other's folders goes on with it.
+without the other's folders continues from it.
 """
 
 from __future__ import annotations

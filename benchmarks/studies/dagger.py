@@ -1,13 +1,13 @@
-"""Labels of an expert against success: practice that is corrected (DAgger, HG-DAgger) beside more demonstrations.
+"""Labels of an expert against success: corrected rollouts (DAgger, HG-DAgger) beside more demonstrations.
 
     python -m benchmarks.studies.dagger --seed 0 1 2
     python -m benchmarks.studies.dagger --method bc hg_dagger --seed 1 --rounds 5
 
 All begin with the same 5 demonstrations of Lift. `bc` is trained on more and more of them; the others go through
-rounds of practice, see docs/interactive.md. A label is a step with an action of the expert's; where not each step has
-one (`dagger_sparse`: each fourth; `hg_dagger`: corrections alone), a round has more episodes. Each policy plays from
-the same 50 initial states. Told is, per seed, at how many labels the wanted success was first reached; what is
-finished is kept under --out and not run again.
+rounds of corrected rollouts, see docs/interactive.md. A label is a step with an action of the expert's; where not each
+step has one (`dagger_sparse`: each fourth; `hg_dagger`: corrections alone), a round has more episodes. Each policy
+plays from the same 50 initial states. The table shows, per seed, at how many labels the wanted success rate was first
+reached. Finished cells are kept under --out and not run again.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _steps(dataset: Path, count: int) -> int:
         return sum(file.length(demo) for demo in file.demos()[:count])
 
 
-def practised(method: str, seed: int, args: argparse.Namespace) -> Points:
-    """Rounds of corrected practice."""
+def corrected(method: str, seed: int, args: argparse.Namespace) -> Points:
+    """Labels and success rate after each round of corrected rollouts."""
     folder = args.out / method / f"seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     command = [*IMITATE, "dagger", "--config", args.config, "--dataset", str(args.dataset)]
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     lines = []
     for method, seed in itertools.product(args.method, args.seed):
-        points = cloned(seed, args) if method == "bc" else practised(method, seed, args)
+        points = cloned(seed, args) if method == "bc" else corrected(method, seed, args)
         first = next((str(labels) for labels, rate in points if rate >= args.wanted), "not reached")
         each = ", ".join(f"{labels}: {100 * rate:.0f} %" for labels, rate in points)
         lines.append(f"| {method} | {seed} | {first} | {each} |")

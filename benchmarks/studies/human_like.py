@@ -6,7 +6,7 @@ Demonstrations are those of ``imitate collect --human-like --seed 0``. A cell is
 configurations are the ready ones (NutAssemblySquare has those of PickPlaceCan, with its own file), and an episode of
 the evaluation may take twice as long as the longest demonstration. Finished files and cells are kept under --out and
 not made again. ``--cells FILE`` adds finished cells to a JSON file, and takes those that are in it as finished: a
-machine without the other's folder goes on with it.
+machine without the other's folder continues from it.
 """
 
 from __future__ import annotations

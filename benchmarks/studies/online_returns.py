@@ -1,4 +1,4 @@
-"""What practice reaches: every method on its environment within a budget of steps, beside what is wanted of it.
+"""Returns of online RL: every method on its environment within a budget of steps, beside the return that is wanted.
 
     python -m benchmarks.studies.online_returns --seed 0 1 2
     python -m benchmarks.studies.online_returns --case sac_pendulum dqn_cartpole --seed 0

@@ -40,7 +40,7 @@ from imitate.algo.rl_sections import (
     EnsembleConfig,
     StagedOptimizerConfig,
     optimizer,
-    wants_practice,
+    wants_online,
 )
 from imitate.algo.sections import LayerDims
 from imitate.config import BaseConfig, Section
@@ -92,7 +92,7 @@ class IBRLConfig(ActorCriticConfig):
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
-        problems = super().conflicts(config) + wants_practice(config)
+        problems = super().conflicts(config) + wants_online(config)
         if self.critic.subset > self.critic.ensemble.n:
             problems.append(
                 f"algo.critic.subset is {self.critic.subset}, but there are {self.critic.ensemble.n} critics: lower it "

@@ -37,7 +37,7 @@ from imitate.algo.policy_state import InnerState
 from imitate.algo.recurrence import MemoryConfig, one_step
 from imitate.algo.recurrent_rollouts import RolloutMemory
 from imitate.algo.reward_source import RewardSource, reward_source_of
-from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer, wants_practice
+from imitate.algo.rl_sections import StagedOptimizerConfig, optimizer, wants_online
 from imitate.algo.sections import LayerDims
 from imitate.auxiliary.auxiliary import AuxiliariesConfig
 from imitate.config import AlgoSection, BaseConfig, Section
@@ -101,7 +101,7 @@ class OnPolicyConfig(AlgoSection):
     def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
         online = config.train.online
-        problems = self.rnn.problems(config) + wants_practice(config)
+        problems = self.rnn.problems(config) + wants_online(config)
         if self.rnn.enabled and self.auxiliary:
             problems.append(
                 "algo.auxiliary learns from shuffled steps, but algo.rnn.enabled makes minibatches of sequences: set "

@@ -42,7 +42,7 @@ from imitate.algo.rl_sections import (
     DelayedActorConfig,
     StagedOptimizerConfig,
     optimizer,
-    wants_practice,
+    wants_online,
 )
 from imitate.algo.sections import LayerDims
 from imitate.config import BaseConfig, Section
@@ -90,7 +90,7 @@ class ResidualConfig(ActorCriticConfig):
 
     def conflicts(self, config: BaseConfig) -> list[str]:
         """Combinations that cannot be trained."""
-        return super().conflicts(config) + wants_practice(config)
+        return super().conflicts(config) + wants_online(config)
 
 
 class Correction(nn.Module):

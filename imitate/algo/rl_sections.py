@@ -221,7 +221,7 @@ def needs_demonstrations(config: BaseConfig) -> list[str]:
     return problems
 
 
-def wants_practice(config: BaseConfig) -> list[str]:
+def wants_online(config: BaseConfig) -> list[str]:
     """The conflict of an online algorithm with a training that is not online, if there is one."""
     if config.train.online.enabled:
         return []

@@ -122,7 +122,7 @@ def test_targets_follow_and_have_no_gradient(worlds):
     assert not any(p.requires_grad for p in algo.nets["critic_target"].parameters())
 
 
-def test_in_practice_choices_are_drawn_and_in_evaluation_the_likeliest_is_taken(worlds):
+def test_in_rollouts_choices_are_drawn_and_in_evaluation_the_likeliest_is_taken(worlds):
     algo = make(worlds)
     set_policy(algo, math.log(3.0), 0.0)
     obs, state = {"s": torch.ones(20_000, 1)}, algo.initial_state(20_000)

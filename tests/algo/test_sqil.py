@@ -35,7 +35,7 @@ def batch(**changes):
     return {**values, **changes}
 
 
-def test_demonstrations_are_worth_1_practice_0_and_ends_last_for_ever():
+def test_demonstrations_are_worth_1_rollouts_0_and_ends_last_for_ever():
     algo = make_algo()
     mixed = algo.process_batch_for_training(batch(part=torch.tensor([0, 0, 1, 1])))
     # After a terminal: 1 / (1 - 0.9) = 10 times the reward. The environment's -7 counts nowhere.

@@ -1,4 +1,4 @@
-"""Rounds on a point that is to go to its goal: one demonstration is not enough, corrected practice is."""
+"""Rounds on a point that is to go to its goal: one demonstration is not enough, corrected rollouts are."""
 
 import dataclasses
 import json
@@ -125,7 +125,7 @@ def test_all_data_lie_in_one_file(finished):
     assert 0 < progress.rounds[1].interventions < progress.rounds[1].steps
 
 
-def test_practice_that_is_corrected_mends_what_one_demonstration_left_open(finished):
+def test_corrected_rollouts_mend_what_one_demonstration_left_open(finished):
     _, _, progress = finished
     first, *_, last = (error(r.checkpoint) for r in progress.rounds)
     assert last < 0.5 * first
@@ -223,8 +223,8 @@ def test_only_labelled_steps_are_learned_from(tmp_path):
     )
     first, *_, last = progress.rounds
     with DatasetFile(tmp_path / "out" / "demos.hdf5") as file:
-        practised = [-(-file.length(demo) // 4) for demo in file.demos()[1:]]
-    assert last.labels == first.steps + sum(practised)
+        counts = [-(-file.length(demo) // 4) for demo in file.demos()[1:]]
+    assert last.labels == first.steps + sum(counts)
     run = json.loads(next((tmp_path / "out" / "round_2").glob("*/*/config.json")).read_text())
     train_set, _ = build_datasets(load_config(run))
     labelled_steps = train_set.numbers.array("labelled").reshape(-1) > 0

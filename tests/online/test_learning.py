@@ -43,7 +43,7 @@ class Told:
         pass
 
 
-def practise(name, section, *, choices=0, envs=1, steps=1, rounds=400, batch_size=32, rate=3e-3):
+def learn(name, section, *, choices=0, envs=1, steps=1, rounds=400, batch_size=32, rate=3e-3):
     """Mean reward of the policy that was learned, of at most 1."""
     optimizers = {
         "ppo": ["policy"],
@@ -104,21 +104,21 @@ SMALL = {"actor": {"layer_dims": [32]}, "critic": {"layer_dims": [32]}}
 @pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
 def test_replay_of_continuous_actions(name):
     entropy = {"temperature": {"initial": 0.02}} if name == "sac" else {}
-    assert practise(name, {**SMALL, **entropy}) > 0.8
+    assert learn(name, {**SMALL, **entropy}) > 0.8
 
 
 @pytest.mark.parametrize("num_quantiles", [1, 8])
 def test_replay_of_choices(num_quantiles):
     critic = {"layer_dims": [32], "num_quantiles": num_quantiles}
     section = {"critic": critic, "target_update_freq": 20, "epsilon": {"part": 0.5}}
-    assert practise("dqn", section, choices=2) == 1.0
+    assert learn("dqn", section, choices=2) == 1.0
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 @pytest.mark.parametrize("choices", [0, 2])
 def test_rollouts(name, choices):
     rounds = 25 if name == "ppo" else 150
-    reward = practise(
+    reward = learn(
         name,
         {"net": {"layer_dims": [32]}},
         choices=choices,

@@ -17,7 +17,7 @@ from imitate.train.trainer import train
 ROLLOUTS = "experiment.rollout.enabled=false"
 
 
-def practise(name, tmp_path, *overrides):
+def learn(name, tmp_path, *overrides):
     config = load_config(bundled(name), ["experiment.logging.log_tb=false", *overrides])
     return train(config, output_dir=tmp_path, quiet=True)
 
@@ -46,9 +46,9 @@ def answers(result, continuous):
     [("ppo/ppo_recurrent", 4, False), ("sac/sac_recurrent", 2, True)],
 )
 def test_who_remembers_answers_and_who_forgets_guesses(tmp_path, name, epochs, continuous):
-    remembering = practise(name, tmp_path, ROLLOUTS, f"train.num_epochs={epochs}")
+    remembering = learn(name, tmp_path, ROLLOUTS, f"train.num_epochs={epochs}")
     assert answers(remembering, continuous) == 1.0
-    forgetful = practise(name, tmp_path, ROLLOUTS, "train.num_epochs=1", "algo.rnn.enabled=false")
+    forgetful = learn(name, tmp_path, ROLLOUTS, "train.num_epochs=1", "algo.rnn.enabled=false")
     # When it is asked, it sees the same in all episodes.
     assert answers(forgetful, continuous) == 0.5
 
@@ -67,8 +67,8 @@ def small(name, *overrides):
 @pytest.mark.parametrize("rnn_type", ["GRU", "LSTM"])
 def test_a_resumed_run_ends_bit_equal(tmp_path, name, rnn_type):
     settings = small(name, f"algo.rnn.rnn_type={rnn_type}")
-    whole = practise(name, tmp_path, *settings, "train.num_epochs=3")
-    part = practise(name, tmp_path, *settings, "train.num_epochs=2")
+    whole = learn(name, tmp_path, *settings, "train.num_epochs=3")
+    part = learn(name, tmp_path, *settings, "train.num_epochs=2")
     resumed = train(resume=part.run_dir, overrides=["train.num_epochs=3"], quiet=True)
     first, second = (load_checkpoint(r.run_dir / "checkpoints/last.pth") for r in (whole, resumed))
     assert first["train_state"]["step"] == second["train_state"]["step"]
@@ -92,7 +92,7 @@ def test_all_contracts_hold(name):
 
 @pytest.mark.parametrize("name", ["ppo/ppo_recurrent", "sac/sac_recurrent"])
 def test_workers_bring_the_states_along(tmp_path, name):
-    result = practise(
+    result = learn(
         name,
         tmp_path,
         *small(name, "train.online.num_envs=2", "train.online.num_workers=1"),
