@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from tqdm import tqdm
 
 from imitate.data.formats import registry
 from imitate.data.formats.base import Demo, Options, Source
 from imitate.data.formats.convert import convert as run
 from imitate.data.formats.report import Report
+from imitate.progress_bar import ProgressBar
 
 
 class Images(str, Enum):
@@ -118,7 +118,7 @@ def convert(
         images=images.value if images else None,
         workers=workers,
     )
-    with tqdm(desc="convert", unit="demo", leave=False, disable=None) as bar:
+    with ProgressBar(desc="convert", unit="demo", leave=False, disable=None) as bar:
 
         def show(_: str, count: int | None) -> None:
             bar.total = count

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from tqdm import tqdm
 
 from imitate.cli.reports.layout import table
 from imitate.data.curate import edits
@@ -23,6 +22,7 @@ from imitate.data.curate.summary import summarize, summarize_shards
 from imitate.data.curate.target import Target
 from imitate.data.shards.folder import local_file, shards_at
 from imitate.errors import UserError, printable
+from imitate.progress_bar import ProgressBar
 from imitate.wording import counted
 
 File = Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")]
@@ -347,7 +347,7 @@ def names_of(text: str | None) -> list[str] | None:
 @contextmanager
 def progress(what: str, unit: str = "demo") -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar; nothing in a log."""
-    with tqdm(desc=what, unit=unit, disable=None, leave=False, delay=0.5) as bar:
+    with ProgressBar(desc=what, unit=unit, disable=None, leave=False, delay=0.5) as bar:
 
         def advance(done: int, total: int) -> None:
             bar.total = total

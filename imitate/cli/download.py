@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from tqdm import tqdm
 
 from imitate.cli.reports.layout import table
 from imitate.data.catalogue import PublicFile, chosen, load_catalogue
 from imitate.data.download import Downloaded, OnBytes
 from imitate.data.download import download as fetch
 from imitate.errors import UserError
+from imitate.progress_bar import ProgressBar
 
 
 def download(
@@ -118,7 +118,7 @@ def _size(count: int) -> str:
 @contextmanager
 def _progress(name: str) -> Iterator[OnBytes]:
     """A bar of bytes; none in a log."""
-    with tqdm(desc=name, unit="B", unit_scale=True, disable=None, leave=False) as bar:
+    with ProgressBar(desc=name, unit="B", unit_scale=True, disable=None, leave=False) as bar:
 
         def show(done: int, total: int | None) -> None:
             bar.total = total

@@ -26,9 +26,8 @@ def rank(
     quiet: bool,
 ) -> None:
     """Rank checkpoints, those of run folders too, and print the table."""
-    from tqdm import tqdm
-
     from imitate.evaluation.fqe import FQEPlan, evaluate_checkpoint, ranked
+    from imitate.progress_bar import ProgressBar
     from imitate.run_folder import to_json, write_text
 
     checkpoints = [path for agent in agents for path in checkpoints_of(agent)]
@@ -37,7 +36,7 @@ def rank(
     results = []
     # disable=None: no bar where stderr is no terminal.
     total = updates * len(checkpoints)
-    with tqdm(total=total, unit="update", disable=True if quiet else None) as bar:
+    with ProgressBar(total=total, unit="update", disable=True if quiet else None) as bar:
         for path in checkpoints:
             bar.set_postfix_str(path.name, refresh=False)
             results.append(

@@ -47,9 +47,11 @@ class Progress:
         if self._quiet:
             return self
         if self._stream.isatty():
-            from tqdm import tqdm
+            from imitate.progress_bar import ProgressBar
 
-            self._bar = tqdm(total=self._total, unit=self._unit, desc=self._what, file=self._stream)
+            self._bar = ProgressBar(
+                total=self._total, unit=self._unit, desc=self._what, file=self._stream
+            )
         else:
             self._thread = threading.Thread(target=self._beat, daemon=True)
             self._thread.start()

@@ -132,9 +132,8 @@ def sweep(
     The folder OUTPUT_DIR/NAME gets the runs, results.json (every run), settings.json, .csv, .md and .tex (over seeds),
     curves.png and curves.pdf. Exit codes: 0 all done; 1 a run failed; 130 interrupted.
     """
-    from tqdm import tqdm
-
     from imitate.errors import TrainingError
+    from imitate.progress_bar import ProgressBar
     from imitate.train.halving import Halving
     from imitate.train.sweep import Resources, Sweep, SweepRun, default_workers, table_rows
 
@@ -152,7 +151,7 @@ def sweep(
         states = [work.state(run) for run in work.runs]
         typer.echo("\n".join(table(*table_rows(work.axes, states))))
         return
-    bar = tqdm(total=len(work.runs), unit="run", disable=True if quiet else None)
+    bar = ProgressBar(total=len(work.runs), unit="run", disable=True if quiet else None)
 
     def tell(run: SweepRun) -> None:
         if run.status == "running":

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import wait
 
 PROBE_S, PROBES = 5, 3
 """Seconds between two probes of an idle connection, and unanswered ones after which it counts as lost."""
@@ -31,22 +32,27 @@ class Lifeline:
         self._server = socket.create_server((host, 0), family=family, backlog=1024)
         self.address: tuple[str, int] = self._server.getsockname()[:2]
         self._held: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._closing, self._close = socket.socketpair()
+        self._accepts = threading.Thread(target=self._accept, daemon=True)
+        self._accepts.start()
 
     def close(self, patience_s: float = 2.0) -> None:
         """End all connections, and with them the workers that have not ended after so many seconds."""
         deadline = time.monotonic() + patience_s
+        with suppress(OSError):  # closed before
+            self._close.shutdown(
+                socket.SHUT_RDWR
+            )  # a close alone leaves the copies of forked processes open
+        self._accepts.join()
         while not all(map(_has_ended, self._held)) and time.monotonic() < deadline:
             time.sleep(0.01)
-        with suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        for connection in self._held:
-            connection.close()
+        for end in (self._server, self._closing, self._close, *self._held):
+            end.close()
 
     def _accept(self) -> None:
+        """Accept connections, at last those that were waiting when :meth:`close` was called."""
         with suppress(OSError):
-            while True:
+            while self._server in wait([self._server, self._closing]):
                 connection, _ = self._server.accept()
                 self._held = [held for held in self._held if not _has_ended(held)]
                 self._held.append(connection)

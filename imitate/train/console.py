@@ -63,9 +63,9 @@ class Console:
         """Begin the bar of the whole run, in update steps."""
         self._done = done
         if self.interactive:
-            from tqdm import tqdm
+            from imitate.progress_bar import ProgressBar
 
-            self._bar = tqdm(
+            self._bar = ProgressBar(
                 total=total, initial=done, file=self.stream, unit="step", dynamic_ncols=True
             )
 

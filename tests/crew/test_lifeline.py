@@ -28,12 +28,14 @@ def test_the_end_of_a_killed_process_is_noticed():
         assert ended.wait(10.0)
 
 
-@pytest.mark.alone
 def test_closing_waits_for_those_that_end_and_ends_the_others():
-    lifeline, ended = Lifeline("127.0.0.1"), threading.Event()
-    hold(lifeline.address, ended.set)
-    begun = time.monotonic()
-    lifeline.close(patience_s=0.3)
-    assert ended.wait(10.0) and time.monotonic() - begun >= 0.3
-    with pytest.raises(OSError):
+    for _ in range(10):  # each connects just before the end, when it may not have been accepted yet
+        lifeline, ended = Lifeline("127.0.0.1"), threading.Event()
         hold(lifeline.address, ended.set)
+        begun = time.monotonic()
+        lifeline.close(patience_s=0.1)
+        assert ended.wait(10.0)
+        assert time.monotonic() - begun >= 0.1
+        with pytest.raises(OSError):
+            hold(lifeline.address, ended.set)
+        lifeline.close()

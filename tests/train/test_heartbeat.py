@@ -15,6 +15,8 @@ from imitate.train.heartbeat import Heartbeat
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "rank_programs" / "silence.py"
 
+pytestmark = pytest.mark.alone  # a busy machine is as silent as a lost one
+
 
 @pytest.fixture
 def store():
@@ -103,7 +105,6 @@ def test_a_process_that_was_stopped_itself_first_listens_again(store):
             heartbeat.close()
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("fate", "words", "within_s"),
     [

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from imitate.data.batches.free_memory import gigabytes
 from imitate.data.file.cache import cache_folder, limit_bytes, locked, remove_oldest, was_read
 from imitate.errors import DatasetError
+from imitate.progress_bar import ProgressBar
 
 DTYPE = np.dtype(np.float16)
 _SPARE_BYTES = 10**9
@@ -105,7 +105,9 @@ def _compute_rows(
     done = min(out.seek(0, os.SEEK_END) // row_bytes, count)
     out.truncate(done * row_bytes)
     words = f"features of {name.rpartition('-')[0]}"
-    with tqdm(total=count, initial=done, desc=words, unit=" frames", delay=2, disable=None) as bar:
+    with ProgressBar(
+        total=count, initial=done, desc=words, unit=" frames", delay=2, disable=None
+    ) as bar:
         for start in range(done, count, _ROWS_AT_ONCE):
             if stopped():
                 out.flush()

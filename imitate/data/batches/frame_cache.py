@@ -17,12 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tqdm import tqdm
-
 from imitate.data.batches.free_memory import gigabytes
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.cache import cache_folder, limit_bytes, locked, remove_oldest, was_read
 from imitate.data.file.fields import Field, read_pieces
+from imitate.progress_bar import ProgressBar
 
 _VERSION = 1
 _SPARE_BYTES = 10**9
@@ -125,7 +124,9 @@ def _decode(
 ) -> None:
     out.truncate(0)
     words = f"decoding {field.key}"
-    with tqdm(total=sum(demos.values()), desc=words, unit=" frames", delay=2, disable=None) as bar:
+    with ProgressBar(
+        total=sum(demos.values()), desc=words, unit=" frames", delay=2, disable=None
+    ) as bar:
         for demo, length in demos.items():
             for _, values in read_pieces(file, demo, length, field, threads):
                 out.write(values.data)

@@ -16,13 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tqdm import tqdm
-
 from imitate.data.file.cache import Hold, cache_folder, limit_bytes, locked, remove_oldest, was_read
 from imitate.data.formats import registry
 from imitate.data.formats.base import Format, Options
 from imitate.data.formats.convert import convert
 from imitate.errors import DatasetError
+from imitate.progress_bar import ProgressBar
 from imitate.recognition import diagnosis
 
 _VERSION = 2
@@ -84,7 +83,7 @@ def _format_of(path: Path) -> Format:
 
 
 def _convert(path: Path, found: Format, file: Path) -> None:
-    with tqdm(desc=f"converting {path.name}", unit="demo", delay=2, disable=None) as bar:
+    with ProgressBar(desc=f"converting {path.name}", unit="demo", delay=2, disable=None) as bar:
 
         def show(_: str, count: int | None) -> None:
             bar.total = count

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tqdm import tqdm
-
 from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.file.fingerprint import CONTENT_VERSION
 from imitate.data.remote.fetch import cached_path, fetch, fetch_file, fetch_small
 from imitate.data.remote.store import hold, make_room, release
 from imitate.data.shards.index import FORMAT, Shard, ShardIndex
 from imitate.errors import DatasetError
+from imitate.progress_bar import ProgressBar
 
 _CONNECTIONS = 4
 _FILE_ENDINGS = (".hdf5", ".h5")
@@ -154,7 +153,7 @@ class RemoteFiles:
         make_room({shard.sha256 for shard in missing}, size)
         done: list[Shard] = []
         with (
-            tqdm(
+            ProgressBar(
                 desc=f"fetching {self.url.rpartition('/')[2]}",
                 total=size,
                 unit="B",
@@ -244,5 +243,7 @@ def _fetched(url: str) -> ShardFolder:
 def _fetched_file(url: str) -> Path:
     """Fetch a file once, for the same reason."""
     name = url.rpartition("/")[2]
-    with tqdm(desc=f"fetching {name}", unit="B", unit_scale=True, delay=2, disable=None) as bar:
+    with ProgressBar(
+        desc=f"fetching {name}", unit="B", unit_scale=True, delay=2, disable=None
+    ) as bar:
         return fetch_file(url, bar.update)

@@ -1,0 +1,25 @@
+"""Progress bars with a lock of this process's own.
+
+tqdm's default lock is shared with forked processes. One that is killed while it draws never gives it back, and the
+others then wait for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from tqdm import tqdm
+
+
+class ProgressBar(tqdm):  # type: ignore[misc]
+    """tqdm's bar; bars of several processes are not kept apart on the screen."""
+
+
+def _renew_lock() -> None:
+    ProgressBar.set_lock(threading.RLock())
+
+
+_renew_lock()
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_renew_lock)  # another thread may hold the lock at the fork
