@@ -77,10 +77,11 @@ def _select_alone(config, items):
     choice = config.getoption("--alone")
     if choice == "with":
         return
-    chosen = [
-        item for item in items if bool(item.get_closest_marker("alone")) == (choice == "only")
-    ]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    chosen, others = [], []
+    for item in items:
+        alone = bool(item.get_closest_marker("alone"))
+        (chosen if alone == (choice == "only") else others).append(item)
+    config.hook.pytest_deselected(items=others)
     items[:] = chosen
 
 

@@ -107,7 +107,11 @@ class Member(Protocol):
         """Return true as long as there is no place for it to run; an item given to it meanwhile lies here."""
 
     def give(self, packed: Any) -> bool:
-        """Send an item that its backend has packed, without waiting for it to arrive; False if the worker is gone."""
+        """Send an item that its backend has packed, without waiting for it to arrive.
+
+        Returns:
+            False if the worker is gone; that is heard of it next, too.
+        """
 
     def answer(self) -> Message:
         """Return what was heard of it: a :class:`Lost` that has ``died`` where it is gone or was ended as hung."""

@@ -70,6 +70,7 @@ class RayMember:
         if self._has_failed:
             return not self._has_answered
         if self._has_answered and self._is_there(self._ended):
+            self._ask()  # how it ended
             return False
         self._inbox.clear()
         self._send(packed)

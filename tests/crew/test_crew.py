@@ -216,6 +216,30 @@ def test_workers_are_kept_and_idle_ones_that_died_are_no_loss_of_an_item(crew):
         assert done.retried == () and done.result != known
 
 
+def test_the_loss_of_an_idle_worker_is_heard_after_it_was_given_an_item(backend):
+    member = backend.start(worker)
+    try:
+        assert member.give(backend.pack(("pid",)))
+        os.kill(heard_answer(backend, member).value, signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while member.give(backend.pack(("pid",))):  # on a cluster its end is known a moment later
+            assert heard_answer(backend, member).died
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        lost = heard_answer(backend, member)
+        assert lost.died and "exit code -9" in lost.reason
+    finally:
+        member.stop()
+
+
+def heard_answer(backend, member):
+    deadline = time.monotonic() + 60
+    while not (heard := backend.heard([member], QUICK)):
+        assert time.monotonic() < deadline, "nothing was heard of it"
+    assert heard == [member]
+    return member.answer()
+
+
 def test_arrays_arrive_and_can_be_written_to(crew):
     large = np.arange(400_000, dtype=np.float64)
     assert large.nbytes > ROOM

@@ -15,6 +15,7 @@ from tests.docs.pages import ROOT, commands
 TOP = typer.main.get_command(app)
 OURS = commands("imitate")
 BENCHMARKS = [one for one in commands("python") if one.words[1:2] == ["-m"]]
+NAMES = set(names())
 SCRIPTS = [one for one in commands("bash") if one.words[1].startswith("scripts/")]
 
 
@@ -44,14 +45,14 @@ READY = [
     one
     for one in OURS
     if one.words[1] in ("train", "dagger", "sweep", "check-algo")
-    and any(word in names() for word in one.words)
+    and any(word in NAMES for word in one.words)
 ]
 
 
 @pytest.mark.parametrize("command", READY, ids=str)
 def test_a_ready_configuration_takes_the_values(command):
     words = command.words
-    (name,) = [word for word in words if word in names()]
+    (name,) = [word for word in words if word in NAMES]
     values = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
     if not any("$" in value for value in values):
         load_config(name, [value for value in values if "{" not in value or "}" in value])
