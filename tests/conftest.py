@@ -2,9 +2,11 @@
 
 import gc
 import importlib.util
+import itertools
 import multiprocessing
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +65,12 @@ def pytest_collection_modifyitems(config, items):
     items.sort(
         key=lambda item: (item.get_closest_marker("ray") is None, "[ray_node]" not in item.nodeid)
     )
+
+
+def pytest_collection_finish():
+    """Let garbage collections pass by the hundreds of thousands of objects that the collected tests are made of."""
+    gc.collect()
+    gc.freeze()
 
 
 def _try_again(items):
@@ -145,12 +153,18 @@ def file_server():
     return http_files.FileServer
 
 
+_cache_numbers = itertools.count()
+
+
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path_factory, monkeypatch):
     """Decoded images go to a folder of the test."""
-    folder = tmp_path_factory.mktemp("cache")
+    # Not `mktemp`, which looks at all folders of all tests for a free number.
+    folder = tmp_path_factory.getbasetemp() / "caches" / str(next(_cache_numbers))
+    folder.mkdir(parents=True)
     monkeypatch.setenv("IMITATE_CACHE", str(folder))
-    return folder
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="session")
