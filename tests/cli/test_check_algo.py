@@ -22,7 +22,7 @@ def importable(monkeypatch):
     monkeypatch.syspath_prepend(str(ground.ENV_FOLDER))
 
 
-def test_practice_a_line_for_each_contract():
+def test_online_rl_a_line_for_each_contract():
     result = invoke("dqn/dqn_cartpole")
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
@@ -31,7 +31,7 @@ def test_practice_a_line_for_each_contract():
     assert targets.endswith("critic_target: follows its online network")
 
 
-def test_demonstrations_in_place_of_practice(tmp_path, importable):
+def test_demonstrations_in_place_of_online_rl(tmp_path, importable):
     data, path = tmp_path / "demos.hdf5", tmp_path / "config.json"
     ground.write_demos(data)
     path.write_text(json.dumps(ground.config_dict(experiment={"rollout": {"enabled": True}})))

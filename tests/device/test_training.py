@@ -74,8 +74,8 @@ def demonstrations(demos, steps, epochs, **train):
 
 
 def online(name, env, steps, epochs, warmup_steps):
-    practice = {"env": env, "warmup_steps": warmup_steps, "update_ratio": 0.5, "buffer_size": 200}
-    config = tree(steps, epochs, online=practice)
+    online = {"env": env, "warmup_steps": warmup_steps, "update_ratio": 0.5, "buffer_size": 200}
+    config = tree(steps, epochs, online=online)
     config["algo_name"], config["algo"] = name, {}
     config["observation"] = {"modalities": {"obs": {"low_dim": ["flat"]}}}
     if name == "ppo":

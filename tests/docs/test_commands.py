@@ -15,7 +15,6 @@ from tests.docs.pages import ROOT, commands
 TOP = typer.main.get_command(app)
 OURS = commands("imitate")
 BENCHMARKS = [one for one in commands("python") if one.words[1:2] == ["-m"]]
-NAMES = set(names())
 SCRIPTS = [one for one in commands("bash") if one.words[1].startswith("scripts/")]
 
 
@@ -41,6 +40,7 @@ def test_imitate_takes_it(command):
         name, verb, rest = verb.resolve_command(context, [*context.protected_args, *context.args])
 
 
+NAMES = set(names())
 READY = [
     one
     for one in OURS

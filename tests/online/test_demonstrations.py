@@ -60,7 +60,7 @@ def table(memory):
         ([0, 0.5, 1, 0], 4, 0.5),  # rewards of another kind, which say nothing of success
     ],
 )
-def test_demos_end_at_success_where_practice_does(tmp_path, rewards, kept, last_discount):
+def test_demos_end_at_success_where_rollouts_do(tmp_path, rewards, kept, last_discount):
     places = np.arange(5, dtype=np.float32)[:, None]
     with DatasetWriter(tmp_path / "demos.hdf5", {"env_name": "line"}) as writer:
         writer.append_episode(

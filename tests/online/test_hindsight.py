@@ -275,7 +275,7 @@ class Bits:
         pass
 
 
-def success_of_practice(share, size=10, episodes=600):
+def success_after_online_rl(share, size=10, episodes=600):
     """Share of the last 100 episodes that reach their bits, with a little exploration."""
     config = load_config(
         {
@@ -321,5 +321,5 @@ def success_of_practice(share, size=10, episodes=600):
 
 
 def test_goals_that_chance_never_reaches_are_learned_in_hindsight_alone():
-    assert success_of_practice(0.8) > 0.8
-    assert success_of_practice(0.0) < 0.2
+    assert success_after_online_rl(0.8) > 0.8
+    assert success_after_online_rl(0.0) < 0.2

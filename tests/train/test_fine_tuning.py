@@ -1,4 +1,4 @@
-"""From a checkpoint of offline learning to practice: nothing is forgotten on the way, and learning goes on."""
+"""From a checkpoint of offline learning to online RL: nothing is forgotten on the way, and learning goes on."""
 
 import json
 
@@ -14,7 +14,7 @@ from imitate.train.online_parts import make_learner
 from imitate.train.online_setup import build_online
 from imitate.train.trainer import train
 
-PRACTICE = [
+ONLINE = [
     "train.online.enabled=true",
     "train.online.warmup_steps=20",
     "train.online.warmup_policy=policy",
@@ -76,12 +76,12 @@ def offline(name, demos, folder):
 
 
 @pytest.mark.parametrize(("name", "demo_ratio"), [("iql", 0), ("cal_ql", 0.5), ("td3_bc", 0)])
-def test_a_checkpoint_practises_from_where_it_stands(tmp_path, demos, name, demo_ratio):
+def test_a_checkpoint_learns_online_from_where_it_stands(tmp_path, demos, name, demo_ratio):
     path = offline(name, demos, tmp_path)
     ckpt = load_checkpoint(path)
-    overrides = [*PRACTICE, f"train.online.demo_ratio={demo_ratio}", f"experiment.ckpt_path={path}"]
+    overrides = [*ONLINE, f"train.online.demo_ratio={demo_ratio}", f"experiment.ckpt_path={path}"]
 
-    # As it begins, after everything that practice prepares, it acts as the checkpoint does.
+    # As it begins, after everything that online RL prepares, it acts as the checkpoint does.
     setup = build_online(load_config(ckpt["config"], overrides), torch.device("cpu"))
     make_learner(setup)
     algo, (policy, _) = setup.algo, policy_from_checkpoint(device="cpu", ckpt_path=path)

@@ -34,7 +34,7 @@ def actions(path):
 
 
 @pytest.mark.parametrize(("name", "workers"), [("residual", 0), ("ibrl", 1)])
-def test_it_practises_and_its_checkpoint_is_whole(tmp_path, base, name, workers):
+def test_it_learns_online_and_its_checkpoint_is_whole(tmp_path, base, name, workers):
     path = tmp_path / "moved.pth"
     path.write_bytes(base.read_bytes())
     # Until something is learned, it is the frozen policy.

@@ -57,7 +57,7 @@ def test_a_killed_training_leaves_no_worker_and_is_resumed(ray_nodes, tmp_path):
         process.wait()
     _, alive = psutil.wait_procs(members, timeout=20)
     assert alive == []
-    (run_dir,) = tmp_path.glob("practice/*")
+    (run_dir,) = tmp_path.glob("online/*")
     begun = load_checkpoint(run_dir / "checkpoints" / "last.pth")["train_state"]["step"]
     resumed = subprocess.run(
         [str(word) for word in [IMITATE, "train", "--resume", run_dir, "--quiet", "--json"]],

@@ -25,7 +25,7 @@ def tree(name="sac", env="Pendulum-v1", **sections):
     tree = {
         "algo_name": name,
         "experiment": {
-            "name": "practice",
+            "name": "online",
             "epoch_every_n_steps": 200,
             "logging": {"log_tb": False},
             "render_video": False,
@@ -199,7 +199,7 @@ def flipped(content):
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-def test_workers_practise(tmp_path):
+def test_workers_collect(tmp_path):
     result = run(
         tmp_path,
         train={
@@ -314,7 +314,7 @@ def on_demonstrations(num_epochs):
     return tree(train={"num_epochs": num_epochs, "online": online})
 
 
-def test_demonstrations_and_practice_share_a_batch(tmp_path, demonstrations):
+def test_demonstrations_and_online_steps_share_a_batch(tmp_path, demonstrations):
     result = train(on_demonstrations(2), dataset=demonstrations, output_dir=tmp_path, quiet=True)
     assert records(result)[-1]["Train/Updates"] == 7 + 40
 

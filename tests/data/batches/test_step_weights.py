@@ -118,7 +118,7 @@ def test_interventions(tmp_path, share, expected):
         np.testing.assert_allclose(batch["weight"][:, 0][by_hand == kind], weight, rtol=1e-6)
 
 
-def test_demonstrations_alone_count_alike_and_practice_alone_not_at_all(tmp_path):
+def test_demonstrations_alone_count_alike_and_rollouts_alone_not_at_all(tmp_path):
     path = write(tmp_path / "d.hdf5", interventions=(1, 1, 1, 1))
     batch = build(path, sample_weight={"kind": "interventions"}).__getitems__([0, 5])[0]
     assert "weight" not in batch
