@@ -1,9 +1,10 @@
 """Figures of the code's structure: how deep algorithms are derived, on whom, and how much must be read.
 
-    python -m benchmarks.structure [--json FILE] [--frames]
+    python -m benchmarks.structure [--json FILE] [--frames] [--check]
 
 Read from the source, not run: the figures are the same on every machine. With ``--frames`` small trainings
-are run, whose frames from ``train()`` to an optimizer's step are counted.
+are run, whose frames from ``train()`` to an optimizer's step are counted. With ``--check`` the command ends with
+exit code 1 if a figure is above its limit.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.imports import circles, contracts, import_graph, upwards
 
@@ -22,6 +24,20 @@ CONTRACT = "Algo"
 DOCUMENTED = {"_replace", "_asdict", "_exit"}
 """Names that the standard library documents as public: those of named tuples, and ``os._exit``."""
 REGISTERING = {"register", "register_algo_factory_func", "register_learner"}
+LIMITS = {
+    "deepest": 2,
+    "across_papers": 0,
+    "imports_of_algorithms": 0,
+    "contract_code_lines": 170,
+    "isinstance_outside": 0,
+    "private_uses": 59,
+    "import_circles": 0,
+    "imports_upwards": 0,
+    "frames_of_bc": 4,
+    "frames_of_iql": 6,
+    "frames_of_sac": 6,
+}
+"""Largest value of each figure, or largest number of its entries."""
 
 
 @dataclass(frozen=True)
@@ -194,24 +210,40 @@ def _root(node: ast.expr) -> str | None:
     return _name(node)
 
 
-def main() -> None:
-    """Print the figures, or write them as JSON."""
+def exceeded(figures: dict[str, Any]) -> list[str]:
+    """Words about each figure that is above its limit."""
+    found = []
+    for name, limit in LIMITS.items():
+        value = figures.get(name, 0)
+        count = len(value) if isinstance(value, list) else value
+        if count > limit:
+            found.append(f"{name.replace('_', ' ')}: {count}, at most {limit} allowed ({value})")
+    return found
+
+
+def main(arguments: list[str] | None = None, package: Path = PACKAGE) -> int:
+    """Print the figures, or write them as JSON; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--frames", action="store_true", help="count frames in small trainings")
-    options = parser.parse_args()
-    figures = asdict(measure())
+    parser.add_argument("--check", action="store_true", help="exit code 1 if a limit is exceeded")
+    options = parser.parse_args(arguments)
+    figures: dict[str, Any] = asdict(measure(package))
     if options.frames:
         from benchmarks.frames import measured_frames  # the trainer, which takes seconds to import
 
-        ways = measured_frames().items()
-        figures |= {f"frames_of_{name}": f"{len(way)}: {', '.join(way)}" for name, way in ways}
+        figures |= {f"frames_of_{name}": way for name, way in measured_frames().items()}
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    if options.check:
+        problems = exceeded(figures)
+        print("\n".join(problems) or "The structure is within its limits.")
+        return int(bool(problems))
     for name, value in figures.items():
         words = f"{len(value)}: {', '.join(value) or 'none'}" if isinstance(value, list) else value
         print(f"{name.replace('_', ' '):24} {words}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

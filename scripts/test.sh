@@ -22,6 +22,8 @@ step_lint() {
     "$VENV/bin/ruff" format --check .
     say "Lint (ruff check)"
     "$VENV/bin/ruff" check .
+    say "Structure (python -m benchmarks.structure --check)"
+    "$PY" -m benchmarks.structure --check
 }
 
 step_types() {

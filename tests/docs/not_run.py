@@ -6,7 +6,7 @@ Patterns are searched in ``page: command``. `tests/docs/test_commands.py` parses
 NOT_RUN = {
     r"^docs/results": "measurements of minutes to days; their numbers stand beside them",
     r": python -m tests.data.formats.fuzz": "minutes; tests/data/formats/test_damage.py has fewer cases",
-    r": python -m benchmarks": "measurements; tests/benchmarks runs what they consist of",
+    r": python -m benchmarks": "measurements of minutes to days",
     r"^docs/own_algorithm": "tests/examples/test_own_algorithm.py, in processes of their own",
     r" \[--": "a synopsis",
     r": python train.py": "Diffusion Policy's program",
