@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
 # Everything that must hold: format and lint, types, import layers, the documentation's site, tests.
 #
-#   bash scripts/test.sh                  all of it
+#   bash scripts/test.sh                  all of it: what a change needs
+#   bash scripts/test.sh quick            before a commit: lint, and the units in a few minutes
+#   bash scripts/test.sh quick --changed  of these, the tests that reach what has changed since main
+#   bash scripts/test.sh nightly          the tests marked 'nightly': rare things at great cost
 #   bash scripts/test.sh lint             one step: lint | types | layers | docs | tests
-#   bash scripts/test.sh coverage         the tests step, and which lines it ran; slower, so not part of "all"
+#   bash scripts/test.sh times            the tests step, and the CPU seconds of each test: a table, and times.json
+#   bash scripts/test.sh coverage         the tests step, and which lines it ran
 #   bash scripts/test.sh tests tests/cli  the tests step, with arguments for pytest
+#   bash scripts/test.sh tests tests/cli/test_eval.py::test_x   a test that is named runs whatever its marks
 #   bash scripts/test.sh tests --random-order 3    all tests in another order; a seed
 #   bash scripts/test.sh tests -n 0       in one process (a debugger, output as it is printed: also -s)
 set -euo pipefail
@@ -43,8 +48,6 @@ processes() {
     echo $((cores + 1 < 8 ? cores + 1 : 8)) # each takes up to 2 GB
 }
 
-step_coverage() { step_tests --cov=imitate "$@"; }
-
 step_docs() {
     say "Documentation (mkdocs build --strict)"
     local site
@@ -53,13 +56,9 @@ step_docs() {
     build_docs "$site"
 }
 
-step_tests() {
-    local measured=0
-    if [ "${1:-}" = --cov=imitate ]; then
-        measured=1
-        shift
-    fi
-    local left_out=(cuda) # scripts/gpu_check.sh runs these
+# Sets MARKS to what this machine cannot run; in CI that is an error.
+find_marks() {
+    local left_out=()
     ensure_gl
     if [ "$HAVE_GL" = 0 ]; then
         [ "${CI:-}" != true ] || fail "rendering tests cannot run here, and in CI nothing is left out"
@@ -71,45 +70,76 @@ step_tests() {
         [ "${CI:-}" != true ] || fail "the browser test cannot run here, and in CI nothing is left out"
         left_out+=(browser)
     fi
-    local marks="${left_out[*]-}" common=(--durations=10)
-    local many=(-n "$(processes)") one=(-n 0)
-    [ -z "$marks" ] || common+=(-m "not (${marks// / or })")
-    if [ "$measured" = 1 ]; then
-        many+=(--cov=imitate --cov-report=)
-        one+=(--cov=imitate --cov-append)
-    fi
+    local names="${left_out[*]-}"
+    MARKS=()
+    [ -z "$names" ] || MARKS=(-m "not (${names// / or })")
+}
+
+# step_tests [OPTIONS OF pytest...]
+step_tests() {
+    find_marks
+    local common=(--durations=10 ${MARKS[@]+"${MARKS[@]}"} "$@") together=0 alone=0
     say "Tests (pytest), in several processes"
-    local together=0 alone=0
-    run_pytest --alone without --dist worksteal "${many[@]}" "${common[@]}" "$@" || together=$?
+    run_pytest --alone without --dist worksteal -n "$(processes)" "${common[@]}" || together=$?
     case "$together" in
         0 | 1 | "$NOTHING_FOUND") ;;
         *) exit "$together" ;;
     esac
     say "Tests that need the machine to themselves"
-    run_pytest --alone only "${common[@]}" "$@" "${one[@]}" || alone=$?
+    run_pytest --alone only "${common[@]}" -n 0 || alone=$?
     [ "$together" != 1 ] || fail "tests failed: see the end of the first list"
     [ "$alone" != "$NOTHING_FOUND" ] || alone="$together"
     [ "$alone" = 0 ] || exit "$alone"
 }
 
+step_nightly() { step_tests --set nightly "$@"; }
+
+step_quick() {
+    say "Units, and the contracts of a few configurations (pytest)"
+    if [ "${1:-}" = --changed ]; then
+        shift
+        local chosen
+        mapfile -t chosen < <("$PY" -m benchmarks.reached)
+        [ "${#chosen[@]}" != 0 ] || { note "no test reaches what has changed"; return; }
+        set -- "${chosen[@]}" "$@"
+    fi
+    run_pytest --set quick --alone without --dist worksteal -n "$(processes)" "$@"
+}
+
+step_times() {
+    say "CPU seconds of each test"
+    find_marks
+    run_pytest --times times.json --dist worksteal -n "$(processes)" ${MARKS[@]+"${MARKS[@]}"} "$@"
+}
+
+step_coverage() {
+    find_marks
+    run_pytest --cov=imitate --cov-report=term -n "$(processes)" ${MARKS[@]+"${MARKS[@]}"} "$@"
+}
+
 main() {
     local step="${1:-all}"
     case "$step" in
-        all | lint | types | layers | docs | tests | coverage) shift || true ;;
-        *) fail "unknown step '$step'; steps are: lint, types, layers, docs, tests, coverage (none: all but coverage)" ;;
+        all | quick | nightly | lint | types | layers | docs | tests | times | coverage) shift || true ;;
+        *) fail "unknown step '$step'; steps are: quick, nightly, lint, types, layers, docs, tests, times, coverage (none: what a change needs)" ;;
     esac
     cd "$ROOT"
     install_package simulator,dev
-    if [ "$step" = all ]; then
-        step_lint
-        step_types
-        step_layers
-        step_docs
-        step_tests
-        say "All passed"
-    else
-        "step_$step" "$@"
-    fi
+    case "$step" in
+        all)
+            step_lint
+            step_types
+            step_layers
+            step_docs
+            step_tests
+            say "All passed"
+            ;;
+        quick)
+            step_lint
+            step_quick "$@"
+            ;;
+        *) "step_$step" "$@" ;;
+    esac
 }
 
 main "$@"

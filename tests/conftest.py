@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from hypothesis import settings
 
 from imitate.freed_memory import return_freed_memory
-from tests import fork_server, preloaded
+from tests import fork_server, preloaded, sets
 from tests.device import simulated_gpu
 
 # Two threads that fight for one core are many times slower than one.
@@ -26,34 +27,32 @@ torch.set_num_threads(1)
 # Before the first backward pass of the process: torch then counts the devices that there are.
 simulated_gpu.register()
 
+# A shell that starts this in the background lets it ignore Ctrl-C, and every process of a test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # The same examples at each run, however busy the machine. Others: pytest --hypothesis-profile default.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 
-TRIMMED_MB, COLLECTED_MB, GROWN_MB = 500, 1000, 150
-"""Above these a process of pytest gives back after a file of tests: free memory, and what cycles of objects hold; and
-after a test by which the process has grown this much since it gave back last."""
+GROWN_MB = 150
+"""A process of pytest that has grown this much since it gave back last gives back memory after the test."""
+
+pytest_plugins = ["tests.times"]
 
 
 def pytest_addoption(parser):
+    sets.add_options(parser)
     parser.addoption(
         "--random-order",
         type=int,
         metavar="SEED",
         help="shuffle the files, and the tests within each",
     )
-    parser.addoption(
-        "--alone",
-        choices=("with", "without", "only"),
-        default="with",
-        help="tests marked 'alone': with all others (default), left out, or nothing else",
-    )
 
 
 def pytest_collection_modifyitems(config, items):
-    _select_alone(config, items)
-    _leave_out_cuda(config, items)
-    _try_again(items)
+    sets.select(config, items)
     seed = config.getoption("--random-order")
     if seed is not None:
         shuffled = random.Random(seed)
@@ -71,35 +70,6 @@ def pytest_collection_finish():
     """Let garbage collections pass by the hundreds of thousands of objects that the collected tests are made of."""
     gc.collect()
     gc.freeze()
-
-
-def _try_again(items):
-    """Try tests that measure time up to three times: another process of the machine may have had the processor."""
-    for item in items:
-        if item.get_closest_marker("alone"):
-            item.add_marker(pytest.mark.flaky(reruns=2))
-
-
-def _select_alone(config, items):
-    """Keep what --alone selects: scripts/test.sh runs the tests marked so after all others, one after the other."""
-    choice = config.getoption("--alone")
-    if choice == "with":
-        return
-    chosen, others = [], []
-    for item in items:
-        alone = bool(item.get_closest_marker("alone"))
-        (chosen if alone == (choice == "only") else others).append(item)
-    config.hook.pytest_deselected(items=others)
-    items[:] = chosen
-
-
-def _leave_out_cuda(config, items):
-    """Without a CUDA device, leave out the tests marked so, which scripts/gpu_check.sh runs."""
-    if torch.cuda.is_available():
-        return
-    marked = [item for item in items if item.get_closest_marker("cuda")]
-    config.hook.pytest_deselected(items=marked)
-    items[:] = [item for item in items if not item.get_closest_marker("cuda")]
 
 
 @pytest.fixture(autouse=True)
@@ -217,27 +187,14 @@ _left_mb = 0.0
 
 
 def pytest_runtest_logfinish(nodeid, location):
-    """Give back what a test has left, where it is much."""
-    if sys.platform == "linux" and _resident_mb() > _left_mb + GROWN_MB:
-        _give_back_memory()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_memory_kept():
-    """A large process frees closed environments, MuJoCo's cache of meshes and what the C library holds for later."""
-    yield
-    if sys.platform != "linux" or _resident_mb() < TRIMMED_MB:
+    """Free what tests have left, where it is much: closed environments, MuJoCo's meshes, what the C library keeps."""
+    global _left_mb
+    if sys.platform != "linux" or _resident_mb() < _left_mb + GROWN_MB:
         return
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None:
         mujoco.mj_clearCache(mujoco.mj_getCache())
-    _give_back_memory()
-
-
-def _give_back_memory():
-    global _left_mb
-    if _resident_mb() > COLLECTED_MB:
-        gc.collect()
+    gc.collect()
     return_freed_memory()
     _left_mb = _resident_mb()
 

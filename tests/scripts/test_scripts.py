@@ -35,9 +35,7 @@ def test_the_shell_can_read_them(name):
 def test_an_unknown_step_is_refused_before_anything_is_installed(tmp_path):
     done = bash(SCRIPTS / "test.sh", "tset", cwd=tmp_path)
     assert done.returncode == 1
-    assert (
-        "unknown step 'tset'; steps are: lint, types, layers, docs, tests, coverage" in done.stderr
-    )
+    assert "unknown step 'tset'; steps are: quick, nightly, lint, types" in done.stderr
 
 
 def test_an_unknown_word_is_refused_before_the_documentation_is_built(tmp_path):
@@ -182,36 +180,21 @@ def test_the_tests_step_fails_where_either_of_its_runs_does(tmp_path, together, 
 
 
 def test_the_tests_step_uses_a_process_more_than_cores_then_one(tmp_path):
-    _, (together, alone) = run_tests_step(tmp_path, TOGETHER="0", ALONE="0")
-    number = min(os.cpu_count() + 1, 8)
-    assert f"--alone without --dist worksteal -n {number} --durations=10 -m not (cuda)" in together
-    assert alone.endswith("--alone only --durations=10 -m not (cuda) -n 0")
-    assert "--cov" not in together + alone
-
-
-def test_the_coverage_step_measures_both_runs(tmp_path):
-    _, (together, alone) = run_tests_step(
-        tmp_path, "tests/cli", step="coverage", TOGETHER="0", ALONE="0"
-    )
-    assert "--cov=imitate --cov-report= --durations=10 -m not (cuda) tests/cli" in together
-    assert alone.endswith("tests/cli -n 0 --cov=imitate --cov-append")
-
-
-def test_arguments_have_the_last_word_on_processes_and_marks_stay(tmp_path):
     options = ("-n", "4", "--random-order", "3")
     _, (together, alone) = run_tests_step(tmp_path, *options, GL="0", TOGETHER="0", ALONE="0")
-    assert together.endswith("--durations=10 -m not (cuda or render) -n 4 --random-order 3")
-    assert alone.endswith("-m not (cuda or render) -n 4 --random-order 3 -n 0")
+    number = min(os.cpu_count() + 1, 8)
+    assert f"--alone without --dist worksteal -n {number} --durations=10" in together
+    assert together.endswith("-m not (render) -n 4 --random-order 3")
+    assert alone.endswith("--alone only --durations=10 -m not (render) -n 4 --random-order 3 -n 0")
 
 
-def test_tests_that_measure_time_are_told_apart():
-    """Of the files named here, one has such a test."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--alone", "only"]
-    files = [str(ROOT / "tests" / "cli" / name) for name in ("test_main.py", "test_terminal.py")]
-    done = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    selected = [line for line in done.stdout.splitlines() if "::" in line]
-    assert selected == ["tests/cli/test_main.py::test_help_is_quick"]
+@pytest.mark.parametrize(
+    ("step", "chosen"),
+    [("nightly", "--set nightly"), ("times", "--times times.json"), ("coverage", "--cov=imitate")],
+)
+def test_each_step_chooses_its_tests(tmp_path, step, chosen):
+    _, calls = run_tests_step(tmp_path, "tests/cli", step=step, TOGETHER="0", ALONE="0")
+    assert all(chosen in call and call.split()[-1] in ("tests/cli", "0") for call in calls)
 
 
 def test_the_gpu_check_says_that_there_is_no_gpu(tmp_path):
