@@ -33,4 +33,8 @@ def bundled(name: str) -> Path | None:
         name.replace("\\", "/").removeprefix("./").removeprefix("configs/").removesuffix(".json")
     )
     short = _RENAMED.get(short, short)
-    return folder() / f"{short}.json" if short in names() else None
+    parts = short.split("/")
+    if {"", ".", ".."} & set(parts) or parts[0] == SCHEMA:
+        return None
+    path = folder() / f"{short}.json"  # not among names(), which takes longer than to read it
+    return path if path.is_file() else None
