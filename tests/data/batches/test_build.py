@@ -1,75 +1,66 @@
+"""Datasets of a configuration: files, filter keys, weights, what fits together, validation apart from training."""
+
+import logging
+
 import h5py
 import numpy as np
 import pytest
 
-from imitate import load_config
 from imitate.data import ShuffledBatches, build_datasets, dataset_metadata
-from imitate.errors import DatasetError
+from imitate.errors import ConfigError, DatasetError
+from tests.demo_files import data_config
 
 KEYS = ("robot0_eef_pos", "object")
+DIMS = {"robot0_eef_pos": 3, "object": 10}
 
 
-def make_config(data, validate=False, **train):
-    return load_config(
-        {
-            "algo_name": "bc",
-            "experiment": {"validate": validate},
-            "train": {"data": data if isinstance(data, list) else str(data), **train},
-            "observation": {"modalities": {"obs": {"low_dim": list(KEYS)}}},
-        }
-    )
+def make_config(data, *args, obs=KEYS, **train):
+    return data_config(data, obs, *args, **train)
+
+
+def build(data, **train):
+    return build_datasets(make_config(data, **train))
 
 
 def entry(path, **values):
     return {"path": str(path), **values}
 
 
-def test_all_demos_train_without_validation(demo_file):
-    path = demo_file(filter_keys={"train": [0, 1], "valid": [2]})
-    train_set, valid_set = build_datasets(make_config(path))
-    assert train_set.demos == ["demo_0", "demo_1", "demo_2", "demo_3"]
-    assert valid_set is None
-
-
-def test_the_masks_train_and_valid_are_the_default(demo_file):
-    path = demo_file(filter_keys={"train": [0, 1], "valid": [2]})
-    train_set, valid_set = build_datasets(make_config(path, validate=True))
-    assert train_set.demos == ["demo_0", "demo_1"]
-    assert valid_set.demos == ["demo_2"]
-
-
-def test_named_masks(demo_file):
-    path = demo_file(filter_keys={"few": [3], "held": [1, 2]})
-    config = make_config(
-        path, validate=True, hdf5_filter_key="few", hdf5_validation_filter_key="held"
-    )
-    train_set, valid_set = build_datasets(config)
-    assert train_set.demos == ["demo_3"]
-    assert valid_set.demos == ["demo_1", "demo_2"]
-
-
-def test_a_files_own_filter_key_leaves_the_validation_alone(demo_file):
-    path = demo_file(
-        num_demos=6, filter_keys={"better": [0, 1], "train": [0, 1, 2, 3], "valid": [4, 5]}
-    )
-    config = make_config([entry(path, filter_key="better")], validate=True)
-    train_set, valid_set = build_datasets(config)
-    assert train_set.demos == ["demo_0", "demo_1"]
-    assert valid_set.demos == ["demo_4", "demo_5"]
+def replaced(path, key, make):
+    """The file, in whose demos ``key`` has become ``make(array)``."""
+    with h5py.File(path, "a") as file:
+        for demo in file["data"].values():
+            value = make(demo[key][()])
+            del demo[key]
+            demo[key] = value
+    return path
 
 
 @pytest.mark.parametrize(
-    "masks", [{"valid": [1]}, {"train": [0, 1], "valid": [1, 2]}, {"train": [1], "valid": [1]}]
+    ("masks", "options", "train", "valid"),
+    [
+        ({"train": [0, 1], "valid": [2]}, {}, [0, 1, 2, 3], None),
+        ({"train": [0, 1], "valid": [2]}, {"validate": True}, [0, 1], [2]),
+        (
+            {"few": [3], "held": [1, 2]},
+            {"validate": True, "hdf5_filter_key": "few", "hdf5_validation_filter_key": "held"},
+            [3],
+            [1, 2],
+        ),
+    ],
 )
-def test_a_demo_in_both_sets_is_an_error(demo_file, masks):
-    path = demo_file(filter_keys=masks)
-    with pytest.raises(DatasetError, match="1 validation demos.*'demo_1'.*hdf5_filter_key"):
-        build_datasets(make_config(path, validate=True))
+def test_demos_that_train_and_validate(demo_file, masks, options, train, valid):
+    train_set, valid_set = build(demo_file(filter_keys=masks), **options)
+    assert train_set.demos == [f"demo_{number}" for number in train]
+    assert (valid_set and valid_set.demos) == (valid and [f"demo_{number}" for number in valid])
 
 
-def test_validation_without_its_mask_is_an_error(demo_file):
-    with pytest.raises(DatasetError, match="no filter key 'valid'"):
-        build_datasets(make_config(demo_file(filter_keys={"train": [0]}), validate=True))
+def test_a_files_own_filter_key_leaves_the_validation_alone(demo_file):
+    masks = {"better": [0, 1], "train": [0, 1, 2, 3], "valid": [4, 5]}
+    path = demo_file(num_demos=6, filter_keys=masks)
+    train_set, valid_set = build([entry(path, filter_key="better")], validate=True)
+    assert train_set.demos == ["demo_0", "demo_1"]
+    assert valid_set.demos == ["demo_4", "demo_5"]
 
 
 def test_the_validation_set_checks_its_actions_but_has_no_normalization_of_its_own(demo_file):
@@ -77,14 +68,35 @@ def test_the_validation_set_checks_its_actions_but_has_no_normalization_of_its_o
     with h5py.File(path, "a") as file:
         file["data/demo_3/actions"][0, 0] = 2.0
     with pytest.raises(DatasetError, match="demo_3.*outside"):
-        build_datasets(make_config(path, validate=True))
-    config = make_config(
-        path, validate=True, action_config={"actions": {"normalization": "min_max"}}
-    )
-    train_set, valid_set = build_datasets(config)
+        build(path, validate=True)
+    scaled = {"actions": {"normalization": "min_max"}}
+    train_set, valid_set = build(path, validate=True, action_config=scaled)
     batch = valid_set[[12]]  # raw: the first step of demo_3
     assert batch["actions"][0, 0, 0] == 2.0
     assert train_set.statistics()["actions"]["actions"].max[0] < 1.0
+
+
+BOTH = {"better": [0, 1], "worse": [2, 3], "valid": [3]}
+
+
+@pytest.mark.parametrize(
+    ("masks", "sections", "words"),
+    [
+        ({"valid": [1]}, [{}], "1 validation demos.*'demo_1'.*hdf5_filter_key"),
+        ({"train": [0, 1], "valid": [1, 2]}, [{}], "1 validation demos.*'demo_1'"),
+        ({"train": [1], "valid": [1]}, [{}], "1 validation demos.*'demo_1'"),
+        ({"train": [0]}, [{}], "no filter key 'valid'.*imitate dataset split .*demos.hdf5"),
+        (
+            BOTH,
+            [{"filter_key": "better", "weight": 3.0}, {"filter_key": "worse"}],
+            "1 validation demos.*'demo_3'.*filter key 'worse'",
+        ),
+    ],
+)
+def test_demos_do_not_both_train_and_validate(demo_file, masks, sections, words):
+    path = demo_file(filter_keys=masks)
+    with pytest.raises(DatasetError, match=words):
+        build([entry(path, **section) for section in sections], validate=True)
 
 
 # ---- several files -------------------------------------------------------------------------------
@@ -93,8 +105,7 @@ def test_the_validation_set_checks_its_actions_but_has_no_normalization_of_its_o
 def test_several_files_are_one_dataset(demo_file):
     one = demo_file("one.hdf5", num_demos=2, length=3, seed=1)
     two = demo_file("two.hdf5", num_demos=3, length=5, seed=2, filter_keys={"some": [0, 2]})
-    config = make_config([entry(one), entry(two, filter_key="some", demo_limit=1)], seq_length=2)
-    train_set, _ = build_datasets(config)
+    train_set, _ = build([entry(one), entry(two, filter_key="some", demo_limit=1)], seq_length=2)
     assert train_set.demos == ["one.hdf5/demo_0", "one.hdf5/demo_1", "two.hdf5/demo_0"]
     assert len(train_set) == 3 + 3 + 5
     assert train_set.demo_of(7) == ("two.hdf5/demo_0", 1)
@@ -108,7 +119,7 @@ def test_several_files_are_one_dataset(demo_file):
 def test_several_files_in_every_cache_mode(demo_file, cache_mode):
     one = demo_file("one.hdf5", num_demos=2, length=3, seed=1)
     two = demo_file("two.hdf5", num_demos=3, length=5, seed=2)
-    train_set, _ = build_datasets(make_config([entry(one), entry(two)], hdf5_cache_mode=cache_mode))
+    train_set, _ = build([entry(one), entry(two)], hdf5_cache_mode=cache_mode)
     with h5py.File(two) as file:
         wanted = file["data/demo_2/obs/object"][4].astype(np.float32)
     np.testing.assert_array_equal(train_set[20]["obs"]["object"][0].numpy(), wanted)
@@ -127,7 +138,7 @@ def test_statistics_are_those_of_all_steps_of_all_files(demo_file):
             for demo in file["data"].values():
                 demo["obs/object"][...] += 100.0 * level
     data = [entry(path, weight=1.0 + 5 * i) for i, path in enumerate(paths)]
-    train_set, _ = build_datasets(make_config(data, hdf5_normalize_obs=True))
+    train_set, _ = build(data, hdf5_normalize_obs=True)
     statistics = train_set.statistics()
     for found, key in (
         (statistics["obs"]["object"], "obs/object"),
@@ -150,7 +161,7 @@ def test_shares_of_a_batch_are_the_weights(demo_file, by_size):
     lengths, weights = (4, 12, 24), (3.0, 1.0, 2.0)
     paths = [demo_file(f"{n}.hdf5", num_demos=1, length=n, seed=n) for n in lengths]
     data = [entry(path, weight=w) for path, w in zip(paths, weights, strict=True)]
-    train_set, _ = build_datasets(make_config(data, normalize_weights_by_ds_size=by_size))
+    train_set, _ = build(data, normalize_weights_by_ds_size=by_size)
     batches = iter(ShuffledBatches(len(train_set), 40, seed=3, weights=train_set.sample_weights))
     drawn = np.concatenate([next(batches) for _ in range(500)])
     found = np.bincount(train_set.source_of_samples()[drawn], minlength=3) / len(drawn)
@@ -164,32 +175,119 @@ def test_weights_per_sample_and_per_file(demo_file):
     one = demo_file("one.hdf5", num_demos=1, length=2)
     two = demo_file("two.hdf5", num_demos=1, length=3)
     data = [entry(one, weight=2.0), entry(two, weight=6.0)]
-    train_set, _ = build_datasets(make_config(data))
+    train_set, _ = build(data)
     np.testing.assert_allclose(train_set.sample_weights, [2, 2, 6, 6, 6])
-    by_size, _ = build_datasets(make_config(data, normalize_weights_by_ds_size=True))
+    by_size, _ = build(data, normalize_weights_by_ds_size=True)
     np.testing.assert_allclose(by_size.sample_weights, [1, 1, 2, 2, 2])
-    dropped, _ = build_datasets(
-        make_config(data, normalize_weights_by_ds_size=True, seq_length=2, pad_seq_length=False)
-    )
+    dropped, _ = build(data, normalize_weights_by_ds_size=True, seq_length=2, pad_seq_length=False)
     np.testing.assert_allclose(dropped.sample_weights, [2, 3, 3])
 
 
-def test_equal_weights_of_files_by_size_mean_equal_shares(demo_file):
-    one = demo_file("one.hdf5", num_demos=1, length=2)
-    two = demo_file("two.hdf5", num_demos=1, length=3)
-    train_set, _ = build_datasets(
-        make_config([entry(one), entry(two)], normalize_weights_by_ds_size=True)
-    )
-    np.testing.assert_allclose(train_set.sample_weights, [1 / 2, 1 / 2, 1 / 3, 1 / 3, 1 / 3])
+# ---- files that fit together ---------------------------------------------------------------------
 
 
-def test_files_that_do_not_fit_together(demo_file):
-    one = demo_file("one.hdf5", obs_dims={"robot0_eef_pos": 3, "object": 10})
-    two = demo_file("two.hdf5", obs_dims={"robot0_eef_pos": 3, "object": 14})
+def refused(paths, **config):
     with pytest.raises(DatasetError) as error:
-        build_datasets(make_config([entry(one), entry(two)]))
-    for words in ("two.hdf5", "'demo_0'", "'obs/object'", "(14,)", "(10,)", "one.hdf5"):
-        assert words in str(error.value)
+        build([entry(path) for path in paths], **config)
+    text = str(error.value)
+    assert "\n" not in text
+    assert all(str(path) in text for path in paths)
+    return text
+
+
+def test_a_key_that_one_file_lacks(demo_file):
+    one, two = demo_file("one.hdf5", obs_dims=DIMS), demo_file("two.hdf5", obs_dims={"object": 10})
+    text = refused([one, two])
+    assert "'obs/robot0_eef_pos' is missing, there it has shape (3,)" in text
+    assert "leave one out of train.data" in text
+    assert "'obs/robot0_eef_pos' has shape (3,), there it is missing" in refused([two, one])
+
+
+def test_another_size_of_action_and_of_observation_in_one_line(demo_file):
+    one = demo_file("one.hdf5", obs_dims=DIMS)
+    two = demo_file("two.hdf5", obs_dims={**DIMS, "object": 14}, action_dim=6)
+    text = refused([one, two])
+    assert "'demo_0'" in text
+    assert "a step of 'obs/object' has shape (14,), there (10,)" in text
+    assert "a step of 'actions' has shape (6,), there (7,)" in text
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        (np.zeros((12, 16, 16, 3), np.uint8), "has shape (16, 16, 3), there (8, 6, 3)"),
+        (np.zeros((12, 8, 6, 3), np.float32), "is not uint8, there uint8"),
+    ],
+)
+def test_images_of_another_size_or_type(demo_file, frames, words):
+    one, two = demo_file("one.hdf5", image=True), demo_file("two.hdf5", image=True)
+    replaced(two, "obs/agentview_image", lambda _: frames)
+    assert f"'obs/agentview_image' {words}" in refused([one, two], rgb=["agentview_image"])
+
+
+def test_float32_and_float64_fit_together(demo_file):
+    one, two = demo_file("one.hdf5"), demo_file("two.hdf5", seed=1)
+    replaced(two, "obs/object", lambda values: values.astype(np.float32))
+    assert len(build([entry(one), entry(two)])[0]) == 2 * 4 * 12
+
+
+def test_next_obs_of_one_file_alone_is_made_up_for_both(demo_file):
+    one, two = demo_file("one.hdf5"), demo_file("two.hdf5", seed=1, next_obs=False)
+    train_set, _ = build([entry(one), entry(two)], hdf5_load_next_obs=True)
+    batch, following = train_set[[0, 48]], train_set[[1, 49]]
+    np.testing.assert_array_equal(batch["next_obs"]["object"], following["obs"]["object"])
+
+
+def test_another_control_rate_is_told(demo_file, caplog):
+    one, two = demo_file("one.hdf5"), demo_file("two.hdf5", seed=1)
+    for path, rate in ((one, 20.0), (two, 10.0)):
+        with h5py.File(path, "a") as file:
+            file["data"].attrs["control_freq"] = rate
+    with caplog.at_level(logging.WARNING):
+        build([entry(one), entry(two)])
+    assert "two.hdf5 has 10 actions per second, but" in caplog.text
+    assert "one.hdf5 has 20" in caplog.text
+
+
+def test_weight_0_is_not_read_at_all(demo_file):
+    one = demo_file("one.hdf5", obs_dims=DIMS)
+    other = demo_file("other.hdf5", obs_dims={"something_else": 2})
+    train_set, _ = build([entry(other, weight=0.0), entry(one)])
+    assert train_set.demos == ["demo_0", "demo_1", "demo_2", "demo_3"]
+    with pytest.raises(ConfigError, match="train.data: every weight is 0"):
+        build([entry(one, weight=0.0)])
+
+
+def test_each_file_has_its_own_validation_demos(demo_file):
+    one = demo_file("one.hdf5", filter_keys={"train": [0, 1], "valid": [2]})
+    two = demo_file("two.hdf5", seed=1, filter_keys={"train": [2, 3], "valid": [0]})
+    train_set, valid_set = build([entry(one), entry(two)], validate=True)
+    wanted = ["one.hdf5/demo_0", "one.hdf5/demo_1", "two.hdf5/demo_2", "two.hdf5/demo_3"]
+    assert train_set.demos == wanted
+    assert valid_set.demos == ["one.hdf5/demo_2", "two.hdf5/demo_0"]
+
+
+def test_a_file_listed_twice_is_validated_on_once(demo_file):
+    path = demo_file(filter_keys={"better": [0, 1], "worse": [2], "valid": [3]})
+    data = [entry(path, filter_key="better", weight=3.0), entry(path, filter_key="worse")]
+    train_set, valid_set = build(data, validate=True)
+    np.testing.assert_array_equal(train_set.sample_weights, [3.0] * 24 + [1.0] * 12)
+    assert valid_set.demos == ["demo_3"]
+
+
+def test_copies_of_demos_in_another_file_are_told(demo_file, caplog):
+    one = demo_file("one.hdf5", seed=5, filter_keys={"train": [0, 1], "valid": [2]})
+    two = demo_file("two.hdf5", seed=5, filter_keys={"train": [1, 2], "valid": [3]})
+    with caplog.at_level(logging.WARNING):
+        build([entry(one), entry(two)], validate=True)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"1 demo trained on twice: demo 'demo_1' of {two} has the actions of demo 'demo_1' of {one}",
+        f"1 demo both trained and validated on: demo 'demo_2' of {one} has the actions of demo 'demo_2' of {two}",
+    ]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        build([entry(one), entry(demo_file("three.hdf5", seed=2))])
+    assert not caplog.records
 
 
 # ---- metadata ------------------------------------------------------------------------------------
@@ -230,6 +328,6 @@ def test_the_environment_is_that_of_the_first_file_that_is_evaluated(demo_file):
 
 def test_stacked_frames_and_sequences_have_a_pad_mask(demo_file):
     path = demo_file()
-    assert "pad_mask" not in build_datasets(make_config(path))[0][[0]]
-    batch = build_datasets(make_config(path, seq_length=3, frame_stack=2))[0][[0, 11]]
+    assert "pad_mask" not in build(path)[0][[0]]
+    batch = build(path, seq_length=3, frame_stack=2)[0][[0, 11]]
     assert batch["pad_mask"].tolist() == [[False, True, True, True], [True, True, False, False]]

@@ -1,4 +1,4 @@
-"""Transitions worked out by hand: n steps, terminals in the middle, timeouts at the end."""
+"""Transitions worked out by hand, observations that lie ahead, and images of the steps that are looked at."""
 
 import numpy as np
 import pytest
@@ -6,11 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imitate import load_config
-from imitate.config.data_needs import Transitions
-from imitate.data import DatasetWriter, Episode, SequenceDataset, build_datasets
+from imitate.config.data_needs import Subgoals, Transitions
+from imitate.data import SequenceDataset, build_datasets
 from imitate.data.batches.transitions import TransitionPicker, transition_table
 from imitate.errors import ConfigError
+from tests.demo_files import data_config, episode, write_demos
 
 REWARDS = np.array([1.0, 2.0, 4.0, 8.0, 16.0], dtype=np.float32)
 NEVER = np.zeros(5, dtype=np.float32)
@@ -115,31 +115,21 @@ def test_frames_of_the_next_state_repeat_the_first_observation_of_the_demo():
 # ---- from files ----------------------------------------------------------------------------------
 
 
-def write(path, lengths=(5, 3), next_obs=True, ends="timeout", **steps):
-    """x counts 0, 1, 2 ... within a demo of tens; after the last step of a demo comes -1, -2 ..."""
-    meta = {"env_name": "Toy", "type": 2, "env_kwargs": {}}
-    with DatasetWriter(path, meta) as writer:
-        for number, length in enumerate(lengths):
-            x = 10.0 * number + np.arange(length, dtype=np.float32)
-            after = np.append(x[1:], -1.0 - number)
-            last = np.arange(length) == length - 1
-            writer.append_episode(
-                Episode(
-                    obs={"x": x[:, None]},
-                    next_obs={"x": after[:, None]} if next_obs else None,
-                    actions=x[:, None] / 100,
-                    rewards=np.ones(length, dtype=np.float32) * (number + 1),
-                    terminals=last & (ends == "terminal"),
-                    timeouts=last & (ends == "timeout"),
-                    steps={key: value[number] for key, value in steps.items()},
-                )
-            )
-    return path
+def write(path, next_obs=True, end="timeout"):
+    """Five and three steps. x counts 0, 1, 2 ... from ten times the demo's number; what follows its end is -1, -2."""
+    demos = []
+    for number, length in enumerate((5, 3)):
+        x = 10.0 * number + np.arange(length, dtype=np.float32)[:, None]
+        after = {"x": np.append(x[1:], [[-1.0 - number]], axis=0)} if next_obs else None
+        rewards = np.full(length, number + 1.0)
+        demos.append(episode(length, {"x": x}, x / 100, end, next_obs=after, rewards=rewards))
+    return write_demos(path, demos)
 
 
-def dataset(path, frame_stack=1, **wanted):
+def dataset(path, frame_stack=1, cache_mode="all", **wanted):
+    wanted = Transitions(discount=0.5, **wanted)
     return SequenceDataset(
-        path, ["x"], frame_stack=frame_stack, transitions=Transitions(discount=0.5, **wanted)
+        path, ["x"], frame_stack=frame_stack, transitions=wanted, hdf5_cache_mode=cache_mode
     )
 
 
@@ -155,16 +145,16 @@ def test_without_next_obs_the_last_step_is_no_transition(tmp_path):
     batch = dataset(write(tmp_path / "d.hdf5", next_obs=False))[np.arange(8)]
     assert batch["next_obs"]["x"][[0, 1, 2, 3, 5, 6], 0, 0].tolist() == [1, 2, 3, 4, 11, 12]
     assert batch["weight"][:, 0].tolist() == [1, 1, 1, 1, 0, 1, 1, 0]
-
-
-def test_without_next_obs_a_terminal_end_still_counts(tmp_path):
-    batch = dataset(write(tmp_path / "d.hdf5", next_obs=False, ends="terminal"))[np.arange(8)]
-    assert "weight" not in batch
+    batch = dataset(write(tmp_path / "t.hdf5", next_obs=False, end="terminal"))[np.arange(8)]
+    assert "weight" not in batch, "a terminal end still counts"
     assert batch["discounts"].tolist() == [0.5, 0.5, 0.5, 0.5, 0.0, 0.5, 0.5, 0.0]
 
 
-def test_next_actions_are_those_of_the_state_that_is_bootstrapped_from(tmp_path):
-    batch = dataset(write(tmp_path / "d.hdf5"), n_step=2, next_actions=True)[np.arange(8)]
+@pytest.mark.parametrize("cache_mode", ["all", None])
+def test_next_actions_are_those_of_the_state_that_is_bootstrapped_from(tmp_path, cache_mode):
+    path = write(tmp_path / "d.hdf5")
+    batch = dataset(path, n_step=2, next_actions=True, cache_mode=cache_mode)[np.arange(8)]
+    assert batch["n_step_rewards"].tolist() == [1.5, 1.5, 1.5, 1, 0, 3, 2, 0]
     used = batch["weight"][:, 0] > 0
     assert used.tolist() == [True, True, True, True, False, True, True, False]
     state, action = batch["next_obs"]["x"][used, 0, 0], batch["next_actions"][used, 0]
@@ -180,7 +170,7 @@ def test_frames_of_the_next_state(tmp_path, next_obs):
     assert batch["next_obs"]["x"][..., 0].tolist() == [[0, 0, 1], [2, 3, 4], [10, 10, 11]]
 
 
-def test_images_follow_too(tmp_path, demo_file):
+def test_images_follow_too(demo_file):
     path = demo_file(image=True, num_demos=2, length=4)
     data = SequenceDataset(
         path, ["object", "agentview_image"], frame_stack=2, transitions=Transitions(n_step=2)
@@ -193,44 +183,102 @@ def test_images_follow_too(tmp_path, demo_file):
     assert torch.equal(batch["next_obs"]["agentview_image"][:4, -1], stored[[1, 2, 3, 3]])
 
 
-@pytest.mark.parametrize("cache_mode", ["all", None])
-def test_it_does_not_matter_where_the_data_lie(tmp_path, cache_mode):
-    path = write(tmp_path / "d.hdf5")
-    wanted = Transitions(0.5, 2, next_actions=True)
-    here = SequenceDataset(path, ["x"], transitions=wanted, hdf5_cache_mode=cache_mode)
-    batch = here[np.arange(8)]
-    assert batch["n_step_rewards"].tolist() == [1.5, 1.5, 1.5, 1, 0, 3, 2, 0]
-
-
-# ---- from configurations -------------------------------------------------------------------------
-
-
-def config(path, algo_name="iql", algo=None, **train):
-    return load_config(
-        {
-            "algo_name": algo_name,
-            "train": {"data": str(path), **train},
-            "algo": algo or {},
-            "observation": {"modalities": {"obs": {"low_dim": ["x"]}}},
-        }
-    )
-
-
 def test_next_observations_are_loaded_for_those_that_need_them(tmp_path):
     path = write(tmp_path / "d.hdf5")
-    batch = build_datasets(config(path, algo={"n_step": 2, "discount": 0.5}))[0][np.arange(8)]
-    assert batch["next_obs"]["x"][:, 0, 0].tolist() == [2, 3, 4, -1, -1, 12, -2, -2]
-    assert "next_obs" not in build_datasets(config(path, "bc"))[0][np.arange(8)]
-    windows = build_datasets(config(path, "bc", hdf5_load_next_obs=True))[0][np.arange(8)]
+
+    def batch(*words, **changes):
+        return build_datasets(data_config(path, ["x"], *words, **changes))[0][np.arange(8)]
+
+    found = batch("iql", algo={"n_step": 2, "discount": 0.5})["next_obs"]["x"]
+    assert found[:, 0, 0].tolist() == [2, 3, 4, -1, -1, 12, -2, -2]
+    assert "next_obs" not in batch("bc")
+    windows = batch("bc", hdf5_load_next_obs=True)
     assert windows["next_obs"]["x"].shape == (8, 1, 1)
     assert "discounts" not in windows
-
-
-def test_an_explicit_no_is_refused(tmp_path):
+    assert batch("rebrac")["next_actions"].shape == (8, 1)
     with pytest.raises(ConfigError, match="hdf5_load_next_obs is false, but iql learns from next"):
-        config(write(tmp_path / "d.hdf5"), hdf5_load_next_obs=False)
+        batch("iql", hdf5_load_next_obs=False)
 
 
-def test_rebrac_asks_for_next_actions(tmp_path):
-    batch = build_datasets(config(write(tmp_path / "d.hdf5"), "rebrac"))[0][np.arange(8)]
-    assert batch["next_actions"].shape == (8, 1)
+# ---- observations that lie ahead -----------------------------------------------------------------
+
+
+def counted(path, lengths=(5, 3), with_next=False):
+    """Observation x of demo d at step t is 10 d + t, and one more after its last step where ``next_obs`` is there."""
+    demos = []
+    for demo, length in enumerate(lengths):
+        x = 10.0 * demo + np.arange(length + 1)[:, None]
+        image = np.broadcast_to(x[:, :, None, None], (length + 1, 4, 4, 3)).astype(np.uint8)
+        seen = {"x": x, "image": image, "other": x}
+        following = {key: value[1:] for key, value in seen.items()} if with_next else None
+        obs = {key: value[:-1] for key, value in seen.items()}
+        demos.append(episode(length, obs, next_obs=following))
+    return write_demos(path, demos)
+
+
+def ahead(path, subgoals, **kwargs):
+    return SequenceDataset(path, ["x", "image", "other"], subgoals=subgoals, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("with_next", "wanted"),
+    [(False, [2, 3, 4, 4, 4, 12, 12, 12]), (True, [2, 3, 4, 5, 5, 12, 13, 13])],
+)
+def test_the_observation_two_steps_ahead_or_the_last_one(tmp_path, with_next, wanted):
+    path = counted(tmp_path / "d.hdf5", with_next=with_next)
+    batch = ahead(path, Subgoals(("x", "image"), 2))[np.arange(8)]
+    assert batch["subgoals"]["x"][:, 0].tolist() == wanted
+    assert batch["subgoals"]["image"][:, 0, 0, 0].tolist() == wanted
+    assert batch["subgoals"]["image"].dtype == torch.uint8
+    assert set(batch["subgoals"]) == {"x", "image"}
+    assert "next_obs" not in batch
+
+
+def test_every_observation_on_the_way(tmp_path):
+    path = counted(tmp_path / "d.hdf5")
+    batch = ahead(path, Subgoals(("x",), 3, every=True))[np.array([0, 2, 6])]
+    assert batch["subgoals"]["x"][..., 0].tolist() == [[1, 2, 3], [3, 4, 4], [12, 12, 12]]
+    # images on the way are not left out with those of the window
+    wanted = Subgoals(("image",), 3, every=True)
+    batch = ahead(path, wanted, seq_length=4, image_steps=1)[np.array([0])]
+    assert batch["obs"]["image"].shape[1] == 1
+    assert batch["subgoals"]["image"].shape == (1, 3, 4, 4, 3)
+
+
+def test_frames_do_not_shift_them_and_transitions_go_with_them(tmp_path):
+    window = {"frame_stack": 2, "seq_length": 3, "transitions": Transitions()}
+    data = ahead(counted(tmp_path / "d.hdf5"), Subgoals(("x",), 2), **window)
+    batch = data[np.array([1, 5])]
+    assert batch["obs"]["x"][0, :, 0].tolist() == [0, 1, 2, 3]
+    assert batch["subgoals"]["x"][:, 0].tolist() == [3, 12]
+    assert batch["next_obs"]["x"][0, :, 0].tolist() == [1, 2]
+
+
+# ---- images of some steps ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache_mode", ["all", "low_dim"])
+def test_the_first_images_of_whole_windows(tmp_path, cache_mode):
+    path = counted(tmp_path / "d.hdf5", lengths=(10, 10))
+    window = {"frame_stack": 2, "seq_length": 6, "load_next_obs": True}
+
+    def windows(image_steps):
+        dataset = SequenceDataset(
+            path, ("image", "x"), hdf5_cache_mode=cache_mode, image_steps=image_steps, **window
+        )
+        return dataset[np.array([0, 4, 13])]
+
+    whole, some = windows(None), windows(2)
+    assert whole["obs"]["image"].shape == (3, 7, 4, 4, 3)
+    for group in ("obs", "next_obs"):
+        assert torch.equal(some[group]["image"], whole[group]["image"][:, :2])
+        assert torch.equal(some[group]["x"], whole[group]["x"])
+    assert some["obs"]["image"][1, :, 0, 0, 0].tolist() == [3, 4]
+
+
+def test_a_policy_that_predicts_chunks_reads_its_frames_only(tmp_path):
+    path = counted(tmp_path / "d.hdf5", lengths=(10, 10))
+    dataset, _ = build_datasets(data_config(path, ["x"], "flow_policy", rgb=["image"]))
+    batch = dataset[np.array([5])]
+    assert batch["obs"]["image"].shape[1] == 2
+    assert batch["actions"].shape[1] == 17
