@@ -145,7 +145,7 @@ def moving(process, log):
 
 
 @pytest.mark.alone
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_at_any_time_stops_the_robot(name, tmp_path):
     chance = random.Random(int(name))

@@ -17,7 +17,7 @@ WORDS = "imitate() { printf '%s\\0' imitate \"$@\"; }; "
 """Makes bash print the words of a command, after it has read quotes, variables and patterns."""
 RUN = re.compile(r"(?P<name>runs/\w+)/(<time>|\d{14})")
 ADDRESS = re.compile(r"\b(wss?)://[\w.]+:8000")
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 
 
 class CommandError(Exception):

@@ -307,7 +307,7 @@ def test_an_algorithm_of_two_slots(folder):
         from imitate.algo.gail import GAILRewards
         assert find("gail_sac").section.reward_source is GAILRewards
     """)
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
 
 
@@ -318,12 +318,12 @@ def test_tests_of_ones_own_package():
 
 
 @pytest.mark.robosuite
-@pytest.mark.slow
+@pytest.mark.slow("robosuite in an interpreter of its own")
 def test_a_collection(folder):
     text = python_blocks("docs/environments.md")[0]
     (folder / "own.py").write_text(text.replace("num=100, workers=2", "num=1, workers=1"))
     done = subprocess.run(
-        [sys.executable, "own.py"], capture_output=True, text=True, timeout=300, cwd=folder
+        [sys.executable, "own.py"], capture_output=True, text=True, timeout=600, cwd=folder
     )
     assert done.returncode == 0, done.stderr
     with DatasetFile("lift.hdf5") as file:

@@ -14,6 +14,11 @@ from tests.docs.terminal import CommandError, Terminal
 
 ROBOTS = ("README.md", "docs/index.md", "docs/how_to.md", "docs/own_data.md", "docs/deployment.md")
 """Pages about recordings of a robot; the others are about simulators."""
+FAST = (
+    *("README.md", "docs/data.md", "docs/own_data.md"),
+    *("docs/policies.md", "docs/deployment.md", "docs/curation.md"),
+)
+"""Pages whose commands each change runs; the others' are parsed (test_commands.py)."""
 ELSEWHERE = "docs/tutorials/"
 """Pages whose fenced commands tests/examples/test_tutorials.py runs."""
 FINDINGS = {"imitate dataset doctor": (1, 3), "imitate check-deploy": (1,)}
@@ -32,7 +37,8 @@ def to_run(page):
 def _marked(page):
     """The page as a parameter; alone where a policy learns on a robot, which stops when control steps are late."""
     real_time = any("--env robot:" in line for line in to_run(page))
-    return pytest.param(page, marks=pytest.mark.alone) if real_time else page
+    mark = pytest.mark.slow("all commands of a page") if page in FAST else pytest.mark.nightly
+    return pytest.param(page, marks=[mark, pytest.mark.alone] if real_time else [mark])
 
 
 RUN = [_marked(page) for page in PAGES if not page.startswith(ELSEWHERE) and to_run(page)]
@@ -75,7 +81,6 @@ def _in(folder, monkeypatch):
     return Terminal(folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", RUN)
 def test_the_commands_of_a_page_run_one_after_the_other(page, terminal):
     for line in to_run(page):

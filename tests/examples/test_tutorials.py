@@ -1,5 +1,7 @@
 """The tutorials of docs/tutorials, followed block by block in an empty folder."""
 
+import ast
+import importlib
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,18 @@ from tests.loading import load
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if path.stem != "index")
+FAST = ("environment", "own_robot")
+"""The pages that each change follows; of the others it reads the commands (tests/docs/test_commands.py) and code."""
 MARKS = {"first_policy": [pytest.mark.robosuite], "cluster": [pytest.mark.ray]}
 
-
 tutorials = load("scripts/tutorials.py")
+
+
+def followed(path):
+    """The page as a parameter, with its marks."""
+    reason = "commands of a page, one after the other"
+    mark = pytest.mark.slow(reason) if path.stem in FAST else pytest.mark.nightly
+    return pytest.param(path, marks=[mark, *MARKS.get(path.stem, [])], id=path.stem)
 
 
 @pytest.fixture
@@ -21,12 +31,7 @@ def cluster(request, monkeypatch):
         monkeypatch.setenv("RAY_ADDRESS", request.getfixturevalue("ray_nodes").address)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=MARKS.get(path.stem, [])) for path in PAGES],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.parametrize("path", [followed(path) for path in PAGES])
 def test_each_command_of_a_tutorial_succeeds_and_prints(
     path, tmp_path, preloaded_commands, cluster
 ):
@@ -37,9 +42,15 @@ def test_each_command_of_a_tutorial_succeeds_and_prints(
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_the_page_shows_what_its_commands_printed(path):
-    outputs = [block for block in tutorials.blocks(path.read_text()) if block.title == "output"]
+def test_the_page_shows_what_was_printed_and_its_code_imports_what_exists(path):
+    blocks = list(tutorials.blocks(path.read_text()))
+    outputs = [block for block in blocks if block.title == "output"]
     assert all(block.text.strip() for block in outputs), "run: python scripts/tutorials.py"
+    for block in (block for block in blocks if block.language == "python"):
+        for node in ast.walk(ast.parse(block.text)):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("imitate"):
+                module = importlib.import_module(node.module)
+                assert [one.name for one in node.names if not hasattr(module, one.name)] == []
 
 
 def test_a_command_that_fails_is_an_error(tmp_path):

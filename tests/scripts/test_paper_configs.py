@@ -120,6 +120,7 @@ def train_a_step(name, folder):
     return result.checkpoint
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", STEPPED)
 def test_trains_a_step(name, tmp_path):
     assert train_a_step(name, tmp_path).is_file()
