@@ -87,6 +87,13 @@ def same_start():
         os.environ.update(environ)
 
 
+@pytest.fixture(autouse=True)
+def no_picture(monkeypatch, request):
+    """A training draws no learning curves, which would take as long as it, but in tests that are marked 'draws'."""
+    if not request.node.get_closest_marker("draws"):
+        monkeypatch.setattr("imitate.train.trainer.draw_curves", lambda folder: None)
+
+
 def _load(name):
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     module = importlib.util.module_from_spec(spec)

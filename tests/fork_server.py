@@ -5,7 +5,11 @@ import os
 from multiprocessing import reduction
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 
-PRELOADED = ["imitate.train.trainer", "imitate.evaluation.episode_tasks"]
+PRELOADED = [
+    "imitate.train.trainer",
+    "imitate.evaluation.episode_tasks",
+    "tests.no_picture",
+]
 
 
 def context():

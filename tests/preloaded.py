@@ -28,6 +28,7 @@ PRELOADED = [
     "gymnasium",
     "matplotlib.figure",
     "torch.utils.tensorboard",
+    "tests.no_picture",
 ]
 STREAMS = 3
 CLIENT = """#!{python} -IS

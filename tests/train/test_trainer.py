@@ -55,6 +55,7 @@ def equal(first, second):
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
+@pytest.mark.draws
 def test_a_run_leaves_its_files(run, demos, tmp_path):
     result = run(
         train={"hdf5_filter_key": "train", "hdf5_validation_filter_key": "valid"},
