@@ -2,6 +2,8 @@
 
 import importlib.util
 import re
+from collections import Counter
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -9,71 +11,78 @@ import typer
 
 from imitate.cli.main import app
 from imitate.config import load_config
-from imitate.config.ready_configs import names
+from imitate.config.ready_configs import bundled
 from tests.docs.pages import ROOT, commands
 
 TOP = typer.main.get_command(app)
-OURS = commands("imitate")
-BENCHMARKS = [one for one in commands("python") if one.words[1:2] == ["-m"]]
-SCRIPTS = [one for one in commands("bash") if one.words[1].startswith("scripts/")]
+TRAINING = ("train", "dagger", "sweep", "check-algo")
+"""Commands that take a configuration."""
+OTHERS = ("pytest", "build", "http.server", "cProfile")
+"""Modules of other packages."""
 
 
-def test_there_are_many():
-    assert len(OURS) > 120
-    assert len(BENCHMARKS) > 40
-    assert len(SCRIPTS) > 3
-
-
-@pytest.mark.parametrize("command", OURS, ids=str)
-def test_imitate_takes_it(command):
-    words = command.words[1:]
-    if words in (["--help"], ["--version"]):
+def imitate(_, *words):
+    """The command takes these options; a ready configuration takes the values."""
+    if words in (("--help",), ("--version",)):
         return
-    context = TOP.make_context("imitate", words, resilient_parsing=False)
-    name, verb, rest = TOP.resolve_command(context, words)
-    while True:
-        if "--help" in rest:
-            return
+    context = TOP.make_context("imitate", list(words), resilient_parsing=False)
+    name, verb, rest = TOP.resolve_command(context, list(words))
+    while "--help" not in rest:
         context = verb.make_context(name, list(rest), parent=context)
         if not hasattr(verb, "commands"):
-            return
+            break
         name, verb, rest = verb.resolve_command(context, [*context.protected_args, *context.args])
-
-
-NAMES = set(names())
-READY = [
-    one
-    for one in OURS
-    if one.words[1] in ("train", "dagger", "sweep", "check-algo")
-    and any(word in NAMES for word in one.words)
-]
-
-
-@pytest.mark.parametrize("command", READY, ids=str)
-def test_a_ready_configuration_takes_the_values(command):
-    words = command.words
-    (name,) = [word for word in words if word in NAMES]
+    ready = [word for word in words if bundled(word)] if words[0] in TRAINING else []
     values = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
-    if not any("$" in value for value in values):
-        load_config(name, [value for value in values if "{" not in value or "}" in value])
+    if ready and not any("$" in value for value in values):
+        load_config(ready[0], [value for value in values if "{" not in value or "}" in value])
 
 
-@pytest.mark.parametrize("command", BENCHMARKS, ids=str)
-def test_a_benchmark_has_the_options(command):
-    module, *rest = command.words[2:]
-    if module in ("pytest", "build", "http.server", "cProfile"):
+def python(_, option, module="", *words):
+    """A module of ours is there and has the options."""
+    if option != "-m" or module in OTHERS:
         return
     found = importlib.util.find_spec(module)
     assert found is not None, module
     place = Path(found.origin)
-    text = "\n".join(
-        path.read_text()
-        for path in (place.parent.rglob("*.py") if place.name == "__init__.py" else [place])
-    )
-    for option in (word for word in rest if re.fullmatch(r"--[a-z][\w-]*", word)):
-        assert f'"{option}"' in text, option
+    files = place.parent.rglob("*.py") if place.name == "__init__.py" else [place]
+    text = "\n".join(path.read_text() for path in files)
+    for word in (word for word in words if re.fullmatch(r"--[a-z][\w-]*", word)):
+        assert f'"{word}"' in text, word
 
 
-@pytest.mark.parametrize("command", SCRIPTS, ids=str)
-def test_a_script_is_there(command):
-    assert (ROOT / command.words[1]).is_file()
+def bash(_, script, *words):
+    assert not script.startswith("scripts/") or (ROOT / script).is_file()
+
+
+CHECKS = {check.__name__: check for check in (imitate, python, bash)}
+BY_PAGE = {page: list(found) for page, found in groupby(commands(*CHECKS), lambda one: one.page)}
+
+
+def test_there_are_many():
+    counts = Counter(one.words[0] for ones in BY_PAGE.values() for one in ones)
+    assert counts["imitate"] > 120 and counts["python"] > 40 and counts["bash"] > 3
+
+
+@pytest.mark.parametrize("page", BY_PAGE)
+def test_commands_of_a_page_are_accepted(page, subtests):
+    for command in BY_PAGE[page]:
+        with subtests.test(str(command)):
+            CHECKS[command.words[0]](*command.words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "imitate trian",
+        "imitate train --epoch 3",
+        "imitate train --config bc/bc --set train.batchsize=3",
+        "python -m benchmarks.nothing",
+        "python -m benchmarks.structure --nothing",
+        "bash scripts/nothing.sh",
+    ],
+)
+def test_what_does_not_exist_is_found(line):
+    words = line.split()
+    with pytest.raises(Exception):  # noqa: B017, as each parser has its own
+        CHECKS[words[0]](*words)
