@@ -22,7 +22,7 @@ GPUS = 2
 STORE_BYTES = 80_000_000
 PLACES = ["local", pytest.param("ray_nodes", marks=pytest.mark.ray)]
 """Values of the fixture ``backend``: this machine, and a cluster of two nodes."""
-ONE_NODE = pytest.param("ray_node", marks=pytest.mark.ray)
+ONE_NODE = pytest.param("ray_node", marks=[pytest.mark.ray, pytest.mark.nightly])
 """Another one: a cluster of one node."""
 ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

@@ -19,7 +19,7 @@ from imitate.run_folder import find_checkpoint
 from tests.ray_cluster import ONE_NODE, PLACES
 from tests.train.conftest import env_meta, write_expert
 
-pytestmark = pytest.mark.usefixtures("importable_env", "spawned_workers")
+pytestmark = pytest.mark.usefixtures("importable_env")
 SETTINGS = EvalSettings(episodes=12, horizon=30, seed=0, workers=2, step_timeout_s=3.0)
 
 
@@ -74,6 +74,8 @@ def test_an_episode_whose_worker_is_killed_once_is_played_again(tmp_path):
     assert sorted(episode.index for episode in seen) == list(range(12))
 
 
+@pytest.mark.slow("workers as users' are, each a new interpreter")
+@pytest.mark.usefixtures("spawned_workers")
 def test_workers_need_no_file(tmp_path):
     """The checkpoint is gone after the first episode, whose worker ends then."""
     agent = write_expert(tmp_path / "a.pth")

@@ -15,7 +15,7 @@ from imitate.evaluation.fqe_data import Answers, Recorded
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 
 DISCOUNT = 0.9
-PLAN = FQEPlan(updates=600, batch_size=64, members=3)
+PLAN = FQEPlan(updates=200, batch_size=64, members=3)
 ENV_META = {"env_name": "Line", "type": 2, "env_kwargs": {}}
 
 
@@ -58,7 +58,7 @@ def test_values_of_a_bandit_are_mean_rewards_of_the_actions_that_a_policy_draws(
 
 def test_what_goes_on_for_ever_is_worth_the_discounted_sum():
     recorded = recorded_bandit(discounts=0.5)
-    plan = FQEPlan(updates=900, batch_size=64, members=3)
+    plan = FQEPlan(updates=300, batch_size=64, members=3)
     good = fitted_q_evaluation(recorded, always(recorded, 0.0), plan)
     bad = fitted_q_evaluation(recorded, always(recorded, -0.8), plan)
     assert good.value == pytest.approx(1.0 / (1.0 - 0.5), abs=0.12)
@@ -140,15 +140,17 @@ def line(tmp_path_factory):
     return line_file(tmp_path_factory.mktemp("line") / "line.hdf5")
 
 
-def value(path, data, updates=1000, **more):
+def value(path, data, updates=350, **more):
     plan = FQEPlan(updates=updates, batch_size=64, members=3)
     return evaluate_checkpoint(path, data, discount=DISCOUNT, plan=plan, **more)
 
 
 def test_values_of_a_chain(line, tmp_path):
     """Always right: the third step gives 1, which is worth 0.9^2 at the start. Always left: nothing, ever."""
-    right = value(checkpoint(tmp_path / "right.pth", 1.0), line)
-    left = value(checkpoint(tmp_path / "left.pth", -1.0), line)
+    right, left = (
+        value(checkpoint(tmp_path / f"{name}.pth", direction), line, updates=800)
+        for name, direction in (("right", 1.0), ("left", -1.0))
+    )
     assert right.value == pytest.approx(0.81, abs=0.06)
     assert left.value == pytest.approx(0.0, abs=0.06)
     assert [r.checkpoint for r in ranked([left, right])] == [right.checkpoint, left.checkpoint]
@@ -275,7 +277,7 @@ def test_the_command_ranks_a_run_folder(line, tmp_path):
     checkpoint(folder / "last.pth", 0.5)
     out = tmp_path / "out.json"
     words = ["eval", "--fqe", "--agent", str(tmp_path / "run"), "--data", str(line)]
-    words += ["--updates", "400", "--discount", "0.9", "--json", str(out)]
+    words += ["--updates", "150", "--discount", "0.9", "--json", str(out)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     rows = json.loads(out.read_text())["fqe"]

@@ -24,7 +24,7 @@ LIFT = {
 
 
 @pytest.mark.robosuite
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_and_this_process_agree_on_lift(tmp_path):
     tree = {
         "algo_name": "bc",
@@ -56,7 +56,6 @@ def test_workers_and_this_process_agree_on_lift(tmp_path):
 
 @pytest.mark.robosuite
 @pytest.mark.render
-@pytest.mark.slow
 def test_cameras_have_the_size_that_the_policy_was_trained_with():
     """The description of the environment knows of no camera."""
     tree = {

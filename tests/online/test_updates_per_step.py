@@ -11,8 +11,7 @@ from imitate.online.replay import ReplayBuffer
 from imitate.online.steps import Collected, Step
 from imitate.online.workers import ProcessCollector
 
-from .test_workers import blueprints
-from .worlds import make_algo
+from .worlds import blueprints, make_algo
 
 BOUND, CHUNK, STEPS, WARMUP = 50, 10, 1500, 200
 STEP_S, UPDATE_S = 0.0035, 0.002

@@ -10,31 +10,13 @@ from imitate.online.learners import ReplayLearner
 from imitate.online.replay import ReplayBuffer
 from imitate.online.steps import Collected, Step
 from imitate.online.workers import (
-    Blueprint,
     ProcessCollector,
     acting_weights,
     load_acting_weights,
     merged_parts,
 )
 
-from .worlds import Faulty, Line, make_algo
-
-
-def blueprints(algo, *makes, lanes=1):
-    config = algo.global_config
-    return [
-        Blueprint(
-            make,
-            np.arange(number * lanes, (number + 1) * lanes),
-            {"seed": 3, "horizon": 5},
-            (config.algo_name, config.to_json(), algo.obs_key_shapes, algo.ac_dim),
-            Line.action_low,
-            Line.action_high,
-            False,
-            number,
-        )
-        for number, make in enumerate(makes)
-    ]
+from .worlds import Faulty, Line, blueprints, make_algo
 
 
 @pytest.fixture

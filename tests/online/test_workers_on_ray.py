@@ -12,8 +12,7 @@ from imitate.online.learners import ReplayLearner
 from imitate.online.replay import ReplayBuffer
 from imitate.online.workers import ProcessCollector
 
-from .test_workers import blueprints
-from .worlds import Faulty, Line, make_algo
+from .worlds import Faulty, Line, blueprints, make_algo
 
 pytestmark = pytest.mark.ray
 BOUND = 4
@@ -105,6 +104,7 @@ def test_in_step_the_same_steps_as_on_this_machine(collectors, ray_nodes):
         assert np.array_equal(here.ends, there.ends)
 
 
+@pytest.mark.nightly
 def test_a_killed_collector_loses_its_running_episode_and_nothing_else(collectors, tmp_path):
     killed = functools.partial(Faulty, "kill", 33, str(tmp_path / "flag"))
     ledger = Ledger(collectors(Line, killed, max_staleness=BOUND), lanes=2)
@@ -117,6 +117,7 @@ def test_a_killed_collector_loses_its_running_episode_and_nothing_else(collector
     assert 0 < ledger.collector.staleness <= BOUND
 
 
+@pytest.mark.nightly
 def test_a_lost_node_is_left_and_a_new_one_is_used(collectors, ray_nodes):
     """Three workers find two places, one after a node is lost, and two again with another node."""
     ledger = Ledger(collectors(*[Line] * 3, cpus=2, max_staleness=BOUND), lanes=3)

@@ -6,15 +6,8 @@ import time
 
 import numpy as np
 
-from imitate import algo_factory, load_config
-
-TREE = {
-    "algo_name": "sac",
-    "experiment": {"epoch_every_n_steps": 20, "rollout": {"horizon": 10}},
-    "train": {"num_epochs": 2, "batch_size": 8, "num_threads": 1, "online": {"env": "line"}},
-    "algo": {"actor": {"layer_dims": [8]}, "critic": {"layer_dims": [8]}},
-    "observation": {"modalities": {"obs": {"low_dim": ["place"]}}},
-}
+from imitate.online.workers import Blueprint
+from tests.tiny import tiny_algo
 
 
 class Line:
@@ -78,8 +71,27 @@ class Faulty(Line):
         time.sleep(1000)
 
 
-def make_algo(algo_name="sac", **tree):
-    if "rnn" in tree.get("algo", {}):
-        tree["train"] = {**TREE["train"], "seq_length": 4, **tree.get("train", {})}
-    config = load_config({**TREE, "algo_name": algo_name, **tree})
-    return algo_factory(algo_name, config, {"place": (1,)}, 1)
+def make_algo(algo_name="sac", **sections):
+    if "rnn" in sections.get("algo", {}):
+        sections["train"] = {"seq_length": 4, **sections.get("train", {})}
+    return tiny_algo(algo_name, obs={"place": 1}, hidden=(8,), **sections)
+
+
+def blueprints(algo, *makes, lanes=1, low=Line.action_low, high=Line.action_high, **group):
+    """Plans of workers, each with as many environments of one kind."""
+    config = algo.global_config
+    group = {"seed": 3, "horizon": 5, **group}
+    rebuilt = (config.algo_name, config.to_json(), algo.obs_key_shapes, algo.ac_dim)
+    return [
+        Blueprint(
+            make,
+            np.arange(number * lanes, (number + 1) * lanes),
+            group,
+            rebuilt,
+            low,
+            high,
+            False,
+            number,
+        )
+        for number, make in enumerate(makes)
+    ]

@@ -28,8 +28,6 @@ from imitate.simulation.shards import shards_of
 from imitate.simulation.unfinished import settings_of
 from tests.ray_cluster import ONE_NODE, PLACES
 
-pytestmark = pytest.mark.usefixtures("spawned_workers")
-
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
 
 
@@ -288,7 +286,7 @@ def test_episodes_lost_before_an_interruption_are_not_tried_again(tmp_path):
 @pytest.mark.robosuite
 @pytest.mark.render
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_lift_on_a_cluster(tmp_path, lift_file, ray_nodes):
     path, plan = tmp_path / "lift.hdf5", Plan(env_meta=LIFT, seed=1)
     cameras = (Camera("agentview", 16, 16),)

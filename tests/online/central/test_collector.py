@@ -20,8 +20,7 @@ from imitate.online.env_group import EnvGroup
 from imitate.online.learners import ReplayLearner
 from imitate.online.replay import ReplayBuffer
 
-from ..test_workers import blueprints
-from ..worlds import Faulty, Line, make_algo
+from ..worlds import Faulty, Line, blueprints, make_algo
 from .bare import Bare
 
 NETS = {"actor": {"layer_dims": [8]}, "critic": {"layer_dims": [8]}}
@@ -143,6 +142,7 @@ def test_noise_does_not_depend_on_workers_rings_or_batches(collectors, name):
     assert one.metrics()["Metrics/ActingBatch"] == 4
 
 
+@pytest.mark.slow("workers as users' are, each a new interpreter")
 @pytest.mark.usefixtures("spawned_workers")
 def test_environment_workers_do_without_torch(collectors):
     collected = collectors(Bare).collect(5)

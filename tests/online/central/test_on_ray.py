@@ -11,8 +11,7 @@ import pytest
 from imitate.crew.places import open_backend
 from imitate.online.central.collector import CentralCollector
 
-from ..test_workers import blueprints
-from ..worlds import Line, make_algo
+from ..worlds import Line, blueprints, make_algo
 from .test_collector import assert_alike, by_lane
 
 
@@ -25,6 +24,7 @@ class Marked(Line):
 
 
 @pytest.mark.ray
+@pytest.mark.nightly
 def test_steps_are_those_of_local_workers_also_when_a_worker_is_killed(ray_nodes, tmp_path):
     algo = make_algo()
     make = functools.partial(Marked, tmp_path)
