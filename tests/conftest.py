@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from imitate.freed_memory import return_freed_memory
 from tests import fork_server, preloaded, sets
+from tests import virtual_time as virtual
 from tests.device import simulated_gpu
 
 # Two threads that fight for one core are many times slower than one.
@@ -156,6 +157,15 @@ def forked_workers():
 def spawned_workers(monkeypatch):
     """Worker processes of this test start as users' do, as new interpreters."""
     monkeypatch.setattr("imitate.crew.local.CONTEXT", multiprocessing.get_context("spawn"))
+
+
+@pytest.fixture
+def virtual_time(monkeypatch):
+    """The time of `imitate.clock` passes only while all threads of the test wait. See virtual_time.py."""
+    time = virtual.VirtualTime()
+    time.replace(monkeypatch)
+    yield time
+    time.end()
 
 
 @pytest.fixture(scope="session")

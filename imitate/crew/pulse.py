@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
+from imitate import clock
 from imitate.crew.backend import POLL_S, Limits
 from imitate.processes import MAKE, MAKE_FACTOR
 
@@ -40,12 +40,12 @@ class Watch:
 
     def restart(self) -> None:
         """Count anew: an item begins."""
-        self._seen, self._looked = -1, time.monotonic()
+        self._seen, self._looked = -1, clock.now()
         self._still_s = self._item_s = 0.0
 
     def verdict(self, limits: Limits) -> str | None:
         """Return why the process counts as hung, in words; None where it does not."""
-        now, (call, beats) = time.monotonic(), self._pulse.read()
+        now, (call, beats) = clock.now(), self._pulse.read()
         # A pause of this process itself, stopped or suspended, is no hang of the other.
         passed, self._looked = min(now - self._looked, 2 * POLL_S), now
         self._item_s += passed

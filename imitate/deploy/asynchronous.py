@@ -7,7 +7,6 @@ this step, or None where nothing is planned. How chunks are joined is in :mod:`i
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -15,6 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate import clock
 from imitate.deploy.chunks import ChunkCounts, ChunkPlayer, DelayEstimate, Join, Ticket
 from imitate.errors import NotFiniteError, UserError
 
@@ -125,8 +125,9 @@ class AsynchronousPolicy:
         """
         with self._changed:
             self._epoch += 1
-            while (self._busy or self._job is not None) and not self._closed:
-                self._changed.wait()
+            clock.wait_for(
+                self._changed, lambda: self._closed or not (self._busy or self._job is not None)
+            )
             self._done = None
             refusal, self._refusal = self._refusal, None
         if refusal is not None:
@@ -213,13 +214,12 @@ class AsynchronousPolicy:
     def _work(self) -> None:
         while True:
             with self._changed:
-                while self._job is None and not self._closed:
-                    self._changed.wait()
+                clock.wait_for(self._changed, lambda: self._job is not None or self._closed)
                 if self._closed or self._job is None:
                     return
                 (ticket, question, epoch), self._job = self._job, None
                 self._busy = True
-            began = time.monotonic()
+            began = clock.now()
             outcome: Vector | BaseException
             try:
                 outcome = self._predict(question)
@@ -231,7 +231,7 @@ class AsynchronousPolicy:
                     self._refusal = outcome
                 self.finished += 1
                 if epoch == self._epoch:
-                    self._done = (ticket, outcome, time.monotonic() - began, epoch)
+                    self._done = (ticket, outcome, clock.now() - began, epoch)
                 self._changed.notify_all()
 
     def _predict(self, question: Mapping[str, Any]) -> Vector:

@@ -12,7 +12,6 @@ Needs numpy, websockets and msgpack; no torch. It speaks to ``imitate serve`` an
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from imitate import clock
 from imitate.deploy.handshake import RefusedError, connected
 from imitate.deploy.resizing import Resizer
 from imitate.deploy.schema import HEADER, PROTOCOL, Schema
@@ -79,7 +79,7 @@ class RemotePolicy:
         self.timing: dict[str, float] = {}
         self.schema: Schema | None = None
         self.metadata: dict[str, Any] = {}
-        self._ask_connection(time.monotonic() + connect_s)
+        self._ask_connection(clock.now() + connect_s)
 
     # ---- what is known of the policy --------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class RemotePolicy:
     def start_episode(self, lang: str | None = None) -> None:
         """Forget what was seen; ``lang`` is the instruction of a policy of several tasks."""
         self._lang, self._chunk = lang, None
-        deadline = time.monotonic() + self._timeout_s
+        deadline = clock.now() + self._timeout_s
         self._began = False
         self._begin(self._ask_connection(deadline), deadline)
 
@@ -131,7 +131,7 @@ class RemotePolicy:
             NotFiniteError: the observation has NaN or infinity; nothing was sent.
             UserError: the observation does not fit the schema, or the server refused it.
         """
-        began = time.monotonic()
+        began = clock.now()
         deadline = began + self._timeout_s
         connection = self._ask_connection(deadline)
         if self.schema is None:
@@ -174,7 +174,7 @@ class RemotePolicy:
         """
         if not history:
             raise UserError("an empty history: expected at least one observation")
-        began = time.monotonic()
+        began = clock.now()
         deadline = began + self._timeout_s
         connection = self._ask_connection(deadline)
         if self.schema is None:
@@ -204,19 +204,19 @@ class RemotePolicy:
 
     def cut_plan(self) -> None:
         """Forget the actions that are planned and not yet taken, as when somebody else has moved the robot."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = clock.now() + self._timeout_s
         connection = self._ask_connection(deadline)
         if self.schema is not None:
             self._exchange(connection, "cut", {}, deadline)
 
     def ping(self) -> float:
         """Milliseconds of a round trip without a prediction."""
-        began = time.monotonic()
+        began = clock.now()
         deadline = began + self._timeout_s
         connection = self._ask_connection(deadline)
         if self.schema is not None:
             self._exchange(connection, "ping", {}, deadline)
-        return 1e3 * (time.monotonic() - began)
+        return 1e3 * (clock.now() - began)
 
     def close(self) -> None:
         """End the session."""
@@ -241,7 +241,7 @@ class RemotePolicy:
         """The open connection, made where there is none."""
         if self._connection is not None:
             return self._connection
-        began = time.monotonic()
+        began = clock.now()
         left = min(self._connect_s, max(deadline - began, 0.01))
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
@@ -262,7 +262,7 @@ class RemotePolicy:
             raise RemoteError(f"{self._url} was not reached: {reason}") from error
         try:
             self._read_metadata(
-                decode(_bytes(connection.recv(max(began + left - time.monotonic(), 0.0))))
+                decode(_bytes(connection.recv(max(began + left - clock.now(), 0.0))))
             )
         except (ClosedError, TimeoutError, WireError) as error:
             connection.abort()
@@ -344,14 +344,14 @@ class RemotePolicy:
 
     def _note_timing(self, began: float, header: Mapping[str, Any]) -> None:
         told = {name: float(header[name]) for name in ("queued_ms", "infer_ms") if name in header}
-        self.timing = {"total_ms": 1e3 * (time.monotonic() - began), **told}
+        self.timing = {"total_ms": 1e3 * (clock.now() - began), **told}
 
     def _exchange(
         self, connection: Channel, kind: str, message: Mapping[str, Any], deadline: float
     ) -> dict[str, Any]:
         """Send a request and wait for the reply with its number; replies to earlier requests are passed over."""
         self._number += 1
-        header = {"kind": kind, "id": self._number, "t": time.monotonic()}
+        header = {"kind": kind, "id": self._number, "t": clock.now()}
         self._send(connection, {HEADER: header, **message}, deadline)
         while True:
             reply = self._receive(connection, deadline)
@@ -366,13 +366,13 @@ class RemotePolicy:
 
     def _send(self, connection: Channel, message: Mapping[str, Any], deadline: float) -> None:
         try:
-            connection.send(encode(message), max(deadline - time.monotonic(), 0.001))
+            connection.send(encode(message), max(deadline - clock.now(), 0.001))
         except OSError as error:
             raise self._lost(str(error)) from error
 
     def _receive(self, connection: Channel, deadline: float) -> Any:
         try:
-            data = connection.recv(max(deadline - time.monotonic(), 0.0))
+            data = connection.recv(max(deadline - clock.now(), 0.0))
             return {"error": data} if isinstance(data, str) else decode(data)
         except TimeoutError as error:
             raise self._lost(f"no answer within {self._timeout_s} s") from error
@@ -383,7 +383,7 @@ class RemotePolicy:
         self, connection: Channel, ob: Mapping[str, ArrayLike], deadline: float
     ) -> NDArray[np.float64]:
         """The chunk (K, A) of an openpi server."""
-        began = time.monotonic()
+        began = clock.now()
         message: dict[str, Any] = {key: np.asarray(value) for key, value in ob.items()}
         for key, value in message.items():
             _refuse_not_finite(key, value)

@@ -8,7 +8,6 @@ is too old by now is not sent, and that step holds too.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate import clock
 from imitate.deploy.loop import ControlLoop, Step
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
 
@@ -104,7 +104,7 @@ class Exchange(Teleoperator):
         with self._changed:
             self._leaving = self._asleep = False
             self._begins, self._open = True, None
-            self._waits_since = time.monotonic()
+            self._waits_since = clock.now()
 
     def decide(self, action: Vector) -> bool:
         """Give the action (A,) for the last observation; return True where a new run of the loop is needed."""
@@ -117,8 +117,7 @@ class Exchange(Teleoperator):
     def outcome(self, run: Future[Any]) -> Outcome:
         """Wait for the result of the control step; what ended the loop's run is raised."""
         with self._changed:
-            while self._outcome is None and not run.done():
-                self._changed.wait(0.2)
+            clock.wait_for(self._changed, lambda: self._outcome is not None or run.done())
             found = self._outcome
         if found is None:
             run.result()
@@ -192,7 +191,7 @@ class Exchange(Teleoperator):
             self._robot.success(),
             self._robot.ended(),
         )
-        self._waits_since = time.monotonic()
+        self._waits_since = clock.now()
         # An observation without a stamp counts from when it is shown.
         self._seen_s = self._waits_since if observation.stamp_s is None else observation.stamp_s
         self._events = frozenset()
@@ -202,13 +201,13 @@ class Exchange(Teleoperator):
         """Wait for the program's action until the control step is nearly over."""
         assert self._loop is not None
         until = self._loop.step_ends_s - (1.0 - _SHARE) * self._loop.period_s
-        while self._decided is None and not self._leaving:
-            left = until - time.monotonic()
-            if left <= 0:
-                waited = time.monotonic() - self._waits_since
-                self._asleep = waited > self._loop.safety.hold_s
-                return None
-            self._changed.wait(min(left, threading.TIMEOUT_MAX))
+        left_s = min(max(until - clock.now(), 0.0), threading.TIMEOUT_MAX)
+        if not clock.wait_for(
+            self._changed, lambda: self._decided is not None or self._leaving, left_s
+        ):
+            waited = clock.now() - self._waits_since
+            self._asleep = waited > self._loop.safety.hold_s
+            return None
         decided, self._decided = self._decided, None
         return decided
 
@@ -217,7 +216,7 @@ class Exchange(Teleoperator):
         if self._robot.in_step:
             return False
         limit_s = self._loop.safety.max_age_periods * self._loop.period_s
-        return time.monotonic() - seen_s > limit_s
+        return clock.now() - seen_s > limit_s
 
 
 class ControlThread:
@@ -247,5 +246,5 @@ class ControlThread:
         self._thread.join(patience_s)
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
+        while (work := clock.get(self._work)) is not None:
             work()

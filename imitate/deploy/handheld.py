@@ -9,7 +9,6 @@ nothing.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from imitate import clock
 from imitate.deploy.pushes import Pushes
 from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
 from imitate.deploy.terminal import EVENTS, TerminalKeys
@@ -139,7 +139,7 @@ class Handheld(Teleoperator):
 
     def guide(self, observation: Observation) -> Guidance:
         """The person's action; None where the device is at rest."""
-        now = time.monotonic()
+        now = clock.now()
         self._pushes.tick()
         reading = self._source.read()
         before = reading.buttons if self._down is None else self._down

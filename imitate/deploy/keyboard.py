@@ -13,11 +13,11 @@ terminal's key repeat prolongs.
 from __future__ import annotations
 
 import sys
-import time
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from imitate import clock
 from imitate.deploy.pushes import Gripper, Mode, Pushes
 from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
 from imitate.deploy.terminal import EVENTS, TerminalKeys
@@ -67,7 +67,7 @@ class Keyboard(Teleoperator):
 
     def guide(self, observation: Observation) -> Guidance:
         """The action of the keys that are down; None where no key is."""
-        now = time.monotonic()
+        now = clock.now()
         self._pushes.tick()
         events = set()
         for key in self._terminal.read() if self._terminal is not None else ():

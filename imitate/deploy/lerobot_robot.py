@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate import clock
 from imitate.deploy.lerobot_device import (
     buses_of,
     close_device,
@@ -190,7 +191,7 @@ class LeRobotRobot(Robot):
                 for bus in buses_of(self._device):
                     bus.disable_torque()
                 return
-            seen_s = time.monotonic() - self._last_seen()[0]
+            seen_s = clock.now() - self._last_seen()[0]
             is_old = self._moved_since() or seen_s > _PATIENCE_S
             if self._still is None and is_free and is_old:
                 self._look_in_time()
@@ -217,7 +218,7 @@ class LeRobotRobot(Robot):
 
     def _look(self) -> tuple[float, dict[str, Any]]:
         """The time of an observation, and LeRobot's observation."""
-        asked = time.monotonic()
+        asked = clock.now()
         stamp = min(asked, self._oldest_image())
         seen = self._device.get_observation()
         missing = [name for name in (*self._numbers, *self._arrays.values()) if name not in seen]
@@ -236,7 +237,7 @@ class LeRobotRobot(Robot):
         cameras = getattr(self._device, "cameras", None) or {}
         stamps = [getattr(camera, "latest_timestamp", None) for camera in cameras.values()]
         ages = [time.perf_counter() - stamp for stamp in stamps if stamp is not None]
-        return time.monotonic() - max(ages) if ages else np.inf
+        return clock.now() - max(ages) if ages else np.inf
 
     def _standing(self) -> dict[str, float]:
         """The action that keeps the robot where it stood when it was last moved."""
@@ -281,7 +282,7 @@ class LeRobotRobot(Robot):
     def _tell(self, action: dict[str, float]) -> None:
         if not all(map(isfinite, action.values())):
             raise RobotError(f"the action {action} is not finite; it was not sent")
-        self._sent_at = time.monotonic()
+        self._sent_at = clock.now()
         self._device.send_action(dict(action))
         self._sent = action
 

@@ -13,13 +13,13 @@ A leader arm has no buttons, so the keys of the terminal end episodes.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate import clock
 from imitate.deploy.lerobot_device import (
     close_device,
     first_line,
@@ -141,7 +141,7 @@ class LeRobotTeleoperator(Teleoperator):
         features = number_names(self._device.feedback_features)
         if self._person or not features:
             return
-        now = time.monotonic()
+        now = clock.now()
         if self._goal is None:
             given = self._ask(self._device.get_action)
             self._goal = {name: float(given[name]) for name in features if name in given}

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate import clock
 from imitate.deploy.joint_names import check_names
 from imitate.deploy.limits import LimitError, LimitFilter
 from imitate.deploy.observing import Observer, finite
@@ -189,10 +189,10 @@ class _Episode:
         self._person_acted = False
 
     def run(self, steps: int | None, ends: frozenset[str], until_success: bool) -> None:
-        deadline = time.monotonic()
+        deadline = clock.now()
         done, in_step = 0, self._robot.in_step
         while steps is None or done < steps:
-            started = time.monotonic()
+            started = clock.now()
             deadline = max(deadline, started) + self._period
             self._loop.step_ends_s = math.inf if in_step else deadline
             events = self._step(started)
@@ -206,10 +206,10 @@ class _Episode:
                 return
             if in_step:
                 continue
-            now = time.monotonic()
+            now = clock.now()
             self._count_late(now > deadline)
             # A late step is not made up for: the next one starts at once and has its whole period.
-            time.sleep(max(0.0, deadline - now))
+            clock.sleep(max(0.0, deadline - now))
 
     def _step(self, started: float) -> frozenset[str]:
         """Observe, act, send; the teleoperator's events."""
@@ -234,7 +234,7 @@ class _Episode:
         else:
             sent = self._send(np.asarray(action, dtype=np.float64), observation)
             self._report.interventions += person
-            now = time.monotonic()
+            now = clock.now()
             self._report.latencies_ms.append(1e3 * (now - started))
             if self._last_sent is not None:
                 self._report.gaps.append((now - self._last_sent) / self._period)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate import clock
 from imitate.deploy.robot import Observation, Robot, RobotError
 from imitate.errors import UserError
 
@@ -62,7 +62,7 @@ class Observer:
             raise
         except Exception as error:  # a driver may raise anything, also for a single lost frame
             return before, _words(error)
-        self._last, self._came_s = seen, time.monotonic()
+        self._last, self._came_s = seen, clock.now()
         self.unstamped |= seen.stamp_s is None
         fault = self._changed(seen)
         if fault:
@@ -77,7 +77,7 @@ class Observer:
         One without a stamp counts from when it came.
         """
         stamp_s = None if self._last is None else self._last.stamp_s
-        age_s = time.monotonic() - (self._came_s if stamp_s is None else stamp_s)
+        age_s = clock.now() - (self._came_s if stamp_s is None else stamp_s)
         if math.isnan(age_s) or age_s < -self._max_age_s:
             return f"the observation's stamp {stamp_s} is none of time.monotonic()"
         return "the observation is old" if age_s > self._max_age_s else ""

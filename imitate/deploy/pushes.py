@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from imitate import clock
 from imitate.deploy.robot import Observation, Robot
 from imitate.errors import UserError
 
@@ -40,7 +40,7 @@ class Pushes:
         self._scale, self._mode = scale, mode
         self.has_gripper, self._inverted = bool(gripper), gripper == "inverted"
         self._grip: float | None = None
-        self._ticked, self._passed_s = time.monotonic(), 0.0
+        self._ticked, self._passed_s = clock.now(), 0.0
 
     def connect(self, robot: Robot) -> None:
         """Take the range of the actions from a robot.
@@ -62,7 +62,7 @@ class Pushes:
 
     def tick(self) -> None:
         """Measure the time since the last control step; call it once in each."""
-        now = time.monotonic()
+        now = clock.now()
         self._passed_s, self._ticked = min(now - self._ticked, 0.2), now
 
     def begin(self) -> None:

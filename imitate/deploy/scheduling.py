@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from imitate import clock
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -32,7 +33,7 @@ class Answer(Generic[Reply]):
 @dataclass
 class _Job(Generic[Request, Reply]):
     request: Request
-    arrived: float = field(default_factory=time.perf_counter)
+    arrived: float = field(default_factory=lambda: clock.now())
     answer: Answer[Reply] | None = None
     error: BaseException | None = None
 
@@ -71,8 +72,7 @@ class Scheduler(Generic[Request, Reply]):
         job: _Job[Request, Reply] = _Job(request)
         with self._changed:
             self._waiting.append(job)
-            while self._busy and not job.done:
-                self._changed.wait()
+            clock.wait_for(self._changed, lambda: not self._busy or job.done)
             batch: list[_Job[Request, Reply]] = []
             if not job.done:
                 self._busy = True
@@ -102,10 +102,10 @@ class Scheduler(Generic[Request, Reply]):
                 self._run([job])
 
     def _answer(self, batch: list[_Job[Request, Reply]]) -> None:
-        began = time.perf_counter()
+        began = clock.now()
         replies = self._predict([job.request for job in batch])
         if len(replies) != len(batch):
             raise RuntimeError(f"{len(batch)} requests got {len(replies)} replies")
-        took = 1e3 * (time.perf_counter() - began)
+        took = 1e3 * (clock.now() - began)
         for job, reply in zip(batch, replies, strict=True):
             job.answer = Answer(reply, 1e3 * (began - job.arrived), took, len(batch))

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -32,7 +31,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate import __version__
+from imitate import __version__, clock
 from imitate.deploy.scheduling import Answer, Scheduler
 from imitate.deploy.schema import HEADER, PROTOCOL, Schema
 from imitate.deploy.wire import WireError, encode
@@ -280,7 +279,7 @@ class Session:
 
     def _answer_openpi(self, message: Mapping[str, Any]) -> Iterator[bytes | str]:
         """Answer an observation of openpi's client: the actions from now on, planned anew."""
-        began = time.perf_counter()
+        began = clock.now()
         try:
             lang = _text(message.get("prompt"), "an instruction")
             if self._state is None or lang != self._lang:
@@ -294,7 +293,7 @@ class Session:
         if self._total_ms is not None:
             timing["prev_total_ms"] = self._total_ms
         yield encode({"actions": answer.reply.chunk, "server_timing": timing})
-        self._total_ms = 1e3 * (time.perf_counter() - began)
+        self._total_ms = 1e3 * (clock.now() - began)
 
     def _told(self, error: Exception) -> str:
         """One line for the client: no traceback and no path; the server's log has the rest."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
 from imitate.deploy.scene_window import SceneWindow
@@ -222,24 +222,23 @@ class SimulatedRobot(Robot):
 
     def _run(self, env: Env) -> None:
         period = 1.0 / (self.rate_hz or 20.0)
-        due = time.monotonic() + period
+        due = clock.now() + period
         while True:
             try:
-                work = self._work.get(
-                    timeout=None if self.in_step else max(due - time.monotonic(), 0.0)
-                )
+                left_s = None if self.in_step else max(due - clock.now(), 0.0)
+                work = clock.get(self._work, left_s)
             except Empty:
                 if self._now is not None:
                     with self._lock:
                         action, self._next = self._next, None
                     self._step(env, self._hold if action is None else action)
-                self.late_steps += time.monotonic() > due + period
-                due = max(due + period, time.monotonic())
+                self.late_steps += clock.now() > due + period
+                due = max(due + period, clock.now())
                 continue
             if work is None:
                 return
             work(env)
-            due = max(due, time.monotonic())
+            due = max(due, clock.now())
 
     def _step(self, env: Env, action: NDArray[np.float64]) -> None:
         if self._over:
@@ -255,7 +254,7 @@ class SimulatedRobot(Robot):
             self._window.show(env)
 
     def _seen(self, obs: Mapping[str, Any]) -> Observation:
-        seen = Observation({key: np.asarray(value) for key, value in obs.items()}, time.monotonic())
+        seen = Observation({key: np.asarray(value) for key, value in obs.items()}, clock.now())
         with self._lock:
             self._now = seen
         return seen

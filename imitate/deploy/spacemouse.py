@@ -10,10 +10,10 @@ disconnected ends the episode, and the robot is stopped.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from imitate import clock
 from imitate.deploy.handheld import Handheld, Reading, Source
 from imitate.deploy.pushes import Gripper, Mode, Pushes
 from imitate.deploy.robot import RobotError
@@ -162,7 +162,7 @@ class HIDSpaceMouse:
         Raises:
             RobotError: the device was disconnected.
         """
-        now = time.monotonic()
+        now = clock.now()
         try:
             while report := self._device.read(64):
                 self._cap.take(report, now)

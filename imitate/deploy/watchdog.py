@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate import clock
 from imitate.deploy.robot import Observation, Robot, RobotError
 from imitate.errors import UserError
 
@@ -26,7 +26,7 @@ def stop_robot(robot: Robot, attempts: int = 3) -> None:
     interrupted = False
     for attempt in range(attempts):
         try:
-            time.sleep(0.02 * attempt)
+            clock.sleep(0.02 * attempt)
             robot.stop()
             failure = None
             break
@@ -131,7 +131,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._done:
-            if self._fed.wait(self.limit_s) or self._done:
+            if clock.wait(self._fed, self.limit_s) or self._done:
                 self._fed.clear()
                 continue
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from imitate import clock
 from imitate.algo.algo import Algo
 from imitate.crew.shared import Shared
 from imitate.models.preprocess import Preprocess
@@ -75,7 +75,7 @@ class Publisher:
             version: updates of the algorithm's weights so far.
             in_use: publications that workers act with at present.
         """
-        newest, now = self._newest, time.monotonic()
+        newest, now = self._newest, clock.now()
         if newest is not None and (
             len({one.shared.key for one in in_use}) >= MOST_IN_USE
             or now - self._published_s < self._every_s

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+
+from imitate import clock
 
 WINDOW_S = 60.0
 """Time over which waiting is summed before it is judged."""
@@ -25,7 +26,7 @@ class StalenessBound:
     def __init__(self, most: int | None) -> None:
         self.most, self.seen = most, 0
         self._asked_at, self._allowed = 0, 0
-        self._begun_s, self._waited_s = time.monotonic(), 0.0
+        self._begun_s, self._waited_s = clock.now(), 0.0
         self._has_told = False
 
     def allowed(self, version: int, oldest: int) -> int | None:
@@ -59,17 +60,17 @@ class StalenessBound:
     @contextmanager
     def waiting(self, version: int) -> Iterator[None]:
         """Measure the body as time in which learning waits, where it has used up what it was allowed."""
-        begun_s = time.monotonic()
+        begun_s = clock.now()
         yield
         if self.most is not None and 0 < version >= self._asked_at + self._allowed:
-            self._waited_s += time.monotonic() - begun_s
+            self._waited_s += clock.now() - begun_s
 
     def advice(self) -> str | None:
         """Return a warning, once, where learning waited for most of the latest :data:`WINDOW_S`."""
-        passed_s = time.monotonic() - self._begun_s
+        passed_s = clock.now() - self._begun_s
         if self.most is None or self._has_told or passed_s < WINDOW_S:
             return None
-        share, self._waited_s, self._begun_s = self._waited_s / passed_s, 0.0, time.monotonic()
+        share, self._waited_s, self._begun_s = self._waited_s / passed_s, 0.0, clock.now()
         if share <= MUCH:
             return None
         self._has_told = True

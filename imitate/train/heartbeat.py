@@ -12,10 +12,10 @@ import os
 import platform
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Protocol
 
+from imitate import clock
 from imitate.ranks import RESUME
 
 BEAT_S = 5.0
@@ -60,7 +60,7 @@ class Heartbeat:
         self._end = end or _end_process
         self._keys = [f"alive/{number}" for number in range(world)]
         self._seen = [b""] * world
-        self._heard_at = [time.monotonic()] * world
+        self._heard_at = [clock.now()] * world
         self._stop = threading.Event()
         self._exchanges = threading.Thread(target=self._exchange, name="heartbeat", daemon=True)
         self._watches = threading.Thread(target=self._watch, name="heartbeat-watch", daemon=True)
@@ -68,7 +68,7 @@ class Heartbeat:
 
     def start(self) -> None:
         """Begin to watch; all ranks have been made by now."""
-        self._heard_at = [time.monotonic()] * len(self._keys)
+        self._heard_at = [clock.now()] * len(self._keys)
         self._exchanges.start()
         self._watches.start()
 
@@ -88,23 +88,23 @@ class Heartbeat:
     def _exchange(self) -> None:
         """Write the own counter and read all."""
         number = 0
-        while not self._stop.wait(min(BEAT_S, self._silence_s / 4)):
+        while not clock.wait(self._stop, min(BEAT_S, self._silence_s / 4)):
             number += 1
             try:
                 self._beat(number)
                 values = self._store.multi_get(self._keys)
             except RuntimeError:
                 continue  # no news; the other thread counts for how long
-            now = time.monotonic()
+            now = clock.now()
             for other, value in enumerate(values):
                 if value != self._seen[other]:
                     self._seen[other], self._heard_at[other] = value, now
 
     def _watch(self) -> None:
         """Look for ranks that are silent; the exchange itself may hang, so this is a thread of its own."""
-        before = time.monotonic()
-        while not self._stop.wait(min(_TICK_S, self._silence_s / 10)):
-            now = time.monotonic()
+        before = clock.now()
+        while not clock.wait(self._stop, min(_TICK_S, self._silence_s / 10)):
+            now = clock.now()
             if now - before > self._silence_s / 2:  # this process itself was stopped for a while
                 self._heard_at = [now] * len(self._keys)
             before = now

@@ -1,10 +1,10 @@
 """A robot for tests that notes every call with its time, and fails as it is told."""
 
 import threading
-import time
 
 import numpy as np
 
+from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
 
@@ -26,7 +26,7 @@ class FakeRobot(Robot):
 
     def note(self, name, value=None):
         with self._lock:
-            self.calls.append((time.monotonic(), name, value))
+            self.calls.append((clock.now(), name, value))
         if name in self.faults:
             self.faults[name]()
 
@@ -35,7 +35,7 @@ class FakeRobot(Robot):
         self._tick += not self.frozen
         state = np.full(2, np.nan if self.nan else 0.0, np.float32)
         camera = np.full((4, 4, 3), self._tick % 251, np.uint8)
-        stamp = time.monotonic() - self.age_s if self.stamped else None
+        stamp = clock.now() - self.age_s if self.stamped else None
         return Observation({"state": state, "camera": camera}, stamp)
 
     def send(self, action):

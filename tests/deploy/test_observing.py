@@ -1,17 +1,17 @@
 """Nothing is decided on an observation that is old by the time of the action, nor begun at a pose of before."""
 
 import math
-import time
 
 import numpy as np
 import pytest
 
+from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.robot import Observation, RobotError
 from tests.deploy.fake_robot import Constant, FakeRobot, Pushing
 
-pytestmark = pytest.mark.alone  # calls must come in time
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 RATE = 20.0
 CALM = Safety(late=0, watchdog_s=5.0)
@@ -21,7 +21,7 @@ CALM = Safety(late=0, watchdog_s=5.0)
 @pytest.mark.parametrize("person", [None, Pushing((0.3, 0.0))])
 def test_an_action_that_comes_four_periods_late_is_not_sent(stamped, person):
     robot, steps = FakeRobot(stamped=stamped), []
-    policy = Constant(lambda step: time.sleep(0.2 if step == 3 else 0) or (0.1, 0.1))
+    policy = Constant(lambda step: clock.sleep(0.2 if step == 3 else 0) or (0.1, 0.1))
     made = ControlLoop(
         robot, policy, RATE, teleoperator=person, any_rate=True, safety=CALM, on_step=steps.append
     )
