@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from imitate.online import acting_weights
 from imitate.online.acting_weights import Publisher
 
 from .worlds import make_algo
@@ -38,20 +37,12 @@ def test_no_third_publication_while_workers_act_with_two():
     assert publisher.newest(9, [second, second]).version == 9
 
 
-def test_publications_are_no_closer_than_wanted(monkeypatch):
-    class Clock:
-        now = 0.0
-
-        def monotonic(self):
-            return self.now
-
-    clock = Clock()
-    monkeypatch.setattr(acting_weights, "time", clock)
+def test_publications_are_no_closer_than_wanted(virtual_time):
     publisher = Publisher(make_algo(), every_s=2.0)
     versions = []
     for update in range(10):
         versions.append(publisher.newest(update, []).version)
-        clock.now += 0.75
+        virtual_time.sleep(0.75)
     # Due at 0 s, 2.25 s (the first time from 2 s on), 4.5 s and 6.75 s: updates 0, 3, 6 and 9.
     assert versions == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9]
 

@@ -2,21 +2,7 @@
 
 import pytest
 
-from imitate.online import staleness
 from imitate.online.staleness import StalenessBound
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    class Clock:
-        now = 100.0
-
-        def monotonic(self):
-            return self.now
-
-    clock = Clock()
-    monkeypatch.setattr(staleness, "time", clock)
-    return clock
 
 
 def test_updates_are_allowed_until_the_oldest_weights_are_as_old_as_the_bound():
@@ -42,22 +28,22 @@ def test_the_oldest_weights_seen_are_remembered():
     assert bound.seen == 7
 
 
-def rounds(bound, clock, number, *, updates, waits_s, learns_s):
+def rounds(bound, time, number, *, updates, waits_s, learns_s):
     """So many rounds of waiting and learning; return the advice of each."""
     told, version = [], 100
     for _ in range(number):
         bound.allowed(version, oldest=version)  # as many as the bound says
         version += updates
-        clock.now += learns_s
+        time.sleep(learns_s)
         with bound.waiting(version):
-            clock.now += waits_s
+            time.sleep(waits_s)
         told.append(bound.advice())
     return told
 
 
-def test_waiting_for_the_bound_most_of_the_time_is_told_once(clock):
+def test_waiting_for_the_bound_most_of_the_time_is_told_once(virtual_time):
     bound = StalenessBound(10)
-    told = rounds(bound, clock, 40, updates=10, waits_s=3.0, learns_s=1.0)
+    told = rounds(bound, virtual_time, 40, updates=10, waits_s=3.0, learns_s=1.0)
     words = [text for text in told if text]
     assert len(words) == 1
     assert "max_staleness 10" in words[0] and "waited 75% of the last 60 s" in words[0]
@@ -70,7 +56,7 @@ def test_waiting_for_the_bound_most_of_the_time_is_told_once(clock):
         (10, 1.0, 3.0),  # a quarter of the time
     ],
 )
-def test_other_waiting_is_not_told(clock, updates, waits_s, learns_s):
+def test_other_waiting_is_not_told(virtual_time, updates, waits_s, learns_s):
     bound = StalenessBound(10)
-    told = rounds(bound, clock, 40, updates=updates, waits_s=waits_s, learns_s=learns_s)
+    told = rounds(bound, virtual_time, 40, updates=updates, waits_s=waits_s, learns_s=learns_s)
     assert not any(told)
