@@ -40,16 +40,12 @@ def start(virtual_time):
 
     def start(store, world):
         ended = []
+
+        def note(rank):
+            return lambda line: ended.append((virtual_time.now_s, rank, line))
+
         for rank in range(world):
-            made.append(
-                Heartbeat(
-                    store,
-                    rank,
-                    world,
-                    silence_s=SILENCE_S,
-                    end=lambda line, rank=rank: ended.append((virtual_time.now_s, rank, line)),
-                )
-            )
+            made += [Heartbeat(store, rank, world, silence_s=SILENCE_S, end=note(rank))]
         for heartbeat in made:
             heartbeat.start()
         return made, ended
