@@ -44,8 +44,10 @@ def start(virtual_time):
         def note(rank):
             return lambda line: ended.append((virtual_time.now_s, rank, line))
 
-        for rank in range(world):
-            made += [Heartbeat(store, rank, world, silence_s=SILENCE_S, end=note(rank))]
+        made.extend(
+            Heartbeat(store, rank, world, silence_s=SILENCE_S, end=note(rank))
+            for rank in range(world)
+        )
         for heartbeat in made:
             heartbeat.start()
         return made, ended
