@@ -1,9 +1,7 @@
 """The file of features: computed once, resumed, bounded."""
 
-import multiprocessing
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -17,6 +15,7 @@ from imitate.data.batches.feature_cache import (
     features_once,
 )
 from imitate.errors import DatasetError
+from tests.forked import Forked, die
 
 COUNT, SHAPE = 150, (3, 2, 1)
 
@@ -105,28 +104,19 @@ def test_values_that_float16_cannot_hold_are_refused(value):
     assert not list(features_folder().glob("*.features"))
 
 
-def killed_at(moment, name):
-    """Compute the file in another process, which ends itself by SIGKILL at a moment."""
-
-    def die(*args):
-        os.kill(os.getpid(), signal.SIGKILL)
+def killed_at(say, moment):
+    """Compute the file, and die at a moment."""
 
     def compute(rows):
         if moment == "while computing" and rows[0] == 128:
             die()
         return rows_of(rows)
 
-    def work():
-        if moment == "before the rename":
-            feature_cache.os.replace = die
-        elif moment == "after the rename":
-            feature_cache.was_read = die
-        features_once(name, COUNT, SHAPE, compute)
-
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
+    if moment == "before the rename":
+        feature_cache.os.replace = die
+    elif moment == "after the rename":
+        feature_cache.was_read = die
+    features_once("a-1", COUNT, SHAPE, compute)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +124,9 @@ def killed_at(moment, name):
     [("while computing", False), ("before the rename", False), ("after the rename", True)],
 )
 def test_a_file_of_a_killed_process_is_believed_only_if_it_is_whole(moment, finished):
-    killed_at(moment, "a-1")
+    with Forked(killed_at, moment) as process:
+        process.rest()
+    assert process.code == -signal.SIGKILL
     assert [file.suffix for file in features_folder().iterdir()] == [
         ".features" if finished else ".partial"
     ]
@@ -147,31 +139,21 @@ def test_a_file_of_a_killed_process_is_believed_only_if_it_is_whole(moment, fini
         assert not compute.rows  # all of them were there
 
 
-def test_processes_that_are_killed_at_any_moment_make_one_whole_file():
+def test_processes_that_are_killed_again_and_again_make_one_whole_file():
     count = 64 * 40
 
-    def slow(rows):
-        time.sleep(0.005)
-        return rows_of(rows)
+    def compute(say, parts):
+        def part(rows):
+            say(rows[0])
+            return rows_of(rows) if next(left, None) is not None else signal.pause()
 
-    kills = 0
-    for number in range(30):
-        process = multiprocessing.get_context("fork").Process(
-            target=features_once, args=("a-1", count, SHAPE, slow)
-        )
-        process.start()
-        process.join(0.01 + 0.002 * number)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            kills += 1
-        if not (features_folder() / "a-1.features").is_file():
-            continue
-        values, words = features_once("a-1", count, SHAPE, slow)
-        assert "are read" in words
-        break
-    else:
-        values, _ = features_once("a-1", count, SHAPE, slow)
-    assert kills > 2
+        left = iter(range(parts))
+        features_once("a-1", count, SHAPE, part)
+
+    for told in (1, 3, 2, 7, 4):
+        with Forked(compute, told + 2) as process:  # killed somewhere in the last two of its parts
+            assert all(process.line() for _ in range(told))
+        assert process.code == -signal.SIGKILL
+    values, _ = features_once("a-1", count, SHAPE, rows_of)
     assert torch.equal(values, torch.from_numpy(rows_of(np.arange(count))).half())
     assert [file.name for file in features_folder().iterdir()] == ["a-1.features"]

@@ -1,12 +1,11 @@
 """Compressed images that stay in the file: decoded once, shared, remade when the file changes, never half there."""
 
 import gc
+import multiprocessing
 import os
 import pickle
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -17,17 +16,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imitate.data import (
-    DatasetFile,
-    DatasetWriter,
-    DataSource,
-    Episode,
-    SequenceDataset,
-)
+from imitate.data import DatasetFile, DataSource, SequenceDataset
 from imitate.data.batches import frame_cache, store
 from imitate.data.batches.frame_cache import frames_folder
 from imitate.data.file import cache
 from imitate.errors import DatasetError
+from tests.demo_files import episode, write_demos
+from tests.forked import Forked
 
 KEYS = ("x", "camera", "depth")
 LENGTHS = (5, 1, 9)
@@ -35,24 +30,16 @@ LENGTHS = (5, 1, 9)
 
 def write(path, storage, lengths=LENGTHS, seed=0):
     random = np.random.default_rng(seed)
-    with DatasetWriter(path, {}, image_storage=storage, overwrite=True) as writer:
-        for length in lengths:
-            base = random.integers(0, 200, (length, 1, 1, 3)) + np.arange(24)[:, None, None]
-            writer.append_episode(
-                Episode(
-                    obs={
-                        "x": random.normal(size=(length, 2)),
-                        "camera": np.broadcast_to(base, (length, 24, 16, 3)).astype(np.uint8),
-                        "depth": random.random((length, 6, 5, 1), np.float32),
-                    },
-                    actions=random.uniform(-1, 1, (length, 3)),
-                    rewards=np.zeros(length),
-                    terminals=np.zeros(length),
-                    timeouts=np.arange(length) == length - 1,
-                )
-            )
-        writer.add_filter_key("last", [f"demo_{len(lengths) - 1}"])
-    return path
+    demos = []
+    for length in lengths:
+        base = random.integers(0, 200, (length, 1, 1, 3)) + np.arange(24)[:, None, None]
+        obs = {
+            "x": random.normal(size=(length, 2)),
+            "camera": np.broadcast_to(base, (length, 24, 16, 3)).astype(np.uint8),
+            "depth": random.random((length, 6, 5, 1), np.float32),
+        }
+        demos.append(episode(length, obs, random.uniform(-1, 1, (length, 3)), "timeout"))
+    return write_demos(path, demos, {}, {"last": [len(lengths) - 1]}, image_storage=storage)
 
 
 def dataset(path, mode="low_dim", **arguments):
@@ -63,9 +50,8 @@ def cached():
     return sorted(frames_folder().iterdir()) if frames_folder().exists() else []
 
 
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@pytest.mark.parametrize("storage", ["raw", "gzip", "lzf", "jpeg"])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     frame_stack=st.integers(1, 3),
@@ -73,23 +59,21 @@ def cached():
     shuffle=st.randoms(use_true_random=False),
 )
 def test_windows_are_equal_whatever_the_storage_and_the_cache_mode(
-    tmp_path, lengths, frame_stack, seq_length, shuffle
+    tmp_path, storage, lengths, frame_stack, seq_length, shuffle
 ):
-    raw = write(tmp_path / "raw.hdf5", "raw", lengths)
     index = list(range(sum(lengths)))
     shuffle.shuffle(index)
     window = {"frame_stack": frame_stack, "seq_length": seq_length, "load_next_obs": True}
-    wanted = dataset(raw, "all", **window)[index]
-    for storage in ("raw", "gzip", "lzf", "jpeg"):
-        path = write(tmp_path / f"{storage}.hdf5", storage, lengths)
-        for mode in ("auto", "all", "low_dim", None):
-            batch = dataset(path, mode, **window)[index]
-            for group in ("obs", "next_obs"):
-                for key in ("x", "depth"):
-                    assert torch.equal(batch[group][key], wanted[group][key]), (storage, mode)
-                off = (batch[group]["camera"].int() - wanted[group]["camera"].int()).abs()
-                assert off.max() <= (4 if storage == "jpeg" else 0), (storage, mode)
-            assert torch.equal(batch["actions"], wanted["actions"])
+    wanted = dataset(write(tmp_path / "raw.hdf5", "raw", lengths), "all", **window)[index]
+    path = write(tmp_path / f"{storage}.hdf5", storage, lengths)
+    for mode in ("auto", "all", "low_dim", None):
+        batch = dataset(path, mode, **window)[index]
+        for group in ("obs", "next_obs"):
+            for key in ("x", "depth"):
+                assert torch.equal(batch[group][key], wanted[group][key]), mode
+            off = (batch[group]["camera"].int() - wanted[group]["camera"].int()).abs()
+            assert off.max() <= (4 if storage == "jpeg" else 0), mode
+        assert torch.equal(batch["actions"], wanted["actions"])
 
 
 @pytest.mark.parametrize("storage", ["gzip", "lzf", "jpeg"])
@@ -189,6 +173,20 @@ def test_what_was_not_read_for_longest_gives_way_unless_it_is_in_use(tmp_path, m
     bounded_at(monkeypatch, 1.5 * 19_080)
     dataset(paths[1])
     assert [file.name[0] for file in cached()] == ["b", "b", "c"]
+
+
+def test_what_was_read_last_stays(tmp_path, monkeypatch):
+    first, second, third = (write(tmp_path / f"{name}.hdf5", "jpeg") for name in "abc")
+    dataset(first), dataset(second)
+    gc.collect()
+    for file in cached():  # a was read two hours ago, b one hour ago
+        hours = {"a": 2, "b": 1}[file.name[0]]
+        os.utime(file, (time.time() - 3600 * hours, time.time() - 9 * 3600))
+    assert "is read decoded" in dataset(first).storage_words[1]
+    gc.collect()
+    bounded_at(monkeypatch, 2.01 * 19_080)
+    dataset(third)
+    assert [file.name[0] for file in cached()] == ["a", "a", "c", "c"]
 
 
 def test_what_does_not_fit_the_bound_is_decoded_for_each_batch(tmp_path, monkeypatch):
@@ -321,47 +319,52 @@ def test_the_folder(tmp_path, monkeypatch, variable):
 
 # ---- several processes ---------------------------------------------------------------------------
 
-SLOWLY = """
-import sys, time
-from imitate.data import SequenceDataset
-from imitate.data.batches import frame_cache
 
-def slowly(file, demo, length, field, threads=None, real=frame_cache.read_pieces):
-    print("decoding", demo, flush=True)
-    time.sleep(0.2)
-    yield from real(file, demo, length, field, threads)
+def decode(say, path, may_go_on):
+    """Read all images of the file; say each demo that is decoded, and that the lock is wanted."""
+    real, locked = frame_cache.read_pieces, frame_cache.locked
 
-frame_cache.read_pieces = slowly
-data = SequenceDataset(sys.argv[1], ("camera",), hdf5_cache_mode="low_dim")
-print(data.storage_words[1].split()[2], int(data[list(range(15))]["obs"]["camera"].sum()), flush=True)
-"""
+    def told(file, demo, *args):
+        say(f"decoding {demo}")
+        yield from real(file, demo, *args)
+        may_go_on(demo)
 
+    def wanted(*args, **options):
+        say("at the lock")
+        return locked(*args, **options)
 
-def start(path):
-    return subprocess.Popen(
-        [sys.executable, "-c", SLOWLY, str(path)], stdout=subprocess.PIPE, text=True
+    frame_cache.read_pieces, frame_cache.locked = told, wanted
+    say(
+        int(
+            SequenceDataset(path, ("camera",), hdf5_cache_mode="low_dim")[EVERY]["obs"][
+                "camera"
+            ].sum()
+        )
     )
+
+
+EVERY = list(range(15))
 
 
 def test_of_two_processes_one_decodes_and_the_other_waits(tmp_path):
     path = write(tmp_path / "a.hdf5", "jpeg")
-    said = [process.communicate(timeout=60)[0] for process in [start(path), start(path)]]
-    assert sorted(text.count("decoding demo") for text in said) == [0, 3]
-    sums = {int(text.split()[-1]) for text in said}
-    assert sums == {int(dataset(path, "all")[list(range(15))]["obs"]["camera"].sum())}
+    go = multiprocessing.get_context("fork").Event()
+    with Forked(decode, path, lambda demo: go.wait()) as first:
+        assert [first.line(), first.line()] == ["at the lock", "decoding demo_0"]
+        with Forked(decode, path, lambda demo: None) as second:
+            assert second.line() == "at the lock"
+            go.set()
+            total = str(int(dataset(path, "all")[EVERY]["obs"]["camera"].sum()))
+            assert first.rest() == ["decoding demo_1", "decoding demo_2", total]
+            assert second.rest() == [total]
     assert [file.suffix for file in cached()] == [".frames"]
 
 
 def test_a_killed_process_leaves_no_half_cache(tmp_path):
     path = write(tmp_path / "a.hdf5", "jpeg")
-    process = start(path)
-    assert process.stdout.readline() == "decoding demo_0\n"
-    assert process.stdout.readline() == "decoding demo_1\n"
-    time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    with Forked(decode, path, lambda demo: demo == "demo_1" and signal.pause()) as process:
+        assert [process.line() for _ in range(3)][1:] == ["decoding demo_0", "decoding demo_1"]
     assert [file.suffix for file in cached()] == [".partial"]
-    wanted = dataset(path, "all")[list(range(15))]["obs"]["camera"]
-    assert torch.equal(dataset(path)[list(range(15))]["obs"]["camera"], wanted)
+    wanted = dataset(path, "all")[EVERY]["obs"]["camera"]
+    assert torch.equal(dataset(path)[EVERY]["obs"]["camera"], wanted)
     assert {file.suffix for file in cached()} == {".frames"}
