@@ -1,6 +1,6 @@
 """Devices with LeRobot's methods and properties, and what is imported of LeRobot, where it is not installed.
 
-``tests/interop/lerobot_robot.sh`` drives LeRobot's own devices.
+``tools/interop/lerobot_robot.sh`` drives LeRobot's own devices.
 """
 
 import sys

@@ -10,7 +10,7 @@ NOT_RUN = {
     r"^docs/own_algorithm": "tests/examples/test_own_algorithm.py, in processes of their own",
     r" \[--": "a synopsis",
     r": python train.py": "Diffusion Policy's program",
-    r"gym_pusht": "a package that wants other versions; tests/interop/gym_worlds.sh",
+    r"gym_pusht": "a package that wants other versions; tools/interop/gym_worlds.sh",
     r"collect .*(--quality|--human-like)": "robosuite's demonstrators; tests/simulation",
     r"--env robot:my_robots": "a person makes the scene ready; tests/deploy/test_robot_env.py plays one",
     r"check-deploy ws:": "a server; tests/cli/test_check_deploy.py",
@@ -30,6 +30,6 @@ NOT_RUN = {
     r"dataset download": "needs the network; tests/data downloads from a server on this machine",
     r": (ray|srun|HEAD=|export RAY)": "a cluster of several machines; docs/tutorials/cluster.md runs on Ray",
     r"imitate cluster": "a cluster; tests/cli/test_cluster.py",
-    r"lerobot:so101": "hardware; tests/interop/lerobot_robot.sh runs LeRobot's robots on simulated motors",
+    r"lerobot:so101": "hardware; tools/interop/lerobot_robot.sh runs LeRobot's robots on simulated motors",
     r"(--teleop|--take-over) (keyboard|gamepad|spacemouse)": "a person at a device; tests/deploy plays one",
 }

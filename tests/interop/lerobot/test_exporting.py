@@ -1,4 +1,4 @@
-"""Policies of ours in LeRobot's layout; tests/interop/lerobot_policies.sh lets LeRobot itself act with them."""
+"""Policies of ours in LeRobot's layout; tools/interop/lerobot_policies.sh lets LeRobot itself act with them."""
 
 import json
 

@@ -11,12 +11,15 @@ import torch
 from imitate.interop.robomimic.reading import read
 from imitate.policy.checkpoint import algo_from_checkpoint, converted, load_checkpoint
 
-FIXTURES = Path(__file__).parents[2] / "policy" / "fixtures" / "robomimic"
+ROOT = Path(__file__).parents[3]
+FIXTURES = ROOT / "tests" / "policy" / "fixtures" / "robomimic"
 MORE = FIXTURES / "more"
 
 
 def _record():
-    spec = importlib.util.spec_from_file_location("record", MORE / "record.py")
+    spec = importlib.util.spec_from_file_location(
+        "record", ROOT / "tools" / "record" / "robomimic_0_5.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -78,7 +81,7 @@ def names():
 
 
 def further():
-    """Those that ``more/record.py`` recorded."""
+    """Those that ``tools/record/robomimic_0_5.py`` recorded."""
     return sorted(path.stem for path in MORE.glob("*.npz"))
 
 

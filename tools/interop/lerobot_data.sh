@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A dataset of LeRobot goes through a file of ours and back, and LeRobot itself replays and loads what comes back.
 #
-#   bash tests/interop/lerobot_data.sh                  # LeRobot 0.6.1
+#   bash tools/interop/lerobot_data.sh                  # LeRobot 0.6.1
 #
 # LeRobot goes into an environment of its own: 5 GB and some minutes. It is made in a temporary folder and removed at the
 # end, unless LEROBOT_ENV names a folder to keep it in. The conversions run in the environment whose Python is $PYTHON (by
@@ -28,13 +28,13 @@ if ! "$ENV/bin/python" -m pip install --quiet --disable-pip-version-check "$LERO
     exit 3
 fi
 PACKAGES="$("$ENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-cp "$ROOT/tests/interop/lerobot_robot_fakearm.py" "$PACKAGES/"
+cp "$ROOT/tools/interop/lerobot_robot_fakearm.py" "$PACKAGES/"
 mkdir -p "$PACKAGES/lerobot_robot_fakearm-1.0.dist-info"
 printf 'Metadata-Version: 2.1\nName: lerobot_robot_fakearm\nVersion: 1.0\n' \
     > "$PACKAGES/lerobot_robot_fakearm-1.0.dist-info/METADATA"
 
 cd "$ROOT"
-data() { "$ENV/bin/python" tests/interop/lerobot_data.py "$@"; }
+data() { "$ENV/bin/python" tools/interop/lerobot_data.py "$@"; }
 convert() { "$PYTHON" -m imitate.cli.main dataset convert "$@" > "$FOLDER/convert.log" || { cat "$FOLDER/convert.log" >&2; exit 1; }; }
 
 data write "$FOLDER/there" 2> "$FOLDER/log" || { cat "$FOLDER/log" >&2; exit 1; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # LeRobot's own package reads what we write, and we read what it writes.
 #
-#   bash tests/interop/lerobot.sh
+#   bash tools/interop/lerobot.sh
 #
 # LeRobot goes into an environment of its own in a temporary folder, which is removed at the end. It takes torch, h5py
 # and PyAV from the environment whose Python is $PYTHON (by default .venv here), and stands in for what else it imports
@@ -28,10 +28,10 @@ if ! { "${PIP[@]}" --no-deps "$LEROBOT" && "${PIP[@]}" "${NEEDS[@]}"; } > "$FOLD
 fi
 
 cd "$ROOT"
-"$PYTHON" tests/interop/lerobot_round.py write "$FOLDER"
-reads() { "$FOLDER/env/bin/python" tests/interop/lerobot_reads_ours.py "$FOLDER/demos.hdf5" "$@"; }
+"$PYTHON" tools/interop/lerobot_round.py write "$FOLDER"
+reads() { "$FOLDER/env/bin/python" tools/interop/lerobot_reads_ours.py "$FOLDER/demos.hdf5" "$@"; }
 reads "$FOLDER/png"
 reads "$FOLDER/h264" --loss 2
 reads "$FOLDER/av1" --loss 3
-"$FOLDER/env/bin/python" tests/interop/lerobot_writes.py "$FOLDER/theirs" 2> "$FOLDER/log" || { cat "$FOLDER/log" >&2; exit 1; }
-"$PYTHON" tests/interop/lerobot_round.py read "$FOLDER"
+"$FOLDER/env/bin/python" tools/interop/lerobot_writes.py "$FOLDER/theirs" 2> "$FOLDER/log" || { cat "$FOLDER/log" >&2; exit 1; }
+"$PYTHON" tools/interop/lerobot_round.py read "$FOLDER"

@@ -1,6 +1,6 @@
 """Drive LeRobot's own so101_follower and so101_leader by `imitate record`, `train`, `run`, `serve` and `replay`.
 
-    python tests/interop/lerobot_robot.py FOLDER LEROBOT_PYTHON
+    python tools/interop/lerobot_robot.py FOLDER LEROBOT_PYTHON
 
 LeRobot's drivers talk to servos that are simulated behind a pseudo-terminal (feetech_arm.py); its camera is a plug-in
 (lerobot_camera_stripes.py). What counts is what arrived on the bus. Prints a line of figures for each part; any

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # LeRobot's own robot and teleoperation device, driven by `imitate record`, `run`, `serve` and `replay`.
 #
-#   bash tests/interop/lerobot_robot.sh
+#   bash tools/interop/lerobot_robot.sh
 #
 # LeRobot's drivers talk to servos that are simulated behind a pseudo-terminal: there is no hardware. LeRobot goes into
 # an environment of its own, with what imitate needs but without a simulator: 5 GB and some minutes the first time. It
@@ -39,11 +39,11 @@ if ! "$ENV/bin/python" -m pip install --quiet --disable-pip-version-check "$LERO
 fi
 # The camera is a plug-in, which LeRobot finds by the name of its distribution.
 PACKAGES="$("$ENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-cp "$ROOT/tests/interop/lerobot_camera_stripes.py" "$PACKAGES/"
+cp "$ROOT/tools/interop/lerobot_camera_stripes.py" "$PACKAGES/"
 mkdir -p "$PACKAGES/lerobot_camera_stripes-1.0.dist-info"
 printf 'Metadata-Version: 2.1\nName: lerobot_camera_stripes\nVersion: 1.0\n' \
     > "$PACKAGES/lerobot_camera_stripes-1.0.dist-info/METADATA"
 
 mkdir "$FOLDER/drive"
 cd "$ROOT"
-PYTHONPATH="$ROOT" "$PYTHON" tests/interop/lerobot_robot.py "$FOLDER/drive" "$ENV/bin/python"
+PYTHONPATH="$ROOT" "$PYTHON" tools/interop/lerobot_robot.py "$FOLDER/drive" "$ENV/bin/python"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # robomimic's own package loads what we export, and acts as our policies do.
 #
-#   bash tests/interop/robomimic.sh                            # robomimic 0.3.0, from the package index
-#   ROBOMIMIC=/a/checkout bash tests/interop/robomimic.sh      # and 0.5, a git checkout of it
+#   bash tools/interop/robomimic.sh                            # robomimic 0.3.0, from the package index
+#   ROBOMIMIC=/a/checkout bash tools/interop/robomimic.sh      # and 0.5, a git checkout of it
 #
 # Each goes into an environment of its own in a temporary folder, which is removed at the end. It takes torch and h5py
 # from the environment whose Python is $PYTHON (by default .venv here), and stands in for what else it imports and does
@@ -33,8 +33,8 @@ diffusion=""
 if [ -n "${ROBOMIMIC:-}" ] && "${PIP[@]}" --target "$FOLDER/diffusers" "${DIFFUSERS[@]}" > "$FOLDER/pip.log" 2>&1; then
     diffusion="--diffusion"
 fi
-"$PYTHON" tests/interop/robomimic_exports.py "$FOLDER" $diffusion
-"$FOLDER/env/bin/python" tests/interop/robomimic_acts.py "$FOLDER/robomimic-0.3"
+"$PYTHON" tools/interop/robomimic_exports.py "$FOLDER" $diffusion
+"$FOLDER/env/bin/python" tools/interop/robomimic_acts.py "$FOLDER/robomimic-0.3"
 if [ -n "${ROBOMIMIC:-}" ]; then
-    PYTHONPATH="$ROBOMIMIC:$FOLDER/diffusers" "$FOLDER/env/bin/python" tests/interop/robomimic_acts.py "$FOLDER/robomimic-0.5"
+    PYTHONPATH="$ROBOMIMIC:$FOLDER/diffusers" "$FOLDER/env/bin/python" tools/interop/robomimic_acts.py "$FOLDER/robomimic-0.5"
 fi

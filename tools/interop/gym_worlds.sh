@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A policy in LeRobot's layout plays PushT and ALOHA: observations have other names than the policy's.
 #
-#   bash tests/interop/gym_worlds.sh                 # both
-#   bash tests/interop/gym_worlds.sh pusht           # PushT alone: seconds; ALOHA renders 480 x 640 pixels
+#   bash tools/interop/gym_worlds.sh                 # both
+#   bash tools/interop/gym_worlds.sh pusht           # PushT alone: seconds; ALOHA renders 480 x 640 pixels
 #
 # gym-pusht and gym-aloha want packages that robosuite cannot live with (OpenCV for numpy 2, another MuJoCo), so they go into
 # an environment of their own, beside the packages of $PYTHON (by default .venv here), in a temporary folder; GYM_WORLDS_ENV
@@ -28,5 +28,5 @@ fi
 cd "$ROOT"
 [ "$#" -gt 0 ] || set -- pusht aloha
 for world in "$@"; do
-    "$ENV/bin/python" tests/interop/gym_worlds.py "$world" "$FOLDER/$world"
+    "$ENV/bin/python" tools/interop/gym_worlds.py "$world" "$FOLDER/$world"
 done

@@ -1,7 +1,7 @@
 """Our side of lerobot.sh.
 
-python tests/interop/lerobot_round.py write FOLDER   demonstrations, and these for LeRobot, with PNGs and with videos
-python tests/interop/lerobot_round.py read FOLDER    what lerobot_writes.py wrote, compared with what it should be
+python tools/interop/lerobot_round.py write FOLDER   demonstrations, and these for LeRobot, with PNGs and with videos
+python tools/interop/lerobot_round.py read FOLDER    what lerobot_writes.py wrote, compared with what it should be
 """
 
 import sys

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "interop"))
 
-from lerobot import test_exporting as ours  # the tests of this folder, not LeRobot
+from lerobot import test_exporting as ours  # our tests, not LeRobot
 from lerobot.conftest import FIXTURES, Recorded
 
 from imitate.interop.lerobot.exporting import LAYOUTS, export

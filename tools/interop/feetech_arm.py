@@ -1,6 +1,6 @@
 """An arm of six simulated STS3215 servos behind a pseudo-terminal, which speaks Feetech's protocol 0.
 
-    python tests/interop/feetech_arm.py PORT LOG [--swings]
+    python tools/interop/feetech_arm.py PORT LOG [--swings]
 
 PORT becomes a link to the pseudo-terminal, which LeRobot opens like a serial port. The servos move to their goals at no
 more than SPEED while they have torque; with ``--swings`` a hand swings them, as a leader arm's. Each write to goals and

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Our vision transformers give the tokens of transformers' own, on files that it saves with random weights.
 #
-#   bash tests/interop/vision.sh
+#   bash tools/interop/vision.sh
 #
 # transformers goes into an environment of its own in a temporary folder, which is removed at the end, beside the packages
 # of $PYTHON (by default .venv here). Exit code 1: tokens differ; 3: transformers cannot be installed here.
@@ -19,4 +19,4 @@ export OMP_NUM_THREADS=1 PYTHONPATH="$ROOT" HF_HUB_OFFLINE=1
 "$FOLDER/env/bin/python" -m pip install --quiet --disable-pip-version-check "transformers>=5,<6" > "$FOLDER/pip.log" 2>&1 \
     || { tail -n 3 "$FOLDER/pip.log" >&2; exit 3; }
 cd "$ROOT"
-"$FOLDER/env/bin/python" tests/interop/vision.py "$FOLDER/files" 2> "$FOLDER/log" || { tail -n 5 "$FOLDER/log" >&2; exit 1; }
+"$FOLDER/env/bin/python" tools/interop/vision.py "$FOLDER/files" 2> "$FOLDER/log" || { tail -n 5 "$FOLDER/log" >&2; exit 1; }

@@ -1,6 +1,6 @@
 """Our vision transformers beside those of transformers: files with random weights, the same images.
 
-    python tests/interop/vision.py FOLDER            in an environment that has transformers
+    python tools/interop/vision.py FOLDER            in an environment that has transformers
 
 Each of their models is saved as they save it, read by ours, and both see the same normalized images.
 """

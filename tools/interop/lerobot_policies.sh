@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # LeRobot itself acts with the policies that `imitate convert-checkpoint --to lerobot` writes.
 #
-#   bash tests/interop/lerobot_policies.sh                  # LeRobot 0.4.4 and 0.6.1
-#   bash tests/interop/lerobot_policies.sh 0.3.3            # another release: up to 0.3 the layout lerobot-0.3
+#   bash tools/interop/lerobot_policies.sh                  # LeRobot 0.4.4 and 0.6.1
+#   bash tools/interop/lerobot_policies.sh 0.3.3            # another release: up to 0.3 the layout lerobot-0.3
 #
 # Each release goes into an environment of its own in a temporary folder: 5 GB and some minutes each. LEROBOT_ENVS names a
 # folder to keep them in. The policies are written by the environment whose Python is $PYTHON (by default .venv here).
@@ -26,7 +26,7 @@ rollouts() {  # lerobot-rollout with an arm that has no hardware: an exported po
     "$env/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps plugins/lerobot_policy_imitate \
         > "$FOLDER/pip.log" 2>&1 || { tail -n 3 "$FOLDER/pip.log" >&2; exit 3; }
     packages="$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-    cp tests/interop/lerobot_robot_fakearm.py "$packages/"
+    cp tools/interop/lerobot_robot_fakearm.py "$packages/"
     mkdir -p "$packages/lerobot_robot_fakearm-1.0.dist-info"
     printf 'Metadata-Version: 2.1\nName: lerobot_robot_fakearm\nVersion: 1.0\n' \
         > "$packages/lerobot_robot_fakearm-1.0.dist-info/METADATA"
@@ -37,12 +37,12 @@ rollouts() {  # lerobot-rollout with an arm that has no hardware: an exported po
             --robot.id=fake "${camera[@]}" --robot.out="$FOLDER/$name.json" --duration=3 --fps=10 --play_sounds=false \
             --return_to_initial_position=false --device=cpu > "$FOLDER/rollout.log" 2>&1 \
             || { tail -n 5 "$FOLDER/rollout.log" >&2; exit 1; }
-        "$env/bin/python" tests/interop/lerobot_sent.py "$FOLDER/policies/rollouts/first.json" "$name" "$FOLDER/$name.json"
+        "$env/bin/python" tools/interop/lerobot_sent.py "$FOLDER/policies/rollouts/first.json" "$name" "$FOLDER/$name.json"
     done
 }
 
 cd "$ROOT"
-PYTHONPATH="$ROOT" "$PYTHON" tests/interop/lerobot_policies.py "$FOLDER/policies"
+PYTHONPATH="$ROOT" "$PYTHON" tools/interop/lerobot_policies.py "$FOLDER/policies"
 for release in "${@:-0.4.4 0.6.1}"; do for version in $release; do
     ENV="$ENVS/$version"
     if [ ! -x "$ENV/bin/python" ]; then
@@ -54,7 +54,7 @@ for release in "${@:-0.4.4 0.6.1}"; do for version in $release; do
         echo "lerobot: lerobot==$version cannot be installed here: nothing was compared" >&2
         exit 3
     fi
-    "$ENV/bin/python" tests/interop/lerobot_acts.py "$FOLDER/policies"
+    "$ENV/bin/python" tools/interop/lerobot_acts.py "$FOLDER/policies"
     case "$version" in 0.[0-5].*) continue ;; esac # lerobot-rollout came with 0.6
     rollouts "$ENV" "$version"
 done; done
