@@ -147,8 +147,8 @@ def _quantile(mode: str, stats: Stats, place: str) -> Affine:
             f"{place}: '{mode}' is for vectors, and the quantiles of this one are not known; "
             "expected 'mean_std' or 'min_max'"
         )
-    low, high = (_tensor(found[level]) for level in QUANTILES[mode])
-    return normalization.min_max(low, high)
+    lower, upper = (_tensor(found[level]) for level in QUANTILES[mode])
+    return normalization.quantiles(lower, upper, _tensor(stats.min), _tensor(stats.max))
 
 
 _BY_QUANTILES: Mapping[str, _Rule] = {mode: partial(_quantile, mode) for mode in QUANTILES}

@@ -64,11 +64,19 @@ class FileShare:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Files, observations and network of a training."""
+    """Files, observations and network of a training.
+
+    Attributes:
+        files: parts of demonstration files.
+        observations: shape of one step of each.
+        weights: of the network.
+        constant: numbers that do not vary, by the key that is normalized: they are shifted to 0, not scaled.
+    """
 
     files: tuple[FileShare, ...]
     observations: dict[str, list[int]]
     weights: int
+    constant: dict[str, list[int]]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for ``results.json``; demos are counted rather than named."""
@@ -76,7 +84,12 @@ class TrainingData:
             {**asdict(f), "failures": len(f.failures), "held_out": len(f.held_out)}
             for f in self.files
         ]
-        return {"files": files, "observations": self.observations, "weights": self.weights}
+        return {
+            "files": files,
+            "observations": self.observations,
+            "weights": self.weights,
+            "constant": self.constant,
+        }
 
     @property
     def words(self) -> str:
@@ -89,6 +102,9 @@ class TrainingData:
             )
         shapes = [f"{key} {_shape_words(shape)}" for key, shape in self.observations.items()]
         parts = [*files, f"observations {', '.join(shapes)}", f"network {self.weights:,} weights"]
+        if self.constant:
+            found = [f"{key} {_place_words(places)}" for key, places in self.constant.items()]
+            parts.append(f"constant, so not scaled: {', '.join(found)}")
         return "training data: " + "; ".join(parts)
 
 
@@ -111,6 +127,7 @@ def training_data(
         files=tuple(_shares(config, sources, validation)),
         observations={key: list(shapes[key]) for key in sorted(shapes)},
         weights=sum(weight.numel() for net in algo.nets.values() for weight in net.parameters()),
+        constant=algo.preprocess.normalization.constant,
     )
 
 
@@ -243,6 +260,11 @@ def _failed(file: DatasetFile, demo: str) -> bool:
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:SHOWN_DEMOS]) + (", ..." if len(names) > SHOWN_DEMOS else "")
     return f"{len(names)} demo{'s' if len(names) > 1 else ''} ({shown})"
+
+
+def _place_words(places: Sequence[int]) -> str:
+    shown = ", ".join(map(str, places[:SHOWN_DEMOS]))
+    return f"[{shown}{', ...' if len(places) > SHOWN_DEMOS else ''}]"
 
 
 def _shape_words(shape: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from imitate.data.doctor.finding import Finding, Level, Place, Remedy, counted, 
 from imitate.data.doctor.survey import Array, Piece
 from imitate.data.file.faults import ACTION_LIMIT
 
-_NEARLY_CONSTANT = 1e-4  # a smaller range is shifted, never scaled, by the normalization
+_ROUNDING = 1e-6  # of the largest value of a key: a smaller range is shifted, never scaled, by the normalization
 _CLIPPABLE = 0.05  # share of steps beyond the limits that may be cut off
 _MAX_RUNS = 100
 _WIDE = 512
@@ -125,7 +125,8 @@ class Ranges:
             spread = self._high[key].astype(np.float64) - self._low[key]
             if self._steps[key] < 2 or spread.size == 0:
                 continue
-            still, nearly = spread == 0, (spread > 0) & (spread < _NEARLY_CONSTANT)
+            largest = max(np.abs(self._low[key]).max(), np.abs(self._high[key]).max())
+            still, nearly = spread == 0, (spread > 0) & (spread <= _ROUNDING * largest)
             if still.all() and not self._low[key].any() and key != "actions":
                 yield Finding(
                     "constant",
@@ -139,7 +140,7 @@ class Ranges:
                 continue
             for code, words, found in (
                 ("constant", "never changes", still),
-                ("near_constant", f"changes by less than {_NEARLY_CONSTANT:g}", nearly),
+                ("near_constant", f"changes by less than a millionth of {largest:.3g}", nearly),
             ):
                 if found.any():
                     numbers = ", ".join(map(str, np.flatnonzero(found)[:10]))

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from imitate.config.observation import MASK
 from imitate.errors import ConfigError, UserError
+from imitate.functional.normalization import is_constant
 from imitate.functional.transfer import to_device
 from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Statistics, fit_actions, fit_obs
@@ -120,6 +122,7 @@ class Normalize(PreprocessStep):
         offset, scale: of all observations, one after the other.
         action_offset, action_scale: of the whole action.
         normalizes_obs, normalizes_actions: True where any number of them is changed.
+        constant: places of numbers that do not vary in the data, by key; empty before :meth:`fit`.
     """
 
     offset: Tensor
@@ -141,6 +144,7 @@ class Normalize(PreprocessStep):
         self._ranges: dict[str, tuple[int, int]] = {}
         self._action_ranges: dict[str, tuple[int, int]] = {}
         self._unscaled: list[int] = []
+        self.constant: dict[str, list[int]] = {}
         self.normalizes_obs = self.normalizes_actions = False
 
     def bind(self, spec: Spec) -> Spec:
@@ -168,8 +172,23 @@ class Normalize(PreprocessStep):
         for key, mode in self._action_modes.items():
             if mode is not None:
                 self.set_actions(key, *fit_actions(mode, statistics["actions"][key], key))
+        self._find_constant(statistics)
         self.action_offset[self._unscaled], self.action_scale[self._unscaled] = 0.0, 1.0
         self.refresh()
+
+    def _find_constant(self, statistics: Statistics) -> None:
+        vectors = [key for key, space in self._spaces.items() if len(space.shape) <= 1]
+        normalized = vectors if self._obs_mode is not None else []
+        for group, keys in (("obs", normalized), ("actions", list(self._action_modes))):
+            for key in keys:
+                stats = statistics[group].get(key)
+                if stats is None or (group == "actions" and self._action_modes[key] is None):
+                    continue
+                low, high = (
+                    torch.as_tensor(np.asarray(end)).ravel() for end in (stats.min, stats.max)
+                )
+                if found := is_constant(low, high).nonzero().flatten().tolist():
+                    self.constant[key] = found
 
     def refresh(self) -> None:
         """Update the state from the buffers; to be called when they have changed."""

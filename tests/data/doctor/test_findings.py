@@ -101,12 +101,16 @@ def test_constant_and_nearly_constant_dimensions_are_information(tmp_path):
     random = np.random.default_rng(0)
     x = random.normal(size=(50, 4))
     x[:, 1] = 0.7
-    x[:, 3] = 1 + 1e-6 * np.arange(50)
+    x[:, :3] *= 1e-5  # micrometres are a motion
+    x[:, 3] = 4 + 7e-8 * np.arange(50)
     report = diagnose(write(tmp_path / "a.hdf5", [(smooth(random, 50), {"x": x})]))
     assert report.exit_code == 0
     words = {finding.code: finding.what for finding in report.findings}
     assert words["constant"] == "'obs/x' never changes in 1 of 4 dimensions: 1"
-    assert words["near_constant"] == "'obs/x' changes by less than 0.0001 in 1 of 4 dimensions: 3"
+    assert (
+        words["near_constant"]
+        == "'obs/x' changes by less than a millionth of 4 in 1 of 4 dimensions: 3"
+    )
 
 
 def test_fast_motion_is_no_jump(tmp_path):

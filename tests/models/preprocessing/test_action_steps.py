@@ -195,7 +195,8 @@ def test_other_values_than_two_are_refused_unless_named():
 def test_quantiles_by_hand():
     # 0, 1, ..., 100: q01 = 1, q99 = 99, q10 = 10, q90 = 90; the second number is constant
     values = np.stack((np.arange(101.0), np.full(101, 7.0)), -1)
-    stats = KeyStats(*[np.zeros(2)] * 4, lambda: quantiles_of(values))
+    low, high = values.min(0), values.max(0)
+    stats = KeyStats(np.zeros(2), np.zeros(2), low, high, lambda: quantiles_of(values))
     for found in (stats, MeasuredStats.of(torch.tensor(values))):
         offset, scale = fit_actions("quantile", found, "actions")
         assert ((torch.tensor([99.0, 7.0]) - offset) / scale).tolist() == [1.0, 0.0]
