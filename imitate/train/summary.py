@@ -9,7 +9,6 @@ from typing import Any
 
 from imitate.run_folder import BEST_FIRST, RunFolder, to_json, write_text
 from imitate.train.console import duration
-from imitate.train.learning_curve import Line, Panel, draw_panels
 from imitate.train.metrics import MetricsFile
 from imitate.wording import counted
 
@@ -116,35 +115,57 @@ def _number(value: float | None) -> str:
 
 def draw_curves(folder: RunFolder) -> Path | None:
     """Draw learning curves of `metrics.jsonl` as a picture; return None where there is nothing to draw."""
-    records = sorted(MetricsFile(folder.metrics).read(), key=lambda record: int(record["epoch"]))
+    records = MetricsFile(folder.metrics).read()
     epochs = [record for record in records if record.get("kind") == "epoch"]
     rollouts = [record for record in records if record.get("kind") == "rollout"]
     if not epochs:
         return None
+    # The object interface: nothing global is chosen, no window is opened.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    # Fixed margins: a layout that looks for its own draws the picture twice.
+    figure = Figure(figsize=(10, 4))
+    figure.subplots_adjust(left=0.075, right=0.985, bottom=0.13, top=0.9, wspace=0.18)
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
     if any("Metrics/EnvironmentSteps" in record for record in epochs):
-        label = "return"
-        lines = [
-            _line(epochs, "Metrics/AverageReturn", "training"),
-            _line(rollouts, "Rollout/Return", "evaluation"),
-        ]
+        _line(left, epochs, "Metrics/AverageReturn", "training")
+        _line(left, sorted(rollouts, key=lambda r: r["epoch"]), "Rollout/Return", "evaluation")
+        left.set(xlabel="epoch", ylabel="return")
     else:
-        label = "loss"
-        lines = [_line(epochs, "Train/Loss", "train"), _line(epochs, "Valid/Loss", "valid")]
-    success = Panel("success rate", [_success_line(rollouts)], "no evaluation", range=(-0.03, 1.03))
-    title = f"{folder.path.parent.name} / {folder.path.name}"
-    draw_panels(folder.curve, title, [Panel(label, lines, f"no {label}"), success])
+        for tag, label in (("Train/Loss", "train"), ("Valid/Loss", "valid")):
+            _line(left, epochs, tag, label)
+        left.set(xlabel="epoch", ylabel="loss")
+    if left.lines:
+        left.legend()
+    _success_curve(right, rollouts)
+    right.set(xlabel="epoch", ylabel="success rate", ylim=(-0.03, 1.03))
+    figure.suptitle(f"{folder.path.parent.name} / {folder.path.name}")
+    figure.savefig(folder.curve, dpi=110)
     return folder.curve
 
 
-def _line(records: Sequence[Mapping[str, Any]], tag: str, label: str) -> Line:
-    drawn = [record for record in records if record.get(tag) is not None]
-    return Line(label, [r["epoch"] for r in drawn], [r[tag] for r in drawn])
+def _line(axes: Any, records: Sequence[Mapping[str, Any]], tag: str, label: str) -> None:
+    points = [(record["epoch"], record[tag]) for record in records if record.get(tag) is not None]
+    if points:
+        axes.plot(*zip(*points, strict=True), label=label)
 
 
-def _success_line(rollouts: Sequence[Mapping[str, Any]]) -> Line:
-    """Bars rather than a band: they show with a single evaluation too."""
-    line = _line(rollouts, "Rollout/Success_Rate", "")._replace(marked=True)
-    if not all("Rollout/Success_Rate_Low" in record for record in rollouts):
-        return line
-    ends = [(r["Rollout/Success_Rate_Low"], r["Rollout/Success_Rate_High"]) for r in rollouts]
-    return line._replace(label="95 % interval", bars=ends)
+def _success_curve(axes: Any, rollouts: Sequence[Mapping[str, Any]]) -> None:
+    rollouts = sorted(rollouts, key=lambda record: record["epoch"])
+    if not rollouts:
+        axes.text(0.5, 0.5, "no evaluation", ha="center", transform=axes.transAxes)
+        return
+    x = [record["epoch"] for record in rollouts]
+    rate = [record["Rollout/Success_Rate"] for record in rollouts]
+    axes.set_xlim(0, 1.05 * max(x))
+    axes.plot(x, rate, marker="o")
+    if all("Rollout/Success_Rate_Low" in record for record in rollouts):
+        # Bars rather than a band: they show with a single evaluation too. Rounding must not make them negative.
+        low = [record["Rollout/Success_Rate_Low"] for record in rollouts]
+        high = [record["Rollout/Success_Rate_High"] for record in rollouts]
+        below = [max(0.0, r - end) for r, end in zip(rate, low, strict=True)]
+        above = [max(0.0, end - r) for r, end in zip(rate, high, strict=True)]
+        axes.errorbar(x, rate, [below, above], fmt="none", capsize=4, label="95 % interval")
+        axes.legend()
