@@ -67,8 +67,10 @@ def pytest_collection_modifyitems(config, items):
     )
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """Let garbage collections pass by the hundreds of thousands of objects that the collected tests are made of."""
+    if any(item.get_closest_marker("robosuite") for item in session.items):
+        fork_server.PRELOADED.append("tests.simulator")
     gc.collect()
     gc.freeze()
 

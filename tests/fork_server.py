@@ -8,6 +8,10 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 PRELOADED = [
     "imitate.train.trainer",
     "imitate.evaluation.episode_tasks",
+    "imitate.online.central.collector",
+    "imitate.simulation.collect",
+    "imitate.simulation.render",
+    "pytest",
     "tests.no_picture",
 ]
 

@@ -1,5 +1,6 @@
 import pytest
 
+from imitate.data import DatasetFile
 from imitate.simulation.collect import collect
 from imitate.simulation.demonstrate import Plan
 
@@ -11,3 +12,16 @@ def lift_file(tmp_path_factory):
     """Three demonstrations of Lift by two processes, and the report."""
     path = tmp_path_factory.mktemp("lift") / "lift.hdf5"
     return path, collect(path, Plan(env_meta=LIFT, seed=1), num=3, workers=2)
+
+
+def content(*paths):
+    """Arrays, attributes and filter keys of files, together."""
+    arrays, attrs, keys = {}, {}, {}
+    for path in paths:
+        with DatasetFile(path) as file:
+            for demo in file.demos():
+                attrs[demo] = file.attrs(demo)
+                arrays |= {(demo, key): file.read(demo, key).tobytes() for key in file.keys(demo)}
+            for key, demos in file.filter_keys().items():
+                keys.setdefault(key, []).extend(demos)
+    return arrays, attrs, keys

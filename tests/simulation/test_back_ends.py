@@ -3,9 +3,11 @@
 All but the last test have a stand-in for the simulator, so that they are quick.
 """
 
+import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +15,10 @@ import numpy as np
 import pytest
 
 from imitate.crew import open_backend
-from imitate.data import DatasetFile
+from imitate.data import DatasetFile, DatasetWriter, Episode
 from imitate.data.shards.index import ShardIndex
 from imitate.envs.cameras import Camera
+from imitate.envs.experts import QUALITIES
 from imitate.errors import DatasetError
 from imitate.simulation import collect as collecting
 from imitate.simulation import render as rendering
@@ -25,10 +28,9 @@ from imitate.simulation.demonstrate import DESCRIBE, Demonstration, Plan
 from imitate.simulation.drawing import Drawn
 from imitate.simulation.render import render
 from imitate.simulation.shards import shards_of
-from imitate.simulation.unfinished import settings_of
+from imitate.simulation.unfinished import Recorded, recorded_so_far, settings_of
 from tests.ray_cluster import ONE_NODE, PLACES
-
-LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
+from tests.simulation.conftest import LIFT, content
 
 
 def prepared(plan, reports):
@@ -104,19 +106,6 @@ def plan_of(**faults):
     return Plan(env_meta={**LIFT, "env_kwargs": faults}, seed=3)
 
 
-def content(*paths):
-    """Arrays, attributes and filter keys of files, together."""
-    arrays, attrs, keys = {}, {}, {}
-    for path in paths:
-        with DatasetFile(path) as file:
-            for demo in file.demos():
-                attrs[demo] = file.attrs(demo)
-                arrays |= {(demo, key): file.read(demo, key).tobytes() for key in file.keys(demo)}
-            for key, demos in file.filter_keys().items():
-                keys.setdefault(key, []).extend(demos)
-    return arrays, attrs, keys
-
-
 def shards(folder):
     return sorted(folder.glob("*.hdf5"))
 
@@ -180,24 +169,24 @@ def test_shards_hold_the_demos_of_the_single_file(tmp_path):
     assert report.size_mb == pytest.approx(sum(path.stat().st_size for path in files) / 1e6)
     assert content(*files) == content(tmp_path / "one.hdf5")
     index = ShardIndex.parse((tmp_path / "many" / "index.json").read_bytes(), "index.json")
-    assert [shard.demos for shard in index.shards] == [
-        ["demo_0", "demo_1", "demo_2"],
-        ["demo_3", "demo_4", "demo_5"],
-        ["demo_6"],
-    ]
+    parts = [range(3), range(3, 6), range(6, 7)]
+    assert [shard.demos for shard in index.shards] == [[f"demo_{k}" for k in p] for p in parts]
+
+
+def interrupted(path, plan, after, num=7, **settings):
+    def interrupt(report):
+        if report.demos == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(path, plan, num=num, on_demo=interrupt, **settings)
 
 
 @pytest.mark.parametrize("after", [1, 3, 4, 6])
 def test_an_interrupted_collection_into_shards_is_resumed(tmp_path, after):
     """A shard lies under its name when it is complete, and the index when all are."""
     folder = tmp_path / "shards"
-
-    def interrupt(report):
-        if report.demos == after:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        collect(folder, plan_of(), num=7, shard_demos=3, on_demo=interrupt)
+    interrupted(folder, plan_of(), after, shard_demos=3)
     whole = (after - 1) // 3  # the next episode closes a shard
     assert [path.name for path in shards(folder)] == [f"00{n}.hdf5" for n in range(whole)]
     assert not (folder / "index.json").exists()
@@ -209,10 +198,8 @@ def test_an_interrupted_collection_into_shards_is_resumed(tmp_path, after):
     assert (report.demos, report.resumed, report.solved) == (7, after, 7)
     collect(tmp_path / "one.hdf5", plan_of(), num=7)
     assert content(*shards(folder)) == content(tmp_path / "one.hdf5")
-    assert sorted(path.name for path in folder.iterdir()) == [
-        *(path.name for path in shards(folder)),
-        "index.json",
-    ]
+    names = [*(path.name for path in shards(folder)), "index.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names
     again = collect(folder, plan_of(), num=7, shard_demos=3, resume=True)
     assert (again.demos, again.resumed) == (7, 7)
 
@@ -223,12 +210,7 @@ def test_episodes_that_are_lost_leave_gaps_but_no_shard_without_a_demo(tmp_path)
     assert sorted(report.lost) == ["episode 2", "episode 3"] and report.files == 2
     assert [path.name for path in shards(folder)] == ["000.hdf5", "002.hdf5"]
     demos = content(*shards(folder))[1]
-    assert {name: attrs["episode"] for name, attrs in demos.items()} == {
-        "demo_0": 0,
-        "demo_1": 1,
-        "demo_2": 4,
-        "demo_3": 5,
-    }
+    assert [demos[f"demo_{k}"]["episode"] for k in range(4)] == [0, 1, 4, 5]
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
@@ -240,7 +222,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
         collect(tmp_path / "strange.hdf5", plan_of(), num=4, shard_demos=2)
     folder = tmp_path / "folder"
     collect(folder, plan_of(), num=4, shard_demos=2)
-    other = Plan(env_meta={**LIFT, "env_kwargs": {}}, seed=4)
+    other = replace(plan_of(), seed=4)
     collect(folder, other, num=4, shard_demos=2, overwrite=True)
     collect(tmp_path / "one.hdf5", other, num=4)
     assert content(*shards(folder)) == content(tmp_path / "one.hdf5")
@@ -255,29 +237,80 @@ def test_a_collection_that_was_killed_as_it_began_is_resumed(tmp_path):
 
 def test_names_of_shards_sort_as_their_numbers():
     pieces = shards_of(Path("d"), 2500, 2)
-    assert [pieces[n].path.name for n in (0, 999, 1000)] == [
-        "0000.hdf5",
-        "0999.hdf5",
-        "1000.hdf5",
-    ]
+    names = [pieces[n].path.stem for n in (0, 999, 1000)]
+    assert names == ["0000", "0999", "1000"]
     assert pieces[-1].episodes == range(2498, 2500)
 
 
+# ---- resuming ------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_collection_leaves_no_file_under_its_name_and_is_resumed(tmp_path):
+    path, whole, plan = tmp_path / "a.hdf5", tmp_path / "whole.hdf5", plan_of()
+    finished = collect(whole, plan, num=3)
+    interrupted(path, plan, after=1, num=3)
+    assert not path.exists() and multiprocessing.active_children() == []
+    with DatasetFile(tmp_path / "a.hdf5.partial") as file:
+        assert file.demos() == ["demo_0"]
+    with pytest.raises(DatasetError, match="--resume continues it, --overwrite starts again"):
+        collect(path, plan, num=3)
+    with pytest.raises(DatasetError, match="was started with seed = 3, now it is 2"):
+        collect(path, replace(plan, seed=2), num=3, resume=True)
+    report = collect(path, plan, num=3, resume=True)
+    assert (report.demos, report.resumed, report.solved, report.attempts) == (3, 1, 3, 3)
+    assert report.steps == finished.steps
+    assert content(path) == content(whole)
+    assert not (tmp_path / "a.hdf5.partial").exists()
+
+
+def test_a_finished_collection_is_only_reported(tmp_path):
+    path, plan = tmp_path / "a.hdf5", plan_of()
+    report, before = collect(path, plan, num=3), path.read_bytes()
+    again = collect(path, plan, num=3, resume=True)
+    assert (again.demos, again.resumed, again.steps) == (3, 3, report.steps) and not again.lost
+    with pytest.raises(DatasetError, match="exists already"):
+        collect(path, plan, num=3)
+    for num, other in ((4, plan), (2, plan), (3, replace(plan, seed=2))):
+        with pytest.raises(DatasetError, match="exists already"):
+            collect(path, other, num=num, resume=True)
+    assert path.read_bytes() == before
+    with pytest.raises(DatasetError, match="give one of them"):
+        collect(path, plan, num=3, resume=True, overwrite=True)
+
+
 def test_episodes_lost_before_an_interruption_are_not_tried_again(tmp_path):
-    plan = plan_of(die_at=[1])
-    settings = settings_of(plan)
+    plan, path = plan_of(die_at=[1, 2]), tmp_path / "a.hdf5"
+    interrupted(path, plan, after=2, num=6)
+    settings, split = settings_of(plan), partial(filter_keys, seed=0)
+    files = CollectedFiles([Piece(path, range(6))], settings, split, resume=True)
+    assert (files.lost, files.missing) == ([1, 2], [4, 5])
+    assert files.earlier == [
+        Recorded("demo_0", 0, "better", True, 1, 4),
+        Recorded("demo_1", 3, "better", True, 1, 4),
+    ]
+    assert recorded_so_far(tmp_path / "none.hdf5", settings) == []
 
-    def interrupt(report):
-        if report.demos == 2:
-            raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        collect(tmp_path / "a.hdf5", plan, num=4, on_demo=interrupt)
-    split = partial(filter_keys, seed=0)
-    pieces = [Piece(tmp_path / "a.hdf5", range(4))]
-    files = CollectedFiles(pieces, settings, split, resume=True)
-    assert (files.lost, files.missing) == ([1], [3])
-    assert [demo.episode for demo in files.earlier] == [0, 2]
+def test_a_collection_without_a_plan_is_not_resumed(tmp_path):
+    with pytest.raises(KeyboardInterrupt), DatasetWriter(tmp_path / "a.hdf5", LIFT) as writer:
+        steps, flat = np.zeros((4, 2)), np.zeros(4)
+        writer.append_episode(Episode({"x": steps}, steps, flat, flat, flat))
+        raise KeyboardInterrupt
+    with pytest.raises(DatasetError, match="imitate dataset finish"):
+        recorded_so_far(tmp_path / "a.hdf5", settings_of(plan_of()))
+
+
+def test_levels_of_quality_take_turns_and_each_has_its_masks(tmp_path):
+    path, plan = tmp_path / "mixed.hdf5", replace(plan_of(), qualities=QUALITIES)
+    assert collect(path, plan, num=8).quality == dict.fromkeys(QUALITIES, 2)
+    with DatasetFile(path) as file:
+        keys = file.filter_keys()
+        for number, level in enumerate(QUALITIES):
+            assert keys[level] == [f"demo_{number}", f"demo_{number + 4}"]
+            assert len(keys[f"{level}_train"]) == len(keys[f"{level}_valid"]) == 1
+            assert sorted(keys[f"{level}_train"] + keys[f"{level}_valid"]) == keys[level]
+            assert file.attrs(f"demo_{number}")["quality"] == level
+        assert len(keys["train"]) == len(keys["valid"]) == 4
 
 
 # ---- the real simulator --------------------------------------------------------------------------
