@@ -1,5 +1,6 @@
-"""Diffusion Policy's zarr: episode_ends, frames, and the way there and back."""
+"""Diffusion Policy's zarr: episode_ends, frames, codecs."""
 
+import shutil
 import sys
 import types
 
@@ -7,10 +8,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from imitate.data import DatasetFile, DatasetWriter, Episode
 from imitate.data.formats.convert import convert
 from imitate.errors import DatasetError
 
@@ -31,15 +29,14 @@ def push_t(path, ends=(3, 7), **more):
     return path
 
 
-def test_episodes_end_where_episode_ends_says(tmp_path):
-    report = convert(push_t(tmp_path / "p.zarr"), tmp_path / "o.hdf5")
+def test_episodes_end_where_episode_ends_says(converted, tmp_path):
+    report, file = converted(push_t(tmp_path / "p.zarr"))
     assert (report.source_format, report.demos, report.steps) == ("diffusion-policy", 2, 7)
-    with DatasetFile(tmp_path / "o.hdf5") as file:
-        assert file.read("demo_0", "obs/state")[:, 0].tolist() == [0, 1, 2]
-        assert file.read("demo_1", "actions").tolist() == [[3, -3], [4, -4], [5, -5], [6, -6]]
-        assert file.read("demo_1", "timeouts").tolist() == [0, 0, 0, 1]
-        image = file.read("demo_1", "obs/img")
-        assert (image.dtype, image[0, 0, 0, 0], image[3, 5, 5, 2]) == (np.uint8, 203, 206)
+    assert file.read("demo_0", "obs/state")[:, 0].tolist() == [0, 1, 2]
+    assert file.read("demo_1", "actions").tolist() == [[3, -3], [4, -4], [5, -5], [6, -6]]
+    assert file.read("demo_1", "timeouts").tolist() == [0, 0, 0, 1]
+    image = file.read("demo_1", "obs/img")
+    assert (image.dtype, image[0, 0, 0, 0], image[3, 5, 5, 2]) == (np.uint8, 203, 206)
     assert report.changed["obs/img"] == "float32 frames -> uint8"
 
 
@@ -53,64 +50,11 @@ def test_ends_that_do_not_fit_are_refused(tmp_path, ends):
         convert(path, tmp_path / "o.hdf5")
 
 
-def everything(path):
-    with DatasetFile(path) as file:
-        arrays = {
-            (demo, key): file.read(demo, key) for demo in file.demos() for key in file.keys(demo)  # noqa: SIM118
-        }  # fmt: skip
-        attrs = {demo: file.attrs(demo) for demo in file.demos()}
-        return arrays, attrs, file.filter_keys(), file.file_attrs
-
-
-@settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    seed=st.integers(0, 2**32 - 1),
-    next_obs=st.booleans(),
-)
-def test_there_and_back_nothing_is_lost(tmp_path, lengths, seed, next_obs):
-    random = np.random.default_rng(seed)
-    env = {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": "Panda"}}
-    with DatasetWriter(tmp_path / "a.hdf5", env, overwrite=True, control_freq=20) as writer:
-        for number, length in enumerate(lengths):
-            seen = {
-                "object": random.normal(size=(length, 4)),
-                "agentview_image": random.integers(0, 256, (length, 8, 9, 3), dtype=np.uint8),
-            }
-            episode = Episode(
-                obs=seen,
-                next_obs={key: value[::-1] for key, value in seen.items()} if next_obs else None,
-                actions=random.normal(size=(length, 2)),
-                rewards=random.normal(size=length),
-                terminals=random.integers(0, 2, length),
-                timeouts=random.integers(0, 2, length),
-                states=random.normal(size=(length, 3)),
-                attrs={"success": True, "language": "lift it", "model_file": "<x/>" * 30000},
-                steps={"action_dict/gripper": random.normal(size=(length, 1))},
-            )
-            writer.append_episode(episode, f"demo_{2 * number}")
-        writer.add_filter_key("train", ["demo_0"])
-    convert(tmp_path / "a.hdf5", tmp_path / "b.zarr", overwrite=True)
-    report = convert(tmp_path / "b.zarr", tmp_path / "c.hdf5", overwrite=True)
-    before, after = everything(tmp_path / "a.hdf5"), everything(tmp_path / "c.hdf5")
-    assert before[0].keys() == after[0].keys()
-    for key, value in before[0].items():
-        np.testing.assert_array_equal(after[0][key], value)
-        assert after[0][key].dtype == value.dtype
-    assert before[1:] == after[1:]
-    assert not report.synthesised
-    root = zarr.open_group(str(tmp_path / "b.zarr"), mode="r")
-    assert root["meta/episode_ends"][:].tolist() == np.cumsum(lengths).tolist()
-
-
-def test_a_zip_is_read_too(tmp_path):
+def test_a_zip_is_read_too(converted, tmp_path):
     push_t(tmp_path / "p.zarr")
-    import shutil
-
     shutil.make_archive(str(tmp_path / "p.zarr"), "zip", tmp_path / "p.zarr")
-    assert convert(tmp_path / "p.zarr.zip", tmp_path / "o.hdf5").demos == 2
+    report, _ = converted(tmp_path / "p.zarr.zip")
+    assert report.demos == 2
 
 
 # ---- frames compressed by a codec of imagecodecs -------------------------------------------------
@@ -148,18 +92,16 @@ def compressed(tmp_path, monkeypatch):
 
 def test_a_codec_of_imagecodecs_is_asked_for(compressed, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "imagecodecs.numcodecs", None)
-    with pytest.raises(
-        DatasetError, match=r"p\.zarr: .*imagecodecs_twice.*pip install imagecodecs"
-    ):
+    words = r"p\.zarr: .*imagecodecs_twice.*pip install imagecodecs"
+    with pytest.raises(DatasetError, match=words):
         convert(compressed, tmp_path / "o.hdf5")
     assert not (tmp_path / "o.hdf5").exists()
 
 
-def test_a_codec_of_imagecodecs_is_used_where_it_is_installed(compressed, tmp_path, monkeypatch):
+def test_a_codec_of_imagecodecs_is_used_where_it_is_installed(compressed, converted, monkeypatch):
     package = types.ModuleType("imagecodecs.numcodecs")
     package.register_codecs = lambda verbose: numcodecs.registry.register_codec(Twice)
     monkeypatch.setitem(sys.modules, "imagecodecs", types.ModuleType("imagecodecs"))
     monkeypatch.setitem(sys.modules, "imagecodecs.numcodecs", package)
-    convert(compressed, tmp_path / "o.hdf5")
-    with DatasetFile(tmp_path / "o.hdf5") as file:
-        assert file.read("demo_1", "obs/img")[:, 0, 0, 0].tolist() == [3, 4, 5, 6]
+    _, file = converted(compressed)
+    assert file.read("demo_1", "obs/img")[:, 0, 0, 0].tolist() == [3, 4, 5, 6]

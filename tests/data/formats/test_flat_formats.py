@@ -1,0 +1,327 @@
+"""D4RL, d3rlpy and imitation: rows without episodes, where those end, and which row follows which."""
+
+from pathlib import Path
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+
+from imitate.data.formats.convert import convert
+from imitate.errors import DatasetError
+
+FIXTURES = Path(__file__).with_name("fixtures")
+
+
+def ends_of(file):
+    """(terminal, timeout) of the last step of each demo."""
+    return [
+        tuple(file.read(demo, key)[-1] for key in ("terminals", "timeouts"))
+        for demo in file.demos()
+    ]
+
+
+def lengths_of(file):
+    return [file.length(demo) for demo in file.demos()]
+
+
+# ---- D4RL ----------------------------------------------------------------------------------------
+
+
+def d4rl(path, length=12, terminals=(), timeouts=(), **more):
+    """Row i observes [i, 10 i]."""
+    rows = np.arange(length)
+    arrays = {
+        "observations": np.stack([rows, 10 * rows], axis=1).astype(np.float32),
+        "actions": rows[:, None].astype(np.float32) / 100,
+        "rewards": rows.astype(np.float32),
+        "terminals": np.isin(rows, terminals),
+        "timeouts": None if timeouts is None else np.isin(rows, timeouts),
+        **more,
+    }
+    with h5py.File(path, "w") as file:
+        for key, value in arrays.items():
+            if value is not None:
+                file[key] = value
+    return path
+
+
+def test_a_recorded_file_with_its_final_observations(converted):
+    report, file = converted(FIXTURES / "walker2d.hdf5")
+    assert (report.demos, report.steps) == (4, 191)
+    with h5py.File(FIXTURES / "walker2d.hdf5") as original:
+        observations = original["observations"][:]
+        final = original["metadata/episode_final_observation"][:]
+        seed = original["metadata/episode_seed"][3]
+    assert lengths_of(file) == [11, 60, 60, 60]
+    np.testing.assert_array_equal(file.read("demo_3", "obs/flat"), observations[131:])
+    np.testing.assert_array_equal(file.read("demo_3", "next_obs/flat")[:-1], observations[132:])
+    np.testing.assert_array_equal(file.read("demo_3", "next_obs/flat")[-1], final[3])
+    assert ends_of(file) == [(1, 0), (0, 1), (1, 0), (0, 1)]
+    assert file.attrs("demo_3")["episode_seed"] == seed
+    assert file.env_meta == {"env_name": "Walker2d-v5", "type": 2, "env_kwargs": {}}
+
+
+def test_the_last_row_goes_where_nobody_knows_what_followed(converted, tmp_path):
+    report, file = converted(d4rl(tmp_path / "d.hdf5", terminals=[3], timeouts=[7, 11]))
+    assert lengths_of(file) == [4, 3, 3]
+    assert file.read("demo_0", "next_obs/flat")[:, 0].tolist() == [1, 2, 3, 3]
+    assert file.read("demo_1", "obs/flat")[:, 0].tolist() == [4, 5, 6]
+    assert file.read("demo_1", "next_obs/flat")[:, 0].tolist() == [5, 6, 7]
+    assert file.read("demo_2", "next_obs/flat")[-1, 0] == 11
+    assert file.read("demo_2", "timeouts").tolist() == [0, 0, 1]
+    assert file.read("demo_0", "terminals").tolist() == [0, 0, 0, 1]
+    assert report.dropped["last rows at timeouts"].startswith("2 rows")
+    assert "next_observations" not in report.renamed
+
+
+def test_next_observations_of_the_file_are_taken(converted, tmp_path):
+    following = np.arange(24, dtype=np.float32).reshape(12, 2) + 100
+    path = d4rl(tmp_path / "d.hdf5", timeouts=[7, 11], next_observations=following)
+    report, file = converted(path)
+    np.testing.assert_array_equal(file.read("demo_1", "next_obs/flat"), following[8:])
+    assert not report.dropped
+    assert report.renamed["next_observations"] == "next_obs/flat"
+
+
+def test_timeouts_that_are_no_resets_go_on(converted, tmp_path):
+    # As in maze2d: one run, flags where a sub-goal was reached.
+    angle = np.arange(3000) / 10
+    seen = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+    path = tmp_path / "d.hdf5"
+    d4rl(path, length=3000, timeouts=range(99, 2999, 100), observations=seen)
+    report, file = converted(path)
+    assert any("continues after its 29 timeouts" in note for note in report.notes)
+    np.testing.assert_array_equal(file.read("demo_0", "next_obs/flat")[-1], seen[100])
+    assert file.length("demo_0") == 100
+    assert file.read("demo_0", "timeouts")[-1] == 1
+    assert file.length("demo_29") == 99  # nothing follows the file's last row
+
+
+def test_jumps_and_early_timeouts_are_told(converted, tmp_path):
+    seen = np.arange(200, dtype=np.float32)[:, None] * 0.01
+    seen[120:] += 500  # as in antmaze-v0
+    report, _ = converted(d4rl(tmp_path / "d", length=200, timeouts=[3, 199], observations=seen))
+    assert any("the first after row 119" in note for note in report.notes)
+    assert any(note.startswith("1 of 2 timeouts lie before step") for note in report.notes)
+
+
+def test_without_timeouts_the_horizon_cuts(converted, tmp_path):
+    report, file = converted(d4rl(tmp_path / "d", terminals=[2], timeouts=None), horizon=4)
+    # rows 0-2, 3-6, 7-10, 11; the last of each but the first goes, the lone one altogether
+    assert lengths_of(file) == [3, 3, 3]
+    assert report.synthesised["timeouts"].startswith("2 episodes end after 4 steps")
+
+
+def test_kitchens_demo_numbers_and_flags_as_columns(converted, tmp_path):
+    arrays = {
+        "infos": np.repeat([0, 1, 2], 4),
+        "rewards": np.arange(12)[:, None],
+        "terminals": np.isin(np.arange(12), [3, 7, 11]).astype(np.float32)[:, None],
+    }
+    with h5py.File(d4rl(tmp_path / "d.hdf5", timeouts=None), "a") as file:
+        for key, value in arrays.items():
+            file.pop(key, None)
+            file[key] = value
+    _, file = converted(tmp_path / "d.hdf5")
+    assert lengths_of(file) == [4, 4, 4]
+    assert file.read("demo_2", "rewards").tolist() == [8, 9, 10, 11]
+    assert file.read("demo_2", "infos").tolist() == [2, 2, 2, 2]
+
+
+def test_infos_are_kept_and_policy_weights_are_not(converted, tmp_path):
+    path = d4rl(tmp_path / "d.hdf5", terminals=[11])
+    with h5py.File(path, "a") as file:
+        file["infos/qpos"] = np.ones((12, 3))
+        file["metadata/policy/fc0/weight"] = np.ones((5, 2))
+        file["metadata/algorithm"] = b"SAC"
+    report, file = converted(path)
+    assert file.shape("demo_0", "infos/qpos") == (12, 3)
+    assert set(report.dropped) == {"metadata/policy/fc0/weight", "metadata/algorithm"}
+
+
+# ---- d3rlpy --------------------------------------------------------------------------------------
+
+
+def d3rlpy(path, episodes, terminated, actions=None, image=False):
+    """As ReplayBuffer.dump writes version 2.1; episode i observes [i, t]."""
+    with h5py.File(path, "w") as file:
+        file["columns"] = np.array([b"observations", b"actions", b"rewards", b"terminated"])
+        file["num_episodes"] = len(episodes)
+        file["version"] = "2.1"
+        for i, length in enumerate(episodes):
+            steps = np.arange(length, dtype=np.float32)
+            seen = np.stack([np.full(length, i, np.float32), steps], axis=1)
+            frames = np.full((length, 3, 8, 9), i, np.uint8)
+            file[f"observations_{i}"] = frames if image else seen
+            file[f"actions_{i}"] = steps[:, None] / 10 if actions is None else actions[i]
+            file[f"rewards_{i}"] = steps[:, None]
+            file[f"terminated_{i}"] = terminated[i]
+    return path
+
+
+def test_vectors_dumped_by_the_package_itself(converted):
+    """Two episodes of 4 and 3 steps, the second cut by the clock; observations are [10 i + t, 0.5, -t]."""
+    report, file = converted(FIXTURES / "d3rlpy_vectors.h5")
+    assert report.source_format == "d3rlpy"
+    assert file.read("demo_0", "obs/flat")[:, 0].tolist() == [0, 1, 2, 3]
+    assert file.read("demo_0", "terminals").tolist() == [0, 0, 0, 1]
+    assert file.read("demo_1", "obs/flat").tolist() == [[10, 0.5, 0], [11, 0.5, -1]]
+    assert file.read("demo_1", "next_obs/flat")[:, 0].tolist() == [11, 12]
+    assert file.read("demo_1", "timeouts").tolist() == [0, 1]
+    assert file.read("demo_1", "rewards").tolist() == [4, 5]
+    np.testing.assert_allclose(file.read("demo_1", "actions"), [[0.1, 0], [0.1, 0.1]])
+
+
+def test_images_dumped_by_the_package_itself(converted):
+    """Frame t is [t, t + 50, t] in (3, 8, 8), actions 0 to 2, two terminal episodes of 3 steps."""
+    _, file = converted(FIXTURES / "d3rlpy_images.h5")
+    images = file.read("demo_1", "obs/image")
+    assert images.shape == (3, 8, 8, 3)
+    assert images[:, 7, 0].tolist() == [[3, 53, 3], [4, 54, 4], [5, 55, 5]]
+    assert file.read("demo_0", "actions").tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
+    assert file.read("demo_1", "terminals").tolist() == [0, 0, 1]
+
+
+def test_terminal_episodes_are_whole_and_others_lose_their_last_row(converted, tmp_path):
+    report, file = converted(d3rlpy(tmp_path / "d.h5", [3, 4], [True, False]))
+    assert report.source_format == "d3rlpy"
+    assert file.read("demo_0", "obs/flat").tolist() == [[0, 0], [0, 1], [0, 2]]
+    assert file.read("demo_0", "next_obs/flat").tolist() == [[0, 1], [0, 2], [0, 2]]
+    assert file.read("demo_0", "terminals").tolist() == [0, 0, 1]
+    assert file.read("demo_1", "obs/flat").tolist() == [[1, 0], [1, 1], [1, 2]]
+    assert file.read("demo_1", "next_obs/flat").tolist() == [[1, 1], [1, 2], [1, 3]]
+    assert file.read("demo_1", "timeouts").tolist() == [0, 0, 1]
+    assert file.read("demo_1", "rewards").tolist() == [0, 1, 2]
+
+
+def test_discrete_actions_count_over_all_episodes(converted, tmp_path):
+    actions = [np.array([[0], [1]]), np.array([[2], [0]])]
+    _, file = converted(d3rlpy(tmp_path / "d.h5", [2, 2], [True, True], actions))
+    assert file.read("demo_0", "actions").tolist() == [[1, 0, 0], [0, 1, 0]]
+    assert file.read("demo_1", "actions").tolist() == [[0, 0, 1], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("form", ["frames", "tuple"])
+def test_frames_are_turned_and_tuples_named(converted, tmp_path, form):
+    source = d3rlpy(tmp_path / "d.h5", [3], [True], image=True)
+    with h5py.File(source, "a") as file:
+        file["observations_0_0"] = file["observations_0"][:]
+        file["observations_0_1"] = np.ones((3, 5), dtype=np.float32)
+        if form == "tuple":
+            del file["observations_0"]
+    _, file = converted(source)
+    if form == "tuple":
+        assert file.obs_keys("demo_0") == ["observations_0", "observations_1"]
+        assert file.shape("demo_0", "next_obs/observations_1") == (3, 5)
+    else:
+        assert file.shape("demo_0", "obs/image") == (3, 8, 9, 3)
+
+
+def test_version_1_has_timeouts_in_its_episode_terminals(converted, tmp_path):
+    rows = np.arange(8, dtype=np.float32)
+    with h5py.File(tmp_path / "d.h5", "w") as file:
+        file["observations"] = np.stack([rows, rows], axis=1)
+        file["actions"] = np.array([0, 1, 0, 1, 0, 1, 0, 1])
+        file["rewards"] = rows
+        file["terminals"] = np.isin(rows, [3]).astype(np.float32)
+        file["episode_terminals"] = np.isin(rows, [3, 6]).astype(np.float32)
+        file["discrete_action"] = True
+    report, file = converted(tmp_path / "d.h5")
+    assert report.source_format == "d3rlpy"
+    assert any("last episode of the file has no end" in note for note in report.notes)
+    assert file.demos() == ["demo_0", "demo_1"]  # the lone trailing row has no next one
+    assert file.read("demo_0", "terminals").tolist() == [0, 0, 0, 1]
+    assert file.read("demo_1", "timeouts").tolist() == [0, 1]
+    assert file.read("demo_1", "next_obs/flat")[:, 0].tolist() == [5, 6]
+    assert file.read("demo_1", "actions").tolist() == [[1, 0], [0, 1]]
+
+
+# ---- imitation: nothing is unpickled -------------------------------------------------------------
+
+
+def test_cart_poles_next_observations_are_what_its_physics_gives(converted):
+    report, file = converted(FIXTURES / "cartpole.npz", env="CartPole-v1")
+    assert (report.demos, report.steps) == (4, 1801)
+    # only ends before the clock are terminals
+    assert lengths_of(file) == [500, 408, 500, 393]
+    assert ends_of(file) == [(0, 1), (1, 0), (0, 1), (1, 0)]
+    env = gymnasium.make("CartPole-v1").unwrapped
+    env.reset(seed=0)
+    for demo, step in (("demo_0", 0), ("demo_3", 0), ("demo_3", 392)):
+        obs, following = (file.read(demo, f"{key}/flat")[step] for key in ("obs", "next_obs"))
+        env.state = tuple(obs.astype(float))
+        env.steps_beyond_terminated = None
+        reached, *_ = env.step(int(file.read(demo, "actions")[step].argmax()))
+        np.testing.assert_allclose(reached, following, atol=1e-5)
+
+
+def test_the_clock_is_guessed_from_equal_lengths_and_that_is_said(converted):
+    report, file = converted(FIXTURES / "pendulum.npz")
+    assert "2 of 2 trajectories time out, after 200 steps" in report.synthesised["timeouts"]
+    assert "guess" in report.synthesised["timeouts"]
+    assert report.changed["rewards"] == "float64 -> float32"
+    assert file.read("demo_1", "terminals").sum() == 0
+    assert file.read("demo_1", "actions").shape == (200, 1)
+    seen, following = file.read("demo_1", "obs/flat"), file.read("demo_1", "next_obs/flat")
+    np.testing.assert_array_equal(following[:-1], seen[1:])
+    original = np.load(FIXTURES / "pendulum.npz")["obs"]
+    np.testing.assert_array_equal(following[-1], original[-1])
+    np.testing.assert_array_equal(seen[0], original[201])
+
+
+def arrays():
+    return {
+        "obs": np.arange(16, dtype=np.float32).reshape(8, 2),
+        "acts": np.array([0, 2, 1, 0, 1, 2]),
+        "terminal": np.array([True, True]),
+        "indices": np.array([2]),
+    }
+
+
+def test_horizon_says_what_the_clock_is(converted, tmp_path):
+    np.savez(tmp_path / "t.npz", **arrays())
+    report, file = converted(tmp_path / "t.npz", horizon=4)
+    assert file.read("demo_0", "terminals").tolist() == [0, 1]
+    assert file.read("demo_1", "timeouts").tolist() == [0, 0, 0, 1]
+    assert file.read("demo_0", "actions").tolist() == [[1, 0, 0], [0, 0, 1]]
+    assert file.read("demo_1", "obs/flat").tolist() == [[6, 7], [8, 9], [10, 11], [12, 13]]
+    assert report.synthesised["rewards"] == "0: the file has none"
+
+
+class _Bomb:
+    def __reduce__(self):
+        return (Path.touch, (Path("exploded"),))
+
+
+def test_pickled_infos_are_never_read(converted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("t.npz", **arrays(), infos=np.array([_Bomb()], dtype=object))
+    report, _ = converted(Path("t.npz"))
+    assert "pickled" in report.dropped["infos"]
+    assert not Path("exploded").exists()
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"indices": np.array([9])}, "'indices' does not cut 6 actions"),
+        ({"obs": np.zeros((7, 2))}, "'obs'"),
+        ({"terminal": np.array([True])}, "'indices and one'"),
+        ({"acts": np.array([0, -1, 1, 0, 1, 2])}, "no indices of actions"),
+        ({"acts": np.array([_Bomb()] * 6, dtype=object)}, "cannot be read"),
+        (None, "'actions' has 11 rows, but 'observations' has 12"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_and_leaves_nothing(tmp_path, change, words):
+    path = tmp_path / "t.npz"
+    if change is None:
+        d4rl(path, timeouts=[11], actions=np.zeros((11, 1)))
+    else:
+        np.savez(path, **{**arrays(), **change})
+    with pytest.raises(DatasetError, match=words):
+        convert(path, tmp_path / "o.hdf5")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.npz"]
