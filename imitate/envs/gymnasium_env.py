@@ -29,7 +29,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 
 from imitate.envs.env import Array, Obs
-from imitate.envs.rendering import prepare_gl, telling_gl_faults
+from imitate.envs.rendering import load_triton, prepare_gl, telling_gl_faults
 from imitate.envs.spaces import ActionSpace, ObservationSpace
 from imitate.envs.trust import EXTRAS, check_trusted
 from imitate.errors import EnvError, nearest
@@ -72,6 +72,8 @@ class GymnasiumEnv:
         self._env = self._make()
         # Asking gymnasium's wrappers for their spaces costs as much as a step of a small environment.
         self._seen = ObservationSpace(env_name, self._env.observation_space, obs_keys)
+        if self._seen.has_images:
+            load_triton()
         self._actions = ActionSpace(env_name, self._env.action_space)
         self.action_low, self.action_high = self._actions.low, self._actions.high
         self.action_dim, self.num_choices = self._actions.dim, self._actions.num_choices
@@ -90,6 +92,7 @@ class GymnasiumEnv:
             spec = gymnasium.spec(env_id)
             if self._can_render:
                 self._check_draws(spec)
+                load_triton()
             if self._can_render and "mujoco" in str(spec.entry_point):
                 prepare_gl()
             mode: dict[str, Any] = {"render_mode": "rgb_array"} if self._can_render else {}

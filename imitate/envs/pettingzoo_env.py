@@ -21,6 +21,7 @@ import numpy as np
 
 from imitate.envs.env import Array, Obs
 from imitate.envs.lanes import Outcome
+from imitate.envs.rendering import load_triton
 from imitate.envs.spaces import ActionSpace, ObservationSpace
 from imitate.envs.trust import PETTINGZOO, check_trusted
 from imitate.errors import EnvError
@@ -84,6 +85,8 @@ class PettingZooEnv:
             )
             for agent in everyone
         }
+        if any(seen.has_images for seen in self._seen.values()):
+            load_triton()
         self._actions = {
             agent: ActionSpace(env_name, self._env.action_space(agent)) for agent in everyone
         }
@@ -100,6 +103,7 @@ class PettingZooEnv:
         kwargs = {k: v for k, v in copy.deepcopy(self._kwargs).items() if k != "opponents"}
         if self._can_render:
             kwargs["render_mode"] = "rgb_array"
+            load_triton()
         try:
             import pettingzoo  # noqa: F401 - the words for a package that is missing
         except ImportError as error:

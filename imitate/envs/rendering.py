@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
 
 from imitate.errors import EnvError, UserError
 
@@ -115,10 +117,21 @@ def _without_choice() -> Iterator[None]:
             os.environ["MUJOCO_GL"] = chosen
 
 
+def load_triton() -> None:
+    """Import triton, where torch came with it, before anything draws in this process.
+
+    Mesa's software renderers load a libLLVM, and the first import of triton after that ends the process (SIGSEGV).
+    torch imports it late: at the first step of an optimizer, or in ``torch.compile``.
+    """
+    if "triton" not in sys.modules and find_spec("triton") is not None:
+        with suppress(Exception):  # torch does without a triton that cannot be imported
+            import_module("triton")
+
+
 def prepare_gl() -> str:
     """Make sure that MuJoCo can draw off-screen in this process and its children.
 
-    MUJOCO_GL is left alone where the user has set it.
+    MUJOCO_GL is left alone where the user has set it; triton is imported first (:func:`load_triton`).
 
     Raises:
         EnvError: no OpenGL library draws here, or not that of MUJOCO_GL.
@@ -137,6 +150,7 @@ def prepare_gl() -> str:
             "install a software renderer: apt-get install -y libosmesa6"
         )
     os.environ["MUJOCO_GL"] = backend
+    load_triton()
     # robosuite reads the variable once, when it is imported; it may have been imported without a renderer.
     binding = sys.modules.get("robosuite.utils.binding_utils")
     if binding is not None:

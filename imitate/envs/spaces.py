@@ -68,6 +68,7 @@ class ObservationSpace:
         keys: the observations to return; None returns all.
 
     Attributes:
+        has_images: the environment draws some of its observations.
         gives_mask: an observation or info had ``action_mask`` so far.
     """
 
@@ -81,6 +82,7 @@ class ObservationSpace:
         )
         # Asking spaces for their types and shapes costs as much as a step of a small environment.
         self._readers = [(key, path, _reader(name, key, leaf)) for key, path, leaf in leaves]
+        self.has_images = any(_is_image(leaf) for _, _, leaf in leaves)
         self.gives_mask = False
 
     def observe(

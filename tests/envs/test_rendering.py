@@ -3,9 +3,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 from imitate.envs import rendering
+from imitate.envs.gymnasium_env import GymnasiumEnv
 from imitate.errors import EnvError
 
 
@@ -151,3 +155,61 @@ def test_commands_say_it_in_one_line(tmp_path, args, code):
     assert done.returncode == code, done.stdout
     assert "MUJOCO_GL is 'neither', but that is no way of drawing" in done.stdout
     assert "Traceback" not in done.stdout
+
+
+# ---- triton before the first drawing ---------------------------------------------------------------
+
+
+@pytest.fixture
+def triton(monkeypatch, tmp_path):
+    """A stand-in for triton that is installed and not imported yet; returns whether it has been imported."""
+    (tmp_path / "triton.py").write_text("")
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield lambda: "triton" in sys.modules
+    sys.modules.pop("triton", None)
+
+
+class Pictures(gymnasium.Env):
+    """Notes whether triton is imported when it may draw for the first time."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 1}
+    action_space = spaces.Discrete(2)
+    found = {}
+
+    def __init__(self, render_mode=None, image=True):
+        self.found["made"] = "triton" in sys.modules
+        one = spaces.Box(0, 255, (2, 2, 3), np.uint8) if image else spaces.Box(0, 1, (1,))
+        self.observation_space = spaces.Dict({"x": one})
+
+    def reset(self, *, seed=None, options=None):
+        self.found["reset"] = "triton" in sys.modules
+        return self.observation_space.sample(), {}
+
+
+def test_triton_is_imported_before_mujoco_draws(monkeypatch, no_library, triton):
+    """After Mesa has loaded its libLLVM, the import ends the process."""
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    assert not triton()
+    rendering.prepare_gl()
+    assert triton()
+
+
+@pytest.mark.parametrize(
+    ("render", "image", "made", "reset"),
+    [(True, False, True, True), (False, True, False, True), (False, False, False, False)],
+    ids=["rendered", "image observed", "states"],
+)
+def test_triton_is_imported_before_an_environment_draws(triton, render, image, made, reset):
+    gymnasium.register("Pictures-v0", Pictures, disable_env_checker=True)
+    try:
+        GymnasiumEnv("Pictures-v0", {"image": image}, render=render).reset()
+    finally:
+        del gymnasium.registry["Pictures-v0"]
+    assert Pictures.found == {"made": made, "reset": reset}
+
+
+def test_a_triton_that_cannot_be_imported_is_no_matter(triton, tmp_path):
+    (tmp_path / "triton.py").write_text("raise OSError('no driver')")
+    rendering.load_triton()
+    assert not triton()
