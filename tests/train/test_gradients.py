@@ -1,29 +1,20 @@
 """Gradients averaged over two ranks while the backward pass runs."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.rank_processes import run_ranks
+
 PROGRAM = Path(__file__).parent / "rank_programs" / "gradients.py"
 
 
 @pytest.fixture(scope="module")
-def findings():
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"),
-        str(PROGRAM),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def findings(tmp_path_factory):
+    found = tmp_path_factory.mktemp("gradients") / "found.json"
+    assert run_ranks(PROGRAM, found) == [0, 0]
+    return json.loads(found.read_text())
 
 
 @pytest.mark.parametrize(

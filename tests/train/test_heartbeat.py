@@ -1,16 +1,13 @@
 """A rank that works is alive, one that is silent ends the others."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from imitate.train.heartbeat import Heartbeat
+from tests.rank_processes import ended, started_ranks
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "rank_programs" / "silence.py"
 
 SILENCE_S = 40.0
@@ -106,33 +103,10 @@ def test_a_process_that_was_stopped_itself_first_listens_again(start, virtual_ti
         ("killed", "another process of this training is gone"),
     ],
 )
-def test_the_others_end_when_a_rank_is_stopped_or_killed(fate, words):
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    shared = {**os.environ, **address, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    first, second = (
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), fate],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in (0, 1)
-    )
-    try:
-        out, err = first.communicate(timeout=600)
-    finally:
-        second.kill()
-        second.communicate()
+def test_the_others_end_when_a_rank_is_stopped_or_killed(fate, words, capfd):
+    with started_ranks(PROGRAM, fate) as (first, _):
+        assert ended([first]) == [1]
+    out, err = capfd.readouterr()
     assert "rank 0 goes on" in out, "rank 1 waited for rank 0, which was busy"
-    assert first.returncode == 1
     assert words in err
     assert "Traceback" not in err
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -1,9 +1,6 @@
 """Online RL with two learner ranks."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +18,8 @@ from imitate.ranks import Ranks
 from imitate.train.online_parts import make_collector, make_learner
 from imitate.train.online_setup import build_online
 from imitate.train.trainer import train
+from tests.rank_processes import run_ranks
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "rank_programs" / "online.py"
 
 
@@ -57,15 +54,7 @@ def on_two_ranks(tmp_path, **arguments):
     """Train on two ranks; return what the program found on each, and the run folder."""
     given, found = tmp_path / "arguments.json", tmp_path / "found.json"
     given.write_text(json.dumps({"output_dir": str(tmp_path / "runs"), **arguments}))
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"),
-        *(str(PROGRAM), str(given), str(found)),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    assert run_ranks(PROGRAM, given, found) == [0, 0]
     (run,) = (tmp_path / "runs" / "ranks").iterdir()
     return json.loads(found.read_text()), run
 

@@ -22,6 +22,7 @@ from imitate.policy.checkpoint import load_checkpoint
 from imitate.ranks import Ranks
 from imitate.train.gradients import GradientAverage
 from imitate.train.trainer import _device_of_rank, _join, train
+from tests.rank_processes import ended, run_ranks, started_ranks
 
 NO_ENV = {"type": 2, "env_name": "Pendulum-v1", "env_kwargs": {}}
 
@@ -63,48 +64,28 @@ def config(data, output_dir, **train_keys):
     }
 
 
-def start(tmp_path, tree, *arguments):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(tree))
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"),
-        *("-m", "imitate", "train", "--config", str(path), *arguments),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def torchrun(path, *options):
+    """Start a training by torchrun, as on one of several machines."""
     return subprocess.Popen(
-        command,
+        [
+            *(sys.executable, "-m", "torch.distributed.run", *options),
+            *("-m", "imitate", "train", "--config", str(path)),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )
 
 
-def start_nodes(tmp_path, tree):
+def start_nodes(path):
     """Start two torchruns, as on two machines, with a process each."""
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(tree))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),
-        *("-m", "imitate", "train", "--config", str(path)),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return [
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
-        for _ in range(2)
-    ]
+    meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint)
+    return [torchrun(path, "--nnodes", "2", "--nproc-per-node", "1", *meeting) for _ in range(2)]
 
 
 def kill_node(node):
@@ -115,80 +96,99 @@ def kill_node(node):
             os.kill(number, signal.SIGKILL)
 
 
-def wait_for_epochs(runs, number):
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
+def wait_for_epochs(runs, number, is_alive):
+    """Until the run of a folder has so many epochs; the run."""
+    while is_alive():
         metrics = list(runs.glob("shared/*/metrics.jsonl"))
         if metrics and len(metrics[0].read_text().splitlines()) >= number:
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"fewer than {number} epochs in 120 s")
+            return metrics[0].parent
+        time.sleep(0.05)
+    raise AssertionError(f"it ended before {number} epochs")
 
 
 def weights(run):
     return load_checkpoint(run / "checkpoints" / "last.pth")["model"]["nets"]
 
 
-def test_two_processes_learn_what_one_learns(tmp_path, data):
-    tree = config(data, tmp_path / "two")
-    process = start(tmp_path, tree)
-    out, err = process.communicate(timeout=180)
-    assert process.returncode == 0, err
-    assert out.count("training time") == 1, "only one rank reports"
-    (two,) = (tmp_path / "two" / "shared").iterdir()
-    one = train(config(data, tmp_path / "one"), quiet=True)
-    for key, value in weights(one.run_dir).items():
+def assert_learned_alike(two, one):
+    for key, value in weights(one).items():
         torch.testing.assert_close(weights(two)[key], value, rtol=1e-5, atol=1e-6)
-    shared = [json.loads(line) for line in (two / "metrics.jsonl").read_text().splitlines()]
-    assert [record["epoch"] for record in shared] == [1, 2, 3]
 
 
-def test_two_processes_learn_from_windows_of_shards_what_one_learns(tmp_path, data):
-    shard_files([data], tmp_path / "shards", 1)
-    keys = {"shard_window": 2, "compile": False}
-    shared = start(tmp_path, config(tmp_path / "shards", tmp_path / "two", **keys))
-    _, errors = shared.communicate(timeout=300)
-    assert shared.returncode == 0, errors
-    alone = train(config(tmp_path / "shards", tmp_path / "one", **keys), quiet=True)
-
-    (together,) = (tmp_path / "two" / "shared").iterdir()
-    for key, value in weights(alone.run_dir).items():
-        torch.testing.assert_close(weights(together)[key], value, rtol=1e-5, atol=1e-6)
-
-
-def test_a_signal_stops_all_and_the_run_goes_on(tmp_path, data):
-    tree = config(data, tmp_path / "runs", num_epochs=100000)
-    process = start(tmp_path, tree)
-    wait_for_epochs(tmp_path / "runs", 3)
-    os.killpg(process.pid, signal.SIGTERM)
-    process.communicate(timeout=60)
-    (run,) = (tmp_path / "runs" / "shared").iterdir()
-    stopped = load_checkpoint(run / "checkpoints" / "last.pth")["train_state"]
-    epochs = stopped["epoch"] + 2
+def assert_resumes(run):
+    """It goes on for two epochs after those of its last checkpoint."""
+    epochs = load_checkpoint(run / "checkpoints" / "last.pth")["train_state"]["epoch"] + 2
     resumed = train(resume=run, overrides=[f"train.num_epochs={epochs}"], quiet=True)
-    assert resumed.status == "finished"
-    assert resumed.results["step"] == epochs * 8
+    assert (resumed.status, resumed.results["step"]) == ("finished", epochs * 8)
 
 
-def test_two_nodes_learn_what_one_process_learns(tmp_path, data):
-    nodes = start_nodes(tmp_path, config(data, tmp_path / "two"))
-    errors = [node.communicate(timeout=180)[1] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], errors
-    (two,) = (tmp_path / "two" / "shared").iterdir()
-    one = train(config(data, tmp_path / "one"), quiet=True)
-    for key, value in weights(one.run_dir).items():
-        torch.testing.assert_close(weights(two)[key], value, rtol=1e-5, atol=1e-6)
+@pytest.fixture
+def write(tmp_path, data):
+    """Writes a configuration of a training in the folder 'runs'; its path."""
+
+    def write(data=data, **train_keys):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config(data, tmp_path / "runs", **train_keys)))
+        return path
+
+    return write
 
 
-@pytest.mark.alone
-def test_when_a_node_is_killed_the_other_ends_and_the_run_can_be_resumed(tmp_path, data):
-    first, second = start_nodes(tmp_path, config(data, tmp_path / "runs", num_epochs=100000))
+NODES = pytest.param("two nodes", marks=pytest.mark.nightly)
+
+
+@pytest.mark.slow("torchrun and both of its processes import torch")
+@pytest.mark.parametrize("place", ["one node", NODES])
+def test_processes_of_torchrun_learn_what_one_learns(tmp_path, data, write, place):
+    if place == "one node":
+        nodes = [torchrun(write(), "--standalone", "--nproc_per_node", "2")]
+    else:
+        nodes = start_nodes(write())
+    said = [node.communicate(timeout=600) for node in nodes]
+    assert {node.returncode for node in nodes} == {0}, said
+    assert "".join(out for out, _ in said).count("training time") == 1, "only one rank reports"
+    (two,) = (tmp_path / "runs" / "shared").iterdir()
+    assert_learned_alike(two, train(config(data, tmp_path / "one"), quiet=True).run_dir)
+    records = [json.loads(line) for line in (two / "metrics.jsonl").read_text().splitlines()]
+    assert [record["epoch"] for record in records] == [1, 2, 3]
+
+
+def test_two_processes_learn_from_windows_of_shards_what_one_learns(tmp_path, data, write):
+    shards, keys = tmp_path / "shards", {"shard_window": 2, "compile": False}
+    shard_files([data], shards, 1)
+    assert run_ranks("imitate", "train", "--config", write(shards, **keys)) == [0, 0]
+    (two,) = (tmp_path / "runs" / "shared").iterdir()
+    assert_learned_alike(two, train(config(shards, tmp_path / "one", **keys), quiet=True).run_dir)
+
+
+def test_a_signal_stops_all_and_the_run_goes_on(tmp_path, write):
+    path = write(num_epochs=100000)
+    with started_ranks("imitate", "train", "--config", path) as ranks:
+        run = wait_for_epochs(tmp_path / "runs", 3, ranks[0].is_alive)
+        for rank in ranks:
+            rank.terminate()
+        assert ended(ranks) == [128 + signal.SIGTERM] * 2
+    assert_resumes(run)
+
+
+def test_when_a_rank_is_killed_the_other_ends_and_the_run_can_be_resumed(tmp_path, write, capfd):
+    path = write(num_epochs=100000)
+    with started_ranks("imitate", "train", "--config", path) as ranks:
+        run = wait_for_epochs(tmp_path / "runs", 3, ranks[0].is_alive)
+        ranks[1].kill()
+        assert ended(ranks) == [1, -signal.SIGKILL]
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "error: " in line]
+    assert "another process of this training is gone" in line
+    assert_resumes(run)
+
+
+@pytest.mark.nightly
+def test_when_a_node_is_killed_the_other_ends_and_the_run_can_be_resumed(tmp_path, write):
+    first, second = start_nodes(write(num_epochs=100000))
     try:
-        wait_for_epochs(tmp_path / "runs", 3)
+        run = wait_for_epochs(tmp_path / "runs", 3, lambda: first.poll() is None)
         kill_node(second)
-        killed = time.monotonic()
-        _, err = first.communicate(timeout=120)
-        assert time.monotonic() - killed < 60
+        _, err = first.communicate(timeout=600)
     finally:
         for node in (first, second):
             kill_node(node)
@@ -196,11 +196,8 @@ def test_when_a_node_is_killed_the_other_ends_and_the_run_can_be_resumed(tmp_pat
     assert first.returncode == 1
     (line,) = [line for line in err.splitlines() if "error: " in line and "rank" not in line[:3]]
     assert "another process of this training is gone" in line
-    (run,) = (tmp_path / "runs" / "shared").iterdir()
     # Rank 0 may have been on either node; where it was killed, last.pth is of the latest save.
-    epochs = load_checkpoint(run / "checkpoints" / "last.pth")["train_state"]["epoch"] + 2
-    resumed = train(resume=run, overrides=[f"train.num_epochs={epochs}"], quiet=True)
-    assert resumed.results["step"] == epochs * 8
+    assert_resumes(run)
 
 
 def test_ranks_share_each_batch():
@@ -220,18 +217,23 @@ def test_a_batch_that_cannot_be_shared_is_refused():
         Ranks(0, 3).part_of(16)
 
 
-def test_going_back_after_a_bad_loss_is_for_one_process(tmp_path, data):
-    tree = load_config(config(data, tmp_path, on_bad_loss="rollback"))
-    algo = algo_factory("bc", tree, {"state": (3,)}, 1)
-    with pytest.raises(ConfigError, match="set it to 'stop'"):
-        _join(algo, Ranks(0, 2))
-
-
-def test_stages_of_an_environment_are_for_one_process(tmp_path, data):
-    stages = {"curriculum": {"stages": [{"until": {"min_steps": 10}}, {"env_kwargs": {}}]}}
-    tree = load_config(config(data, tmp_path, online=stages))
-    algo = algo_factory("bc", tree, {"state": (3,)}, 1)
-    with pytest.raises(ConfigError, match="train.online.curriculum: .* start one process"):
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"on_bad_loss": "rollback"}, "on_bad_loss"),
+        (
+            {
+                "online": {
+                    "curriculum": {"stages": [{"until": {"min_steps": 10}}, {"env_kwargs": {}}]}
+                }
+            },
+            "train.online.curriculum",
+        ),
+    ],
+)
+def test_what_is_for_one_process_is_refused_to_several(tmp_path, data, keys, named):
+    algo = algo_factory("bc", load_config(config(data, tmp_path, **keys)), {"state": (3,)}, 1)
+    with pytest.raises(ConfigError, match=named):
         _join(algo, Ranks(0, 2))
 
 
