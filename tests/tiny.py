@@ -79,17 +79,20 @@ def tiny_tree(algo_name="bc", *, obs=None, goal=(), data=None, hidden=(16,), **s
     shapes = shapes_of(obs or {"s": 3})
     images = [key for key, shape in shapes.items() if len(shape) == 3]
     flat = [key for key in shapes if key not in images]
-    seen = {"obs": {"low_dim": flat, **({"rgb": images} if images else {})}}
-    aims = {"low_dim": list(goal or flat)}
-    observation = {"modalities": {**seen, **({"goal": aims} if goal else {})}}
-    planner = {"modalities": {**seen, "subgoal": aims}}
+
+    def group(**more):
+        seen = {"low_dim": list(flat), **({"rgb": list(images)} if images else {})}
+        return {"modalities": {"obs": seen, **{key: {"low_dim": more[key]} for key in more}}}
+
+    aims = list(goal or flat)
+    observation = group(goal=aims) if goal else group()
     if algo_name == "gl":
-        observation = planner
+        observation = group(subgoal=aims)
     elif algo_name == "hbc":
-        observation = {"planner": planner, "actor": {"modalities": seen}}
+        observation = {"planner": group(subgoal=aims), "actor": group()}
     elif algo_name == "iris":
-        parts = {"planner": planner, "value": {"modalities": seen}}
-        observation = {"value_planner": parts, "actor": {"modalities": seen}}
+        parts = {"planner": group(subgoal=aims), "value": group()}
+        observation = {"value_planner": parts, "actor": group()}
     tree = {
         "algo_name": algo_name,
         "experiment": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -314,11 +315,10 @@ def _with_device(
 
 
 def _is_class_of(name: str, base: type) -> bool:
-    from imitate.envs.trust import typed_object
-
+    module, _, attribute = name.partition(":")
     try:
-        found = typed_object(name)
-    except (ImportError, AttributeError, ValueError, OSError):
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError):
         return False
     return isinstance(found, type) and issubclass(found, base)
 

@@ -8,7 +8,6 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.algo.act import Reconstruction
-from imitate.errors import ConfigError
 from imitate.policy.rollout_policy import RolloutPolicy
 from tests.algo.conftest import gradients, losses
 
@@ -230,31 +229,6 @@ def test_it_learns_a_linear_expert():
     torch.testing.assert_close(
         chunk(algo, {"state": state})[0], torch.tensor([[0.4, -0.3]]).expand(4, 2), atol=0.1, rtol=0
     )
-
-
-@pytest.mark.parametrize(
-    "override, words",
-    [
-        ("algo.chunk.enabled=false", "algo.chunk.enabled is false"),
-        ("train.seq_length=3", "too short for algo.chunk.size 4: set it to 4"),
-        ("algo.chunk.execute=5", "5 steps of execution"),
-        ("algo.transformer.embed_dim=18", "make it a multiple of 4"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused(override, words):
-    with pytest.raises(ConfigError, match=words):
-        make((override,))
-
-
-def test_defaults_are_the_papers():
-    config = load_config({"algo_name": "act"})
-    assert (config.algo.chunk.size, config.algo.chunk.execute) == (100, 100)
-    assert (config.algo.transformer.embed_dim, config.algo.transformer.feedforward_dim) == (
-        512,
-        3200,
-    )
-    assert (config.algo.vae.latent_dim, config.algo.vae.kl_weight) == (32, 10.0)
-    assert config.train.seq_length == 100
 
 
 def test_where_its_image_encoder_looks_can_be_drawn():

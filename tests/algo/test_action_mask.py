@@ -212,8 +212,3 @@ def test_without_a_mask_nothing_changes():
     scores = torch.randn(2, 3)
     assert masked(scores, None) is scores
     assert ActionMask(None).of({"s": scores}) is None
-
-
-def test_two_masks_are_refused():
-    with pytest.raises(ConfigError, match="an action has one mask"):
-        load_config({"observation": {"modalities": {"obs": {"mask": ["a", "b"]}}}})

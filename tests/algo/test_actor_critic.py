@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from imitate import SequenceDataset, algo_factory, load_config
-from imitate.config import DataNeeds, Returns, Sequences, Transitions
-from imitate.errors import ConfigError, DatasetError
+from imitate.errors import DatasetError
 
 KEYS = {"robot0_eef_pos": (3,), "object": (10,)}
 NAMES = ["iql", "td3_bc", "awac", "rebrac"]
@@ -100,29 +99,6 @@ def test_next_actions_are_normalized_like_actions(demo_file):
     torch.testing.assert_close(batch["next_actions"], raw["next_actions"] * 2)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("steps", [2, 3])
-def test_resume_is_exact(name, steps, demo_file):
-    """After odd and even numbers of updates: the actor's turn is saved."""
-    data = dataset(make(name), demo_file())
-
-    def train(algo, first, last):
-        algo.set_train()
-        for step in range(first, last):
-            torch.manual_seed(step)
-            rows = np.random.default_rng(step).integers(48, size=16)
-            algo.train_on_batch(algo.process_batch_for_training(data[rows]), 1)
-        return algo
-
-    whole = train(make(name), 0, 6)
-    saved = train(make(name), 0, steps).serialize()
-    resumed = make(name, seed=5)
-    resumed.deserialize(saved)
-    train(resumed, steps, 6)
-    for key, value in whole.nets.state_dict().items():
-        assert torch.equal(value, resumed.nets.state_dict()[key]), key
-
-
 def test_weights_alone_begin_a_new_count():
     first = make("td3_bc")
     first.counters["critic_updates"] = 1
@@ -160,111 +136,3 @@ def test_gradients_are_clipped_by_network(name, demo_file):
         assert info[f"{net.title()}_Grad_Norms"] > 9.0
         gradients = [p.grad.flatten() for p in algo.nets[net].parameters()]
         assert torch.cat(gradients).norm().item() == pytest.approx(limit, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("train", "words"),
-    [
-        ({"gradient_accumulation": 2}, "gradient_accumulation is 2.*enlarge train.batch_size"),
-        ({"precision": "bf16"}, "too coarse"),
-        ({"hdf5_load_next_obs": False}, "leave it out"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(train, words):
-    with pytest.raises(ConfigError, match=words):
-        make("iql", **train)
-
-
-def needs(name, **algo):
-    config = load_config({"algo_name": name, "algo": algo, "train": {"seq_length": 6}})
-    return config.algo.data_needs(config)
-
-
-def test_needs_of_values():
-    found = needs("iql", discount=0.9, n_step=3, infinite_horizon=True)
-    assert found == DataNeeds(Transitions(0.9, 3, False, True), observed_steps=1)
-    assert needs("rebrac").transitions.next_actions
-    assert needs("cal_ql", discount=0.5).returns == Returns(0.5, continue_truncated=True)
-
-
-def test_a_recurrent_critic_replays_sequences():
-    assert needs("sac").sequences is None
-    rnn = {"enabled": True, "burn_in": 3}
-    assert needs("sac", rnn=rnn).sequences == Sequences(length=6, burn_in=3)
-
-
-def test_algorithms_that_make_their_rewards_read_none():
-    assert not needs("sqil").environment_rewards
-    assert not needs("dac").environment_rewards
-
-
-def test_the_actors_frames_are_all_that_is_read_of_images():
-    algo = make("iql", frame_stack=3, seq_length=5)
-    assert algo.global_config.algo.data_needs(algo.global_config).observed_steps == 3
-
-
-ROBOMIMICS_DEFAULTS = {
-    "iql": {
-        "optim_params.critic.learning_rate.initial": 1e-4,
-        "optim_params.vf.learning_rate.initial": 1e-4,
-        "optim_params.actor.learning_rate.initial": 1e-4,
-        "optim_params.actor.regularization.L2": 0.0,
-        "discount": 0.99,
-        "target_tau": 0.01,
-        "vf_quantile": 0.9,
-        "actor.net.type": "gaussian",
-        "actor.net.common.std_activation": "softplus",
-        "actor.net.common.low_noise_eval": True,
-        "actor.net.common.use_tanh": False,
-        "actor.net.gaussian.init_last_fc_weight": 0.001,
-        "actor.net.gaussian.init_std": 0.3,
-        "actor.net.gaussian.fixed_std": False,
-        "actor.net.gmm.num_modes": 5,
-        "actor.net.gmm.min_std": 1e-4,
-        "actor.layer_dims": (300, 400),
-        "actor.max_gradient_norm": None,
-        "critic.ensemble.n": 2,
-        "critic.layer_dims": (300, 400),
-        "critic.use_huber": False,
-        "critic.max_gradient_norm": None,
-        "adv.clip_adv_value": None,
-        "adv.beta": 1.0,
-        "adv.use_final_clip": True,
-    },
-    "td3_bc": {
-        "optim_params.critic.learning_rate.initial": 3e-4,
-        "optim_params.critic.start_epoch": -1,
-        "optim_params.critic.end_epoch": -1,
-        "optim_params.actor.learning_rate.initial": 3e-4,
-        "alpha": 2.5,
-        "discount": 0.99,
-        "n_step": 1,
-        "target_tau": 0.005,
-        "infinite_horizon": False,
-        "critic.use_huber": False,
-        "critic.max_gradient_norm": None,
-        "critic.value_bounds": None,
-        "critic.ensemble.n": 2,
-        "critic.ensemble.weight": 1.0,
-        "critic.layer_dims": (256, 256),
-        "actor.update_freq": 2,
-        "actor.noise_std": 0.2,
-        "actor.noise_clip": 0.5,
-        "actor.layer_dims": (256, 256),
-    },
-}
-
-
-@pytest.mark.parametrize("name", ROBOMIMICS_DEFAULTS)
-def test_robomimics_keys_have_robomimics_defaults(name):
-    section = load_config({"algo_name": name}).algo
-    for path, value in ROBOMIMICS_DEFAULTS[name].items():
-        found = section
-        for key in path.split("."):
-            found = found[key]
-        assert found == value, path
-
-
-def test_td3_bc_normalizes_observations_unless_told_otherwise():
-    assert load_config({"algo_name": "td3_bc"}).train.obs_normalization == "mean_std"
-    assert load_config({"algo_name": "iql"}).train.obs_normalization is None

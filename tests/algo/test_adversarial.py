@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.config.readiness import check_trainable
-from imitate.errors import ConfigError
-
 NO_PENALTY = {"discriminator": {"gradient_penalty": 0.0}}
 
 
@@ -123,15 +120,3 @@ def test_intrinsic_rewards_are_added_to_those_of_the_source(worlds):
     curious.nets["discriminator"].load_state_dict(plain.nets["discriminator"].state_dict())
     more = curious.rollout_rewards(worlds.two_lanes()) - plain.rollout_rewards(worlds.two_lanes())
     assert (more > 0).all()
-
-
-def test_stacked_frames_are_refused(worlds):
-    config = worlds.make_imitator("gail").global_config
-    with pytest.raises(ConfigError, match=r"frame_stack is 2.*gail sees single observations"):
-        check_trainable(config.with_overrides({"train.frame_stack": 2}))
-
-
-def test_a_memory_is_refused(worlds):
-    config = worlds.make_imitator("airl").global_config
-    with pytest.raises(ConfigError, match="airl has no recurrent form"):
-        check_trainable(config.with_overrides({"algo.rnn.enabled": True, "train.seq_length": 4}))

@@ -8,7 +8,6 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.algo import bc
-from imitate.errors import ConfigError
 from imitate.models.actor import Actor, RecurrentActor, TransformerActor
 from imitate.models.heads import Deterministic, DeterministicHead, GaussianHead, GMMHead
 
@@ -59,26 +58,6 @@ def predict(algo, actions):
 )
 def test_the_section_picks_the_class(overrides, expected):
     assert type(make(overrides)) is expected
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (("algo.gmm.enabled=true", "algo.gaussian.enabled=true"), "do not go together"),
-        (("algo.rnn.enabled=true", "algo.vae.enabled=true", "train.seq_length=10"), "together"),
-        (("algo.rnn.enabled=true",), "set train.seq_length to 10"),
-        (("algo.rnn.enabled=true", "train.seq_length=10", "train.frame_stack=2"), "frame_stack"),
-        (
-            ("algo.rnn.enabled=true", "train.seq_length=10", "algo.rnn.kwargs.bidirectional=true"),
-            "bidirectional",
-        ),
-        (("algo.transformer.enabled=true",), "set it to 10"),
-        (("algo.vae.enabled=true", "algo.vae.prior.is_conditioned=true"), "set learn to true"),
-    ],
-)
-def test_combinations_that_cannot_work_say_what_to_do(overrides, words):
-    with pytest.raises(ConfigError, match=words):
-        make(overrides)
 
 
 def test_regression_losses_by_hand():

@@ -7,7 +7,6 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.algo.bc import BC_Transformer, BC_Transformer_GMM
-from imitate.errors import ConfigError
 from tests.algo.conftest import losses
 
 W = 4
@@ -222,23 +221,3 @@ def test_it_remembers_what_one_observation_does_not_show(options):
         state = step.state
     error = (step.action - test["actions"][:, -1]).abs().mean()
     assert float(error) < 0.1  # without memory 0.5
-
-
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
-        (lambda: make(frame_stack=3), "sees algo.transformer.context_length 4 observations"),
-        (lambda: make(num_heads=3), "does not divide"),
-        (lambda: make(pred_future_acs=True), "learns the next 4 actions"),
-        (lambda: make(rotary_embedding=True), "set train.frame_stack to 1"),
-        (
-            lambda: make_future(
-                ("algo.chunk.enabled=true", "algo.chunk.size=3", "algo.chunk.execute=2")
-            ),
-            "algo.chunk.size is 3",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_said(build, words):
-    with pytest.raises(ConfigError, match=words):
-        build()

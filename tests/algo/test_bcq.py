@@ -8,7 +8,6 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.algo.bcq import BCQ, GMMSampler, VAESampler
-from imitate.errors import ConfigError
 
 STATE, ACTION, BATCH = 3, 2, 6
 ACTOR = ("algo.actor.enabled=true", "algo.actor.layer_dims=[16]")
@@ -107,19 +106,6 @@ def test_the_section_picks_the_parts(overrides, distributional, sampler):
     assert type(algo.sampler) is sampler
     assert "actor" not in algo.nets
     assert {"actor", "actor_target"} <= set(make((*overrides, *ACTOR)).nets)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (("algo.action_sampler.vae.enabled=false",), "neither vae nor gmm"),
-        (DISTRIBUTIONAL[:2], "value_bounds is null"),
-        ((*DISTRIBUTIONAL[:2], "algo.critic.value_bounds=[2.0, 1.0]"), "the first is to be below"),
-    ],
-)
-def test_combinations_that_cannot_work_say_what_to_do(overrides, words):
-    with pytest.raises(ConfigError, match=words):
-        make(overrides)
 
 
 def test_the_target_mixes_least_and_greatest_then_takes_the_best_action(worlds):
@@ -393,22 +379,6 @@ def test_on_a_bandit_of_mostly_bad_actions_it_takes_the_good_one_and_imitation_d
     actions = algo.get_action({"state": torch.zeros(20, STATE)})
     assert 0.35 < actions.mean().item() < 0.75
     assert actions.max() < 0.95
-
-
-@pytest.mark.parametrize("overrides", [ACTOR, (*GMM, *DISTRIBUTIONAL)], ids=["actor", "gmm"])
-def test_resume_is_exact(overrides):
-    algo, other = make(overrides), make(overrides, seed=9)
-    for k in range(2):
-        algo.train_on_batch(prepared(algo, seed=k), 1)
-    other.deserialize(algo.serialize())
-    for a in (algo, other):
-        torch.manual_seed(4)
-        for k in range(3):
-            a.train_on_batch(prepared(a, seed=10 + k), 1)
-    for (name, a), b in zip(
-        algo.nets.state_dict().items(), other.nets.state_dict().values(), strict=True
-    ):
-        assert torch.equal(a, b), name
 
 
 def test_it_puts_halves_of_demos_together_where_no_demo_goes_all_the_way(worlds):

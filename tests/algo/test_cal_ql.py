@@ -5,14 +5,7 @@ import math
 import pytest
 import torch
 
-from imitate.errors import ConfigError
-
 from .test_cql import Fixed, make, prepared
-
-
-def test_returns_are_of_finite_episodes():
-    with pytest.raises(ConfigError, match="infinite_horizon is true"):
-        make(("algo.infinite_horizon=true",), algo_name="cal_ql")
 
 
 def test_calibrated_values_of_the_policy_are_at_least_the_return_and_random_ones_are_not_touched(

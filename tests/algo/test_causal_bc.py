@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.errors import ConfigError
 
 SLOPE, KEPT, PUSH = -0.6, 0.9, 0.5
 
@@ -187,14 +186,3 @@ def test_noise_of_three_steps_needs_a_lag_of_two():
     learn(short, {"obs": {"s": raw["obs"]["s"][:, 1:]}, "actions": raw["actions"][:, 1:]})
     assert slope_of(right) == pytest.approx(SLOPE, abs=0.06)
     assert slope_of(short) > SLOPE + 0.15
-
-
-def test_windows_of_another_length_are_refused():
-    tree = {
-        "algo_name": "causal_bc",
-        "train": {"seq_length": 4},
-        "algo": {"instrument_lag": 2},
-        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-    }
-    with pytest.raises(ConfigError, match="set it to 3"):
-        load_config(tree)

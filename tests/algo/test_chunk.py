@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.errors import ConfigError
 from tests.algo.conftest import losses
 
 VARIANTS = {
@@ -134,13 +133,6 @@ def test_a_recurrent_policy_learns_a_chunk_at_each_step():
     assert torch.equal(selected["actions"][:, 3], batch["actions"][:, 3:7])
 
 
-def test_windows_that_are_too_short_are_refused():
-    with pytest.raises(ConfigError, match="windows of 4 steps: set it to 4"):
-        make(("train.seq_length=3",))
-    with pytest.raises(ConfigError, match="windows of 13 steps"):
-        make(("algo.rnn.enabled=true",))
-
-
 def test_a_chunk_learns_a_ramp():
     """a_t+k = s + 0.1 k: the chunk tells the future."""
     algo = make(("algo.optim_params.policy.learning_rate.initial=0.003",), ac_dim=1)
@@ -192,17 +184,3 @@ def test_the_average_follows_the_formula():
         }
     for key, value in algo.ema.module["policy"].mlp.state_dict().items():
         torch.testing.assert_close(value, average[key])
-
-
-def test_resume_goes_on_with_the_average():
-    straight = trained_with_ema(6)
-    stopped = trained_with_ema(3)
-    resumed = make(EMA)
-    resumed.deserialize(stopped.serialize())
-    for seed in range(3, 6):
-        batch = resumed.process_batch_for_training(raw_batch(resumed, seed=seed))
-        resumed.train_on_batch(batch, 1)
-    for left, right in zip(
-        straight.ema.module.parameters(), resumed.ema.module.parameters(), strict=True
-    ):
-        assert torch.equal(left, right)

@@ -1,5 +1,6 @@
-"""What every algorithm promises, checked for every ready configuration."""
+"""What every algorithm promises, shown for the ready configurations in one pass each."""
 
+import io
 import json
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import torch
 
 from imitate import algo_factory, load_config, policy_from_checkpoint
 from imitate.algo.hierarchy import Hierarchy
-from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
+from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
+from tests.tiny import tiny_algo, tiny_batch
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted(
@@ -19,33 +21,92 @@ CONFIGS = sorted(
     # Those of papers: tests/scripts/test_paper_configs.py.
     if not {"schema", "paper"} & set(path.parts)
 )
-SHAPES = {
-    "robot0_eef_pos": (3,),
-    "robot0_eef_quat": (4,),
-    "robot0_gripper_qpos": (2,),
-    "object": (10,),
-    "hand_pos": (3,),
-    "gripper": (1,),
-    "object_pos": (3,),
-    "object_quat": (4,),
-    "object2_pos": (3,),
-    "object2_quat": (4,),
-    "goal": (3,),
-    "flat": (11,),
-    "observation": (10,),
-    "desired_goal": (3,),
-    "agentview_image": (3, 84, 84),
-    "robot0_eye_in_hand_image": (3, 84, 84),
-    "corner2_image": (3, 84, 84),
+SIZES = {
+    **{"robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2, "object": 10},
+    **{"hand_pos": 3, "gripper": 1, "object_pos": 3, "object_quat": 4},
+    **{"object2_pos": 3, "object2_quat": 4, "goal": 3},
+    **{"flat": 11, "observation": 10, "desired_goal": 3},
 }
+IMAGE = (3, 84, 84)
 AC_DIM = 7
 PLANNERS = ("gl",)  # they do not act
+MOST_UPDATES = 6
+"""Updates after which every trainable weight has moved; most need one, actors that wait for critics more."""
 
 
-def algo_of(path, device, seed=0):
+def name_of(path):
+    return path.relative_to(ROOT / "configs").with_suffix("").as_posix()
+
+
+def structure(node):
+    """What decides how a configuration computes; those of one algorithm for several tasks share it."""
+    if not isinstance(node, dict):
+        return node
+    ignored = {"$schema", "experiment", "data", "output_dir", "num_epochs", "batch_size", "seed"}
+    return {
+        key: structure(value)
+        for key, value in node.items()
+        if key not in ignored | {"learning_rate"}
+    }
+
+
+QUICK = (
+    *("act/act", "airl/airl_cartpole", "bcq/bcq", "cal_ql/cal_ql", "causal_bc/causal_bc"),
+    *("dac/dac_pendulum", "dqn/dqn_cartpole", "flow_policy/flow_policy", "gl/gl", "ibrl/ibrl"),
+    *("iql/iql_recurrent", "iris/iris", "ppo/ppo_recurrent", "robosuite/lift/vq_bet"),
+    *("sac/sac_mbpo_pendulum", "td3/td3_pendulum", "tqc/tqc_pendulum"),
+)
+FAST = (
+    *("a2c/a2c_cartpole", "act/act_image", "awac/awac", "bc/bc_transformer_rotary"),
+    *("bcq/bcq_distributional", "cql/cql", "ddpg/ddpg_pendulum"),
+    *("diffusion_policy/diffusion_policy", "diffusion_policy/diffusion_policy_transformer"),
+    *("dt/dt", "gail/gail_cartpole", "hbc/hbc", "iql/iql", "mbrl/mbrl", "mbrl/mbrl_pendulum"),
+    *("metaworld/bc_frozen_image", "ppo_bc/ppo_bc", "rebrac/rebrac", "residual/residual"),
+    *("rlpd/rlpd", "robosuite/lift/bc_gaussian", "robosuite/lift/bc_transformer_gmm"),
+    *("robosuite/lift/bc_vae", "robosuite/lift/rlpd", "robosuite/lift/sac"),
+    *("robosuite/lift/td3_bc_mixed", "robosuite/stack/hbc", "sac/sac_recurrent"),
+    "sqil/sqil_pendulum",
+)
+"""Configurations that together execute every branch that all of them do; the others run nightly."""
+CHEAPER = {
+    "mbrl": {"algo.planner.population": 24, "algo.planner.elites": 4},
+    "diffusion_policy": {
+        "algo.ddpm.num_inference_timesteps": 10,
+        "algo.unet.down_dims": [32, 64, 128],
+        "algo.transformer.embed_dim": 64,
+    },
+}
+
+
+def cases():
+    """A configuration of each structure: those of the table always run, the others nightly."""
+    representatives, seen = [], set()
+    # A structure's case is the one of the table, if there is one.
+    for path in sorted(CONFIGS, key=lambda path: name_of(path) not in {*QUICK, *FAST}):
+        text = json.dumps(structure(json.loads(path.read_text())), sort_keys=True)
+        if text not in seen:
+            representatives.append(path)
+        seen.add(text)
+    return [
+        pytest.param(
+            path,
+            id=name_of(path),
+            marks=pytest.mark.quick
+            if name_of(path) in QUICK
+            else ()
+            if name_of(path) in FAST
+            else pytest.mark.nightly,
+        )
+        for path in representatives
+    ]
+
+
+def algo_of(path, device="cpu", seed=0):
     """A new algorithm of a configuration; the same weights on each device."""
     torch.manual_seed(seed)
-    config = load_config(path).with_overrides({"experiment.epoch_every_n_steps": 10})
+    config = load_config(path)
+    changes = {"experiment.epoch_every_n_steps": 10, **CHEAPER.get(config.algo_name, {})}
+    config = config.with_overrides(changes)
     rgb = config.observation.get("encoder", {}).get("rgb")  # hierarchies have none of their own
     if rgb is not None and rgb.core_kwargs.get("backbone_class") == "DINOv2":
         # The frozen trunk is not what is learned: a tiny one on fewer patches takes a tenth of the time.
@@ -54,56 +115,16 @@ def algo_of(path, device, seed=0):
         config = config.with_overrides(
             {"observation.encoder.rgb.core_kwargs.backbone_kwargs": backbone}
         )
-    shapes = {key: SHAPES[key] for key in config.observation.modality_of("obs")}
+    keys = config.observation.modality_of("obs")
+    shapes = {key: IMAGE if key.endswith("image") else (SIZES[key],) for key in keys}
     return algo_factory(config.algo_name, config, shapes, AC_DIM, device)
 
 
-def make_algo(path, seed=0):
-    return algo_of(path, "cpu", seed)
-
-
-def raw_batch(algo, size=6, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    train = algo.global_config.train
-    steps = train.frame_stack - 1 + train.seq_length
-
-    def obs():
-        return {
-            key: torch.randint(256, (size, steps, *shape), generator=generator, dtype=torch.uint8)
-            if algo.preprocess.modalities[key] == "rgb"
-            else torch.randn(size, steps, *shape, generator=generator)
-            for key, shape in algo.preprocess.raw_shapes.items()
-        }
-
-    subgoals = {key: obs()[key][:, 0] for key in algo.subgoal_shapes}
-    wanted = algo.algo_config.data_needs(algo.global_config).subgoals
-    if wanted is not None and wanted.every:
-        subgoals = {k: torch.stack([v] * wanted.horizon, dim=1) for k, v in subgoals.items()}
-    return {
-        "obs": obs(),
-        "next_obs": obs(),
-        "subgoals": subgoals,
-        "actions": torch.rand(size, steps, AC_DIM, generator=generator) * 2 - 1,
-        "next_actions": torch.rand(size, AC_DIM, generator=generator) * 2 - 1,
-        "rewards": torch.rand(size, steps, generator=generator),
-        "n_step_rewards": torch.rand(size, generator=generator),
-        "discounts": torch.full((size,), 0.99),
-        "returns": torch.rand(size, steps, generator=generator),
-        "step": torch.arange(steps).expand(size, -1),
-        "log_prob": -torch.rand(size, steps, generator=generator),
-        "advantages": torch.rand(size, steps, generator=generator),
-        "values": torch.rand(size, steps, generator=generator),
-        "dones": torch.zeros(size, steps),
-        "pad_mask": torch.ones(size, steps, dtype=torch.bool),
-        "index": torch.arange(size),
-    }
-
-
-def update(algo, steps=3, epoch=1):
+def update(algo, seed, epoch):
     algo.set_train()
-    for step in range(steps):
-        batch = algo.process_batch_for_training(raw_batch(algo, seed=step))
-        info = algo.train_on_batch(batch, epoch)
+    batch = algo.process_batch_for_training(tiny_batch(algo, seed=seed))
+    info = algo.train_on_batch(batch, epoch)
+    assert "Loss" in info
     return info
 
 
@@ -118,120 +139,144 @@ def observation(algo, batch_size=None, seed=0):
     }
 
 
-@pytest.fixture(params=CONFIGS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
-def path(request):
-    return request.param
+def prepared(algo, batch_size, seed):
+    raw = observation(algo, batch_size, seed)
+    return algo.preprocess.prepare_obs({key: torch.as_tensor(raw[key]) for key in raw})
 
 
-@pytest.fixture(
-    params=[path for path in CONFIGS if path.parent.name not in PLANNERS],
-    ids=lambda path: str(path.relative_to(ROOT / "configs")),
-)
-def acting(request):
-    return request.param
+def weights(algo):
+    """All weights and buffers, their moving averages too."""
+    algo.set_eval()  # in which the averages act
+    parts = {"nets": algo.nets, "active": algo.active_nets}
+    return {
+        f"{part}.{name}": value.clone()
+        for part, nets in parts.items()
+        for name, value in nets.state_dict().items()
+    }
 
 
-def test_there_are_configurations():
-    assert len(CONFIGS) >= 6
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    assert [name for name, value in one.items() if not torch.equal(value, other[name])] == []
 
 
-def test_an_update_moves_every_trainable_weight_and_stays_finite(path):
-    algo = make_algo(path)
-    before = {name: p.detach().clone() for name, p in algo.nets.named_parameters()}
-    for epoch in (1, algo.global_config.train.num_epochs):  # the first and the last stage
-        info = update(algo, epoch=epoch)
-        assert "Loss" in info
-    assert all(torch.isfinite(value).all() and value.dim() == 0 for value in info.values())
-    assert not any(value.requires_grad for value in info.values())
-    still = [
-        name
-        for name, p in algo.nets.named_parameters()
-        if p.requires_grad and torch.equal(before[name], p)
-    ]
-    assert still == []
-    assert all(torch.isfinite(p).all() for p in algo.nets.parameters())
+def test_every_algorithm_has_a_case_that_always_runs():
+    assert len(CONFIGS) >= 100
+    fast = {name_of(path) for path in CONFIGS} & {*QUICK, *FAST}
+    assert fast == {*QUICK, *FAST}
+    of = {name_of(path): json.loads(path.read_text())["algo_name"] for path in CONFIGS}
+    assert {of[name] for name in fast} == set(of.values())
 
 
-def test_validation_changes_nothing(path):
-    algo = make_algo(path)
-    algo.set_eval()
-    before = {name: value.clone() for name, value in algo.nets.state_dict().items()}
-    info = algo.train_on_batch(algo.process_batch_for_training(raw_batch(algo)), 1, validate=True)
-    assert torch.isfinite(info["Loss"])
-    assert all(torch.equal(before[name], value) for name, value in algo.nets.state_dict().items())
-
-
-def test_log_info_gives_floats(path):
-    algo = make_algo(path)
-    log = algo.log_info(update(algo, steps=1))
-    assert all(isinstance(value, float) for value in log.values())
-
-
-def test_the_same_seed_gives_the_same_weights(path):
-    first, second = make_algo(path), make_algo(path)
-    for algo in (first, second):
+@pytest.mark.slow("three algorithms of a whole configuration, of the size that users train")
+@pytest.mark.parametrize("path", cases())
+def test_contract(path, tmp_path, subtests):
+    """Three algorithms and a few updates show all of it; each part is reported on its own."""
+    algo, twin = algo_of(path), algo_of(path)
+    stages = (1, 1, *[algo.global_config.train.num_epochs] * MOST_UPDATES)
+    with subtests.test("an update moves every trainable weight and stays finite"):
+        first = {name: p.detach().clone() for name, p in algo.nets.named_parameters()}
+        still = {name for name, p in algo.nets.named_parameters() if p.requires_grad}
         torch.manual_seed(1)
-        update(algo)
-    for a, b in zip(first.nets.parameters(), second.nets.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize("batch_size", [1, 5])
-def test_actions_have_the_right_shape(acting, batch_size):
-    algo = make_algo(acting)
+        for number in range(MOST_UPDATES):
+            info = update(algo, number, stages[number])
+            now = dict(algo.nets.named_parameters())
+            still = {name for name in still if torch.equal(now[name], first[name])}
+            if number >= 2 and not still:
+                break
+        assert still == set()
+        assert all(torch.isfinite(value).all() and value.dim() == 0 for value in info.values())
+        assert not any(value.requires_grad for value in info.values())
+        assert all(isinstance(value, float) for value in algo.log_info(info).values())
+        assert all(torch.isfinite(p).all() for p in algo.nets.parameters())
+    with subtests.test("the same seed gives the same weights"):
+        torch.manual_seed(1)
+        for again in range(number + 1):
+            update(twin, again, stages[again])
+        assert_same(weights(algo), weights(twin))
+    with subtests.test("a restored algorithm continues as the one that was saved"):
+        other = algo_of(path, seed=7)
+        other.deserialize(algo.serialize())
+        for one in (algo, other):
+            torch.manual_seed(3)
+            for later in (8, 9):
+                update(one, later, stages[-1])
+        assert_same(weights(algo), weights(other))
     algo.set_eval()
-    obs = algo.preprocess.prepare_obs(
-        {k: torch.as_tensor(v) for k, v in observation(algo, batch_size).items()}
+    with subtests.test("validation changes nothing"):
+        before = weights(algo)
+        batch = algo.process_batch_for_training(tiny_batch(algo))
+        assert torch.isfinite(algo.train_on_batch(batch, 1, validate=True)["Loss"])
+        assert_same(before, weights(algo))
+    if path.parent.name in PLANNERS:
+        return
+    with subtests.test("actions have the right shape, and each episode of a batch is its own"):
+        episodes_are_apart(algo)
+    with subtests.test("a checkpoint acts like the algorithm it came from"):
+        acts_like_its_checkpoint(algo, tmp_path / "model.pth")
+    with subtests.test("a cut plan is not executed, and the past stays known"):
+        plans_are_cut(algo)
+
+
+def plans(algo):
+    """If the actions of a step may have been decided at an earlier one."""
+    actor = algo.actor if isinstance(algo, Hierarchy) else algo
+    planned = actor.execution is not None and (
+        actor.execution.execute > 1 or actor.execution.temporal_ensemble is not None
     )
-    for _ in range(3):
-        action = algo.get_action(obs)
-        assert action.shape == (batch_size, AC_DIM)
+    return planned or isinstance(algo, Hierarchy)
+
+
+def episodes_are_apart(algo):
+    """Resetting one row leaves the other rows as they were."""
+    steps = [prepared(algo, 5, seed) for seed in range(4)]
+
+    def run(reset_at):
+        torch.manual_seed(0)
+        state, actions = algo.initial_state(5), []
+        for number, obs in enumerate(steps):
+            if number == reset_at:
+                state = algo.reset_state(state, torch.tensor([False, True, False, False, False]))
+            with torch.no_grad():
+                action, state, _ = algo.act(obs, state)
+            actions.append(action)
+        return torch.stack(actions)
+
+    undisturbed, reset = run(None), run(2)
+    assert undisturbed.shape == (4, 5, AC_DIM)
+    torch.testing.assert_close(undisturbed[:, [0, 2, 3, 4]], reset[:, [0, 2, 3, 4]])
+    algo.reset()
+    for step in range(3):
+        action = algo.get_action(prepared(algo, 1, step))
+        assert action.shape == (1, AC_DIM)
         assert not action.requires_grad
         assert action.isfinite().all()
 
 
-def test_serialize_round_trip_continues_identically(path):
-    algo = make_algo(path)
-    update(algo)
-    other = make_algo(path, seed=7)
-    other.deserialize(algo.serialize())
-    for a in (algo, other):
-        torch.manual_seed(3)
-        update(a, steps=2)
-    for a, b in zip(algo.nets.parameters(), other.nets.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_a_checkpoint_acts_like_the_algo_it_came_from(acting, tmp_path):
-    algo = make_algo(acting)
-    update(algo)
-    file = tmp_path / "model.pth"
-    save_checkpoint(
-        checkpoint_dict(algo, env_metadata={}, shape_metadata={"action_low": [-1.0] * AC_DIM}), file
-    )
+def acts_like_its_checkpoint(algo, file):
+    limits = {"action_low": [-1.0] * AC_DIM}
+    save_checkpoint(checkpoint_dict(algo, env_metadata={}, shape_metadata=limits), file)
     policy, ckpt = policy_from_checkpoint(device="cpu", ckpt_path=file)
     assert ckpt["algo_name"] == algo.global_config.algo_name
     assert json.loads(ckpt["config"])["algo_name"] == ckpt["algo_name"]
-    assert load_checkpoint(file)["format_version"] == 1
-    algo.set_eval()
-    for step in range(12):
+    assert ckpt["format_version"] == 1
+    algo.reset()
+    for step in range(12 if plans(algo) else 3):
         obs = observation(algo, seed=step)
         torch.manual_seed(step)
         action = policy(obs)
         torch.manual_seed(step)
-        prepared = algo.preprocess.prepare_obs(
-            {k: torch.as_tensor(v).unsqueeze(0) for k, v in obs.items()}
+        ready = algo.preprocess.prepare_obs(
+            {key: torch.as_tensor(value).unsqueeze(0) for key, value in obs.items()}
         )
-        expected = algo.preprocess.unnormalize_actions(algo.get_action(prepared))[0].numpy()
+        expected = algo.preprocess.unnormalize_actions(algo.get_action(ready))[0].numpy()
         # Large layers of a loaded policy add in another order.
         np.testing.assert_allclose(action, np.maximum(expected, -1.0), atol=1e-5)
         assert action.dtype == np.float64
 
 
-def test_a_cut_plan_is_not_executed_and_the_past_stays_known(acting):
+def plans_are_cut(algo):
     """At step 2 a policy that plans decides anew; one that does not acts as if nothing had been cut."""
-    algo = make_algo(acting)
-    algo.set_eval()
     policy = RolloutPolicy(algo)
 
     def second(cut, first=0):
@@ -244,42 +289,56 @@ def test_a_cut_plan_is_not_executed_and_the_past_stays_known(acting):
         torch.manual_seed(1)
         return policy(observation(algo, seed=1))
 
-    actor = algo.actor if isinstance(algo, Hierarchy) else algo
-    waits = actor.execution is not None and (
-        actor.execution.execute > 1 or actor.execution.temporal_ensemble is not None
-    )
     searches = "plan" in algo.initial_state(1).get("policy", {})  # from where the last search ended
-    if waits or searches or isinstance(algo, Hierarchy):
-        assert not np.allclose(second(cut=True), second(cut=False))
+    cut, uncut = second(cut=True), second(cut=False)
+    if plans(algo) or searches:
+        assert not np.allclose(cut, uncut)
     else:
-        np.testing.assert_array_equal(second(cut=True), second(cut=False))
+        np.testing.assert_array_equal(cut, uncut)
     if algo.frame_stack > 1:
-        assert not np.allclose(second(cut=True), second(cut=True, first=2))
+        assert not np.allclose(cut, second(cut=True, first=2))
 
 
-def test_each_episode_of_a_batch_is_its_own(acting):
-    """Resetting one row leaves the other rows as they were."""
-    algo = make_algo(acting)
-    algo.set_eval()
-    steps = [
-        algo.preprocess.prepare_obs(
-            {k: torch.as_tensor(v) for k, v in observation(algo, 3, seed=s).items()}
-        )
-        for s in range(4)
-    ]
+AVERAGED = "algo.ema.enabled=true"
+ATOMS = "algo.critic.distributional.enabled=true algo.critic.value_bounds=[0.0,2.0]"
+STATES = [
+    (
+        "bc",
+        f"{AVERAGED} algo.chunk.enabled=true algo.chunk.size=4 algo.chunk.execute=2 train.seq_length=4",
+    ),
+    ("bcq", "algo.actor.enabled=true"),
+    ("bcq", f"{ATOMS} algo.action_sampler.gmm.enabled=true"),
+    ("cql", "algo.actor.bc_start_steps=3"),
+    ("dt", ""),
+    ("hbc", "algo.actor.ema.enabled=true"),
+    ("iris", ""),
+    ("rlpd", "algo.actor.update_freq=3"),
+    ("sac", 'algo.dynamics={"members":2,"layer_dims":[8]} algo.imagination.start_updates=2'),
+    ("td3_bc", ""),
+    ("vq_bet", AVERAGED),
+]
+"""Kinds of state beside the weights: warm starts, turns of networks, averages, codes, parts."""
 
-    def run(reset_at):
-        torch.manual_seed(0)
-        state = algo.initial_state(3)
-        actions = []
-        for number, obs in enumerate(steps):
-            if number == reset_at:
-                state = algo.reset_state(state, torch.tensor([False, True, False]))
-            with torch.no_grad():
-                action, state, _ = algo.act(obs, state)
-            actions.append(action)
-        return actions
 
-    undisturbed, reset = run(None), run(2)
-    for a, b in zip(undisturbed, reset, strict=True):
-        torch.testing.assert_close(a[[0, 2]], b[[0, 2]])
+@pytest.mark.parametrize(("name", "changes"), STATES)
+@pytest.mark.parametrize("stop", [2, 3])
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(name, changes, stop):
+    """Two updates an epoch, so that one stops within an epoch and one between two."""
+
+    def run(algo, first, last):
+        for number in range(first, last):
+            torch.manual_seed(number)
+            update(algo, number, number // 2 + 1)
+        return algo
+
+    def new(seed):
+        return tiny_algo(name, *changes.split(), action=2, seed=seed)
+
+    file = io.BytesIO()
+    torch.save(run(new(0), 0, stop).serialize(), file)
+    file.seek(0)
+    resumed = new(1)
+    resumed.deserialize(torch.load(file))
+    whole = run(new(0), 0, 6)
+    assert_same(weights(whole), weights(run(resumed, stop, 6)))
+    assert whole.counters == resumed.counters

@@ -7,7 +7,6 @@ import torch
 
 from imitate import load_config
 from imitate.algo.cql import CQL
-from imitate.errors import ConfigError
 
 STATE, ACTION, BATCH = 3, 2, 6
 
@@ -290,44 +289,11 @@ def test_targets_follow_slowly():
         torch.testing.assert_close(new, old + 0.1 * (online - old))
 
 
-def test_resume_is_exact_through_the_warm_start_with_both_learned_weights():
-    overrides = ("algo.actor.bc_start_steps=3",)
-    algo, other = make(overrides), make(overrides, seed=9)
-    for k in range(2):
-        algo.train_on_batch(prepared(algo, seed=k), 1)
-    other.deserialize(algo.serialize())
-    for a in (algo, other):
-        torch.manual_seed(4)
-        for k in range(3):
-            a.train_on_batch(prepared(a, seed=10 + k), 1)
-    assert algo.counters == other.counters == {"updates": 5}
-    assert algo.nets["cql_weight"].log.item() != 0.0
-    for (name, a), b in zip(
-        algo.nets.state_dict().items(), other.nets.state_dict().values(), strict=True
-    ):
-        assert torch.equal(a, b), name
-
-
 def test_weights_alone_begin_with_the_warm_start():
     algo, other = make(), make()
     algo.train_on_batch(prepared(algo), 1)
     other.deserialize(algo.serialize(), load_optimizers=False)
     assert other.counters == {"updates": 0}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (("algo.actor.net.type=gmm",), "set it to 'gaussian'"),
-        (
-            ("algo.critic.deterministic_backup=false", "algo.critic.num_action_samples=4"),
-            "set num_action_samples to 1",
-        ),
-    ],
-)
-def test_combinations_that_cannot_work_say_what_to_do(overrides, words):
-    with pytest.raises(ConfigError, match=words):
-        make(overrides)
 
 
 def bandit(size=128):

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.config.readiness import check_trainable
-from imitate.errors import ConfigError
 
 TREE = {
     "algo_name": "dac",
@@ -127,17 +125,3 @@ def test_a_policy_that_is_rewarded_for_likeness_becomes_like_the_expert():
     algo.set_eval()
     assert info["Policy_Accuracy"] > 0.6
     assert algo.get_action({"x": torch.ones(1, 1)}).item() == pytest.approx(0.5, abs=0.2)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("train.online.demo_ratio", 0.0, "demo_ratio"),
-        ("train.online.enabled", False, "demo_ratio"),
-        ("algo.n_step", 3, "n_step is 3"),
-        ("observation.modalities.goal.low_dim", ["x"], "sees no goals"),
-    ],
-)
-def test_what_cannot_work_is_refused(key, value, words):
-    with pytest.raises(ConfigError, match=words):
-        check_trainable(load_config(TREE).with_overrides({key: value}))

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.errors import ConfigError
 
 SMALL = {
     "unet": {"down_dims": [16, 32], "diffusion_step_embed_dim": 16},
@@ -133,24 +132,3 @@ def test_the_sizes_of_the_network_are_heeded():
     small, large = make(), make(("algo.unet.down_dims=[32,64]",))
     count = [sum(p.numel() for p in algo.nets.parameters()) for algo in (small, large)]
     assert count[1] > 2 * count[0]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (("train.frame_stack=1",), "set both to the same number"),
-        (("train.seq_length=8",), "set it to 16"),
-        (("algo.horizon.action_horizon=16",), "more actions than the 15"),
-        (("algo.ddim.enabled=true",), "are both true"),
-        (("algo.transformer.enabled=true",), "exactly one network"),
-        (("algo.ddpm.num_inference_timesteps=200",), "more than num_train_timesteps"),
-    ],
-)
-def test_what_does_not_go_together_is_said(overrides, words):
-    with pytest.raises(ConfigError, match=words):
-        make(overrides)
-
-
-def test_a_chunk_that_the_unet_cannot_halve_is_refused():
-    with pytest.raises(ConfigError, match="multiple of 2"):
-        make(("algo.horizon.prediction_horizon=15",))

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.errors import ConfigError
 
 
 def make(**section):
@@ -98,8 +97,3 @@ def test_actions_are_one_hot():
     algo = make()
     action = algo.act({"s": torch.randn(50, 1)}, algo.initial_state(50), explore=True).action
     assert set(action.flatten().tolist()) == {0.0, 1.0} and (action.sum(-1) == 1).all()
-
-
-def test_continuous_actions_are_refused():
-    with pytest.raises(ConfigError, match="take sac or td3"):
-        make(num_choices=0)

@@ -6,7 +6,6 @@ import torch
 
 from imitate import RolloutPolicy, algo_factory, load_config
 from imitate.algo.dt import DT
-from imitate.errors import ConfigError
 from tests.algo.conftest import losses
 
 K, ACTION = 4, 2
@@ -219,34 +218,7 @@ def test_steps_beyond_the_longest_episode_are_alike():
     )
 
 
-def test_resume_is_exact():
-    algo, other = make(), make(seed=5)
-    for a in (algo, other):
-        a.set_train()
-    algo.train_on_batch(algo.process_batch_for_training(raw_batch()), 1)
-    other.deserialize(algo.serialize())
-    for a in (algo, other):
-        a.train_on_batch(a.process_batch_for_training(raw_batch(seed=1)), 1)
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(algo.nets.parameters(), other.nets.parameters(), strict=True)
-    )
-
-
 def test_without_numbers_from_data_the_scale_is_one():
     algo = make(("algo.target_return=null", "algo.return_scale=null"))
     assert isinstance(algo, DT)
     assert algo.target_return == 1.0
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (("train.frame_stack=3",), "set both to the same number"),
-        (("train.seq_length=2",), "set it to 1"),
-        (("algo.transformer.num_heads=3",), "does not divide"),
-    ],
-)
-def test_combinations_that_cannot_work_say_what_to_do(overrides, words):
-    with pytest.raises(ConfigError, match=words):
-        make(overrides)

@@ -5,7 +5,6 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.algo.execution import ChunkExecution
-from imitate.errors import ConfigError
 from imitate.functional.flow import draw_times
 
 OBS = {"state": torch.zeros(1, 3)}
@@ -151,16 +150,3 @@ def test_windows_and_execution_are_those_of_the_horizons():
     selected = algo.process_batch_for_training(batch)
     assert selected["obs"]["state"][0, :, 0].tolist() == [0, 1, 2]
     assert selected["actions"][0, :, 0].tolist() == list(range(10)), "from the oldest frame on"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (("train.frame_stack=1",), "set both to the same number"),
-        (("train.seq_length=8",), "algo.horizon.prediction_horizon 16: set it to 16"),
-        (("algo.mlp.enabled=false",), "exactly one network"),
-    ],
-)
-def test_what_does_not_go_together_is_said(overrides, words):
-    with pytest.raises(ConfigError, match=words):
-        make(*overrides)

@@ -5,9 +5,8 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.algo.gl import GL, GL_VAE
-from imitate.config.data_needs import Subgoals
 from imitate.config.readiness import check_trainable
-from imitate.errors import ConfigError, DatasetError, UserError
+from imitate.errors import DatasetError, UserError
 from tests.algo.conftest import losses
 
 SHAPES = {"a": (1,), "b": (2,)}
@@ -52,20 +51,6 @@ def batch(weight=None):
 def test_the_section_chooses_the_class():
     assert type(make()) is GL
     assert type(make(vae=True)) is GL_VAE
-
-
-def test_defaults_are_robomimics():
-    config = load_config({"algo_name": "gl"})
-    algo = config.algo
-    assert (algo.subgoal_horizon, algo.ae.planner_layer_dims) == (10, (300, 400))
-    assert (algo.vae.enabled, algo.vae.latent_dim, algo.vae.kl_weight) == (True, 16, 1.0)
-    assert algo.optim_params.goal_network.learning_rate.initial == 1e-4
-    assert config.observation.modality_of("subgoal") == dict.fromkeys(
-        ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object"), "low_dim"
-    )
-    assert algo.data_needs(config).subgoals == Subgoals(
-        ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object"), 10
-    )
 
 
 @torch.no_grad()
@@ -180,16 +165,7 @@ def test_a_planner_does_not_act():
     algo = make()
     with pytest.raises(UserError, match="train hbc or iris"):
         algo.get_action({"a": torch.zeros(1, 1)})
-    config = load_config({**tree(), "experiment": {"rollout": {"enabled": True}}})
-    with pytest.raises(ConfigError, match=r"experiment\.rollout\.enabled.*gl learns does not act"):
-        check_trainable(config)
     check_trainable(load_config(tree()))
-
-
-def test_there_must_be_something_to_predict():
-    empty = {"modalities": {"obs": {"low_dim": ["a"]}, "subgoal": {"low_dim": []}}}
-    with pytest.raises(ConfigError, match=r"observation\.modalities\.subgoal"):
-        load_config({**tree(), "observation": empty})
 
 
 def test_images_are_predicted_pixel_by_pixel():

@@ -5,8 +5,6 @@ import math
 import pytest
 import torch
 
-from imitate import load_config
-from imitate.errors import ConfigError
 from imitate.policy.checkpoint import checkpoint_dict
 
 
@@ -136,15 +134,3 @@ def test_a_good_imitation_policy_goes_on_where_the_actor_knows_nothing(ibrl, wor
     algo, _ = learned(ibrl, worlds, math.atanh(0.6))
     worlds.set_actor(algo.actor, slope=0.0, offset=-1.0)
     assert worlds.action_in(algo, 1) == pytest.approx(0.6)
-
-
-@pytest.mark.parametrize(
-    ("tree", "words"),
-    [
-        ({"train": {"online": {"enabled": False}}}, "ibrl learns online"),
-        ({"algo": {"critic": {"subset": 6}}}, "algo.critic.subset is 6, but there are 5 critics"),
-    ],
-)
-def test_what_cannot_work_is_refused(tree, words):
-    with pytest.raises(ConfigError, match=words):
-        load_config({"algo_name": "ibrl", **tree})

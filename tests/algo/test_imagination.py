@@ -172,33 +172,6 @@ def test_the_model_knows_the_samples_by_their_numbers():
     assert infos[0]["Dynamics_Loss"] != infos[1]["Dynamics_Loss"]
 
 
-def test_a_resumed_training_goes_on_alike():
-    algo, other = make(), make(seed=1)
-    batch = algo.process_batch_for_training(raw())
-    for _ in range(3):
-        algo.train_on_batch(batch, 1)
-    other.deserialize(algo.serialize())
-    for each in (algo, other):
-        torch.manual_seed(0)
-        each.train_on_batch(batch, 1)
-    pairs = zip(algo.nets.parameters(), other.nets.parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"algo.n_step": 3}, "algo.n_step is 3, but the transitions of algo.dynamics"),
-        ({"algo.rnn.enabled": True, "train.seq_length": 4}, "algo.dynamics sees observations"),
-        ({"train.frame_stack": 2}, "train.frame_stack is 2, but algo.dynamics"),
-    ],
-)
-def test_what_does_not_go_with_a_model_is_refused(change, words):
-    settings = make().global_config
-    with pytest.raises(ConfigError, match=words):
-        settings.with_overrides(change)
-
-
 def test_rewards_of_another_source_are_not_predicted():
     tree = {
         "algo_name": "sqil",

@@ -1,11 +1,8 @@
 """The value chooses among sampled subgoals, by the online critics; better than cloning where most data are bad."""
 
-import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.config.data_needs import Subgoals, Transitions
-from imitate.errors import ConfigError
 
 LOW = {"low_dim": ["s"]}
 OBSERVED = {"modalities": {"obs": LOW}}
@@ -154,70 +151,3 @@ def test_in_cascade_the_actor_learns_with_the_best_subgoals(worlds):
     worlds.set_critic(algo.value.nets["critic"], (1, 0), (1, 0))
     ready = algo.process_batch_for_training(mixed(8))
     assert algo._goals_of_actor(ready)["s"].tolist() == [[2.0]] * 8
-
-
-def test_all_parts_learn_and_go_on_where_they_stopped():
-    first, second = make(), make(seed=5)
-    learn(first, 3)
-    assert set(first.optimizers) == {
-        "planner/goal_network",
-        "value/critic",
-        "value/action_sampler",
-        "actor/policy",
-    }
-    second.deserialize(first.serialize())
-    for algo in (first, second):
-        torch.manual_seed(2)
-        learn(algo, 2)
-    weights = first.nets.state_dict()
-    assert "value.critic_target.head.weight" in weights
-    for name, weight in second.nets.state_dict().items():
-        assert torch.equal(weight, weights[name]), name
-
-
-def test_what_it_asks_of_the_data():
-    config = load_config(tree())
-    assert config.algo.data_needs(config).transitions == Transitions(discount=0.99, n_step=1)
-    assert config.algo.data_needs(config).subgoals == Subgoals(("s",), 10)
-    assert config.all_obs_keys == ("s",)
-
-
-def test_defaults_are_robomimics():
-    algo = load_config({"algo_name": "iris"}).algo
-    parts = algo.value_planner
-    assert (parts.num_samples, parts.planner.subgoal_horizon) == (100, 10)
-    assert (parts.planner.vae.enabled, parts.value.actor.enabled) == (True, False)
-    assert (parts.value.critic.ensemble.n, parts.value.critic.ensemble.weight) == (2, 0.75)
-    assert (parts.value.discount, parts.value.target_tau) == (0.99, 0.005)
-    assert algo.actor.rnn.enabled
-
-
-def with_value(**modalities):
-    return {
-        "value_planner": {"planner": PLANNER, "value": {"modalities": {"obs": modalities}}},
-        "actor": OBSERVED,
-    }
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"latent_subgoal": {"enabled": True}},
-            "latent_subgoal.enabled: values are of states",
-        ),
-        ({"train": {"frame_stack": 2}}, "train.frame_stack is 2"),
-        (
-            {"planner": {"vae": {"enabled": False}}},
-            r"value_planner\.planner\.vae\.enabled is false",
-        ),
-        ({"observation": with_value(low_dim=["s", "t"])}, "'t' is not among the subgoal's"),
-        (
-            {"value": {"critic": {"distributional": {"enabled": True}}}},
-            r"algo\.value_planner\.value\.critic\.value_bounds is null",
-        ),
-    ],
-)
-def test_what_cannot_work_is_told(change, message):
-    with pytest.raises(ConfigError, match=message):
-        load_config(tree(**change))

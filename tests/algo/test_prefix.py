@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.errors import ConfigError, UserError
+from imitate.errors import UserError
 
 STEPS, MAX_DELAY = 8, 3
 NETWORKS = {
@@ -167,11 +167,3 @@ def test_more_given_actions_than_in_training_are_refused():
         algo.predict_chunk(seen, planned=torch.zeros(1, 4, 2))
     with pytest.raises(UserError, match="trained to be given 0"):
         make(max_delay=0).predict_chunk(seen, planned=torch.zeros(1, 1, 2))
-
-
-def test_a_delay_of_the_whole_chunk_is_refused():
-    make(max_delay=STEPS - 1)
-    with pytest.raises(ConfigError, match=r"algo.prefix.max_delay is 8, but a chunk has 8"):
-        make(max_delay=STEPS)
-    with pytest.raises(ConfigError, match="set it to 5 or less"):
-        make(frames=3, max_delay=6)

@@ -16,7 +16,6 @@ from imitate.config.data_needs import Sequences
 from imitate.config.readiness import check_trainable
 from imitate.data import DatasetWriter
 from imitate.data.batches.build import build_datasets
-from imitate.errors import ConfigError
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
 from imitate.online.sequences import SequenceReplay
@@ -258,31 +257,6 @@ def test_acting_carries_the_state_and_stores_it():
     calm = algo.act(obs, first.state)
     assert calm.extras == {}
     assert not torch.allclose(calm.action, algo.act(obs, algo.initial_state(2)).action)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"train": {"seq_length": 1}}, "train.seq_length is 1, so a recurrent policy"),
-        ({"train": {"frame_stack": 2}}, "train.frame_stack is 2, but a recurrent policy"),
-        (
-            {"train": {"online": {"prioritized": {"enabled": True}}}},
-            "sequences are drawn uniformly",
-        ),
-        ({"train": {"online": {"enabled": False}}}, "burn_in is 3, which leaves none of the 4"),
-        ({**OFFLINE, "n_step": 2}, "n_step is 2, but a memory learns single steps"),
-        ({**OFFLINE, "infinite_horizon": True}, "infinite_horizon is true"),
-        ({"train": {"online": {"demo_ratio": 0.5}}}, "have no stored states"),
-    ],
-)
-def test_conflicts_are_refused(settings, words):
-    with pytest.raises(ConfigError, match=words):
-        make(**settings)
-
-
-def test_rewards_of_demonstrations_do_not_go_with_a_memory():
-    with pytest.raises(ConfigError, match=r"algo.rnn"):
-        load_config({"algo_name": "sqil", "algo": {"rnn": {"enabled": True}}})
 
 
 def test_an_algorithm_without_a_memory_gets_one_by_its_section():

@@ -8,7 +8,6 @@ from imitate import algo_factory, load_config
 from imitate.algo.recurrence import one_step
 from imitate.algo.recurrent_rollouts import sequences
 from imitate.config.readiness import check_trainable
-from imitate.errors import ConfigError
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
 from imitate.online.learners import stacked
@@ -228,12 +227,3 @@ def test_the_recurrent_a2c():
     algo.set_train()
     algo.train_on_batch(next(algo.minibatches(batch, 16)), 1)
     assert not torch.equal(before, algo.nets["policy"].memory.nets.weight_hh_l0)
-
-
-def test_settings_that_cannot_work_are_refused():
-    with pytest.raises(ConfigError, match=r"train.seq_length is 1, so a recurrent policy"):
-        make(seq_length=1)
-    with pytest.raises(ConfigError, match=r"train.seq_length is 40.*collect_steps 20"):
-        make(seq_length=40)
-    with pytest.raises(ConfigError, match=r"ppo_bc has no recurrent form"):
-        make("ppo_bc", base={"checkpoint": "x.pth"})

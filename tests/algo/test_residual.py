@@ -5,8 +5,6 @@ import math
 import pytest
 import torch
 
-from imitate import load_config
-from imitate.errors import ConfigError
 from imitate.policy.checkpoint import checkpoint_dict
 
 
@@ -133,8 +131,3 @@ def test_it_improves_as_far_as_it_reaches(residual, worlds, reach, least, most):
         algo.optimizers[name].param_groups[0]["lr"] = 1e-2
     worlds.learn(algo, worlds.bandit(), 300)
     assert least < worlds.action_in(algo, 1) < most
-
-
-def test_offline_training_is_refused():
-    with pytest.raises(ConfigError, match="residual learns online"):
-        load_config({"algo_name": "residual", "train": {"online": {"enabled": False}}})

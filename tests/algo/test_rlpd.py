@@ -5,9 +5,6 @@ import math
 import pytest
 import torch
 
-from imitate import load_config
-from imitate.errors import ConfigError
-
 NOISELESS = {"gaussian": {"min_std": 1e-6, "max_std": 1e-6}}
 
 
@@ -93,37 +90,10 @@ def test_the_actor_learns_once_in_so_many_updates_of_the_critics(worlds):
     assert moves(make(), batch, "critic_target") == [True] * 6
 
 
-def test_a_resumed_training_goes_on_with_the_actor_s_turn(worlds):
-    first, second = (
-        worlds.make_algo("rlpd", {"actor": {"update_freq": 3}}, seed=s) for s in (0, 1)
-    )
-    batch = worlds.two_transitions()
-    first.train_on_batch(batch, 1)
-    second.deserialize(first.serialize())
-    assert moves(second, batch, "actor") == [False, False, True, False, False, True]
-
-
 def test_critics_are_ten_and_normalized(worlds):
     algo = worlds.make_algo("rlpd", hidden=(4,))
     assert algo.nets["critic"].size == 10
     assert len(algo.nets["critic"].norms) == 1
-
-
-def test_half_of_a_batch_is_demonstrations_by_default():
-    online = load_config({"algo_name": "rlpd"}).train.online
-    assert (online.enabled, online.demo_ratio, online.update_ratio) == (True, 0.5, 20)
-
-
-@pytest.mark.parametrize(
-    ("critic", "words"),
-    [
-        ({"subset": 11}, "algo.critic.subset is 11, but there are 10 critics"),
-        ({"ensemble": {"n": 10, "weight": 0.5}}, "algo.critic.ensemble.weight is 0.5"),
-    ],
-)
-def test_what_cannot_work_is_refused(critic, words):
-    with pytest.raises(ConfigError, match=words):
-        load_config({"algo_name": "rlpd", "algo": {"critic": critic}})
 
 
 def test_it_learns_the_better_action(worlds):

@@ -5,9 +5,6 @@ import math
 import pytest
 import torch
 
-from imitate import load_config
-from imitate.errors import ConfigError
-
 NOISELESS = {"actor": {"net": {"gaussian": {"min_std": 1e-6, "max_std": 1e-6}}}}
 
 
@@ -166,18 +163,6 @@ def test_targets_follow(sac, worlds):
     worlds.set_critic(algo.nets["critic_target"], (0, 0), (0, 0))
     worlds.gradients(algo, worlds.two_transitions())
     assert algo.nets["critic_target"].head.weight.flatten().tolist() == [0.25] * 4
-
-
-def test_a_policy_without_tanh_is_refused():
-    with pytest.raises(ConfigError, match="use_tanh to true"):
-        load_config(
-            {"algo_name": "sac", "algo": {"actor": {"net": {"common": {"use_tanh": False}}}}}
-        )
-
-
-def test_a_mixture_is_refused():
-    with pytest.raises(ConfigError, match="set type to 'gaussian'"):
-        load_config({"algo_name": "sac", "algo": {"actor": {"net": {"type": "gmm"}}}})
 
 
 def test_it_learns_the_better_action(worlds):

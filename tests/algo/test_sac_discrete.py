@@ -5,8 +5,6 @@ import math
 import pytest
 import torch
 
-from imitate.errors import ConfigError
-
 
 def make(worlds, choices=2, **section):
     return worlds.make_algo("sac", {"num_choices": choices, **section}, action=choices)
@@ -159,8 +157,3 @@ def test_validation_counts_other_choices(worlds):
     batch |= {key: {"s": two[key]["s"].repeat(2, 1)} for key in ("obs", "next_obs")}
     batch["actions"] = torch.eye(3)[[1, 1, 1, 2]]
     assert algo.train_on_batch(batch, 1, validate=True)["Action_Error"].item() == 0.25
-
-
-def test_a_wrong_number_of_choices_is_refused(worlds):
-    with pytest.raises(ConfigError, match="num_choices is 2, but actions have 3 numbers"):
-        worlds.make_algo("sac", {"num_choices": 2}, action=3)

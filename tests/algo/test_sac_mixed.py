@@ -5,8 +5,6 @@ import math
 import pytest
 import torch
 
-from imitate.errors import ConfigError
-
 STD = 1e-6
 NOISELESS = {"actor": {"net": {"gaussian": {"min_std": STD, "max_std": STD}}}}
 
@@ -147,8 +145,3 @@ def test_it_learns_the_choice_and_the_number_that_pays_with_it(worlds):
     with torch.no_grad():
         means = algo.actor.head(algo.actor({"s": torch.ones(1, 1)})[0]).numbers.mean
     assert means[0, 0, 0] < -0.5 and means[0, 1, 0] > 0.6
-
-
-def test_numbers_that_do_not_sum_are_refused(worlds):
-    with pytest.raises(ConfigError, match="do not sum to the 4 numbers"):
-        worlds.make_algo("sac", {"num_choices": 2, "num_continuous": 1}, action=4)

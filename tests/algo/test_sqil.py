@@ -1,11 +1,8 @@
 """SQIL: rewards say who acted."""
 
-import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.config.readiness import check_trainable
-from imitate.errors import ConfigError
 
 TREE = {
     "algo_name": "sqil",
@@ -46,16 +43,3 @@ def test_demonstrations_are_worth_1_rollouts_0_and_ends_last_for_ever():
     torch.testing.assert_close(
         algo.reward_source.rewards(shown), torch.tensor([1.0, 10.0, 1.0, 10.0])
     )
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("train.online.demo_ratio", 0.0, "demo_ratio"),
-        ("train.online.enabled", False, "demo_ratio"),
-        ("algo.n_step", 3, "n_step is 3"),
-    ],
-)
-def test_what_cannot_work_is_refused(key, value, words):
-    with pytest.raises(ConfigError, match=words):
-        check_trainable(load_config(TREE).with_overrides({key: value}))

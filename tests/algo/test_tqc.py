@@ -5,8 +5,6 @@ import math
 import pytest
 import torch
 
-from imitate import load_config
-from imitate.errors import ConfigError
 from imitate.functional.distributional import lowest_atoms, quantile_regression_loss
 
 NOISELESS = {"actor": {"net": {"gaussian": {"min_std": 1e-6, "max_std": 1e-6}}}}
@@ -89,19 +87,6 @@ def test_errors_for_prioritized_replay_are_of_the_means(tqc, worlds):
     worlds.losses(algo, worlds.two_transitions(discounts=torch.zeros(2)))
     # Means 1/3 and 10/3 against 1; -1/3 and 8/3 against 0.5.
     assert algo.sample_errors.tolist() == pytest.approx([1.5, 1.5])
-
-
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        ({"critic": {"num_dropped": 25}}, "num_dropped is 25, which leaves none of the 25"),
-        ({"critic": {"ensemble": {"weight": 0.75}}}, "weight is 0.75, but targets of tqc"),
-        ({"critic": {"value_bounds": [0, 1]}}, "atoms of tqc are unbounded"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused(section, words):
-    with pytest.raises(ConfigError, match=words):
-        load_config({"algo_name": "tqc", "algo": section})
 
 
 def test_it_learns_the_better_action(worlds):

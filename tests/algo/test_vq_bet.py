@@ -1,6 +1,5 @@
 """VQ-BeT: both stages' losses, padding, schedules, resume, drawing of codes, two ways at once."""
 
-import io
 import math
 
 import pytest
@@ -184,29 +183,6 @@ def test_each_stage_has_a_schedule_that_ends_with_it():
     assert rates() == [pytest.approx(0), pytest.approx(0)]
 
 
-@pytest.mark.parametrize("stopped_at", [3, 2 * STEPS, 13])
-@pytest.mark.parametrize("ema", ["false", "true"])
-def test_a_resumed_run_equals_one_that_was_not_stopped(stopped_at, ema):
-    straight = make((f"algo.ema.enabled={ema}",))
-    torch.manual_seed(5)
-    updates(straight, 0, 4 * STEPS)
-
-    first = make((f"algo.ema.enabled={ema}",))
-    torch.manual_seed(5)
-    updates(first, 0, stopped_at)
-    file = io.BytesIO()
-    torch.save({"model": first.serialize(), "rng": torch.get_rng_state()}, file)
-    file.seek(0)
-    saved = torch.load(file)
-    second = make((f"algo.ema.enabled={ema}",), seed=8)
-    second.deserialize(saved["model"])
-    torch.set_rng_state(saved["rng"])
-    updates(second, stopped_at, 4 * STEPS)
-    assert equal(weights(straight), weights(second))
-    if ema == "true":
-        assert equal(straight.ema.module.state_dict(), second.ema.module.state_dict())
-
-
 def test_processes_that_train_together_take_over_the_codes_of_the_first():
     algo = make()
     shared = []
@@ -323,20 +299,6 @@ def test_it_takes_one_of_two_ways_and_both_in_turn():
     assert right.float().mean() >= 0.98
     up = (chunks.mean((1, 2)) > 0).float().mean()
     assert 0.3 < up < 0.7
-
-
-@pytest.mark.parametrize(
-    "override, words",
-    [
-        ("algo.chunk.enabled=false", "algo.chunk.enabled is false"),
-        ("train.seq_length=3", "too short for algo.chunk.size 4: set it to 4"),
-        ("train.num_epochs=2", "leave none for the policy"),
-        ("algo.transformer.num_heads=3", "does not divide"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused(override, words):
-    with pytest.raises(ConfigError, match=words):
-        make((override,))
 
 
 def test_a_run_may_not_end_early_while_the_policy_waits():

@@ -7,39 +7,33 @@ from imitate import policy_from_checkpoint
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
 from tests.algo.test_contract import (
     AC_DIM,
-    CONFIGS,
     PLANNERS,
     ROOT,
     algo_of,
+    cases,
     observation,
-    raw_batch,
+    weights,
 )
+from tests.tiny import tiny_batch
 
 OF_TASKS = ("metaworld", "robosuite")  # the same algorithms and networks with other settings
 RESUMED = (
-    "act/act_image",
     "bc/bc_rnn_gmm",
-    "bc/bc_transformer_rotary",
-    "bc/bc_vae",
-    "bcq/bcq",
-    "causal_bc/causal_bc",
     "diffusion_policy/diffusion_policy",
-    "diffusion_policy/diffusion_policy_transformer",
-    "dqn/dqn_cartpole",
-    "dt/dt",
-    "flow_policy/flow_policy",
     "gail/gail_cartpole",
-    "gl/gl",
     "hbc/hbc",
     "iql/iql_recurrent",
-    "iris/iris",
     "mbrl/mbrl_pendulum",
-    "ppo/ppo_recurrent_cartpole",
     "sac/sac_pendulum",
-    "tqc/tqc_pendulum",
     "vq_bet/vq_bet",
 )
-"""Configurations that are saved, resumed and compared with the CPU; a kind of network or loss each."""
+"""Configurations that are saved, resumed and compared with the CPU; a kind of state each."""
+RARELY = (
+    *("act/act_image", "bc/bc_transformer_rotary", "bc/bc_vae", "bcq/bcq", "causal_bc/causal_bc"),
+    *("diffusion_policy/diffusion_policy_transformer", "dqn/dqn_cartpole", "dt/dt", "gl/gl"),
+    *("flow_policy/flow_policy", "iris/iris", "ppo/ppo_recurrent_cartpole", "tqc/tqc_pendulum"),
+)
+"""Further networks and losses."""
 WAITS_OF_UPDATE = {
     # The gradient penalty is for as many pairs as there are demonstrations in the batch.
     "airl": 1,
@@ -61,22 +55,8 @@ WAITS_OF_BATCH = {
 """Times that the preparation of a batch may wait."""
 
 
-def name_of(path):
-    return str(path.relative_to(ROOT / "configs").with_suffix(""))
-
-
 def allowed(table, path):
     return next((count for name, count in table.items() if path.stem.startswith(name)), 0)
-
-
-@pytest.fixture(
-    params=[
-        path for path in CONFIGS if path.relative_to(ROOT / "configs").parts[0] not in OF_TASKS
-    ],
-    ids=name_of,
-)
-def path(request):
-    return request.param
 
 
 def learned(algo, transfers=None):
@@ -90,7 +70,7 @@ def learned(algo, transfers=None):
             if transfers is not None:
                 transfers.waits.clear()
             if step == "prepare":
-                batch = algo.process_batch_for_training(raw_batch(algo, seed=seed))
+                batch = algo.process_batch_for_training(tiny_batch(algo, seed=seed))
             else:
                 algo.train_on_batch(batch, epoch)
             counts.append({} if transfers is None else dict(transfers.waits))
@@ -119,17 +99,19 @@ def held_out(algo):
     """Metrics of a batch that is not learned from, as floats."""
     algo.set_eval()
     torch.manual_seed(5)
-    batch = algo.process_batch_for_training(raw_batch(algo, seed=5))
+    batch = algo.process_batch_for_training(tiny_batch(algo, seed=5))
     return algo.log_info(algo.train_on_batch(batch, 1, validate=True))
 
 
-@pytest.mark.parametrize("name", RESUMED)
+@pytest.mark.parametrize(
+    "name", [*RESUMED, *(pytest.param(name, marks=pytest.mark.nightly) for name in RARELY)]
+)
 def test_it_learns_is_resumed_and_acts_as_on_the_cpu(name, device, tmp_path):
     path = ROOT / "configs" / f"{name}.json"
     ours = algo_of(path, device)
     learned(ours)
     kind = torch.device(device).type
-    assert {value.device.type for value in ours.nets.state_dict().values()} == {kind}
+    assert {value.device.type for value in weights(ours).values()} == {kind}
 
     file = tmp_path / "model.pth"
     shape = {"action_low": [-1.0] * AC_DIM}
@@ -158,6 +140,7 @@ def test_it_learns_is_resumed_and_acts_as_on_the_cpu(name, device, tmp_path):
         assert policy(observation(ours)).shape == (AC_DIM,)
 
 
+@pytest.mark.parametrize("path", [case for case in cases() if not case.id.startswith(OF_TASKS)])
 def test_an_update_waits_for_the_device_only_where_it_must(path, transfers):
     algo = algo_of(path, "simgpu")
     for number, (preparation, update) in enumerate(learned(algo, transfers)):
