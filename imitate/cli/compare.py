@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from imitate.cli.interrupts import Interrupts
     from imitate.deploy.comparison.judges import Judge
     from imitate.deploy.comparison.trial_file import TrialFile
+    from imitate.deploy.loop import ControlLoop
     from imitate.deploy.robot import Robot
 
 STOPPED = 1
@@ -192,29 +193,26 @@ def command(
             letter: {"name": name, "sha256": _identity(name, found[letter])}
             for letter, name in (("A", first), ("B", second))
         }
-        file = stack.enter_context(TrialFile(out, named, settings))
+        # Before the file, so that what is refused here leaves no comparison behind.
+        made = _made_judge(settings["judge"], body)
+        stack.callback(made.close)
         actors = {letter: source.acting(found[letter], rate, stack) for letter in found}
-        _compare(file, body, actors, max_pairs, json_, interrupts, stack)
+        loops = _loops(body, actors, settings, made, interrupts)
+        file = stack.enter_context(TrialFile(out, named, settings))
+        _compare(file, loops, made, max_pairs, json_, interrupts)
 
 
-def _compare(
-    file: TrialFile,
+def _loops(
     body: Robot,
     actors: Mapping[str, Any],
-    max_pairs: int,
-    json_: bool,
+    settings: Mapping[str, Any],
+    judge: Judge,
     interrupts: Interrupts,
-    stack: contextlib.ExitStack,
-) -> None:
+) -> dict[str, ControlLoop]:
     from imitate.cli.robots import safety_of
-    from imitate.deploy.comparison.comparison import Comparison
     from imitate.deploy.loop import ControlLoop
-    from imitate.deploy.robot import RobotError
 
-    settings = file.settings
-    judge = _made_judge(settings["judge"], body)
-    stack.callback(judge.close)
-    loops = {
+    return {
         letter: ControlLoop(
             body,
             actor,
@@ -227,6 +225,20 @@ def _compare(
         )
         for letter, actor in actors.items()
     }
+
+
+def _compare(
+    file: TrialFile,
+    loops: Mapping[str, ControlLoop],
+    judge: Judge,
+    max_pairs: int,
+    json_: bool,
+    interrupts: Interrupts,
+) -> None:
+    from imitate.deploy.comparison.comparison import Comparison
+    from imitate.deploy.robot import RobotError
+
+    settings = file.settings
 
     def say(line: str) -> None:
         typer.echo(line, err=json_)

@@ -53,22 +53,3 @@ def test_in_place_keeps_the_old_file(file):
     before = file.read_bytes()
     assert run(file, "--in-place", "--rotation", "euler").exit_code == 0
     assert file.with_name("real.hdf5.bak").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["--to", "absolute"], "no file to write"),
-        (["--out", "new.hdf5"], "nothing to do"),
-        (["--out", "new.hdf5", "--to", "absolute", "--pose-keys", "hand_pos"], "two values"),
-        (["--out", "new.hdf5", "--to", "absolute", "--scale", "0,1"], "two numbers above 0"),
-        (["--out", "new.hdf5", "--to", "absolute"], "robot0_eef_pos"),
-    ],
-)
-def test_mistakes_are_one_line(file, args, words, monkeypatch):
-    monkeypatch.chdir(file.parent)
-    done = run(file, *args)
-    assert done.exit_code == 2, done.output
-    assert words in done.output
-    assert len(done.output.splitlines()) == 1
-    assert [path.name for path in file.parent.iterdir()] == [file.name]

@@ -43,30 +43,6 @@ def test_demonstrations_in_place_of_online_rl(tmp_path, importable):
     assert sorted(tmp_path.iterdir()) == [path, data]
 
 
-def test_a_key_that_the_demonstrations_lack(tmp_path, importable):
-    data, path = tmp_path / "demos.hdf5", tmp_path / "config.json"
-    ground.write_demos(data)
-    path.write_text(json.dumps(ground.config_dict()))
-    wanted = 'observation.modalities.obs.low_dim=["goal","poss"]'
-    result = invoke(path, "--dataset", data, "--set", wanted)
-    assert result.exit_code == 2
-    (line,) = result.output.splitlines()
-    assert line.startswith("error: ") and "poss" in line
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["sac/sac_pendulun"], "sac_pendulum"),
-        (["sac/sac_pendulum", "--set", "algo.discuont=0.5"], "discount"),
-        (["bc/bc", "--dataset", "nowhere.hdf5"], "nowhere.hdf5"),
-    ],
-)
-def test_what_the_user_can_mend(arguments, words):
-    result = invoke(*arguments)
-    assert result.exit_code == 2 and words in result.output
-
-
 def test_the_help_says_what_each_contract_is():
     text = invoke("--help").output
     for name in ("environment", "gradients", "targets", "resume", "Exit codes"):

@@ -122,20 +122,3 @@ def test_through_a_server(trained, tmp_path):
     finally:
         server.send_signal(signal.SIGTERM)
         server.communicate(timeout=30)
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("none.pth", "DATA"), "none.pth: no such checkpoint"),
-        (("CKPT", "none.hdf5"), "none.hdf5"),
-        (("CKPT", "DATA", "--filter-key", "best"), "there is no filter key 'best'"),
-        (("CKPT", "DATA", "--training", "none.hdf5"), "none.hdf5"),
-        (("ws://127.0.0.1:9", "DATA"), "was not reached"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(trained, words, told):
-    known = {"CKPT": trained[0], "DATA": trained[1]}
-    text = check(*(known.get(word, word) for word in words), code=2)
-    assert told in text
-    assert len(text.strip().splitlines()) == 1

@@ -1,6 +1,5 @@
 import json
 
-import pytest
 from typer.testing import CliRunner
 
 from imitate.cli.main import app
@@ -28,13 +27,6 @@ def test_json_and_env_args_in_a_file(tmp_path):
 def test_an_environment_that_is_not_there():
     result = invoke("Pendulun-v1")
     assert result.exit_code == 1 and "did you mean 'Pendulum-v1'?" in result.output
-
-
-@pytest.mark.parametrize("text", ["{", "[]"])
-def test_a_file_that_is_no_description(tmp_path, text):
-    path = tmp_path / "env.json"
-    path.write_text(text)
-    assert invoke(path).exit_code == 2
 
 
 def test_json_of_several_agents_is_json_alone():

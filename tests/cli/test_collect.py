@@ -82,36 +82,6 @@ def test_quiet_shows_no_progress(tmp_path, monkeypatch, options, shows):
     assert ("collect Lift: 0/100 demos" in done.stderr) is shows
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--env-kwargs", "{camera"), "--env-kwargs {camera: no JSON"),
-        (("--env-kwargs", "[1]"), "--env-kwargs [1]: wanted a JSON object"),
-        (("--human-like",), "--human-like is for robosuite's tasks"),
-        (("--quality", "mixed"), "--quality mixed is for robosuite's tasks"),
-    ],
-)
-def test_options_that_an_expert_cannot_heed(tmp_path, options, words):
-    out = ("--out", str(tmp_path / "x.hdf5"))
-    done = run("collect", "--env", "metaworld:push-v3", *out, *options)
-    assert done.exit_code == 2
-    assert words in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_unknown_task_is_a_users_error(tmp_path):
-    done = run("collect", "--env", "Lft", "--out", str(tmp_path / "x.hdf5"))
-    assert done.exit_code == 2
-    assert "no scripted expert for 'Lft'; did you mean 'Lift'?" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_options_out_of_range(tmp_path):
-    for bad in (("--num", "0"), ("--workers", "0"), ("--noise", "-1"), ("--quality", "poor")):
-        done = run("collect", "--env", "Lift", "--out", str(tmp_path / "x.hdf5"), *bad)
-        assert done.exit_code == 2, bad
-
-
 @pytest.mark.robosuite
 def test_a_persons_habits(tmp_path):
     path = tmp_path / "human.hdf5"
@@ -120,13 +90,6 @@ def test_a_persons_habits(tmp_path):
     with DatasetFile(path) as file:
         actions = file.read("demo_0", "actions")
     assert (actions[:5, :6] == 0.0).all()  # waits before the first motion
-
-
-def test_a_persons_habits_belong_to_the_expert(tmp_path):
-    options = ("--human-like", "--quality", "mixed")
-    done = run("collect", "--env", "Lift", "--out", str(tmp_path / "x.hdf5"), *options)
-    assert done.exit_code == 2
-    assert "leave one out" in done.stderr
 
 
 def test_the_rate_counts_what_was_recorded_now():

@@ -191,6 +191,8 @@ def test_a_robot_judges_by_itself(compare, policies):
     assert json.loads(compare("--report", "--out", "c.jsonl", "--json").stdout) == told
     swapped = (*policies[::-1], *words[2:])
     assert "another policy A" in compare(*swapped, code=2).stderr
+    unable = (*words[:-3], "--out", "no.jsonl", "--robot-arg", "puts_up=false")
+    assert "take --judge person" in compare(*unable, code=2).stderr
     other = compare(*words, "--alpha", 0.01, code=2).stderr
     assert "begun with alpha 0.05, not 0.01" in other
 
@@ -205,26 +207,3 @@ def test_in_a_simulator_both_begin_with_the_same_seed(compare, policies, tmp_pat
     assert told["words"].startswith("not decided after 2 pairs: no pair differs")
     assert [trial["steps"] for trial in told["trials"]] == [5] * 4
     assert told["settings"]["judge"] == "robot"
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("A",), "give two policies and --robot"),
-        (("A", "B"), "give two policies and --robot"),
-        (("A", "B", *COIN, "--judge", "person"), "needs a terminal"),
-        (
-            ("A", "B", *COIN, "--robot-arg", "tells=false", "--judge", "robot"),
-            "cannot tell success",
-        ),
-        (("A", "B", *COIN, "--robot-arg", "puts_up=false"), "take --judge person"),
-        (("--report", "--out", "none.jsonl"), "there is no such comparison"),
-        (("A", "none.pth", *COIN), "none.pth: no such checkpoint"),
-        (("A", "B", *COIN, "--rate-hz", "10"), "the rate is 10 Hz"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(compare, policies, words, told):
-    names = dict(zip("AB", policies, strict=True))
-    done = compare(*(names.get(word, word) for word in words), code=2)
-    assert told in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 from typer.testing import CliRunner
 
 from imitate.cli.main import app
@@ -41,37 +40,6 @@ def test_the_formats_are_listed():
     ways = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()}
     assert ways["robomimic"] == "read,"
     assert ways["d4rl"] == "read"
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (("nothing.npz", "o.hdf5"), "nothing.npz: there is no such file"),
-        (("text.txt", "o.hdf5"), "looks like none of the formats"),
-        (("cut.hdf5", "o.hdf5"), "cut.hdf5"),
-        (
-            ("p.npz", "o.hdf5", "--from", "d4l"),
-            "there is no dataset format 'd4l'; did you mean 'd4rl'",
-        ),
-        (("p.npz", "o.hdf5", "--from", "d4rl"), "p.npz: is not an HDF5 file"),
-        (("p.npz", "o.hdf5", "--to", "imitation"), "is only read"),
-        (("p.npz", "o.strange"), "name one with --to"),
-        (("p.npz", "text.txt", "--to", "robomimic"), "exists already"),
-        (("p.npz", "p.npz", "--to", "robomimic", "--overwrite"), "is the source itself"),
-        (("p.npz", "o.hdf5", "--action-shift", "1"), "has no use for --action-shift"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, args, words):
-    monkeypatch.chdir(tmp_path)
-    Path("p.npz").write_bytes((FIXTURES / "pendulum.npz").read_bytes())
-    Path("text.txt").write_text("hello")
-    Path("cut.hdf5").write_bytes((FIXTURES / "walker2d.hdf5").read_bytes()[:3000])
-    before = {path.name: path.read_bytes() for path in Path().iterdir()}
-    done = run(*args)
-    assert done.exit_code == 2, done.output
-    assert words in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert {path.name: path.read_bytes() for path in Path().iterdir()} == before
 
 
 def test_overwriting_happens_at_the_end(tmp_path):

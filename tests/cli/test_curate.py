@@ -335,46 +335,6 @@ def test_stats(file):
     assert lines[1].split() == ["rewards", "0", "0.2", "0.4", "0", "1"]  # 1 of 10 and 5 of 20
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["split", "FILE"], "--in-place"),
-        (["split", "FILE", "-o", "FILE"], "--in-place"),
-        (["split", "FILE", "-o", "new.hdf5", "--ratio", "1.5"], "between 0 and 1"),
-        (["split", "FILE", "-o", "new.hdf5", "--filter-key", "mime"], "did you mean 'mine'?"),
-        (["filter", "FILE", "a/b", "-o", "new.hdf5"], "no '/'"),
-        (["filter", "FILE", "none", "--min-length", "99", "-o", "new.hdf5"], "no demo fulfils"),
-        (["subset", "FILE", "--demos", "demo_9", "-o", "new.hdf5"], "no demo 'demo_9'"),
-        (["subset", "FILE", "--min-length", "99", "-o", "new.hdf5"], "no demo fulfils"),
-        (["delete", "FILE", "-o", "new.hdf5"], "name demos or keys"),
-        (
-            ["delete", "FILE", "--keys", "obs/objekt", "-o", "new.hdf5"],
-            "did you mean 'obs/object'?",
-        ),
-        (["delete", "FILE", "--keys", "actions", "-o", "new.hdf5"], "not deleted"),
-        (
-            ["delete", "FILE", "--demos", "demo_0,demo_1,demo_2,demo_3", "-o", "new.hdf5"],
-            "no demo would be left",
-        ),
-        (["rename-key", "FILE", "obs", "seen", "-o", "new.hdf5"], "is a group"),
-        (["rename-key", "FILE", "obs/object", "obs//x", "-o", "new.hdf5"], "no name of an array"),
-        (["rename-key", "FILE", "actions", "moves", "-o", "new.hdf5"], "would be gone"),
-        (["stats", "FILE", "--keys", "obs/objekt"], "did you mean 'object'?"),
-        (["stats", "none.hdf5"], "no such file"),
-        (["subset", "none.hdf5", "-o", "new.hdf5"], "no such file"),
-    ],
-)
-def test_errors_are_one_line_and_leave_nothing(file, args, words, monkeypatch):
-    monkeypatch.chdir(file.parent)
-    before = file.read_bytes()
-    done = run(*(file if arg == "FILE" else arg for arg in args))
-    assert done.exit_code == 2, done.output
-    assert words in done.output
-    assert len(done.output.splitlines()) == 1
-    assert [path.name for path in file.parent.iterdir()] == [file.name]
-    assert file.read_bytes() == before
-
-
 def test_an_existing_file_needs_overwrite(file, tmp_path):
     out = tmp_path / "out.hdf5"
     out.write_text("mine")

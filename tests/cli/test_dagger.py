@@ -70,29 +70,6 @@ def test_a_person_is_a_function_that_is_named(planned):
     assert supervisor.watch(np.ones(2), np.ones(2)).label.tolist() == [2.0, 2.0]
 
 
-@pytest.mark.parametrize("name", ["nowhere.pth", "numpy:nobody", "no_such_module:hand", ":"])
-def test_an_expert_that_is_not_there(name, tmp_path):
-    args = ["dagger", "--config", "bc/bc", "--out", str(tmp_path / "out"), "--env", "Pendulum-v1"]
-    result = CliRunner().invoke(app, [*args, "--expert", name])
-    assert result.exit_code == 2
-    assert f"--expert: '{name}' is neither a file nor module:function" in result.output
-    assert not (tmp_path / "out").exists()
-
-
-def test_steps_by_hand_are_not_thinned(tmp_path):
-    args = ["dagger", "--config", "bc/bc", "--out", str(tmp_path / "out"), "--label-every", "2"]
-    result = CliRunner().invoke(app, [*args, "--take-over", "expert"])
-    assert result.exit_code == 2
-    assert "--label-every: with --take-over" in result.output
-
-
-def test_there_must_be_an_environment(tmp_path):
-    args = ["dagger", "--config", "bc/bc", "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, args)
-    assert result.exit_code == 2
-    assert "--env: name the environment" in result.output
-
-
 def test_a_null_horizon_follows_from_the_demonstrations(tmp_path, planned):
     null = ("--set", "experiment.rollout.horizon=null", "--expert", "math:sqrt")
     assert planned(*null).plan.horizon == 400
@@ -118,17 +95,6 @@ def test_the_configurations_environment_stands_in_for_a_real_robot(tmp_path, pla
     assert (meta["env_name"], meta["type"], meta["env_kwargs"]) == ("Pendulum-v1", 2, {})
     other = planned(*args, config=str(config), env=("--env", "MountainCar-v0")).meta
     assert other["env_name"] == "MountainCar-v0"
-
-
-def test_a_real_robot_is_refused_before_anything_is_trained(tmp_path):
-    robot = {"env_name": "my_arm", "type": 4, "env_kwargs": {}}
-    path = make_demo_file(tmp_path / "demos.hdf5", num_demos=2, length=5, env_meta=robot)
-    out = tmp_path / "out"
-    args = ["dagger", "--config", "bc/bc", "--dataset", str(path), "--out", str(out)]
-    result = CliRunner().invoke(app, [*args, "--expert", "math:sqrt"])
-    assert result.exit_code == 2
-    assert "is 4, a real robot" in result.output and "set-env" in result.output
-    assert not out.exists()
 
 
 def test_all_observations_of_the_demonstrations(tmp_path, planned):

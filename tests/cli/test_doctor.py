@@ -457,34 +457,6 @@ def test_text(clean):
     )
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["--fix"], "no file to write"),
-        (["--fix", "--out", "new.hdf5", "--in-place"], "no file to write"),
-        (["--out", "new.hdf5"], "need --fix"),
-        (["--fix", "--out", "new.hdf5"], "nothing to repair"),
-        (["--fix", "--only", "nam", "--out", "new.hdf5"], "no finding 'nam'"),
-    ],
-)
-def test_wrong_usage_is_one_line_and_exit_code_2(clean, args, words, monkeypatch):
-    monkeypatch.chdir(clean.parent)
-    done = run("dataset", "doctor", clean, *args)
-    assert done.exit_code == 2
-    assert words in done.output
-    assert len(done.output.splitlines()) == 1
-    assert not (clean.parent / "new.hdf5").exists()
-
-
-def test_the_file_itself_is_never_the_output(clean):
-    damage(clean, nan)
-    before = clean.read_bytes()
-    done = run("dataset", "doctor", clean, "--fix", "--out", clean, "--overwrite")
-    assert done.exit_code == 2
-    assert "--in-place" in done.output
-    assert clean.read_bytes() == before
-
-
 # ---- damaged and foreign files ------------------------------------------------------------------------
 
 

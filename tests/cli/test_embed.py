@@ -54,11 +54,3 @@ def test_a_table_is_not_replaced_unasked(file, tmp_path):
     assert "exists; choose another --out, or --overwrite" in again.output
     assert run(file, "--out", out, "--text", "more", "--overwrite").exit_code == 0
     assert "more" in Instructions.load(out).names
-
-
-def test_demos_without_an_instruction_are_named(file, tmp_path):
-    with h5py.File(file, "a") as demos:
-        del demos["data/demo_1"].attrs["language"]
-    done = run(file, "--out", tmp_path / "table.npz")
-    assert done.exit_code == 2
-    assert "told.hdf5: some demos have neither an attribute 'language' nor 'task_id'" in done.output

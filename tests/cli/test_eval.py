@@ -13,7 +13,7 @@ from imitate.cli import eval as verb
 from imitate.cli import eval_places
 from imitate.cli.main import app
 from imitate.cli.reports.evaluation import cpu_warning, short_name
-from imitate.errors import CheckpointError, ConfigError, EnvError, UserError
+from imitate.errors import ConfigError, EnvError, UserError
 from imitate.evaluation.episodes import Episode
 from imitate.evaluation.eval_result import EvalResult
 
@@ -90,13 +90,11 @@ def test_a_note_about_both_checkpoints_is_printed_once(run, tmp_path, monkeypatc
 
 def test_user_errors(run, tmp_path):
     agent = ground.write_expert(tmp_path / "a.pth", ground.env_meta(action_dim=3))
-    assert isinstance(run("--agent", tmp_path / "none.pth").exception, CheckpointError)
     result = run("--agent", agent, "--episodes", 1, "--workers", 1)
     assert isinstance(result.exception, EnvError)
     assert "takes actions of 3 numbers, the checkpoint gives 2" in str(result.exception)
     other = run("--agent", agent, "--episodes", 1, "--workers", 1, "--env", "point_mass:Nothing-v0")
     assert isinstance(other.exception, EnvError)
-    assert isinstance(run("--agent", agent, "--resume").exception, ConfigError)
 
 
 def test_a_typo_in_rename_is_told_before_the_question_of_trust(run, tmp_path):
@@ -118,13 +116,6 @@ def test_an_episode_that_cannot_be_played_is_exit_code_1(run, tmp_path):
     nothing = run("--agent", agent, "--episodes", 1, "--workers", 1, "--seed", 1)
     assert nothing.exit_code == 1
     assert "no episode could be played" in nothing.stderr
-
-
-def test_an_overlay_needs_a_video(run, tmp_path):
-    agent = ground.write_expert(tmp_path / "a.pth")
-    result = run("--agent", agent, "--overlay")
-    assert isinstance(result.exception, ConfigError)
-    assert "say which to write with --video FILE.mp4" in str(result.exception)
 
 
 def test_a_video_for_each_checkpoint(run, tmp_path):
@@ -216,16 +207,6 @@ def test_an_interrupted_evaluation_is_resumed_with_its_episodes(run, tmp_path, m
     (found,), (wanted,) = (json.loads(p.read_text())["evaluations"] for p in (table, whole))
     assert found["per_episode"] == wanted["per_episode"]
     assert {episode["cpu"] for episode in found["per_episode"]} == set(found["cpu_models"])
-
-
-def test_places_that_do_not_exist(run, tmp_path):
-    agent = ground.write_expert(tmp_path / "a.pth")
-    for options, words in (
-        (("--on", "moon"), "--on moon: no such place; give local, ray or ray:HOST:PORT"),
-        (("--fqe", "--on", "ray"), "--on is for the workers of episodes"),
-    ):
-        refused = run("--agent", agent, *options)
-        assert isinstance(refused.exception, UserError) and words in str(refused.exception)
 
 
 def test_a_comparison_over_several_models_of_processors_is_warned_of():

@@ -67,28 +67,6 @@ def test_a_bundle_is_not_replaced_unasked(imitate, folder):
     assert (folder / "b.zip").read_bytes() == before  # the same policy gives the same bytes
 
 
-def test_the_checkpoint_itself_is_not_replaced(imitate, folder):
-    before = (folder / "best.pth").read_bytes()
-    done = imitate("export", "best.pth", "-o", "./best.pth", "--overwrite", cwd=folder, check=False)
-    assert done.returncode == 2
-    assert "is the checkpoint itself" in done.stderr
-    assert (folder / "best.pth").read_bytes() == before
-
-
-@pytest.mark.parametrize("words", [("eval", "--agent", "b.zip"), ("export", "b.zip")])
-def test_commands_that_need_the_checkpoint_say_so(imitate, folder, words):
-    done = imitate(*words, cwd=folder, check=False)
-    assert done.returncode == 2
-    assert "b.zip: is a bundle of `imitate export`" in done.stderr
-    assert "needs the checkpoint" in done.stderr
-
-
-def test_another_format_is_refused(imitate, folder):
-    done = imitate("export", "best.pth", "--to", "tensorrt", cwd=folder, check=False)
-    assert done.returncode == 2
-    assert "--to tensorrt: expected onnx" in done.stderr
-
-
 @pytest.mark.parametrize("words", [(), ("--async",)])
 def test_a_robot_runs_a_bundle(imitate, folder, words):
     run = ("run", "b.zip", "--robot", "robots.py:Still", "--json", "--steps", 6)
@@ -98,26 +76,6 @@ def test_a_robot_runs_a_bundle(imitate, folder, words):
     (result,) = json.loads(done.stdout)
     assert result["failure"] is None
     assert result["report"]["steps"] >= 4
-
-
-def test_a_bundle_is_not_guided(imitate, folder):
-    run = ("run", "b.zip", "--robot", "robots.py:Still", "--rate-hz", 20)
-    done = imitate(*run, "--async", "--join", "rtc", cwd=folder, check=False)
-    assert done.returncode == 2
-    assert "--join rtc: a bundle cannot be guided" in done.stderr
-    done = imitate(*run, "--device", "cuda", cwd=folder, check=False)
-    assert done.returncode == 2
-    assert "bundles run on the CPU" in done.stderr
-
-
-@pytest.mark.parametrize("verb", [("run", "b.zip"), ("compare", "b.zip", "b.zip")])
-def test_an_unknown_join_is_refused_with_all_that_there_are(imitate, folder, verb):
-    run = (*verb, "--robot", "robots.py:Still", "--rate-hz", 20, "--async", "--join", "rtcc")
-    done = imitate(*run, cwd=folder, check=False)
-    assert done.returncode == 2
-    assert "--join rtcc: " in done.stderr
-    for name in JOINS:
-        assert name in done.stderr
 
 
 def test_joins_are_those_that_there_are():

@@ -289,31 +289,6 @@ def test_a_finished_run(run_folder):
 # ---- everything else -----------------------------------------------------------------------------
 
 
-def test_what_is_none_of_these_is_said_in_one_line(tmp_path, run_folder):
-    text = tmp_path / "notes.txt"
-    text.write_text("hello")
-    broken = tmp_path / "broken.pth"
-    broken.write_bytes(b"\x00" * 100)
-    cut = tmp_path / "cut.hdf5"
-    cut.write_bytes(b"\x89HDF\r\n\x1a\n" + b"\x00" * 20)
-    (run_folder / "config.json").write_text("{")
-    empty = tmp_path / "folder"
-    empty.mkdir()
-    for path, words in (
-        (tmp_path / "absent", "no such file"),
-        (text, "neither a demonstration file nor a checkpoint"),
-        (broken, "not a checkpoint"),
-        (cut, "cut short or damaged"),
-        (empty, "neither a run nor a dataset"),
-        (run_folder, "config.json"),
-    ):
-        done = info(path)
-        assert done.exit_code == 2, path
-        assert done.stderr.startswith(f"error: {path}")
-        assert words in done.stderr
-        assert done.stderr.count("\n") == 1
-
-
 # ---- datasets of other formats -------------------------------------------------------------------
 
 
@@ -338,13 +313,6 @@ def test_zarr_is_described_by_its_conversion(dataset, tmp_path):
     convert(dataset, folder)
     report = report_of(folder)
     assert (report["kind"], report["path"], report["demos"]) == ("dataset", str(folder), 3)
-
-
-def test_a_foreign_config_json_is_no_run(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    done = info(tmp_path)
-    assert done.exit_code == 2
-    assert "its config.json names no algorithm, so this is no run" in done.stderr
 
 
 def test_a_folder_of_shards(dataset, tmp_path):

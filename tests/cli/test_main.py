@@ -89,17 +89,6 @@ def test_help_is_quick():
     assert min(spent, time.perf_counter() - started) < 0.5
 
 
-def test_an_unknown_verb_is_answered_with_the_nearest():
-    done = run("trian")
-    assert done.returncode == 2
-    assert done.stderr == "error: there is no command 'trian'; did you mean 'train'?\n"
-
-
-def test_wrong_usage_exits_with_2():
-    assert run("info").returncode == 2
-    assert run("info", "--nonsense").returncode == 2
-
-
 def test_a_user_error_is_one_line_and_exit_code_2(extra_verb):
     def probe() -> None:
         raise DatasetError("a.hdf5: demo_3: no actions; record it again")

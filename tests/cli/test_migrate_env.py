@@ -50,9 +50,3 @@ def test_in_place_keeps_the_old_file(old):
     again = run(old, "--in-place")
     assert again.exit_code == 0
     assert "nothing to change" in again.output
-
-
-def test_where_to_must_be_said(old):
-    done = run(old)
-    assert done.exit_code == 2
-    assert "--out" in done.output

@@ -18,29 +18,6 @@ def run(*arguments):
     return CliRunner().invoke(app, ["dataset", "render", *map(str, arguments)])
 
 
-def test_sizes_that_make_no_sense(demo_file, tmp_path):
-    path, out = demo_file(num_demos=1), tmp_path / "out.hdf5"
-    for size in ("0", "84x", "x84", "-3", "big", "agentview=0"):
-        done = run(path, "--out", out, "--cameras", "agentview", "--size", size)
-        assert done.exit_code == 2, size
-        assert "HEIGHTxWIDTH" in done.stderr
-    done = run(path, "--out", out, "--cameras", "agentview", "--size", "agentvew=12")
-    assert done.exit_code == 2
-    assert "'agentvew' is none of --cameras; did you mean 'agentview'" in done.stderr
-    assert not out.exists()
-
-
-def test_demos_and_options_that_do_not_exist(demo_file, tmp_path):
-    path, out = demo_file(num_demos=1), tmp_path / "out.hdf5"
-    done = run(path, "--out", out, "--demos", "demo_7")
-    assert done.exit_code == 2
-    assert "there is no demo 'demo_7'" in done.stderr
-    for bad in (("--storage", "png"), ("--jpeg-quality", "0"), ("--workers", "0")):
-        assert run(path, "--out", out, *bad).exit_code == 2
-    assert run(path, "--out", path, "--overwrite").exit_code == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["demos.hdf5"]
-
-
 @pytest.mark.parametrize(("options", "shows"), [((), True), (("--quiet",), False)])
 def test_quiet_shows_no_progress(tmp_path, monkeypatch, options, shows):
     def few(*args, on_start, **kwargs):

@@ -70,28 +70,3 @@ def test_from_a_description_and_back_to_a_robot(file, tmp_path):
     assert env_of(file) == args
     assert call(file, "--env", "my_arm", "--type", 4, "--kwargs", "{}", "--in-place").exit_code == 0
     assert env_of(file) == {"env_name": "my_arm", "type": 4, "env_kwargs": {}}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--env", "a:B-v0"), "--in-place"),
-        (("--env", "a:B-v0", "--kwargs", "[1]", "--in-place"), "expected a JSON object"),
-        (("--env", "a:B-v0", "--kwargs", "{", "--in-place"), "is no JSON"),
-        (("--env", "gone.json", "--in-place"), "cannot be read as JSON"),
-    ],
-)
-def test_what_cannot_be_done_changes_nothing(file, words, message):
-    before = file.read_bytes()
-    result = call(file, *words)
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert file.read_bytes() == before
-
-
-def test_a_description_without_a_type_is_refused(file, tmp_path):
-    (tmp_path / "bad.json").write_text('{"env_name": "Lift"}')
-    result = call(file, "--env", tmp_path / "bad.json", "--in-place")
-    assert result.exit_code == 2
-    assert "need 'type'" in result.stderr
-    assert env_of(file) == ROBOT

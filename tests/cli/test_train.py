@@ -10,9 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-from imitate.cli.main import app
 
 FOLDER = Path(__file__).parents[1] / "train"
 spec = importlib.util.spec_from_file_location("train_conftest", FOLDER / "conftest.py")
@@ -93,33 +90,6 @@ def test_ctrl_c_says_how_to_go_on(config, tmp_path):
     assert f"imitate train --resume runs/point/{run_dir.name}" in out
     assert (run_dir / "checkpoints" / "last.pth").is_file()
     assert "Traceback" not in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "a new run needs a configuration"),
-        (("--config", "none.json"), "none.json: there is no such file"),
-        (("somewhere",), "somewhere: to resume a run, write --resume somewhere"),
-        (("--resume", "somewhere"), "somewhere: not a run folder"),
-        (("--resume",), "--resume without a run folder needs --config"),
-        (
-            ("--config", "config.json", "--dataset", "none.hdf5"),
-            "none.hdf5: there is no such demonstration file",
-        ),
-        (("--config", "config.json", "--set", "train.batchsize=3"), "did you mean 'batch_size'"),
-        (("--config", "config.json", "--device", "tpu"), "train.device"),
-    ],
-)
-def test_user_errors_are_one_line_and_exit_code_2(config, tmp_path, monkeypatch, arguments, words):
-    config()
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["train", *arguments])
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert result.stdout == ""
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow

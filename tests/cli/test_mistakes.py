@@ -1,0 +1,276 @@
+"""What a user gets wrong is answered by one line and exit code 2, by every command; no file appears or changes."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from imitate.cli.main import VERBS, app
+from tests.demo_files import make_demo_file
+from tests.deploy.bundle.bundles import small_bundle
+from tests.deploy.comparison_world import constant_checkpoint
+from tests.tiny import tiny_checkpoint, tiny_tree
+
+ROOT = Path(__file__).parents[2]
+FIXTURES = ROOT / "tests" / "data" / "formats" / "fixtures"
+ROBOT = {"env_name": "my_arm", "type": 4, "env_kwargs": {}}
+
+MISTAKES = """
+check-algo sac/sac_pendulun | sac_pendulum
+check-algo sac/sac_pendulum --set algo.discuont=0.5 | discount
+check-algo bc/bc --dataset nowhere.hdf5 | nowhere.hdf5
+check-algo config.json --set 'observation.modalities.obs.low_dim=["object","poss"]' | poss
+check-deploy none.pth demos.hdf5 | none.pth: no such checkpoint
+check-deploy policy.pth none.hdf5 | none.hdf5
+check-deploy policy.pth demos.hdf5 --filter-key best | there is no filter key 'best'
+check-deploy policy.pth demos.hdf5 --training none.hdf5 | none.hdf5
+check-deploy ws://127.0.0.1:9 demos.hdf5 | was not reached
+check-env text.json | text.json
+check-env list.json | list.json
+collect --env Lft --out new.hdf5 | no scripted expert for 'Lft'; did you mean 'Lift'?
+collect --env Lift --out new.hdf5 --human-like --quality mixed | leave one out
+collect --env metaworld:push-v3 --out new.hdf5 --env-kwargs {camera | --env-kwargs {camera: no JSON
+collect --env metaworld:push-v3 --out new.hdf5 --env-kwargs [1] | --env-kwargs [1]: wanted a JSON object
+collect --env metaworld:push-v3 --out new.hdf5 --human-like | --human-like is for robosuite's tasks
+collect --env metaworld:push-v3 --out new.hdf5 --quality mixed | --quality mixed is for robosuite's tasks
+collect --env Lift --out new.hdf5 --teleop keyboard --workers 2 | --workers is for scripted experts
+collect --env Lift --out new.hdf5 --append | are for --teleop
+compare good.pth | give two policies and --robot
+compare good.pth bad.pth | give two policies and --robot
+compare good.pth bad.pth --robot COIN --judge person | needs a terminal
+compare good.pth bad.pth --robot COIN --robot-arg tells=false --judge robot | cannot tell success
+compare --report --out none.jsonl | there is no such comparison
+compare good.pth none.pth --robot COIN | none.pth: no such checkpoint
+compare good.pth bad.pth --robot COIN --rate-hz 10 | the rate is 10 Hz
+compare b.zip b.zip --robot sim --async --join rtcc | --join rtcc: expected replace, blend, fade, rtc, rtc-vjp or prefix
+config check good.pth | good.pth
+config init none.hdf5 --out new.json | none.hdf5
+config list nothing_like_it | nothing_like_it
+config schema --out text.txt | choose another --out
+config show robosuite/lift/bc --set train.batchsize=3 | did you mean 'batch_size'?
+convert-checkpoint none.pth new.pth --to imitate | none.pth
+dagger --config bc/bc --out new --env Pendulum-v1 --expert nowhere.pth | 'nowhere.pth' is neither a file nor
+dagger --config bc/bc --out new --env Pendulum-v1 --expert numpy:nobody | 'numpy:nobody' is neither a file nor
+dagger --config bc/bc --out new --env Pendulum-v1 --expert no_such_module:hand | 'no_such_module:hand' is neither
+dagger --config bc/bc --out new --env Pendulum-v1 --expert : | --expert: ':' is neither a file nor module:function
+dagger --config bc/bc --out new --label-every 2 --take-over expert | --label-every: with --take-over
+dagger --config bc/bc --out new | --env: name the environment
+dagger --config bc/bc --out new --dataset real.hdf5 --expert math:sqrt | is 4, a real robot
+dataset actions real.hdf5 --to absolute | no file to write
+dataset actions real.hdf5 --out new.hdf5 | nothing to do
+dataset actions real.hdf5 --out new.hdf5 --to absolute | robot0_eef_pos
+dataset actions real.hdf5 --out new.hdf5 --to absolute --pose-keys hand_pos | two values
+dataset actions real.hdf5 --out new.hdf5 --to absolute --scale 0,1 | two numbers above 0
+dataset convert nothing.npz new.hdf5 | nothing.npz: there is no such file
+dataset convert text.txt new.hdf5 | looks like none of the formats
+dataset convert cut.hdf5 new.hdf5 | cut.hdf5
+dataset convert p.npz new.hdf5 --from d4l | there is no dataset format 'd4l'; did you mean 'd4rl'
+dataset convert p.npz new.hdf5 --from d4rl | p.npz: is not an HDF5 file
+dataset convert p.npz new.hdf5 --to imitation | is only read
+dataset convert p.npz new.strange | name one with --to
+dataset convert p.npz text.txt --to robomimic | exists already
+dataset convert p.npz p.npz --to robomimic --overwrite | is the source itself
+dataset convert p.npz new.hdf5 --action-shift 1 | has no use for --action-shift
+dataset delete demos.hdf5 -o new.hdf5 | name demos or keys
+dataset delete demos.hdf5 --keys obs/objekt -o new.hdf5 | did you mean 'obs/object'?
+dataset delete demos.hdf5 --keys actions -o new.hdf5 | not deleted
+dataset delete demos.hdf5 --demos demo_0,demo_1,demo_2,demo_3 -o new.hdf5 | no demo would be left
+dataset doctor demos.hdf5 --fix | no file to write
+dataset doctor demos.hdf5 --fix --out new.hdf5 --in-place | no file to write
+dataset doctor demos.hdf5 --out new.hdf5 | need --fix
+dataset doctor demos.hdf5 --fix --only nam --out new.hdf5 | no finding 'nam'
+dataset doctor bad.hdf5 --fix --out bad.hdf5 --overwrite | --in-place
+dataset doctor demos.hdf5 --fix --out new.hdf5 | nothing to repair
+dataset doctor text.txt | text.txt
+dataset doctor none.hdf5 | none.hdf5
+dataset download nobody/nothing_of_that_kind --out new | nobody/nothing_of_that_kind
+dataset embed mute.hdf5 --out new.npz | some demos have neither an attribute 'language' nor 'task_id'
+dataset filter demos.hdf5 a/b -o new.hdf5 | no '/'
+dataset filter demos.hdf5 none --min-length 99 -o new.hdf5 | no demo fulfils
+dataset finish demos.hdf5 | demos.hdf5
+dataset index none | none
+dataset merge demos.hdf5 -o new.hdf5 | one file alone cannot be merged
+dataset migrate-env demos.hdf5 | --out
+dataset playback none.hdf5 --video new.mp4 | none.hdf5
+dataset render demos.hdf5 --out new.hdf5 --demos demo_7 | there is no demo 'demo_7'
+dataset render demos.hdf5 --out demos.hdf5 --overwrite | demos.hdf5
+dataset render demos.hdf5 --out new.hdf5 --cameras front --size frnt=12 | 'frnt' is none of --cameras; did you mean
+dataset render demos.hdf5 --out new.hdf5 --cameras front --size 84x | HEIGHTxWIDTH
+dataset render demos.hdf5 --out new.hdf5 --cameras front --size x84 | HEIGHTxWIDTH
+dataset render demos.hdf5 --out new.hdf5 --cameras front --size big | HEIGHTxWIDTH
+dataset render demos.hdf5 --out new.hdf5 --cameras front --size 0 | HEIGHTxWIDTH
+dataset render demos.hdf5 --out new.hdf5 --cameras front --size front=0 | HEIGHTxWIDTH
+dataset rename-key demos.hdf5 obs seen -o new.hdf5 | is a group
+dataset rename-key demos.hdf5 obs/object obs//x -o new.hdf5 | no name of an array
+dataset rename-key demos.hdf5 actions moves -o new.hdf5 | would be gone
+dataset rename-key demos.hdf5 obs/object obs/robot0_eef_pos -o new.hdf5 | obs/robot0_eef_pos
+dataset set-env demos.hdf5 --env a:B-v0 | --in-place
+dataset set-env demos.hdf5 --env a:B-v0 --kwargs [1] --in-place | expected a JSON object
+dataset set-env demos.hdf5 --env a:B-v0 --kwargs { --in-place | is no JSON
+dataset set-env demos.hdf5 --env gone.json --in-place | cannot be read as JSON
+dataset set-env demos.hdf5 --env typeless.json --in-place | need 'type'
+dataset shard none.hdf5 --out new | none.hdf5
+dataset split demos.hdf5 | --in-place
+dataset split demos.hdf5 -o demos.hdf5 | --in-place
+dataset split demos.hdf5 -o new.hdf5 --ratio 1.5 | between 0 and 1
+dataset split demos.hdf5 -o new.hdf5 --filter-key mime | did you mean 'mine'?
+dataset split empty | name a new file with --out
+dataset stats demos.hdf5 --keys obs/objekt | did you mean 'object'?
+dataset stats none.hdf5 | no such file
+dataset subset demos.hdf5 --demos demo_9 -o new.hdf5 | no demo 'demo_9'
+dataset subset demos.hdf5 --min-length 99 -o new.hdf5 | no demo fulfils
+dataset subset none.hdf5 -o new.hdf5 | no such file
+eval --agent none.pth | none.pth
+eval --agent policy.pth --resume | --table
+eval --agent policy.pth --overlay | say which to write with --video FILE.mp4
+eval --agent policy.pth --on moon | --on moon: no such place; give local, ray or ray:HOST:PORT
+eval --agent policy.pth --fqe --on ray | --on is for the workers of episodes
+eval --agent policy.pth --fqe --latency-ms 50 | --fqe plays none
+eval --agent policy.pth --rename angle=flt | did you mean 'flat'
+eval --agent b.zip | all else needs the checkpoint that it was made from
+export b.zip | b.zip: is a bundle of `imitate export`
+export policy.pth -o b.zip | b.zip: exists already; add --overwrite
+export policy.pth -o ./policy.pth --overwrite | is the checkpoint itself
+export policy.pth --to tensorrt | --to tensorrt: expected onnx
+info absent | absent: there is no such file or folder
+info text.txt | neither a demonstration file nor a checkpoint
+info broken.pth | not a checkpoint
+info damaged.hdf5 | cut short or damaged
+info empty | neither a run nor a dataset
+info broken_run | config.json
+info foreign | its config.json names no algorithm, so this is no run
+record demos.hdf5 --teleop keyboard --robot nobody.py:Arm | choose another name, or add --append
+record new.hdf5 --robot sim --env Pendulum-v1 --teleop expert:Lift --teleop-arg mood=1 | the teleoperator 'expert:Lift'
+record new.hdf5 --robot sim --teleop keyboard | which environment
+record new.hdf5 --robot OWN --steps 3 --teleop PUSHING --rate-hz 30 | the rate is 30 Hz, but the robot wants
+replay swing.hdf5 --robot sim --demo demo_9 | no demo 'demo_9'
+replay swing.hdf5 --robot sim --rate-hz 20 | the rate is 20 Hz
+run b.zip --robot sim --env Pendulum-v1 --async --join rtc | --join rtc: a bundle cannot be guided
+run b.zip --robot sim --env Pendulum-v1 --device cuda | bundles run on the CPU
+run good.pth --robot OWN | goal
+run good.pth --robot nobody.py:Arm | nobody.py: no such file
+run policy.pth --robot nobody.py:Arm --record demos.hdf5 | demos.hdf5: exists already: choose another name
+run policy.pth --robot sim | give --rate-hz
+run policy.pth --robot sim --dry-run --record new.hdf5 | --record writes what was sent
+run policy.pth --robot sim --rate-hz 10 --async --join prefix | not trained to be given planned actions
+run policy.pth --robot sim --rate-hz 10 --async --join rtcc | expected replace, blend, fade, rtc, rtc-vjp or prefix
+run policy.pth --robot sim --rate-hz 10 --limits none.json | cannot be read
+run policy.pth --robot sim --rate-hz 10 --limits wide.json | looser than the robot's own limits: high [9.]
+run policy.pth --robot sim --rate-hz 10 --rename angle=flat | 'angle'
+run policy.pth --robot sim --rate-hz 10 --robot-arg colour=red | 'sim' cannot be made
+run policy.pth --robot sim --rate-hz 10 --robot-arg x | expected key=value
+run policy.pth --robot sim --rate-hz 10 --slow 0.1 | slow motion by 0.1 changes nothing
+run policy.pth --robot sim --rate-hz 10 --take-over mouse | no teleoperator 'mouse'
+run policy.pth --robot simm --rate-hz 10 | in the group imitate.robots); did you mean 'sim'?
+run policy.pth --robot panda --rate-hz 10 | there is no robot 'panda'
+run none.pth --robot sim | none.pth: no such checkpoint
+run ws://127.0.0.1:9 --robot sim | was not reached
+run http://127.0.0.1:9 --robot sim | at ws:// or wss:// addresses
+serve policy.pth --host 0.0.0.0 | --token-file
+serve policy.pth --tls-key key.pem | --tls-key without --tls-cert
+serve policy.pth --token-file none.txt | cannot be read
+sweep none.json | none.json
+plot nowhere -o new.png | nowhere
+train | a new run needs a configuration
+train --config none.json | none.json: there is no such file
+train somewhere | somewhere: to resume a run, write --resume somewhere
+train --resume somewhere | somewhere: not a run folder
+train --resume | --resume without a run folder needs --config
+train --config config.json --dataset none.hdf5 | none.hdf5: there is no such demonstration file
+train --config config.json --set train.batchsize=3 | did you mean 'batch_size'
+train --config config.json --device tpu | train.device
+trian | there is no command 'trian'; did you mean 'train'?
+"""
+"""(command line | part of the answer); COIN, OWN and PUSHING are robots and a device of this repository."""
+NAMES = {
+    "COIN": "tests.deploy.comparison_world:Coin",
+    "OWN": f"'{ROOT / 'examples' / 'own_robot.py'}:PointArm'",
+    "PUSHING": "tests.deploy.fake_robot:Pushing --teleop-arg action=[0.1,0.1]",
+}
+ROWS = [tuple(row.split(" | ")) for row in MISTAKES.strip().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Policies, recordings, a bundle, configurations, and what only looks like one of them."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    pendulum = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
+    bounds = {"action_low": [-2.0], "action_high": [2.0]}
+    tiny_checkpoint(folder / "policy.pth", obs={"flat": 3}, env=pendulum, shapes=bounds)
+    constant_checkpoint(folder / "good.pth", 0.8, control_freq=20.0)
+    constant_checkpoint(folder / "bad.pth", -0.6, control_freq=20.0)
+    small_bundle(folder / "b.zip")
+    make_demo_file(folder / "demos.hdf5", length=[5, 10, 15, 20], filter_keys={"mine": [1, 3]})
+    make_demo_file(folder / "mute.hdf5", num_demos=1)
+    make_demo_file(folder / "bad.hdf5", num_demos=1)
+    make_demo_file(folder / "real.hdf5", obs_dims={"hand_pos": 3, "hand_quat": 4}, env_meta=ROBOT)
+    make_demo_file(folder / "swing.hdf5", obs_dims={"flat": 3}, action_dim=1, env_meta=pendulum)
+    with h5py.File(folder / "swing.hdf5", "a") as file:
+        file["data"].attrs["control_freq"] = 50
+    with h5py.File(folder / "bad.hdf5", "a") as file:
+        file["data/demo_0/actions"][0] = np.nan
+    shutil.copy(FIXTURES / "pendulum.npz", folder / "p.npz")
+    (folder / "cut.hdf5").write_bytes((FIXTURES / "walker2d.hdf5").read_bytes()[:3000])
+    (folder / "damaged.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(20))
+    (folder / "broken.pth").write_bytes(bytes(100))
+    tree = tiny_tree(obs={"object": 10}, data="demos.hdf5")
+    texts = {"text.txt": "hello", "text.json": "{", "list.json": "[]", "wide.json": '{"high": 9.0}'}
+    texts |= {"typeless.json": '{"env_name": "Lift"}', "config.json": json.dumps(tree)}
+    texts |= {"broken_run/config.json": "{", "foreign/config.json": '{"model_type": "bert"}'}
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "broken_run" / "checkpoints").mkdir()
+    (folder / "broken_run" / "checkpoints" / "last.pth").touch()
+    (folder / "empty").mkdir()
+    return folder
+
+
+def content(folder):
+    return {path: path.is_file() and path.read_bytes() for path in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.parametrize(("line", "words"), ROWS, ids=[line for line, _ in ROWS])
+def test_a_mistake_is_one_line_and_leaves_nothing(folder, monkeypatch, line, words):
+    monkeypatch.chdir(folder)
+    for name, value in NAMES.items():
+        line = line.replace(name, value)
+    before = content(folder)
+    done = CliRunner().invoke(app, shlex.split(line))
+    assert done.exit_code == 2, done.output
+    assert words in done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+    assert done.stdout == ""
+    assert content(folder) == before
+
+
+def test_every_command_has_a_row():
+    """But for the cluster's, whose mistakes need one."""
+    assert set(VERBS) - {line.split()[0] for line, _ in ROWS} == {"cluster"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "info",
+        "info --nonsense",
+        *(f"collect --env Lift --out new.hdf5 {one}" for one in ("--num 0", "--workers 0")),
+        *(f"collect --env Lift --out new.hdf5 {one}" for one in ("--noise -1", "--quality poor")),
+        *(
+            f"dataset render demos.hdf5 --out new.hdf5 {one}"
+            for one in ("--storage png", "--workers 0")
+        ),
+        "dataset render demos.hdf5 --out new.hdf5 --jpeg-quality 0",
+        "sweep config.json --stop-early hyperband",
+    ],
+)
+def test_options_out_of_range_are_exit_code_2(folder, monkeypatch, line):
+    monkeypatch.chdir(folder)
+    before = content(folder)
+    assert CliRunner().invoke(app, line.split()).exit_code == 2
+    assert content(folder) == before
