@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -315,10 +314,11 @@ def _with_device(
 
 
 def _is_class_of(name: str, base: type) -> bool:
-    module, _, attribute = name.partition(":")
+    from imitate.envs.trust import typed_object
+
     try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError):
+        found = typed_object(name)
+    except (ImportError, AttributeError, ValueError, OSError):
         return False
     return isinstance(found, type) and issubclass(found, base)
 

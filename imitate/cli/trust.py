@@ -20,6 +20,7 @@ COMMANDS = frozenset(
         "dataset playback",
         "dataset render",
         "dataset convert",
+        "dataset actions",
     }
 )
 """Commands that may make an environment that a file names."""
@@ -52,11 +53,11 @@ def _option() -> Any:
             list[str] | None,
             typer.Option(
                 "--trust",
-                metavar="MODULE",
+                metavar="NAME",
                 expose_value=False,
                 is_eager=True,
                 callback=_trust,
-                help="Module that may be imported because a file names it (module:Id-v0); repeatable. "
+                help="Module, robot, device, function or path that a file names and may have; repeatable. "
                 "docs/environments.md",
             ),
         ] = None,

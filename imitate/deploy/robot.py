@@ -22,21 +22,17 @@ line also takes ``module:Class`` and ``path/to/file.py:Class``.
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.config.plugins import installed_points
 from imitate.deploy.limits import ActionLimits
+from imitate.envs.trust import typed_object
 from imitate.errors import UserError, nearest
 
 ROBOTS, TELEOPERATORS = "imitate.robots", "imitate.teleoperators"
@@ -223,7 +219,7 @@ def make_teleoperator(name: str, **options: Any) -> Teleoperator:
 
 def names_of(group: str) -> dict[str, str]:
     """Names of a group, those of other packages too, and the places that they stand for."""
-    return {**_BUILT_IN[group], **{p.name: p.value for p in sorted(entry_points(group=group))}}
+    return {**_BUILT_IN[group], **{p.name: p.value for p in sorted(installed_points(group))}}
 
 
 def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
@@ -240,34 +236,11 @@ def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
             f"there is no {word} '{name}' (one of your own: module:Class, file.py:Class, or an entry point in the "
             f"group {group}); {nearest(name, installed)}"
         )
-    module, _, attribute = place.rpartition(":")
     try:
-        maker: Any = (
-            _module_of_file(Path(module)) if module.endswith(".py") else import_module(module)
-        )
-        for part in attribute.split("."):
-            maker = getattr(maker, part)
+        maker = typed_object(place)
     except (ImportError, AttributeError, ValueError, OSError) as error:
         raise UserError(f"the {word} '{name}' ({place}) cannot be imported: {error}") from error
     try:
         return maker(**options)
     except TypeError as error:
         raise UserError(f"the {word} '{name}' ({place}) cannot be made: {error}") from error
-
-
-def _module_of_file(path: Path) -> ModuleType:
-    """The module in a file that the user names."""
-    if not path.is_file():
-        raise ImportError(f"{path}: no such file")
-    # The name is no other module's, such as that of a package which the file is called after.
-    spec = spec_from_file_location(f"imitate.robots.{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path}: is no Python file")
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[spec.name]
-        raise
-    return module

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from importlib import import_module
 from typing import Any
 
 from imitate.deploy.loop import Safety
 from imitate.deploy.robot import make_robot, make_teleoperator
 from imitate.deploy.robot_env import Reward, RobotEnv
 from imitate.envs.cameras import cameras_in
-from imitate.envs.trust import ROBOT, SIMULATED, check_trusted
+from imitate.envs.trust import ROBOT, SIMULATED, check_trusted, is_simulated, typed_object
 from imitate.errors import EnvError, UserError, nearest
 
 
@@ -66,7 +65,7 @@ def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None
             raise EnvError(f"{text}: env_kwargs has an unknown key '{key}'; {nearest(key, known)}")
     args = RobotArgs(**kwargs)
     name, options, safety = text.removeprefix(ROBOT), dict(args.options), dict(args.safety)
-    if text.startswith(SIMULATED):
+    if is_simulated(text):
         name = SIMULATED.removeprefix(ROBOT)
         if "env_meta" not in args.options:
             raise EnvError(
@@ -100,9 +99,8 @@ def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None
 
 
 def _function(name: str) -> Reward:
-    module, _, attribute = name.partition(":")
     try:
-        found: Reward = getattr(import_module(module), attribute)
+        found: Reward = typed_object(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(
             f"reward: '{name}' is no module:function that can be imported: {error}"

@@ -20,7 +20,6 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 import gymnasium
@@ -31,7 +30,7 @@ from gymnasium.envs.registration import load_env_creator
 from imitate.envs.env import Array, Obs
 from imitate.envs.rendering import load_triton, prepare_gl, telling_gl_faults
 from imitate.envs.spaces import ActionSpace, ObservationSpace
-from imitate.envs.trust import EXTRAS, check_trusted
+from imitate.envs.trust import EXTRAS, module_of_env
 from imitate.errors import EnvError, nearest
 from imitate.extras import install_command
 
@@ -80,7 +79,6 @@ class GymnasiumEnv:
         self._info: dict[str, Any] = {}
 
     def _make(self) -> Any:
-        check_trusted({"env_name": self.name})
         with telling_gl_faults():
             return self._made()
 
@@ -88,7 +86,7 @@ class GymnasiumEnv:
         try:
             module, _, env_id = self.name.rpartition(":")
             if module:
-                import_module(ADAPTERS.get(module, module))
+                module_of_env(self.name, ADAPTERS.get(module))
             spec = gymnasium.spec(env_id)
             if self._can_render:
                 self._check_draws(spec)
@@ -96,7 +94,7 @@ class GymnasiumEnv:
             if self._can_render and "mujoco" in str(spec.entry_point):
                 prepare_gl()
             mode: dict[str, Any] = {"render_mode": "rgb_array"} if self._can_render else {}
-            return gymnasium.make(self.name, **mode, **copy.deepcopy(self._kwargs))
+            return gymnasium.make(env_id, **mode, **copy.deepcopy(self._kwargs))
         except gymnasium.error.DependencyNotInstalled as error:
             raise EnvError(f"{self.name}: {_first_line(error)}") from error
         except ImportError as error:

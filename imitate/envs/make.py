@@ -9,7 +9,7 @@ from typing import Any, cast
 from imitate.envs.cameras import Size
 from imitate.envs.env import Env
 from imitate.envs.migration import ROBOSUITE, fitted
-from imitate.envs.trust import PETTINGZOO, ROBOT
+from imitate.envs.trust import PETTINGZOO, ROBOT, check_trusted
 from imitate.errors import EnvError
 
 _TYPES = {1: "robosuite", 2: "gymnasium"}
@@ -84,12 +84,15 @@ def make_env(
         team: the caller can handle several agents, by :func:`imitate.envs.lanes.lanes_of`.
 
     Raises:
-        EnvError: the description cannot be used, or its simulator is not installed.
+        EnvError: the description cannot be used, names what is not trusted (:mod:`imitate.envs.trust`), or its
+            simulator is not installed.
     """
     kind = env_meta.get("type")
     if is_robot(env_meta):
+        check_trusted(env_meta)
         return cast(Env, import_module(ROBOTS_ROOM).robot_env(env_meta, obs_keys))
     check_description(env_meta)
+    check_trusted(env_meta)
     if kind == ROBOSUITE:
         env_meta = fitted(env_meta)
     name, kwargs = str(env_meta["env_name"]), dict(env_meta.get("env_kwargs") or {})

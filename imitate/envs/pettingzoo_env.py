@@ -23,7 +23,7 @@ from imitate.envs.env import Array, Obs
 from imitate.envs.lanes import Outcome
 from imitate.envs.rendering import load_triton
 from imitate.envs.spaces import ActionSpace, ObservationSpace
-from imitate.envs.trust import PETTINGZOO, check_trusted
+from imitate.envs.trust import PARALLEL, PETTINGZOO, module_of_env
 from imitate.errors import EnvError
 from imitate.extras import missing
 
@@ -98,8 +98,7 @@ class PettingZooEnv:
         self._infos: dict[str, Mapping[str, Any]] = {}
 
     def _make(self) -> Any:
-        check_trusted({"env_name": self.name})
-        module, _, factory = self.name.removeprefix(PETTINGZOO).partition(":")
+        factory = self.name.removeprefix(PETTINGZOO).partition(":")[2]
         kwargs = {k: v for k, v in copy.deepcopy(self._kwargs).items() if k != "opponents"}
         if self._can_render:
             kwargs["render_mode"] = "rgb_array"
@@ -109,8 +108,8 @@ class PettingZooEnv:
         except ImportError as error:
             raise EnvError(f"{self.name}: {missing('pettingzoo', error)}") from error
         try:
-            made = getattr(import_module(module), factory or "parallel_env")(**kwargs)
-        except ImportError as error:
+            made = getattr(module_of_env(self.name), factory or PARALLEL)(**kwargs)
+        except (ImportError, ValueError) as error:
             raise EnvError(
                 f"{self.name}: cannot be imported ({error}); install it, or correct the name"
             ) from error

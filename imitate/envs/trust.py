@@ -1,33 +1,44 @@
-"""Modules that may be imported because a file names them.
+"""The door for names out of files: what a file may name, and what the user has to name too.
 
-The ``env_name`` of a demonstration file or a checkpoint may be ``module:Id-v0``, and importing a module runs its code.
-So that no file chooses what runs, it is imported only where it is imported already, comes with an extra of this
-package, or the user named it: on the command line, in the configuration of a training, in the environment variable
-``IMITATE_TRUST_MODULES`` (names with commas between), or in a file of their own (one name per line). A trusted module's
-submodules are trusted too.
+A demonstration file, a checkpoint or a run folder describes environments by ``env_args``, and making one imports
+modules, calls factories and hands arguments over. So that no file chooses what runs, every name in it has to pass
+here:
 
-A robot, ``robot:NAME``, is trusted by its whole name alone: no file moves one. The modules of a reward and of a device
-(``take_over``) among its arguments have to be trusted too.
+* Environments come from closed registries: ids that gymnasium knows already, robosuite's tasks, our own tasks, the
+  modules of our extras, and ``parallel_env`` of ``pettingzoo.*``.
+* Devices that are registered (:func:`registered_device`) are looked up.
+* Everything else has to be named by the user as well: on the command line, in the configuration of a training, in the
+  environment variable ``IMITATE_TRUST_MODULES`` (names with commas between), or in a file of their own (one name per
+  line). A trusted module may be imported, with its submodules; what is called (a factory, a robot, a device, a reward)
+  and each path among the arguments has to be trusted by its whole name.
 
-Trust given to a process is written into its environment variable, which the processes that it starts inherit.
+A module is not trusted because it is imported already, nor because it is ours. Trust given to a process is written into
+its environment variable, which the processes that it starts inherit.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
-from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
+from imitate.config.plugins import installed_points
 from imitate.errors import EnvError
 
 VARIABLE = "IMITATE_TRUST_MODULES"
 ROBOT, SIMULATED = "robot:", "robot:sim"
-"""Beginnings of the names of robots, and of those that are simulated."""
+"""Beginning of the names of robots, and the name of the simulated one."""
 PETTINGZOO = "pettingzoo:"
 """Beginning of the names of environments with several agents: the module follows it."""
+PARALLEL = "parallel_env"
+"""The only function of such a module that a file's arguments may reach."""
 EXTRAS = {
     "gym_aloha": "aloha",
     "gymnasium_robotics": "robotics",
@@ -35,82 +46,225 @@ EXTRAS = {
     "pettingzoo": "pettingzoo",
 }
 """Modules of environments that come with an extra of ours."""
+TASKS = frozenset(f"imitate.envs.{name}_tasks" for name in ("masked", "memory", "staged", "team"))
+"""Our own modules that register environments."""
+DEVICES = ("keyboard", "gamepad", "spacemouse", "lerobot")
+"""Our own teleoperation devices."""
+DEVICE_POINTS = "imitate.teleoperators"
+"""Group of the entry points of others' devices."""
+_REFERENCE = re.compile(r".*[/\\].*|~.*|\.{1,2}|[A-Za-z_][\w.]*:\S+|\S*\.[A-Za-z]\w*", re.DOTALL)
+"""Text that another program could take for a path, or for the name of a module or of something in it."""
+
+
+_SHOWN = 200
+
+
+class Named(NamedTuple):
+    """A name in ``env_args`` that the user has to trust.
+
+    Attributes:
+        name: what ``--trust`` takes.
+        kind: "module", or "robot", "device", "reward", "factory", "argument".
+        where: description of the place in the file.
+    """
+
+    name: str
+    kind: str
+    where: str
+
+
+# ---- trust that is given -----------------------------------------------------------------------------
 
 
 def trust(*names: str) -> None:
-    """Trust modules, or those of environments ``module:Id-v0``, in this process and in those that it starts."""
-    modules = {_module_of(name) if ":" in name else name.strip() for name in names}
+    """Trust names in this process and in those that it starts.
+
+    Args:
+        names: modules, environments ``module:Id-v0`` (their modules), ``module:attribute``, robots, paths.
+    """
     known = _of_variable()
-    os.environ[VARIABLE] = ",".join(sorted(known | {module for module in modules if module}))
+    for name in filter(None, (name.strip() for name in names)):
+        known.add(name)
+        if ":" in name and not name.startswith(ROBOT):
+            known.add(_module_of(name))
+    os.environ[VARIABLE] = ",".join(sorted(word.replace(",", "%2C") for word in known if word))
 
 
 def trust_env(env: str | Mapping[str, Any] | None) -> None:
-    """Trust the module of an environment that the user named: an id, or env_args; None: nothing was named."""
-    name = env.get("env_name") if isinstance(env, Mapping) else env
-    if isinstance(name, str) and name.startswith(f"{SIMULATED}:"):
-        name = name.removeprefix(f"{SIMULATED}:")
-    if isinstance(name, str) and _module_of(name):
-        trust(name)
+    """Trust all that an environment names which the user named: an id, or env_args; None: nothing was named."""
+    if isinstance(env, str):
+        env = {"env_name": env.removeprefix(f"{SIMULATED}:")}
     if isinstance(env, Mapping):
-        for module in _modules_of_arguments(env):
-            trust(module)
+        trust(*(named.name for named in names_in(env)))
 
 
-def check_trusted(env_meta: Mapping[str, Any]) -> None:
-    """Raise EnvError where env_args name a module that is not trusted; pass trust on to processes started later."""
-    name = str(env_meta.get("env_name") or "")
-    _check(name, _module_of(name))
-    for module in _modules_of_arguments(env_meta):
-        _check(name, module)
-
-
-def _check(name: str, module: str) -> None:
-    if not module or module in _of_variable():
-        return
-    if module.startswith(ROBOT):
-        if module in _of_file(trust_file()) or module.startswith(SIMULATED):
-            return
-        raise EnvError(
-            f"{name}: a file names this robot, and making it would move it; if you want that, name it yourself "
-            f"(--env {name}), add --trust {module}, or add a line '{module}' to {trust_file()}"
-        )
-    if module in sys.modules:
-        trust(module)
-        return
-    known = _of_variable() | _of_file(trust_file())
-    if any(module == one or module.startswith(f"{one}.") for one in known) or _is_ours(module):
-        return
-    raise EnvError(
-        f"{name}: a file names the module '{module}', and importing it would run its code; if you trust it, add "
-        f"--trust {module}, set {VARIABLE}={module}, or add a line '{module}' to {trust_file()}"
-    )
+def trust_given() -> dict[str, str]:
+    """Return the environment variable that gives the trust of this process to one elsewhere."""
+    return {VARIABLE: os.environ.get(VARIABLE, "")}
 
 
 def trust_file() -> Path:
-    """Return the path of the user's list of trusted modules, one per line; it need not exist."""
+    """Return the path of the user's list of trusted names, one per line; it need not exist."""
     base = os.environ.get("XDG_CONFIG_HOME")
     folder = Path(base) if base else Path.home() / ".config"
     return folder / "imitate" / "trusted_modules.txt"
 
 
-def _module_of(env_name: str) -> str:
-    """The module that a name stands for; a robot's whole name."""
-    if env_name.startswith(PETTINGZOO):
-        return env_name.removeprefix(PETTINGZOO).partition(":")[0].strip()
-    return env_name.strip() if env_name.startswith(ROBOT) else env_name.rpartition(":")[0].strip()
+# ---- what a file names -------------------------------------------------------------------------------
 
 
-def _modules_of_arguments(env_meta: Mapping[str, Any]) -> list[str]:
-    """Modules that the arguments of a robot name."""
-    if not str(env_meta.get("env_name") or "").startswith(ROBOT):
-        return []
-    kwargs = env_meta.get("env_kwargs") or {}
-    named = [str(kwargs.get(key) or "").rpartition(":")[0] for key in ("take_over", "reward")]
-    return [module for module in named if module and module != "expert"]
+def check_trusted(env_meta: Mapping[str, Any]) -> None:
+    """Raise EnvError where env_args name what is not trusted."""
+    missing = untrusted(env_meta)
+    if missing:
+        _refuse(str(env_meta.get("env_name") or ""), missing)
+
+
+def untrusted(env_meta: Mapping[str, Any], *, lasting: bool = False) -> list[Named]:
+    """Return the names in env_args that are not trusted.
+
+    Args:
+        env_meta: of a file.
+        lasting: count only the user's own list, not the trust that ends with this process.
+    """
+    found = [named for named in names_in(env_meta) if not _comes_with_trust(named)]
+    known = (set() if lasting else _of_variable()) | _of_file(trust_file()) if found else set()
+    return [named for named in found if not _is_known(named, known)]
+
+
+def names_in(env_meta: Mapping[str, Any]) -> Iterator[Named]:
+    """Names in env_args that lead out of them: modules, robots, devices, factories, paths."""
+    waiting: list[Any] = [env_meta]
+    while waiting:
+        meta = waiting.pop()
+        if not isinstance(meta, Mapping):
+            continue
+        name = str(meta.get("env_name") or "").strip()
+        kwargs = meta.get("env_kwargs")
+        kwargs = dict(kwargs) if isinstance(kwargs, Mapping) else {"": kwargs}
+        if name.startswith(ROBOT):
+            if not is_simulated(name):
+                yield Named(name, "robot", "env_name")
+            yield from _parts_of_a_robot(kwargs)
+            options = kwargs.get("options")
+            if isinstance(options, Mapping):
+                waiting.append(options.get("env_meta"))
+                kwargs["options"] = {k: v for k, v in options.items() if k != "env_meta"}
+        elif name.startswith(PETTINGZOO):
+            yield Named(_module_of(name), "module", "env_name")
+            if name.count(":") > 1 and not name.endswith(f":{PARALLEL}"):
+                yield Named(name.removeprefix(PETTINGZOO), "factory", "env_name")
+        elif _module_of(name):
+            yield Named(_module_of(name), "module", "env_name")
+        yield from _references("env_kwargs", kwargs)
+
+
+def _parts_of_a_robot(kwargs: dict[str, Any]) -> Iterator[Named]:
+    """Device and reward, which are taken out of the arguments."""
+    device, reward = kwargs.pop("take_over", None), kwargs.pop("reward", None)
+    if device and not registered_device(str(device)):
+        yield Named(str(device), "device", "take_over")
+    if reward:
+        yield Named(str(reward), "reward", "reward")
+
+
+def is_simulated(env_name: str) -> bool:
+    """Return true for ``robot:sim`` and ``robot:sim:ENV``, which move nothing."""
+    return env_name == SIMULATED or env_name.startswith(f"{SIMULATED}:")
+
+
+def registered_device(name: str) -> bool:
+    """Return true for a device of ours, a scripted expert, or one of an installed package's entry points."""
+    kind = name.partition(":")[0]
+    if kind in ("expert", "lerobot") or name in DEVICES:
+        return True
+    return bool(re.fullmatch(r"[\w-]+", name)) and bool(installed_points(DEVICE_POINTS, name))
+
+
+def _references(where: str, value: Any) -> Iterator[Named]:
+    """Paths, and names of modules, among values of any depth."""
+    waiting = [(where, value)]
+    while waiting:
+        where, value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += [(f"{where}.{key}" if key else where, part) for key, part in value.items()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            waiting += [(where, part) for part in value]
+        else:
+            text = os.fsdecode(value) if isinstance(value, bytes | os.PathLike) else value
+            if isinstance(text, str) and _REFERENCE.fullmatch(text.strip()):
+                yield Named(text.strip(), "argument", where[:80])
+
+
+# ---- what is trusted ---------------------------------------------------------------------------------
+
+
+def _comes_with_trust(named: Named) -> bool:
+    """Return true for a module of our tasks or of an extra of ours, but not for a file in the working folder."""
+    module = named.name
+    if named.kind != "module":
+        return False
+    top = module.partition(".")[0]
+    below = top == "pettingzoo" and re.fullmatch(r"\w+(\.\w+)*", module) is not None
+    if not below and module not in EXTRAS:
+        return module in TASKS
+    spec = find_spec(top)
+    if spec is None:
+        return True  # the import says which extra is missing
+    here = Path.cwd()
+    return spec.origin is not None and here not in list(Path(spec.origin).parents)[:2]
+
+
+def _is_known(named: Named, known: set[str]) -> bool:
+    if named.kind != "module":
+        return named.name in known
+    return any(named.name == one or named.name.startswith(f"{one}.") for one in known)
+
+
+def trust_options(missing: Iterable[Named]) -> list[str]:
+    """Return the words of the command line that trust these names."""
+    names = dict.fromkeys(named.name for named in missing)
+    return [word for name in names for word in ("--trust", name)]
+
+
+def _refuse(env_name: str, missing: list[Named]) -> None:
+    first, name = missing[0], _shown(missing[0].name)
+    options = shlex.join(_shown(word) for word in trust_options(missing))
+    listed = f"or add a line '{name}' to {trust_file()}"
+    if first.kind == "robot":
+        raise EnvError(
+            f"{env_name}: a file names this robot, and making it would move it; if you want that, name it yourself "
+            f"(--env {env_name}), add {options}, {listed}"
+        )
+    if first.kind == "module":
+        raise EnvError(
+            f"{env_name}: a file names the module '{name}', and importing it would run its code; if you trust it, add "
+            f"{options}, {listed}"
+        )
+    what, why = f"the {first.kind} in {first.where} be", "and making it would run its code"
+    if first.kind == "argument":
+        what, why = (
+            f"{first.where} be",
+            "a path or the name of a module, which a file may not choose",
+        )
+    raise EnvError(
+        f"{env_name}: a file lets {what} '{name}', {why}; if you trust it, add {options}, {listed}"
+    )
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
+
+
+def _module_of(name: str) -> str:
+    """The module of ``module:Id-v0`` or ``module:attribute``."""
+    if name.startswith(PETTINGZOO):
+        return name.removeprefix(PETTINGZOO).partition(":")[0].strip()
+    return name.rpartition(":")[0].strip()
 
 
 def _of_variable() -> set[str]:
-    return _names(os.environ.get(VARIABLE, "").split(","))
+    return {word.replace("%2C", ",") for word in _names(os.environ.get(VARIABLE, "").split(","))}
 
 
 def _of_file(path: Path) -> set[str]:
@@ -127,15 +281,51 @@ def _names(words: Iterable[str]) -> set[str]:
     return {word.strip() for word in words if word.strip()}
 
 
-def _is_ours(module: str) -> bool:
-    """Return true for a module of this package or of an extra of it, but not for a file in the working folder."""
-    top = module.partition(".")[0]
-    if top == __name__.partition(".")[0]:
-        return True
-    if top not in EXTRAS:
-        return False
-    spec = find_spec(top)
-    if spec is None:
-        return True  # the import says which extra is missing
-    here = Path.cwd()
-    return spec.origin is not None and here not in list(Path(spec.origin).parents)[:2]
+# ---- import by name ----------------------------------------------------------------------------------
+
+
+def module_of_env(env_name: str, module: str | None = None) -> ModuleType:
+    """Import the module of an environment's name.
+
+    Args:
+        env_name: ``module:Id-v0`` or ``pettingzoo:MODULE``.
+        module: of ours that registers the environments in its place; None: itself.
+
+    Raises:
+        EnvError: it is not trusted.
+        ImportError: it cannot be imported.
+    """
+    check_trusted({"env_name": env_name})
+    return import_module(module or _module_of(env_name))
+
+
+def typed_object(place: str) -> Any:
+    """Return what ``module:attribute`` or ``path/to/file.py:attribute`` stands for.
+
+    Only for a place that the user typed, that an entry point gives, or that :func:`check_trusted` has let through.
+
+    Raises:
+        ImportError, AttributeError, ValueError, OSError: there is nothing of this name.
+    """
+    module, _, attribute = place.rpartition(":")
+    found: Any = _module_of_file(Path(module)) if module.endswith(".py") else import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ImportError(f"{path}: no such file")
+    # The name is no other module's, such as that of a package which the file is called after.
+    spec = spec_from_file_location(f"imitate.robots.{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path}: is no Python file")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module

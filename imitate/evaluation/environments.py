@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 from imitate.envs.experts import EXPERTS
 from imitate.envs.make import REAL_ROBOT, is_robot
 from imitate.envs.migration import ROBOSUITE, fitted
-from imitate.envs.trust import ROBOT, SIMULATED, check_trusted, trust_env
+from imitate.envs.trust import (
+    ROBOT,
+    SIMULATED,
+    Named,
+    check_trusted,
+    is_simulated,
+    trust_env,
+    untrusted,
+)
 from imitate.errors import ConfigError
 from imitate.recognition import recognise
 
@@ -71,7 +79,7 @@ def named_robot(text: str, own: Mapping[str, Any] | None = None) -> dict[str, An
         return dict(own)
     kwargs: dict[str, Any] = {}
     rate = (own.get("env_kwargs") or {}).get("control_freq")
-    if text.startswith(SIMULATED):
+    if is_simulated(text):
         env = text.removeprefix(SIMULATED).removeprefix(":")
         simulated = named_env(env, own) if env else dict(own)
         if simulated.get("type") in (REAL_ROBOT, None):
@@ -195,7 +203,16 @@ def check_named(config: Config) -> None:
         EnvError: one of them names a module that the user does not trust.
     """
     for named in _named(config):
-        check_trusted(named if isinstance(named, Mapping) else {"env_name": named})
+        check_trusted(_described(named))
+
+
+def untrusted_in(config: Config) -> list[Named]:
+    """Return the names in a configuration that the user's own list does not have."""
+    return [name for env in _named(config) for name in untrusted(_described(env), lasting=True)]
+
+
+def _described(named: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return named if isinstance(named, Mapping) else {"env_name": named}
 
 
 def _named(config: Config) -> list[str | dict[str, Any] | None]:
@@ -203,7 +220,9 @@ def _named(config: Config) -> list[str | dict[str, Any] | None]:
     experiment, online = config.experiment, config.train.online.env
     own = online if online is None or isinstance(online, str) else online.to_dict()
     changes = experiment.env_meta_update_dict.to_dict()
-    return [own, changes, experiment.env, *(experiment.additional_envs or ())]
+    stages = config.train.online.curriculum.stages
+    further = [{"env_kwargs": stage.env_kwargs.to_dict()} for stage in stages]
+    return [own, changes, experiment.env, *(experiment.additional_envs or ()), *further]
 
 
 def label(env_meta: Mapping[str, Any]) -> str:

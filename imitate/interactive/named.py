@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from imitate.envs.trust import typed_object
 from imitate.errors import ConfigError
 from imitate.interactive.supervision import (
     Expert,
@@ -82,10 +82,9 @@ def imported(name: str, option: str) -> Any:
     Raises:
         ConfigError: there is none; the message names the option.
     """
-    module, _, attribute = name.partition(":")
     try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+        found = typed_object(name)
+    except (ImportError, AttributeError, ValueError, OSError) as error:
         raise ConfigError(
             f"{option}: '{name}' is neither a file nor module:function that can be imported ({error})"
         ) from None

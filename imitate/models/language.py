@@ -52,7 +52,7 @@ class TransformersText:
             error.name = error.name or "transformers"
             raise ConfigError(f"encoder '{name}': {missing('language', error)}") from error
         try:
-            where = {"local_files_only": True} if local_only else {}
+            where = {"local_files_only": local_only, "trust_remote_code": False}
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name, **where)
             self.kind: str = transformers.AutoConfig.from_pretrained(name, **where).model_type
             classes = {

@@ -22,6 +22,7 @@ from typing import Any
 from imitate.errors import CheckpointError, TrainingError
 from imitate.policy.checkpoint import save_checkpoint
 from imitate.run_folder import RunFolder
+from imitate.train.resume import resuming
 
 # last.pth is written at the end of each epoch, but not so often that saving takes more than this share of the time.
 SAVING_SHARE = 0.05
@@ -159,5 +160,5 @@ class Checkpoints:
         intact = f"{self.last} is intact" if self.last.is_file() else "there was none before it"
         return (
             f"a checkpoint could not be written ({cause}; {free:.0f} MB free at {self._folder.checkpoints}); {intact}. "
-            f"Make room, then: imitate train --resume {self._folder.path}"
+            f"Make room, then: {resuming(self._folder)}"
         )

@@ -28,6 +28,7 @@ from imitate.train.loss_guard import BadLoss
 from imitate.train.online_parts import make_collector, make_learner
 from imitate.train.online_setup import OnlineSetup
 from imitate.train.rank_files import RankFiles, read_whole
+from imitate.train.resume import resuming
 from imitate.train.setup import Setup
 from imitate.train.state import TrainState
 
@@ -113,7 +114,7 @@ class OnlineBatches:
             collected = collector.collect(online.collect_steps, random=warmup)
         except RobotError as error:
             raise RobotStoppedError(
-                f"{error}; look at the robot, then: imitate train --resume {self._folder.path}"
+                f"{error}; look at the robot, then: {resuming(self._folder)}"
             ) from error
         self.waited_s += time.perf_counter() - asked
         counted = int(self._ranks.total(collected.num_steps))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from imitate.config import Config, load_config
-from imitate.errors import CheckpointError, ConfigError
+from imitate.envs.trust import trust_options
+from imitate.errors import CheckpointError, ConfigError, UserError
+from imitate.evaluation.environments import untrusted_in
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.run_folder import RunFolder
 
@@ -70,6 +73,14 @@ def last_state(folder: RunFolder) -> dict[str, Any] | None:
             with contextlib.suppress(CheckpointError):
                 return load_checkpoint(path)
         raise
+
+
+def resuming(folder: RunFolder) -> str:
+    """Return the command that resumes a run, with trust in what only its configuration names."""
+    words = ["imitate", "train", "--resume", str(folder.path)]
+    with contextlib.suppress(UserError):
+        words += trust_options(untrusted_in(load_config(folder.config)))
+    return shlex.join(words)
 
 
 _NAMES = {

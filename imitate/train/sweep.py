@@ -13,6 +13,7 @@ from imitate.config import Config
 from imitate.config.axes import combinations, expand
 from imitate.config.loading import Source
 from imitate.errors import ConfigError
+from imitate.evaluation.environments import trust_named
 from imitate.functional.over_seeds import FEWEST_SEEDS, Statistic
 from imitate.processes import available_cores
 from imitate.run_folder import RunFolder, to_json, write_text
@@ -72,6 +73,8 @@ class Sweep:
             combination: load_resolved(config, overrides, dataset, output_dir, self.axes)
             for combination, config in combinations(tree, self.axes)
         }
+        for config in self._configs.values():
+            trust_named(config)
         first = next(iter(self._configs.values()))
         self.folder = Path(first.train.output_dir).expanduser() / (name or first.experiment.name)
         self._claim()

@@ -14,6 +14,7 @@ from typing import Any
 from imitate.config import Config
 from imitate.crew import CancelledError, Crew, Limits, Lost
 from imitate.crew.places import LOCAL, open_backend
+from imitate.envs.trust import trust_given
 from imitate.errors import TrainingError
 from imitate.train.gpus import GpuShares, visible_gpus
 from imitate.train.interrupts import ending_signals
@@ -135,7 +136,7 @@ class SweepWork:
             config.to_json(),
             str(self._folder.resolve()),
             until_epoch,
-            variables={**threads, **self._gpus.take(config.train.device)},
+            variables={**threads, **trust_given(), **self._gpus.take(config.train.device)},
             away=self._is_away,
             files=self._saved(name),
             program=PROGRAM,

@@ -38,7 +38,7 @@ from imitate.train.online_batches import batch_source
 from imitate.train.online_setup import build_online
 from imitate.train.ranks import joined_ranks
 from imitate.train.recommendation import recommendation
-from imitate.train.resume import check_same_data, last_state, resumed_config
+from imitate.train.resume import check_same_data, last_state, resumed_config, resuming
 from imitate.train.run import Run
 from imitate.train.setup import Setup, build, load_resolved, package_versions, without_real_robots
 from imitate.train.summary import best_checkpoint, draw_curves, summary_lines, write_results
@@ -99,8 +99,7 @@ def train(
     """
     if resume and env is not None:
         raise ConfigError("a resumed run keeps its environment: leave --env out")
-    folder, config = _folder_and_config(config, dataset, output_dir, resume, overrides)
-    trust_named(config, env)
+    folder, config = _folder_and_config(config, dataset, output_dir, env, resume, overrides)
     config = config if env is None else with_env(config, env)
     _check_pause(config, until_epoch)
     if config.experiment.logging.log_wandb:
@@ -241,6 +240,7 @@ def _folder_and_config(
     config: Config | Mapping[str, Any] | str | Path | None,
     dataset: str | Path | None,
     output_dir: str | Path | None,
+    env: str | None,
     resume: str | Path | bool | None,
     overrides: Sequence[str],
 ) -> tuple[RunFolder | None, Config]:
@@ -248,7 +248,9 @@ def _folder_and_config(
     if not resume:
         if config is None:
             raise ConfigError("a new run needs a configuration: --config FILE")
-        return None, load_resolved(config, overrides, dataset, output_dir)
+        config = load_resolved(config, overrides, dataset, output_dir)
+        trust_named(config, env)  # of a resumed run the configuration is that of a file
+        return None, config
     if dataset is not None:
         raise ConfigError("a resumed run keeps its demonstrations: leave --dataset out")
     if resume is True:
@@ -283,7 +285,7 @@ def _full_disk_is_told(folder: RunFolder) -> Iterator[None]:
             raise
         raise TrainingError(
             f"{error.filename or folder.path}: {error.strerror}; checkpoints already written are intact. "
-            f"Make room, then: imitate train --resume {folder.path}"
+            f"Make room, then: {resuming(folder)}"
         ) from error
 
 
@@ -337,7 +339,7 @@ def _finish(run: Run, status: str) -> RunResult:
     draw_curves(folder)
     lines = summary_lines(results)
     if status == "interrupted":
-        lines.append(f"{run.interrupt.name}: to resume, imitate train --resume {folder.path}")
+        lines.append(f"{run.interrupt.name}: to resume, {resuming(folder)}")
         if run.interrupt.name == "SIGHUP":  # nobody sees the terminal; the log keeps it
             run.console.say(lines[-1])
     exit_code = run.interrupt.exit_code or (1 if failures else 0)

@@ -14,7 +14,7 @@ from imitate.deploy.loop import Safety
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError
 from imitate.deploy.robot_env import RobotEnv
 from imitate.envs import Env, make_env
-from imitate.envs.trust import trust
+from imitate.envs.trust import trust, trust_env
 from imitate.errors import EnvError, UserError
 from tests.deploy.fake_robot import FakeRobot, Pushing, Scripted
 
@@ -430,7 +430,7 @@ def test_no_file_moves_a_robot(nothing_trusted):
 @pytest.mark.parametrize("key", ["take_over", "reward"])
 def test_no_file_runs_code_by_a_robots_arguments(nothing_trusted, key):
     trust("robot:tests.deploy.test_robot_env:Stepping")
-    with pytest.raises(EnvError, match="names the module 'some_module'"):
+    with pytest.raises(EnvError, match="--trust some_module:thing"):
         make_env(named(**{key: "some_module:thing"}))
 
 
@@ -445,7 +445,7 @@ def test_no_file_runs_code_by_a_robots_arguments(nothing_trusted, key):
     ],
 )
 def test_arguments_that_do_not_fit_are_one_line(kwargs, words):
-    trust("robot:tests.deploy.test_robot_env:Stepping")
+    trust_env(named(**kwargs))
     with pytest.raises(UserError, match=words):
         make_env(named(**kwargs))
 

@@ -32,7 +32,7 @@ def robot(**kwargs):
 
 @pytest.fixture(autouse=True)
 def trusted(monkeypatch):
-    monkeypatch.setenv("IMITATE_TRUST_MODULES", HERE)
+    monkeypatch.setenv("IMITATE_TRUST_MODULES", f"{HERE},{HERE}:Pushing")
 
 
 class Pushing(Teleoperator):

@@ -53,9 +53,9 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         raise DatasetError(
             f"{path}: '{_ENDS}' claims more episodes than there are rows: it is damaged"
         )
+    arrays = _arrays(root, path)
     ends = np.asarray(root[_ENDS][:], dtype=np.int64)
     bounds = np.concatenate([[0], ends])
-    arrays = _arrays(root, path)
     for name, array in arrays.items():
         if (np.diff(bounds) <= 0).any() or bounds[-1] != array.shape[0]:
             raise DatasetError(
@@ -78,7 +78,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
 def _arrays(root: Any, path: Path) -> dict[str, Any]:
     """Arrays below ``data`` by name. The codecs of frames in JPEG 2000 or JPEG XL come with imagecodecs."""
     try:
-        return dict(root["data"].arrays())
+        return _without_pickles(root, path)
     except ValueError as error:
         if "codec not available" not in str(error):
             raise
@@ -90,7 +90,18 @@ def _arrays(root: Any, path: Path) -> dict[str, Any]:
                 "pip install imagecodecs, and try again"
             ) from reason
         codecs.register_codecs(verbose=False)
-        return dict(root["data"].arrays())
+        return _without_pickles(root, path)
+
+
+def _without_pickles(root: Any, path: Path) -> dict[str, Any]:
+    """Return the arrays below ``data``; none of them, and not the ends, may be decoded by running code."""
+    arrays = dict(root["data"].arrays())
+    for name, array in [*arrays.items(), (_ENDS, root[_ENDS])]:
+        if "pickle" in str(array.metadata.to_dict()):
+            raise DatasetError(
+                f"{path}: '{name}' is stored as pickles, which run code when they are read: store it without"
+            )
+    return arrays
 
 
 def _demos(
