@@ -62,6 +62,7 @@ class Mutant:
         name: function and source before and after; the same as long as these lines stay as they are.
         lines: first and last line of the changed part.
         function: path of the function in whose body it lies, ("Class", "method"); empty outside of functions.
+        around: first and last line of this function, else those of the changed part.
         source: the module's syntax tree, as it is.
         number: place of the changed node in ``ast.walk(source)``.
         edit: the change.
@@ -70,6 +71,7 @@ class Mutant:
     name: str
     lines: tuple[int, int]
     function: tuple[str, ...]
+    around: tuple[int, int]
     source: ast.Module
     number: int
     edit: Edit
@@ -97,20 +99,26 @@ def mutants(source: str) -> list[Mutant]:
                 name += f" (number {names[name]})"
             function = place.names if place.in_function else ()
             lines = (node.lineno, node.end_lineno)
-            made.append(Mutant(name, lines, function, tree, numbers[id(node)], edit))
+            around = place.lines or lines
+            made.append(Mutant(name, lines, function, around, tree, numbers[id(node)], edit))
     return sorted(made, key=lambda mutant: mutant.lines)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node stands: names of classes and functions; of nested functions the outer one."""
+    """Where a node stands: names of classes and functions, lines of the function; of nested functions the outer one."""
 
     names: tuple[str, ...] = ()
-    in_function: bool = False
+    lines: tuple[int, int] | None = None
 
-    def inside(self, name: str, in_function: bool) -> Place:
-        """Within a class or a function of this name."""
-        return self if self.in_function else Place((*self.names, name), in_function)
+    @property
+    def in_function(self) -> bool:
+        """Within a function."""
+        return self.lines is not None
+
+    def inside(self, name: str, lines: tuple[int, int] | None) -> Place:
+        """Within a class, or a function of these lines."""
+        return self if self.in_function else Place((*self.names, name), lines)
 
 
 def _changeable(node: ast.AST, place: Place) -> Iterator[tuple[Place, Any]]:
@@ -123,9 +131,11 @@ def _changeable(node: ast.AST, place: Place) -> Iterator[tuple[Place, Any]]:
     if isinstance(node, ast.FunctionDef):
         outside = place if place.in_function else Place((*place.names, node.name))
         children = [(outside, default) for default in _defaults(node)]
-        children += [(place.inside(node.name, True), child) for child in node.body]
+        children += [
+            (place.inside(node.name, (node.lineno, node.end_lineno)), c) for c in node.body
+        ]
     elif isinstance(node, ast.ClassDef):
-        children = [(place.inside(node.name, False), child) for child in node.body]
+        children = [(place.inside(node.name, None), child) for child in node.body]
     for where, child in children:
         yield from _changeable(child, where)
 

@@ -1,52 +1,52 @@
-"""Mutation testing: small faults are put into modules, and each module's own tests must notice.
+"""Mutation testing: small faults are put into modules, and the tests that execute the changed lines must notice.
 
-    python -m benchmarks.mutation                                      all listed modules, each mutant
+    python -m benchmarks.mutation --record                             the core modules; first the map of their tests
     python -m benchmarks.mutation --modules functional algo.sac        these, by the beginning of their names
-    python -m benchmarks.mutation --sample 100 --seed 3                mutants drawn at random
+    python -m benchmarks.mutation --draw 10 --seed 3 --record          modules drawn at random from seven rooms
+    python -m benchmarks.mutation --sample 100 --seed 3                mutants drawn at random, so many per module
     python -m benchmarks.mutation --json out.json                      keep the figures
     python -m benchmarks.mutation --again out.json --json out.json     only what survived, after tests were added
+    python -m benchmarks.mutation --same out.json                      the same mutants: none survives that died
+    python -m benchmarks.mutation --record tests/data tests/deploy     add these tests to the map, and no more
 
-Nothing on the disk is changed: a fault is put into the code of a forked process, which then runs those tests of the
-module's own files that execute the changed lines, the fastest first, until one fails. Mutants that no test can notice,
-because they do the same, are listed with a reason in ``equivalent_mutants.json`` and do not count. ``--again`` counts
-what the earlier run killed as killed, and tries a module that has changed since in full. Exit code 1 if less than
-``--at-least`` percent of a group were killed.
+Nothing of the sources is changed: a fault is put into the code of a forked process, which then runs the tests that the
+map (``benchmarks.mutation_map``) knows to execute the changed lines, those near the module and the fastest first, until
+one fails; that test must pass without the fault. Processes that tests start have the fault, too. Without a path
+``--record`` adds the files of tests that name the modules. Mutants that no test can notice, because they do the same,
+are listed with a reason in ``equivalent_mutants.json`` and do not count. ``--again`` counts what the earlier run killed
+as killed, and tries a module that has changed since in full. Exit code 1 if less than ``--at-least`` percent of a group
+were killed, or with ``--same`` if one survives that died.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from benchmarks import mutation_map
 from benchmarks.mutants import Mutant, mutants
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.json")
-GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
-    "functional": {
-        f"functional.{path.stem}": (f"tests/functional/test_{path.stem}.py",)
-        for path in sorted((ROOT / "imitate/functional").glob("*.py"))
-        if path.stem != "__init__"
-    },
-    "data": {"data.batches.windows": ("tests/data/batches/test_windows.py",)},
-    "models": {"models.preprocess": ("tests/models/test_preprocess.py",)},
-    "online": {"online.ring": ("tests/online/test_ring.py", "tests/online/test_replay.py")},
-    "algo": {
-        "algo.iql": ("tests/algo/test_iql.py",),
-        "algo.sac": tuple(f"tests/algo/test_sac{kind}.py" for kind in ("", "_discrete", "_mixed")),
-        "algo.flow_policy": ("tests/algo/test_flow_policy.py",),
-    },
-}
-"""Modules by group, with their own test files."""
+CORE = (
+    *("functional.", "data.batches.windows", "models.preprocess", "online.ring"),
+    *("algo.iql", "algo.sac", "algo.flow_policy"),
+)
+"""Modules that are tried if none are named; a name that ends with a dot is a package."""
+ROOMS = ("data", "train", "online", "deploy", "evaluation", "policy", "simulation")
+"""Packages that ``--draw`` draws modules from."""
+DRAWN_MUTANTS = 8
+"""A module with fewer mutants is not drawn."""
 
 
 @dataclass
@@ -60,98 +60,130 @@ class Verdict:
     status: str
     seconds: float = 0.0
     reason: str = ""
+    killer: str = ""
 
 
 @dataclass
 class Module:
-    """A module under test and what its tests execute.
+    """A module under test, by its name without ``imitate.``, and the room it is in."""
 
-    Attributes:
-        durations: seconds of each test, by its name.
-        lines: lines of the module that each test executes.
-        shared: lines executed by fixtures of several tests.
-    """
-
-    group: str
     name: str
-    tests: tuple[str, ...]
-    durations: dict[str, float] = field(default_factory=dict)
-    lines: dict[str, set[int]] = field(default_factory=dict)
-    shared: set[int] = field(default_factory=set)
 
     @property
-    def path(self) -> Path:
-        """The source file."""
-        return ROOT / "imitate" / (self.name.replace(".", "/") + ".py")
+    def group(self) -> str:
+        """The room."""
+        return self.name.partition(".")[0]
+
+    @property
+    def source(self) -> str:
+        """The source file, from the root of the repository."""
+        return f"imitate/{self.name.replace('.', '/')}.py"
 
     @property
     def digest(self) -> str:
         """Another one for each version of the source."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
+        return mutation_map.digest(ROOT / self.source)
 
-    def learn(self, found: dict[str, Any]) -> None:
-        """Take what a measurement found."""
-        self.durations = found["durations"]
-        self.lines = {name: set(numbers) for name, numbers in found["lines"].items()}
-        self.shared = set(found["shared"])
-
-    def tests_of(self, mutant: Mutant) -> list[str]:
-        """Tests that execute the changed lines, the fastest first."""
-        changed = set(range(mutant.lines[0], mutant.lines[1] + 1))
-        everything = bool(changed & self.shared) or not mutant.function
-        found = [name for name, lines in self.lines.items() if everything or changed & lines]
-        return sorted(found, key=lambda name: self.durations[name])
+    def mutants(self) -> list[Mutant]:
+        """All mutants."""
+        return mutants((ROOT / self.source).read_text(encoding="utf-8"))
 
 
 def main() -> int:
     """The command."""
     args = _arguments()
-    modules = list(_modules(args.modules))
-    _import_packages()
-    known = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.is_file() else {}
-    verdicts: list[Verdict] = []
-    if args.again:
-        earlier = json.loads(args.again.read_text())
+    modules = draw(args.draw, args.seed) if args.draw else _modules(args.modules or CORE)
+    if args.record is not None:
+        _record(args.record, modules, args.map)
+        if args.record:
+            return 0
+    earlier = json.loads((args.again or args.same).read_text()) if args.again or args.same else {}
+    if earlier:
         modules = [module for module in modules if module.name in earlier["modules"]]
-    else:
-        earlier = {"sources": {}}
+    known = json.loads(EQUIVALENT.read_text())
+    verdicts: list[Verdict] = []
     for module in modules:
-        unchanged = earlier.get("sources", {}).get(module.name) == module.digest
-        verdicts += killed_before(module, earlier) if unchanged else []
-        chosen = list(_chosen(module, earlier if unchanged else None, args.sample, args.seed))
-        if chosen:
-            verdicts += _try(module, chosen, known.get(module.name, {}), args.workers)
-        for name in _outdated(module, known.get(module.name, {})):
-            print(
-                f"{module.name}: listed as equivalent, but no such mutant is there any more: {name}"
-            )
+        equivalent = known.get(module.name, {})
+        if args.again and earlier["sources"].get(module.name) == module.digest:
+            verdicts += _as_before(module, earlier, "killed", "timeout")
+            made = _named(module, _as_before(module, earlier, "survived"))
+        elif args.same:
+            made = _named(module, _as_before(module, earlier, "killed", "timeout", "survived"))
+        else:
+            made = _sample(module.mutants(), args.sample, f"{args.seed} {module.name}")
+        verdicts += _try(module, made, equivalent, args) if made else []
+        for name in equivalent.keys() - {mutant.name for mutant in module.mutants()}:
+            print(f"{module.name}: listed as equivalent, but no such mutant is there: {name}")
         if args.json:
             args.json.write_text(json.dumps(report(verdicts, modules), indent=2) + "\n")
         _print_module(module, verdicts)
+    return _conclude(verdicts, earlier if args.same else {}, args.at_least)
+
+
+def _conclude(verdicts: Sequence[Verdict], same: dict[str, Any], at_least: float) -> int:
     rates = report(verdicts)["groups"]
     for group, entry in rates.items():
+        killed = f"{entry['killed']:>5} of {entry['mutants']:>5} killed"
+        print(f"{group:<12} {killed}, {entry['percent']:.1f} %")
+    if not same:
+        return int(any(entry["percent"] < at_least for entry in rates.values()))
+    lost = newly_alive(same, verdicts)
+    for verdict in lost:
         print(
-            f"{group:<12} {entry['killed']:>5} of {entry['mutants']:>5} killed, {entry['percent']:.1f} %"
+            f"died before and survives now: {verdict.module}, line {verdict.line}: {verdict.name}"
         )
-    return int(any(entry["percent"] < args.at_least for entry in rates.values()))
+    return int(bool(lost))
 
 
 def report(verdicts: Sequence[Verdict], modules: Sequence[Module] = ()) -> dict[str, Any]:
-    """Counts and percentages by group and module, every mutant that was not killed, and the versions of the sources."""
+    """Return counts and percentages by group and module, every mutant, and the versions of the sources."""
     measured = _in_order(verdicts, "module")
     return {
         "sources": {module.name: module.digest for module in modules if module.name in measured},
         "groups": {group: _counts(verdicts, group=group) for group in _in_order(verdicts, "group")},
         "modules": {name: _counts(verdicts, module=name) for name in measured},
-        "survivors": [asdict(v) for v in verdicts if v.status == "survived"],
-        "equivalent": [asdict(v) for v in verdicts if v.status == "equivalent"],
+        "mutants": [asdict(verdict) for verdict in verdicts],
     }
 
 
-def killed_before(module: Module, earlier: dict[str, Any]) -> list[Verdict]:
-    """What an earlier run killed of a module, without names."""
-    count: int = earlier["modules"][module.name]["killed"]
-    return [Verdict(module.group, module.name, "", 0, "killed")] * count
+def newly_alive(earlier: dict[str, Any], verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return mutants that survive and died in an earlier run."""
+    died = {
+        (entry["module"], entry["name"])
+        for entry in earlier["mutants"]
+        if entry["status"] in ("killed", "timeout")
+    }
+    return [v for v in verdicts if v.status == "survived" and (v.module, v.name) in died]
+
+
+def draw(count: int, seed: int) -> list[Module]:
+    """Return modules of ROOMS drawn at random, of those that have enough mutants."""
+    found = sorted(
+        str(path.relative_to(ROOT / "imitate").with_suffix("")).replace(os.sep, ".")
+        for room in ROOMS
+        for path in (ROOT / "imitate" / room).rglob("*.py")
+        if path.stem != "__init__"
+    )
+    random.Random(seed).shuffle(found)
+    enough = (m for m in map(Module, found) if len(m.mutants()) >= DRAWN_MUTANTS)
+    return list(islice(enough, count))
+
+
+def _as_before(module: Module, earlier: dict[str, Any], *statuses: str) -> list[Verdict]:
+    entries = (entry for entry in earlier["mutants"] if entry["module"] == module.name)
+    return [Verdict(**entry) for entry in entries if entry["status"] in statuses]
+
+
+def _named(module: Module, verdicts: Sequence[Verdict]) -> list[Mutant]:
+    wanted = {verdict.name for verdict in verdicts}
+    return [mutant for mutant in module.mutants() if mutant.name in wanted]
+
+
+def _sample(made: list[Mutant], count: int | None, seed: str) -> list[Mutant]:
+    if count is None or count >= len(made):
+        return made
+    kept = set(random.Random(seed).sample(range(len(made)), count))
+    return [mutant for number, mutant in enumerate(made) if number in kept]
 
 
 def _in_order(verdicts: Sequence[Verdict], attribute: str) -> list[str]:
@@ -171,52 +203,48 @@ def _counts(verdicts: Sequence[Verdict], **chosen: str) -> dict[str, Any]:
 
 
 def _print_module(module: Module, verdicts: Sequence[Verdict]) -> None:
-    counts = _counts(verdicts, module=module.name)
-    print(
-        f"{module.name}: {counts['killed']} of {counts['mutants']} ({counts['percent']} %)",
-        flush=True,
+    own = [verdict for verdict in verdicts if verdict.module == module.name]
+    counts = _counts(own, module=module.name)
+    print(f"{module.name}: {counts['killed']} of {counts['mutants']} ({counts['percent']} %)")
+    for verdict in own:
+        if verdict.status == "survived":
+            why = f" ({verdict.reason})" if verdict.reason else ""
+            print(f"  survived, line {verdict.line}: {verdict.name}{why}", flush=True)
+
+
+def _modules(wanted: Sequence[str]) -> list[Module]:
+    """Modules whose names begin so: whole names first."""
+    names = sorted(
+        str(path.relative_to(ROOT / "imitate").with_suffix("")).replace(os.sep, ".")
+        for path in (ROOT / "imitate").rglob("*.py")
+        if path.stem != "__init__"
     )
-    for verdict in verdicts:
-        if verdict.module == module.name and verdict.status == "survived":
-            print(f"  survived, line {verdict.line}: {verdict.name}", flush=True)
+    found: dict[str, None] = {}
+    for word in wanted:
+        word = word.removeprefix("imitate.")
+        own = [word] if word in names else [name for name in names if name.startswith(word)]
+        if not own:
+            close = ", ".join(get_close_matches(word, names, 3)) or ", ".join(CORE)
+            raise SystemExit(f"no such module '{word}'; known are {close}")
+        found |= dict.fromkeys(own)
+    return [Module(name) for name in found]
 
 
-def _modules(wanted: Sequence[str]) -> Iterator[Module]:
-    found = False
-    for group, modules in GROUPS.items():
-        for name, tests in modules.items():
-            if not wanted or any(name.startswith(word.removeprefix("imitate.")) for word in wanted):
-                found = True
-                yield Module(group, name, tuple(t for t in tests if (ROOT / t).is_file()))
-    if not found:
-        names = [name for modules in GROUPS.values() for name in modules]
-        raise SystemExit(f"no such module; known are {', '.join(names)}")
-
-
-def _chosen(
-    module: Module, earlier: dict[str, Any] | None, sample: int | None, seed: int
-) -> Iterator[Mutant]:
-    """Mutants to try, of an ``earlier`` run those that survived."""
-    made = mutants(module.path.read_text(encoding="utf-8"))
-    if earlier is not None:
-        left = {(entry["module"], entry["name"]) for entry in earlier["survivors"]}
-        made = [mutant for mutant in made if (module.name, mutant.name) in left]
-    if sample is not None and sample < len(made):
-        kept = set(random.Random(f"{seed} {module.name}").sample(range(len(made)), sample))
-        made = [mutant for number, mutant in enumerate(made) if number in kept]
-    yield from made
-
-
-def _outdated(module: Module, equivalent: dict[str, str]) -> list[str]:
-    made = {mutant.name for mutant in mutants(module.path.read_text(encoding="utf-8"))}
-    return [name for name in equivalent if name not in made]
+def _record(paths: Sequence[str], modules: Sequence[Module], folder: Path) -> None:
+    """Add files of tests to the map: these, or those that name the modules."""
+    files = mutation_map.test_files(paths or ["tests"])
+    if not paths:
+        sources = [module.source for module in modules]
+        files = [f for f in files if any(mutation_map.names(ROOT / f, s) for s in sources)]
+    _import_packages()
+    mutation_map.record(files, folder)
 
 
 # ---- running ---------------------------------------------------------------------------------------
 
 
 def _import_packages() -> None:
-    """What every child would import again."""
+    """Import what every child would import again."""
     sys.path.insert(0, str(ROOT))
     os.chdir(ROOT)
     import gymnasium  # noqa: F401
@@ -233,75 +261,139 @@ def _import_packages() -> None:
         raise RuntimeError("imitate is imported already, so no mutant can take a module's place")
 
 
-def _try(
-    module: Module, chosen: Sequence[Mutant], equivalent: dict[str, str], workers: int
-) -> list[Verdict]:
-    """Verdicts in the order of the mutants. Survivors of the warm way get a second, cold trial."""
-    from benchmarks.mutation_child import collected, measure, warm
+class _Trial:
+    """Tries mutants of one module, in living functions first, and those that survive by a fresh import.
 
-    if not module.tests:
-        raise SystemExit(f"{module.name}: has no test file of its own")
+    Args:
+        module: whose.
+        args: of the command line.
+    """
+
+    def __init__(self, module: Module, args: argparse.Namespace) -> None:
+        self._name, self._args = f"imitate.{module.name}", args
+        self._reach = mutation_map.reach(module.source, args.map)
+        self._healthy: dict[str, bool] = {}
+
+    def tests_of(self, mutant: Mutant, everything: bool = False) -> list[str]:
+        """Return tests that execute the changed lines, else the function around them, else anything of the module."""
+        lines = [mutant.lines, mutant.around] if mutant.function and not everything else []
+        for first, last in lines:
+            if found := self._tests(((1 << last - first + 1) - 1) << first):
+                return found
+        return self._tests(0)
+
+    def _tests(self, changed: int) -> list[str]:
+        found = self._reach.tests(changed, self._args.test_s, self._args.budget_s)
+        return [test for test in found if self._healthy.get(test, True)]
+
+    def warm(self, chosen: Sequence[Mutant]) -> dict[str, tuple[str, float, str]]:
+        """Status, seconds and test that failed, by name; nothing of a mutant that cannot be put into its function."""
+        from benchmarks import mutation_child as child
+
+        files = _files(test for mutant in chosen for test in self.tests_of(mutant))
+        if not files:
+            return {}
+
+        def work(session: Any) -> Any:
+            def start(mutant: Mutant, tests: list[str]) -> Any:
+                return child.warm(session, tests, self._name, mutant, self._limit_s(tests))
+
+            found = self._run(chosen, start, lambda test: child.as_it_is(session, test))
+            return [found, self._healthy]
+
+        found, self._healthy = child.collected(files, work)
+        return {name: tuple(verdict) for name, verdict in found.items()}
+
+    def cold(self, chosen: Sequence[Mutant]) -> dict[str, tuple[str, float, str]]:
+        """Status, seconds and test that failed, by name."""
+        from benchmarks import mutation_child as child
+
+        def start(mutant: Mutant, tests: list[str]) -> Any:
+            tests = list(dict.fromkeys([*tests, *self.tests_of(mutant, everything=True)]))
+            tests.sort(key=_file)
+            return child.cold(_files(tests), tests, self._name, mutant, self._limit_s(tests))
+
+        def alone(test: str) -> Any:
+            return child.cold(_files([test]), [test], self._name, None, child.WALL_S)
+
+        return self._run(chosen, start, alone)
+
+    def _limit_s(self, tests: Sequence[str]) -> float:
+        return 20.0 + 10.0 * sum(self._reach.seconds[test] for test in tests)
+
+    def _run(
+        self,
+        chosen: Sequence[Mutant],
+        start: Callable[[Mutant, list[str]], Any],
+        alone: Callable[[str], Any],
+    ) -> dict[str, tuple[str, float, str]]:
+        waiting, running, found = list(reversed(chosen)), {}, {}
+        while waiting or running:
+            while waiting and len(running) < self._args.workers:
+                mutant = waiting.pop()
+                tests = self.tests_of(mutant)
+                child = start(mutant, tests) if tests else None
+                if child is not None:
+                    running[mutant.name] = (mutant, child)
+            time.sleep(0.005)
+            for name, (mutant, child) in list(running.items()):
+                status = child.poll()
+                if status is None:
+                    continue
+                del running[name]
+                if status == "survived" or self._is_healthy(child.killer, alone):
+                    found[name] = (status, round(child.seconds, 2), child.killer)
+                else:
+                    waiting.append(mutant)
+        return found
+
+    def _is_healthy(self, test: str, alone: Callable[[str], Any]) -> bool:
+        """Whether a test passes without a mutant; once for each test."""
+        if test and test not in self._healthy:
+            self._healthy[test] = alone(test).wait() == "survived"
+            if not self._healthy[test]:
+                print(f"  fails without a mutant, and does not count: {test}", flush=True)
+        return not test or self._healthy[test]
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def _files(tests: Iterable[str]) -> list[str]:
+    return sorted({_file(test) for test in tests})
+
+
+def _try(
+    module: Module,
+    chosen: Sequence[Mutant],
+    equivalent: dict[str, str],
+    args: argparse.Namespace,
+) -> list[Verdict]:
+    """Return verdicts in the order of the mutants. Survivors of the warm way get a second, cold trial."""
     verdicts = {
         mutant.name: Verdict(module.group, module.name, mutant.name, mutant.lines[0], "")
         for mutant in chosen
     }
     for name in equivalent.keys() & verdicts.keys():
         verdicts[name].status, verdicts[name].reason = "equivalent", equivalent[name]
-    open_ones = [mutant for mutant in chosen if not verdicts[mutant.name].status]
-
-    def in_functions(session: Any) -> Any:
-        module.learn(measure(session, module.path))
-
-        def start(mutant: Mutant, tests: list[str], limit_s: float) -> Any:
-            return warm(session, tests, f"imitate.{module.name}", mutant, limit_s)
-
-        quick = [mutant for mutant in open_ones if mutant.function]
-        return [_run(module, quick, start, workers), module.durations]
-
-    found, module.durations = collected(module.tests, in_functions)
-    for name, (status, seconds) in found.items():
-        verdicts[name].status, verdicts[name].seconds = status, seconds
-    left = [m for m in open_ones if verdicts[m.name].status not in ("killed", "timeout")]
-    for name, (status, seconds) in _cold_run(module, left, workers).items():
-        verdicts[name].status, verdicts[name].seconds = status, seconds
+    _import_packages()
+    trial = _Trial(module, args)
+    left = [mutant for mutant in chosen if not verdicts[mutant.name].status]
+    if not any(trial.tests_of(mutant) for mutant in left):
+        print(f"{module.name}: the map has no test that executes it: --record")
+    for way in (trial.warm, trial.cold):
+        here = [m for m in left if m.function] if way == trial.warm else left
+        for name, (status, seconds, killer) in way(here).items():
+            verdict = verdicts[name]
+            verdict.status, verdict.killer = status, killer if status != "survived" else ""
+            verdict.seconds += seconds
+        left = [m for m in left if verdicts[m.name].status not in ("killed", "timeout")]
+    for mutant in left:
+        verdicts[mutant.name].status = "survived"
+        if not trial.tests_of(mutant):
+            verdicts[mutant.name].reason = "no test executes it"
     return list(verdicts.values())
-
-
-def _cold_run(module: Module, left: Sequence[Mutant], workers: int) -> dict[str, tuple[str, float]]:
-    from benchmarks.mutation_child import cold
-
-    module.lines = {name: set() for name in module.durations}
-    everything = [replace(mutant, function=()) for mutant in left]
-
-    def start(mutant: Mutant, tests: list[str], limit_s: float) -> Any:
-        return cold(module.tests, tests, f"imitate.{module.name}", mutant, limit_s)
-
-    return _run(module, everything, start, workers)
-
-
-def _run(
-    module: Module,
-    chosen: Sequence[Mutant],
-    start: Callable[[Mutant, list[str], float], Any],
-    workers: int,
-) -> dict[str, tuple[str, float]]:
-    """Status and seconds by name; of mutants that could not be started nothing."""
-    waiting, running, found = list(reversed(chosen)), {}, {}
-    while waiting or running:
-        while waiting and len(running) < workers:
-            mutant = waiting.pop()
-            tests = module.tests_of(mutant)
-            limit_s = 20.0 + 10.0 * sum(module.durations[test] for test in tests)
-            child = start(mutant, tests, limit_s) if tests else None
-            if child is not None:
-                running[mutant.name] = child
-        time.sleep(0.005)
-        for name, child in list(running.items()):
-            status = child.poll()
-            if status is not None:
-                found[name] = (status, child.seconds)
-                del running[name]
-    return found
 
 
 def _arguments() -> argparse.Namespace:
@@ -310,11 +402,23 @@ def _arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--modules", nargs="+", default=[], metavar="NAME")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--modules", nargs="+", default=[], metavar="NAME")
+    which.add_argument("--draw", type=int, metavar="N", help="so many modules, drawn at random")
+    parser.add_argument("--record", nargs="*", metavar="TESTS", help="add tests to the map")
+    parser.add_argument("--map", type=Path, default=mutation_map.FOLDER, help="folder of the map")
     parser.add_argument("--sample", type=int, help="so many mutants per module, drawn at random")
-    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--workers", type=int, default=1, help="mutants at a time")
-    parser.add_argument("--again", type=Path, help="only the survivors in an earlier --json")
+    parser.add_argument(
+        "--test-s", type=float, default=5.0, help="CPU seconds of a test that counts, at most"
+    )
+    parser.add_argument(
+        "--budget-s", type=float, default=15.0, help="CPU seconds of tests for a mutant, at most"
+    )
+    before = parser.add_mutually_exclusive_group()
+    before.add_argument("--again", type=Path, help="only the survivors in an earlier --json")
+    before.add_argument("--same", type=Path, help="the mutants of an earlier --json")
     parser.add_argument(
         "--at-least", type=float, default=95.0, help="percent per group; else exit code 1"
     )

@@ -2,73 +2,41 @@
 
 The warm way: a process that has collected a module's tests forks one process per mutant, which puts the mutated code
 into the living function. The cold way, for faults outside of functions: a process that has not imported imitate yet
-imports it with the mutated module in the place of the true one.
+imports it with the mutated module in the place of the true one. Python processes that tests start import it so in
+either way.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
-import importlib.abc
-import importlib.machinery
+import importlib
 import json
+import marshal
 import os
+import resource
 import signal
+import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
 
+from benchmarks.children.sitecustomize import MutatedFinder
 from benchmarks.mutants import Mutant
 
-OPTIONS = ("-q", "-x", "-s", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:cov")
+ROOT = Path(__file__).resolve().parents[1]
+CHILDREN = Path(__file__).with_name("children")
+OPTIONS = ("-q", "-s", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:cov")
+WALL_S = 300.0
+"""Seconds for a mutant that waits for ever; one that computes for ever is ended by its CPU seconds."""
 
-
-class _MutatedLoader(importlib.machinery.SourceFileLoader):
-    """Loads a module from a syntax tree."""
-
-    tree: ast.Module
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Code of the tree instead of the file's."""
-        return compile(self.tree, self.path, "exec")
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Puts the mutated module in the place of the true one."""
-
-    def __init__(self, module: str, tree: ast.Module) -> None:
-        self._module, self._tree = module, tree
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        """The place of the file, with another loader."""
-        if fullname != self._module:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
-        if spec is None or spec.origin is None:
-            raise ImportError(f"{fullname} has no source")
-        loader = _MutatedLoader(fullname, spec.origin)
-        loader.tree = self._tree
-        spec.loader = loader
-        return spec
-
-
-class _Ordered:
-    """Puts the chosen tests into their order, leaves the others out."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Choose."""
-        items[:] = _in_order(items, self._names)
+Work = Callable[[Path], int]
+"""Run tests, write the name of the first that fails into the file, return an exit code."""
 
 
 class _Taken:
@@ -84,175 +52,161 @@ class _Taken:
         return True
 
 
-class Recorder:
-    """Durations of tests, and the lines of a file that they execute."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = str(path)
-        self.durations: dict[str, float] = defaultdict(float)
-        self.lines: dict[str, set[int]] = defaultdict(set)
-        self.shared: set[int] = set()
-        self._current = self.shared
-
-    def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Follow only frames of the file."""
-        if frame.f_code.co_filename != self._file:
-            return None
-        self._current.add(frame.f_lineno)
-        return self.trace
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Lines are those of this test."""
-        self._current = self.lines[item.nodeid]
-        try:
-            return (yield)
-        finally:
-            self._current = self.shared
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
-        """What a fixture of several tests executes is every test's."""
-        before = self._current
-        if fixturedef.scope != "function":
-            self._current = self.shared
-        try:
-            return (yield)
-        finally:
-            self._current = before
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add up setup, call and teardown."""
-        self.durations[report.nodeid] += report.duration
-
-    def found(self) -> dict[str, Any]:
-        """For JSON."""
-        lines = {name: sorted(numbers) for name, numbers in self.lines.items()}
-        return {"durations": self.durations, "lines": lines, "shared": sorted(self.shared)}
-
-
 class Child:
     """A forked process that runs tests.
 
     Args:
-        work: gives pytest's exit code.
-        limit_s: seconds after which the process is ended.
-        log: file for its output.
+        work: what it does.
+        cpu_s: CPU seconds after which the process is ended.
 
     Attributes:
         seconds: that it took.
+        killer: the test that failed, once it has ended.
     """
 
-    def __init__(
-        self, work: Callable[[], int], limit_s: float, log: Path = Path(os.devnull)
-    ) -> None:
-        self._began, self._limit_s = time.monotonic(), limit_s
-        self._process = _fork(work, log)
-        self.seconds = 0.0
+    def __init__(self, work: Work, cpu_s: float) -> None:
+        self._began = time.monotonic()
+        self._told = Path(tempfile.mkstemp(prefix="killer")[1])
+
+        def limited() -> int:
+            soft = int(cpu_s) + 1
+            resource.setrlimit(resource.RLIMIT_CPU, (soft, soft + 5))
+            return work(self._told)
+
+        self._process = _fork(limited, Path(os.devnull))
+        self.seconds, self.killer = 0.0, ""
 
     def poll(self) -> str | None:
-        """'killed', 'timeout' or 'survived'; None while it runs."""
+        """Return 'killed', 'timeout' or 'survived'; None while it runs."""
         done, status = os.waitpid(self._process, os.WNOHANG)
         self.seconds = time.monotonic() - self._began
-        if not done and self.seconds < self._limit_s:
+        if not done and self.seconds < WALL_S:
             return None
         # Its own group of processes, with whatever its tests left behind.
         _end_group(self._process)
         if not done:
             os.waitpid(self._process, 0)
-            return "timeout"
-        return "survived" if os.waitstatus_to_exitcode(status) == 0 else "killed"
+        self.killer = self._told.read_text()
+        self._told.unlink()
+        code = os.waitstatus_to_exitcode(status) if done else -signal.SIGXCPU
+        if code == 0:
+            return "survived"
+        return "timeout" if code == -signal.SIGXCPU else "killed"
 
     def wait(self) -> str:
-        """The verdict."""
+        """Return the verdict."""
         while (status := self.poll()) is None:
             time.sleep(0.01)
         return status
 
 
 def collected(files: Sequence[str], work: Callable[[pytest.Session], Any]) -> Any:
-    """What `work` gives in a process that has collected the tests of these files.
+    """Return what `work` gives in a process that has collected the tests of these files.
 
     Raises:
         SystemExit: they cannot be collected, or `work` failed.
     """
     with tempfile.TemporaryDirectory() as folder:
-        out, log = Path(folder, "out.json"), Path(folder, "log.txt")
+        out = Path(folder, "out.json")
 
         def take(session: pytest.Session) -> None:
             out.write_text(json.dumps(work(session)), encoding="utf-8")
 
-        process = _fork(lambda: int(pytest.main([*OPTIONS, *files], plugins=[_Taken(take)])), log)
-        os.waitpid(process, 0)
+        run_in_fork(lambda: int(pytest.main([*OPTIONS, *files], plugins=[_Taken(take)])))
         if not out.is_file():
-            raise SystemExit(f"{' '.join(files)}:\n{log.read_text()}")
+            raise SystemExit(f"{' '.join(files)}: cannot be collected")
         return json.loads(out.read_text(encoding="utf-8"))
 
 
-def measure(session: pytest.Session, path: Path) -> dict[str, Any]:
-    """Durations of the session's tests, and the lines of a file that each executes.
-
-    Raises:
-        RuntimeError: one fails as it is.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        out, log = Path(folder, "out.json"), Path(folder, "log.txt")
-
-        def work() -> int:
-            recorder = Recorder(path)
-            session.config.pluginmanager.register(recorder)
-            sys.settrace(recorder.trace)
-            threading.settrace(recorder.trace)
-            code = run_items(session, session.items)
-            sys.settrace(None)
-            out.write_text(json.dumps(recorder.found()), encoding="utf-8")
-            return code
-
-        status = Child(work, 3600.0, log).wait()
-        if status != "survived":
-            raise RuntimeError(f"the tests fail without a mutant ({status}): {log.read_text()}")
-        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-        return found
+def run_in_fork(work: Callable[[], int]) -> None:
+    """Do `work` in another process and wait; its output is shown if it does not end with 0 or 1 (failed tests)."""
+    with tempfile.NamedTemporaryFile() as log:
+        process = _fork(work, Path(log.name))
+        if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) not in (0, 1):
+            sys.stdout.write(Path(log.name).read_text(encoding="utf-8", errors="replace"))
 
 
-def run_items(session: pytest.Session, items: Sequence[pytest.Item]) -> int:
+def in_children(**variables: str) -> None:
+    """Let Python processes that this one starts begin with ``children/sitecustomize.py`` and these variables."""
+    begin = subprocess.Popen.__init__
+
+    def paths(before: str | None) -> str:
+        return os.pathsep.join([str(CHILDREN), *filter(None, [before]), str(ROOT)])
+
+    def begin_with(self: Any, *args: Any, env: Any = None, **kwargs: Any) -> None:
+        if env is not None:
+            now = {name: os.environ[name] for name in ("IMITATE_TEST",) if name in os.environ}
+            env = {**env, **now, **variables}
+            if str(CHILDREN) not in env.get("PYTHONPATH", ""):
+                env["PYTHONPATH"] = paths(env.get("PYTHONPATH"))
+        begin(self, *args, env=env, **kwargs)
+
+    os.environ.update(variables, PYTHONPATH=paths(os.environ.get("PYTHONPATH")))
+    subprocess.Popen.__init__ = begin_with  # type: ignore[method-assign]
+
+
+def run_items(session: pytest.Session, items: Sequence[pytest.Item], told: Path) -> int:
     """Run tests until one fails; 0 if all pass."""
     for item, following in zip(items, [*items[1:], None], strict=True):
+        told.write_text(item.nodeid)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
             return 1
     return 0
 
 
+def as_it_is(session: pytest.Session, test: str) -> Child:
+    """One test without a mutant."""
+    items = _in_order(session.items, [test])
+    return Child(lambda told: run_items(session, items, told), WALL_S)
+
+
 def warm(
-    session: pytest.Session, tests: Sequence[str], module: str, mutant: Mutant, limit_s: float
+    session: pytest.Session, tests: Sequence[str], module: str, mutant: Mutant, cpu_s: float
 ) -> Child | None:
     """Tests on a mutant whose code is put into the living function; None where that cannot be done."""
     function = _living(importlib.import_module(module), mutant.function)
-    code = _code(compile(mutant.tree, "mutant", "exec"), mutant.function)
+    whole = compile(mutant.tree, "mutant", "exec")
+    code = _code(whole, mutant.function)
     if function is None or code is None:
         return None
     old = function.__code__
     if (old.co_firstlineno, old.co_freevars) != (code.co_firstlineno, code.co_freevars):
         return None
 
-    def work() -> int:
+    def work(told: Path) -> int:
+        _import_in_children(module, whole)
         function.__code__ = code.replace(co_filename=old.co_filename)
-        return run_items(session, _in_order(session.items, tests))
+        return run_items(session, _in_order(session.items, tests), told)
 
-    return Child(work, limit_s)
+    return Child(work, cpu_s)
 
 
 def cold(
-    files: Sequence[str], tests: Sequence[str], module: str, mutant: Mutant, limit_s: float
+    files: Sequence[str], tests: Sequence[str], module: str, mutant: Mutant | None, cpu_s: float
 ) -> Child:
-    """Tests on a mutant that is imported."""
+    """Tests on a mutant that is imported; None: on the module as it is."""
 
-    def work() -> int:
-        sys.meta_path.insert(0, _Finder(module, mutant.tree))
-        return int(pytest.main([*OPTIONS, *files], plugins=[_Ordered(tests)]))
+    def work(told: Path) -> int:
+        if mutant is not None:
+            code = compile(mutant.tree, module, "exec")
+            sys.meta_path.insert(0, MutatedFinder(module, code))
+            _import_in_children(module, code)
+        result: list[int] = []
 
-    return Child(work, limit_s)
+        def run(session: pytest.Session) -> None:
+            result.append(run_items(session, _in_order(session.items, tests), told))
+
+        code = pytest.main([*OPTIONS, *files], plugins=[_Taken(run)])
+        return int(code) or sum(result)
+
+    return Child(work, cpu_s)
+
+
+def _import_in_children(module: str, code: CodeType) -> None:
+    path = Path(tempfile.mkstemp(prefix="mutant")[1])
+    path.write_bytes(marshal.dumps((module, code)))
+    in_children(IMITATE_MUTANT=str(path))
 
 
 def _in_order(items: Sequence[pytest.Item], names: Sequence[str]) -> list[pytest.Item]:

@@ -1,15 +1,17 @@
-"""Mutation testing: which faults are made, how they reach a running function, and the command."""
+"""Mutation testing: which faults are made, which tests belong to them, and the command."""
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks import mutation_map
 from benchmarks.mutants import mutants
-from benchmarks.mutation import GROUPS, Module, Verdict, killed_before, report
+from benchmarks.mutation import Module, Verdict, draw, newly_alive, report
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,26 +20,25 @@ def names(source):
     return [mutant.name for mutant in mutants(source)]
 
 
-@pytest.mark.parametrize(
-    ("expression", "changed"),
-    [
-        ("a < b", ["a <= b", "a >= b"]),
-        ("a == b", ["a != b"]),
-        ("a is None", ["a is not None"]),
-        ("a + b", ["a - b"]),
-        ("a and b", ["a or b"]),
-        ("not a", ["a"]),
-        ("-a", ["a"]),
-        ("a.min(0)", ["a.max(0)", "1"]),
-        ("True", ["False"]),
-        ("3", ["4"]),
-        ("0.5", ["0.6"]),
-        ("1e-08", ["1e-05"]),
-        ("b if a else c", ["b if not a else c"]),
-        ("'text'", []),
-    ],
-)
-def test_faults_of_an_expression(expression, changed):
+def run(folder, *words):
+    command = [sys.executable, *map(str, words)]
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"}
+    return subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+
+
+EXPRESSIONS = """
+a < b : a <= b : a >= b | a == b : a != b | a is None : a is not None
+a + b : a - b | a and b : a or b | not a : a | -a : a | a.min(0) : a.max(0) : 1
+True : False | 3 : 4 | 0.5 : 0.6 | 1e-08 : 1e-05
+b if a else c : b if not a else c | 'text'
+"""
+
+
+@pytest.mark.parametrize("row", EXPRESSIONS.strip().replace("\n", " | ").split(" | "))
+def test_faults_of_an_expression(row):
+    expression, *changed = row.split(" : ")
     found = [name.split(" -> ")[1] for name in names(f"x = {expression}")]
     assert sorted(found) == sorted(changed)
 
@@ -49,7 +50,7 @@ def f(x, y: int = 1) -> int:
     x.y = x
     if x:
         raise ValueError(f"{x + 1}")
-    x.add_(y)
+    x.add_(1)
     return x
 """
     assert names(source) == [
@@ -57,15 +58,9 @@ def f(x, y: int = 1) -> int:
         "f: x.y = x -> pass",
         "f: if x: -> if not x:",
         "f: raise ValueError(f'{x + 1}') -> pass",
-        "f: x.add_(y) -> pass",
-        "f: return x -> return None",
-    ]
-
-
-def test_equal_faults_of_a_function_are_numbered():
-    assert names("def f(a, b):\n    a += 1\n    b[1] = a\n")[-2:] == [
-        "f: b[1] = a -> pass",
+        "f: x.add_(1) -> pass",
         "f: 1 -> 2 (number 2)",
+        "f: return x -> return None",
     ]
 
 
@@ -87,80 +82,93 @@ def test_each_mutant_differs_from_the_source_and_compiles():
         assert ast.unparse(mutant.tree) != ast.unparse(ast.parse(source))
 
 
-def test_tests_that_execute_the_line_are_run_the_fastest_first():
-    module = Module("functional", "functional.expectile", ("tests/functional/test_expectile.py",))
-    found = {
-        "durations": {"slow": 3.0, "fast": 1.0, "other": 0.1},
-        "lines": {"slow": [4, 5], "fast": [5], "other": [9]},
-        "shared": [7],
-    }
-    module.learn(found)
-    line, constant = mutants("K = 3\n\n\ndef f(x):\n    return -x\n\n\n")[::-1][:2]
-    assert line.lines == constant.lines == (5, 5)
-    assert module.tests_of(line) == ["fast", "slow"]
-    (outside,) = (mutant for mutant in mutants("K = 3\n") if not mutant.function)
-    assert module.tests_of(outside) == ["other", "fast", "slow"]
+def test_tests_of_lines_are_the_fastest_and_those_near_the_module_within_a_budget():
+    found = mutation_map.Reach(
+        seconds={"slow": 3.0, "fast": 1.0, "other": 0.1, "endless": 9.0, "far": 0.5},
+        lines={"slow": 0b110, "fast": 0b100, "other": 0b1, "endless": 0b111, "far": 0b100},
+        near={"slow", "fast", "other"},
+    )
+    assert found.tests(0b100, at_most=5, budget=10) == ["far", "fast", "slow"]
+    assert found.tests(0b100, at_most=5, budget=4.2) == ["fast", "slow"]
+    assert found.tests(0, at_most=2, budget=10) == ["other", "far", "fast"]
+
+
+PROGRAM = """
+import json, os
+from benchmarks.line_recorder import line_recorder, record_children
+recorder = line_recorder(os.getcwd())
+record_children(recorder, os.getcwd(), also_this=False)
+from own import f
+recorder.enter("a"); f(0); assert recorder.enter("b") == "a"; f(1); f(1)
+print(json.dumps({name: sum(files.values()) for name, files in recorder.take().items()}))
+recorder.enter("c"); f(1)
+if os.fork() == 0:
+    os.environ["IMITATE_TEST"] = "child"; f(0); os._exit(0)
+os.wait()
+"""
+
+
+def test_lines_are_those_of_the_name_that_was_entered(tmp_path):
+    """In an interpreter of its own: another tracer may run here."""
+    own = tmp_path / "own.py"
+    own.write_text("def f(x):\n    if x:\n        return 1\n    return 2\n")
+    done = run(tmp_path, "-c", PROGRAM)
+    assert json.loads(done.stdout) == {"": 0b10, "a": 0b10100, "b": 0b1100}, done.stderr
+    (child,) = tmp_path.glob("*.json")
+    assert json.loads(child.read_text()) == {"test": "child", "lines": {str(own): 0b10100}}
+
+
+def test_lines_of_a_source_that_has_changed_since(tmp_path, monkeypatch):
+    monkeypatch.setattr(mutation_map, "ROOT", tmp_path)
+    lines = {"a": f"{0b10:x}", "b": f"{0b11100:x}"}
+    entry = {"digest": "other", "seconds": {"a": 0.1, "b": 0.2}}
+    entry |= {"sources": {"imitate/b.py": "old"}, "lines": {"imitate/b.py": lines}}
+    for name, text in {
+        "tests/test_a.py": "from imitate import b",
+        "imitate/b.py": "new\none\ntwo\nTHREE\nmore\nfour\n",
+        "map/sources/old": "one\ntwo\nthree\nfour\n",
+        "map/tests/test_a.py.json": json.dumps(entry),
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = mutation_map.reach("imitate/b.py", tmp_path / "map")
+    # Line 1 is line 2 now, with the new one before it; of lines 2 to 4 the third has become two.
+    assert found.lines == {"a": 0b110, "b": 0b1111000}
+    assert found.near == {"a", "b"}
+    assert mutation_map.outdated(tmp_path / "map") == ["tests/test_a.py"]
 
 
 def test_the_report_counts_timeouts_as_killed_and_equivalent_ones_not():
-    verdicts = [
-        Verdict("g", "m", name, 1, status)
-        for name, status in (
-            *(("a", "killed"), ("b", "timeout"), ("c", "survived")),
-            *(("d", "equivalent"), ("e", "killed")),
-        )
-    ]
+    statuses = {"a": "killed", "b": "timeout", "c": "survived", "d": "equivalent", "e": "killed"}
+    verdicts = [Verdict("g", "m", name, 1, status) for name, status in statuses.items()]
     found = report(verdicts)
-    assert found["groups"]["g"]["killed"] == 3 and found["groups"]["g"]["mutants"] == 4
-    assert found["groups"]["g"]["percent"] == 75.0
-    assert [entry["name"] for entry in found["survivors"]] == ["c"]
+    assert found["groups"]["g"] == {"mutants": 4, "killed": 3, "percent": 75.0, "seconds": 0.0}
+    # In a later run "a" survives, and a new one.
+    later = [Verdict("g", "m", name, 2, "survived") for name in ("a", "f")]
+    assert [verdict.name for verdict in newly_alive(found, later)] == ["a"]
 
 
-def test_a_second_run_counts_what_the_first_one_killed():
-    module = Module("functional", "functional.expectile", ("tests/functional/test_expectile.py",))
-    first = report(
-        [
-            Verdict("functional", module.name, name, 1, status)
-            for name, status in (("a", "killed"), ("b", "timeout"), ("c", "survived"))
-        ],
-        [module],
-    )
-    assert first["sources"] == {module.name: module.digest}
-    again = Verdict("functional", module.name, "c", 1, "killed")
-    second = report([*killed_before(module, first), again], [module])
-    assert (
-        second["modules"][module.name]["killed"],
-        second["groups"]["functional"]["mutants"],
-    ) == (3, 3)
+def test_modules_are_drawn_by_the_seed():
+    first, again, other = ({module.name for module in draw(3, seed)} for seed in (1, 1, 2))
+    assert first == again != other and len(first) == 3
 
 
-def test_every_module_has_tests_and_every_equivalent_mutant_a_reason():
+def test_every_equivalent_mutant_has_a_reason():
     known = json.loads((ROOT / "benchmarks/equivalent_mutants.json").read_text())
-    modules = {name: tests for of_group in GROUPS.values() for name, tests in of_group.items()}
-    assert set(known) <= set(modules)
     assert all(reason for of_module in known.values() for reason in of_module.values())
-    for name, tests in modules.items():
-        assert any((ROOT / test).is_file() for test in tests), name
-        assert len(mutants(Module("", name, tests).path.read_text())) > 1, name
+    assert all((ROOT / Module(name).source).is_file() for name in known)
 
 
+@pytest.mark.nightly
 def test_the_command(tmp_path):
-    out = tmp_path / "out.json"
-    command = [sys.executable, "-m", "benchmarks.mutation", "--modules", "functional.expectile"]
-    command += ["--sample", "3", "--seed", "1", "--at-least", "0", "--json", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stdout + done.stderr
-    counts = json.loads(out.read_text())["modules"]["functional.expectile"]
-    assert counts["mutants"] == 3
-    assert f"{counts['killed']} of     3 killed" in done.stdout
-    # Nothing of the three is left to try, or only what survived: the figures are of all three.
-    again = [*command[:5], "--again", str(out), "--json", str(tmp_path / "again.json")]
-    done = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, timeout=900)
-    assert f"{counts['killed']} of     3 killed" in done.stdout, done.stdout + done.stderr
-
-
-def test_an_unknown_module_is_named():
-    command = [sys.executable, "-m", "benchmarks.mutation", "--modules", "functional.nothing"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 1
-    assert "no such module; known are functional.action_masks" in done.stderr
+    words = ["-m", "benchmarks.mutation", "--map", tmp_path / "map", "--modules"]
+    out = ["functional.expectile", "--json", tmp_path / "out.json"]
+    done = run(ROOT, *words, *out, "--record", "--sample", "3", "--seed", "1")
+    assert "3 of     3 killed" in done.stdout, done.stdout + done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())["mutants"]
+    assert all("test_expectile.py::" in entry["killer"] for entry in found)
+    # Nothing of the three is left to try: the figures are of all three.
+    done = run(ROOT, *words, *out, "--again", tmp_path / "out.json")
+    assert "3 of     3 killed" in done.stdout, done.stdout + done.stderr
+    done = run(ROOT, *words, "functional.expectle")
+    assert "no such module 'functional.expectle'; known are functional.expectile" in done.stderr

@@ -1,0 +1,286 @@
+"""The map of the tests: how long each takes, and which lines of the package it executes.
+
+One file of JSON for each file of tests, in ``.mutation_map/`` (not in git), so that a recording that was cut goes on
+with the files that are left, and recordings of several parts of the suite are one map. Lines in processes that a test
+starts are its own, and so are those of its fixtures, whichever test they were made for. Sources are kept by their hash:
+lines of one that has changed since are translated, and a function with changed lines is taken as a whole.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.line_recorder import line_recorder, record_children
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / ".mutation_map"
+AT_ONCE = 25
+"""Files of tests in one process."""
+
+
+@dataclass
+class Reach:
+    """Tests that execute lines of one module.
+
+    Attributes:
+        seconds: CPU seconds of each test.
+        lines: of each test; bit n is line n of the source as it is now.
+        near: tests of files that name the module.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    near: set[str] = field(default_factory=set)
+
+    def tests(self, changed: int, at_most: float, budget: float) -> list[str]:
+        """Return tests that execute one of the changed lines, the fastest first, those near the module before others.
+
+        Args:
+            changed: lines as bits; 0 for a fault outside of functions, which each test may notice.
+            at_most: CPU seconds of a test that counts.
+            budget: CPU seconds of all.
+        """
+        found = [
+            test
+            for test, lines in self.lines.items()
+            if self.seconds[test] <= at_most and (lines & changed or not changed)
+        ]
+        found.sort(key=lambda test: (test not in self.near, self.seconds[test]))
+        chosen: list[str] = []
+        for test in found:
+            budget -= self.seconds[test]
+            if chosen and budget < 0:
+                break
+            chosen.append(test)
+        return sorted(chosen, key=lambda test: self.seconds[test])
+
+
+# ---- reading ---------------------------------------------------------------------------------------
+
+
+def reach(source: str, folder: Path = FOLDER) -> Reach:
+    """Return what the map knows of one source file, given by its path from the root of the repository."""
+    found = Reach()
+    for file, entry in _entries(folder):
+        digest = entry["sources"].get(source)
+        if digest is None:
+            continue
+        near = names(ROOT / file, source)
+        for test, lines in entry["lines"][source].items():
+            found.lines[test] = _as_it_is_now(int(lines, 16), folder / "sources" / digest, source)
+            found.seconds[test] = entry["seconds"][test]
+            if near:
+                found.near.add(test)
+    return found
+
+
+def test_files(paths: Iterable[str | Path]) -> list[str]:
+    """Return files of tests in these folders, and these files, by their paths from the root."""
+    found: dict[str, None] = {}
+    for path in paths:
+        full = ROOT / path
+        for file in sorted(full.rglob("test_*.py")) if full.is_dir() else [full]:
+            found[str(file.relative_to(ROOT))] = None
+    return list(found)
+
+
+@functools.cache
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def names(test_file: Path, source: str) -> bool:
+    """Return whether a file of tests names a module: it imports it, or starts a program that does."""
+    package, _, name = source.removesuffix(".py").replace("/", ".").rpartition(".")
+    if name == "__init__":
+        package, _, name = package.rpartition(".")
+    whole = (
+        rf"{package}\.{name}\b".replace(".", r"\.")
+        if not package
+        else rf"{re.escape(package)}\.{name}\b"
+    )
+    listed = rf"from {re.escape(package)} import (\([^)]*|[^\n]*)\b{name}\b"
+    return re.search(f"{whole}|{listed}", _text(test_file)) is not None
+
+
+def outdated(folder: Path = FOLDER) -> list[str]:
+    """Return files of tests that have changed since they were recorded."""
+    return [file for file, entry in _entries(folder) if entry["digest"] != digest(ROOT / file)]
+
+
+def digest(file: Path) -> str:
+    """Return another text for each version of a file."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def _entries(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted(folder.glob("tests/**/*.json")):
+        file = str(path.relative_to(folder).with_suffix(""))
+        if (ROOT / file).is_file():
+            yield file, _entry(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _entry(path: Path, changed: int) -> dict[str, Any]:
+    entry: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return entry
+
+
+@functools.cache
+def _as_it_is_now(lines: int, recorded: Path, source: str) -> int:
+    """Translate lines of an earlier version of a source; of changed parts all that surrounds them."""
+    now = (ROOT / source).read_bytes()
+    before = recorded.read_bytes()
+    if before == now:
+        return lines
+    found = 0
+    matcher = difflib.SequenceMatcher(None, before.splitlines(), now.splitlines(), autojunk=False)
+    for kind, start, end, new_start, new_end in matcher.get_opcodes():
+        if kind == "equal":
+            found |= (lines >> (start + 1) & (1 << end - start) - 1) << (new_start + 1)
+        # A test that executed a line beside the changed ones is taken to execute these.
+        elif lines >> max(start, 0) & (1 << end - start + 2) - 1:
+            found |= ((1 << new_end - new_start) - 1) << (new_start + 1)
+    return found
+
+
+# ---- recording -------------------------------------------------------------------------------------
+
+
+class Recording:
+    """Plugin of pytest that writes an entry of the map when the last test of a file has run.
+
+    Args:
+        recorder: of lines.
+        children: folder where processes that tests start write their lines.
+        folder: of the map.
+    """
+
+    def __init__(self, recorder: Any, children: Path, folder: Path = FOLDER) -> None:
+        self._recorder, self._children, self._folder = recorder, children, folder
+        self._fixtures: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._seconds: dict[str, float] = {}
+        self._uses: dict[str, list[str]] = {}
+        self._failed: set[str] = set()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out what runs by night."""
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Iterator[None]:
+        """Lines and CPU seconds are those of this test."""
+        self._enter(item.nodeid)
+        began = _cpu_s()
+        try:
+            return (yield)
+        finally:
+            self._seconds[item.nodeid] = _cpu_s() - began
+            defined = getattr(item, "_fixtureinfo", None)
+            of_name = defined.name2fixturedefs if defined else {}
+            self._uses[item.nodeid] = [_key(d) for found in of_name.values() for d in found]
+            self._enter("")
+            if nextitem is None or nextitem.path != item.path:
+                self._write(item.path.relative_to(ROOT))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
+        """What a fixture of several tests executes is every test's that uses it."""
+        if fixturedef.scope == "function":
+            return (yield)
+        earlier = self._enter(_key(fixturedef))
+        try:
+            return (yield)
+        finally:
+            self._enter(earlier)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Tests that fail or are skipped notice nothing."""
+        if not report.passed:
+            self._failed.add(report.nodeid)
+
+    def _enter(self, name: str) -> str:
+        os.environ["IMITATE_TEST"] = name
+        earlier: str = self._recorder.enter(name)
+        return earlier
+
+    def _write(self, file: Path) -> None:
+        lines: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        taken = [(name, found) for name, found in self._recorder.take().items()]
+        for path in self._children.glob("*.json"):
+            entry = json.loads(path.read_text(encoding="utf-8"))
+            taken.append((entry["test"], entry["lines"]))
+            path.unlink()
+        for name, found in taken:
+            for source, mask in found.items():
+                kept = lines if name in self._seconds else self._fixtures
+                kept[name][source] |= mask
+        of_source: dict[str, dict[str, int]] = defaultdict(dict)
+        for test in self._seconds.keys() - self._failed:
+            for used in self._uses[test]:
+                for source, mask in self._fixtures.get(used, {}).items():
+                    lines[test][source] |= mask
+            for source, mask in lines[test].items():
+                of_source[str(Path(source).relative_to(ROOT))][test] = mask
+        self._keep(file, of_source)
+        self._seconds, self._uses, self._failed = {}, {}, set()
+
+    def _keep(self, file: Path, of_source: dict[str, dict[str, int]]) -> None:
+        (self._folder / "sources").mkdir(parents=True, exist_ok=True)
+        sources = {source: digest(ROOT / source) for source in sorted(of_source)}
+        for source, version in sources.items():
+            (self._folder / "sources" / version).write_bytes((ROOT / source).read_bytes())
+        entry = {
+            "digest": digest(ROOT / file),
+            "seconds": {test: round(seconds, 3) for test, seconds in self._seconds.items()},
+            "sources": sources,
+            "lines": {s: {t: f"{m:x}" for t, m in of_source[s].items()} for s in sources},
+        }
+        path = self._folder / f"{file}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".part").write_text(json.dumps(entry), encoding="utf-8")
+        path.with_suffix(".part").replace(path)
+
+
+def record(files: Sequence[str], folder: Path = FOLDER) -> None:
+    """Record files of tests, but those that are in the map and have not changed since."""
+    from benchmarks.mutation_child import OPTIONS, in_children, run_in_fork
+
+    known = {file for file, entry in _entries(folder) if entry["digest"] == digest(ROOT / file)}
+    left = [file for file in files if file not in known]
+    for start in range(0, len(left), AT_ONCE):
+        part = left[start : start + AT_ONCE]
+        print(f"recording {start + 1} to {start + len(part)} of {len(left)} files", flush=True)
+        with tempfile.TemporaryDirectory() as children:
+
+            def work(part: Sequence[str] = part, children: str = children) -> int:
+                recorder = line_recorder(str(ROOT / "imitate"))
+                record_children(recorder, children, also_this=False)
+                in_children(IMITATE_RECORD=os.pathsep.join([str(ROOT / "imitate"), children]))
+                plugin = Recording(recorder, Path(children), folder)
+                return int(pytest.main([*OPTIONS, *part], plugins=[plugin]))
+
+            run_in_fork(work)
+
+
+def _key(fixturedef: Any) -> str:
+    return f"{fixturedef.baseid} {fixturedef.argname}"
+
+
+def _cpu_s() -> float:
+    return sum(os.times()[:4])
