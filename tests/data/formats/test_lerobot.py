@@ -1,6 +1,7 @@
 """LeRobot: versions 2.0 to 3.0 in, 3.0 out, tasks, videos, exact statistics, nothing lost."""
 
 import json
+import shutil
 
 import av
 import h5py
@@ -8,16 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
-from imitate.data import DatasetFile, DatasetWriter, Episode
+from imitate.data import DatasetFile
 from imitate.data.file.features import dimension_names, features_of
 from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.data.formats.frames import as_png
+from imitate.data.formats.lerobot_encoder import Encoder
 from imitate.errors import DatasetError
+from tests.demo_files import assert_equal_contents, contents, episode, write_demos
 
+IMAGES, EPISODES = "observation.images.agentview", "meta/episodes/chunk-000/file-000.parquet"
 LENGTHS, FPS, CAMERA = (4, 3, 5), 10, "observation.images.top"
 
 
@@ -108,7 +110,7 @@ def make(root, version, lengths=LENGTHS, index_name="task"):
         for i, length in enumerate(lengths)
     ]  # fmt: skip
     (meta / "episodes/chunk-000").mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist(episodes), meta / "episodes/chunk-000/file-000.parquet")
+    pq.write_table(pa.Table.from_pylist(episodes), root / EPISODES)
     return root
 
 
@@ -116,179 +118,121 @@ def make(root, version, lengths=LENGTHS, index_name="task"):
     ("version", "index_name"),
     [("v2.0", None), ("v2.1", None), ("v3.0", "task"), ("v3.0", "__index_level_0__")],
 )
-def test_every_version_gives_the_same(tmp_path, version, index_name):
-    root = make(tmp_path / "l", version, index_name=index_name)
-    report = convert(root, tmp_path / "o.hdf5", options=Options(images="raw"))
+def test_every_version_gives_the_same(converted, tmp_path, version, index_name):
+    report, file = converted(make(tmp_path / "l", version, index_name=index_name), images="raw")
     assert (report.source_format, report.demos, report.steps) == ("lerobot", 3, 12)
-    with DatasetFile(tmp_path / "o.hdf5") as file:
-        assert file.read("demo_2", "obs/state").tolist() == [[2.5, float(t)] for t in range(5)]
-        np.testing.assert_allclose(
-            file.read("demo_2", "actions")[:, 0], np.arange(5) / 10, rtol=1e-6
-        )
-        assert file.read("demo_1", "rewards").tolist() == [0, 0, 1]
-        assert file.read("demo_1", "terminals").tolist() == [0, 0, 1]
-        assert [file.attrs(demo)["language"] for demo in file.demos()] == ["pick", "place", "push"]
-        for number, demo in enumerate(file.demos()):
-            image = file.read(demo, "obs/top_image")
-            assert image.shape == (LENGTHS[number], 32, 32, 3)
-            assert image[:, 0, 0, 0].tolist() == [
-                20 * number + 4 * t for t in range(LENGTHS[number])
-            ]
-        assert file.file_attrs["control_freq"] == 10
-        assert file.env_meta["env_name"] == "so100"
+    assert file.read("demo_2", "obs/state").tolist() == [[2.5, float(t)] for t in range(5)]
+    actions = file.read("demo_2", "actions")[:, 0]
+    np.testing.assert_allclose(actions, np.arange(5) / 10, rtol=1e-6)
+    assert file.read("demo_1", "rewards").tolist() == [0, 0, 1]
+    assert file.read("demo_1", "terminals").tolist() == [0, 0, 1]
+    assert [file.attrs(demo)["language"] for demo in file.demos()] == ["pick", "place", "push"]
+    for number, demo in enumerate(file.demos()):
+        image = file.read(demo, "obs/top_image")
+        assert image.shape == (LENGTHS[number], 32, 32, 3)
+        assert image[:, 0, 0, 0].tolist() == [20 * number + 4 * t for t in range(LENGTHS[number])]
+    assert file.file_attrs["control_freq"] == 10
+    assert file.env_meta["env_name"] == "so100"
 
 
-def test_what_is_missing_or_unknown_is_named(tmp_path):
-    root = make(tmp_path / "l", "v3.0")
-    (root / "data/chunk-000/file-001.parquet").unlink()
-    with pytest.raises(DatasetError, match="file-001.parquet: is missing"):
+def other_info(**values):
+    def change(root):
+        info = json.loads((root / "meta/info.json").read_text())
+        (root / "meta/info.json").write_text(json.dumps({**info, **values}))
+
+    return change
+
+
+def one_task(root):
+    pq.write_table(pa.table({"task_index": [0], "task": ["pick"]}), root / "meta/tasks.parquet")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda root: (root / "data/chunk-000/file-001.parquet").unlink(), "file-001.parquet: is missing"),
+        (other_info(codebase_version="v4.0"), "codebase_version is 'v4.0'"),
+        (other_info(storage_format="lance"), "storage_format is 'lance'"),
+        (other_info(total_episodes=4), "lists 3 episodes, 'meta/info.json' says 4"),
+        (one_task, "no task with index 7"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_or_unknown_is_named(tmp_path, made, change, words):
+    root = shutil.copytree(made, tmp_path / "l")
+    change(root)
+    with pytest.raises(DatasetError, match=words):
         convert(root, tmp_path / "o.hdf5")
-    info = json.loads((root / "meta/info.json").read_text())
-    for change, words in (
-        ({"codebase_version": "v4.0"}, "codebase_version is 'v4.0'"),
-        ({"storage_format": "lance"}, "storage_format is 'lance'"),
-        ({"total_episodes": 4}, "lists 3 episodes, 'meta/info.json' says 4"),
-    ):
-        (root / "meta/info.json").write_text(json.dumps({**info, **change}))
-        with pytest.raises(DatasetError, match=words):
-            convert(root, tmp_path / "o.hdf5")
     assert [path.name for path in tmp_path.iterdir()] == ["l"]
 
 
-def test_a_task_that_is_not_listed_is_an_error(tmp_path):
-    root = make(tmp_path / "l", "v3.0")
-    pq.write_table(pa.table({"task_index": [0], "task": ["pick"]}), root / "meta/tasks.parquet")
-    with pytest.raises(DatasetError, match="no task with index 7"):
-        convert(root, tmp_path / "o.hdf5")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("made") / "l", "v3.0")
 
 
-def demos(path, lengths, seed, next_obs="following", frequency=20):
-    random = np.random.default_rng(seed)
-    env = {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": "Panda"}}
-    with DatasetWriter(path, env, overwrite=True, control_freq=frequency) as writer:
-        for number, length in enumerate(lengths):
-            seen = {
-                "object": random.normal(size=(length + 1, 4)),
-                "eef": random.normal(size=(length + 1, 3)).astype(np.float32),
-                "quat": random.normal(size=(length + 1, 2)).astype(np.float32),
-                "agentview_image": random.integers(0, 256, (length + 1, 9, 8, 3), dtype=np.uint8),
-                "depth": random.normal(size=(length + 1, 5, 4, 1)).astype(np.float32),
-            }
-            following = {key: value[1:] for key, value in seen.items()}
-            if next_obs == "other":
-                following["eef"] = following["eef"] + 1
-            writer.append_episode(
-                Episode(
-                    obs={key: value[:-1] for key, value in seen.items()},
-                    next_obs=None if next_obs == "none" else following,
-                    actions=random.normal(size=(length, 7)).astype(np.float32),
-                    rewards=random.normal(size=length),
-                    terminals=random.integers(0, 2, length),
-                    timeouts=random.integers(0, 2, length),
-                    states=random.normal(size=(length, 6)),
-                    attrs={
-                        "success": bool(number % 2),
-                        "language": f"task {number % 2}",
-                        "model_file": "<x/>" * 9,
-                    },
-                    steps={"action_dict/gripper": random.normal(size=(length, 1))},
-                ),
-                f"demo_{number * 3}",
-            )
-        writer.add_filter_key("train", ["demo_0"])
-
-
-def everything(path):
-    with DatasetFile(path) as file:
-        arrays = {
-            (demo, key): file.read(demo, key) for demo in file.demos() for key in file.keys(demo)
-        }  # noqa: SIM118
-        attrs = {demo: file.attrs(demo) for demo in file.demos()}
-        return arrays, attrs, file.filter_keys(), file.file_attrs
-
-
-@settings(
-    max_examples=5,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(
-    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
-    seed=st.integers(0, 2**32 - 1),
-    next_obs=st.sampled_from(["following", "none", "other"]),
-    frequency=st.sampled_from([None, 20, 29.97]),
-)
-def test_there_and_back_nothing_is_lost(tmp_path, lengths, seed, next_obs, frequency):
-    demos(tmp_path / "a.hdf5", lengths, seed, next_obs, frequency)
-    convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot", overwrite=True)
-    report = convert(tmp_path / "l", tmp_path / "b.hdf5", overwrite=True)
-    before, after = everything(tmp_path / "a.hdf5"), everything(tmp_path / "b.hdf5")
-    assert before[0].keys() == after[0].keys()
-    for key, value in before[0].items():
-        np.testing.assert_array_equal(after[0][key], value)
-        assert after[0][key].dtype == value.dtype
-    assert before[1:] == after[1:]
-    assert not (report.synthesised or report.dropped or report.changed)
+def demos(path, lengths, frequency=20, size=(9, 8), steady=False):
+    """Demos with what LeRobot's state, observations of their own and cameras are made of."""
+    random, made = np.random.default_rng(1), []
+    for number, length in enumerate(lengths):
+        images = random.integers(0, 256, (length + 1, *size, 3), dtype=np.uint8)
+        if steady:  # a gray ramp that is 5 brighter at each step, and 30 in each episode
+            ramp = np.linspace(0, 60, size[0] * size[1]).reshape(*size, 1).repeat(3, axis=2)
+            levels = 30 * number + 5 * np.arange(length + 1)
+            images = (levels[:, None, None, None] + ramp).astype(np.uint8)
+        seen = {
+            "object": random.normal(size=(length + 1, 4)),
+            "eef": random.normal(size=(length + 1, 3)).astype(np.float32),
+            "quat": random.normal(size=(length + 1, 2)).astype(np.float32),
+            "agentview_image": images,
+        }
+        obs, after = (
+            {key: value[at] for key, value in seen.items()} for at in (np.s_[:-1], np.s_[1:])
+        )
+        actions = random.normal(size=(length, 7)).astype(np.float32)
+        attrs = {"success": bool(number % 2), "language": f"task {number % 2}"}
+        made.append(episode(length, obs, actions, "terminal", next_obs=after, attrs=attrs))
+    return write_demos(path, made, control_freq=frequency)
 
 
 def test_tables_and_statistics_are_as_lerobot_wants_them(tmp_path):
-    demos(tmp_path / "a.hdf5", [40, 23], 1)
-    convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot")
-    info = json.loads((tmp_path / "l/meta/info.json").read_text())
+    demos(tmp_path / "a.hdf5", [40, 23])
+    root = tmp_path / "l"
+    convert(tmp_path / "a.hdf5", root, to_format="lerobot")
+    info = json.loads((root / "meta/info.json").read_text())
     assert (info["total_episodes"], info["total_frames"], info["fps"]) == (2, 63, 20)
-    assert info["features"]["observation.state"]["names"] == [
-        "eef.0",
-        "eef.1",
-        "eef.2",
-        "quat.0",
-        "quat.1",
-    ]
-    table = pq.read_table(tmp_path / "l/data/chunk-000/file-000.parquet")
+    names = ["eef.0", "eef.1", "eef.2", "quat.0", "quat.1"]
+    assert info["features"]["observation.state"]["names"] == names
+    table = pq.read_table(root / "data/chunk-000/file-000.parquet")
     assert table.schema.field("action").type == pa.list_(pa.float32(), 7)
     assert table.schema.field("next.reward").type == pa.float32()
     assert table.schema.field("timestamp").type == pa.float32()
     assert table.column("index").to_pylist() == list(range(63))
-    assert pq.ParquetFile(tmp_path / "l/data/chunk-000/file-000.parquet").num_row_groups == 2
-    tasks = pq.read_table(tmp_path / "l/meta/tasks.parquet")
+    assert pq.ParquetFile(root / "data/chunk-000/file-000.parquet").num_row_groups == 2
+    tasks = pq.read_table(root / "meta/tasks.parquet")
     assert json.loads(tasks.schema.metadata[b"pandas"])["index_columns"] == ["task"]
-    assert tasks.to_pylist() == [
-        {"task_index": 0, "task": "task 0"},
-        {"task_index": 1, "task": "task 1"},
-    ]
-    stats = json.loads((tmp_path / "l/meta/stats.json").read_text())
+    assert tasks.to_pylist() == [{"task_index": k, "task": f"task {k}"} for k in (0, 1)]
+    stats = json.loads((root / "meta/stats.json").read_text())
     with DatasetFile(tmp_path / "a.hdf5") as file:
-        actions = np.concatenate([file.read(demo, "actions") for demo in file.demos()]).astype(
-            np.float64
+        actions, pixels = (
+            np.concatenate([file.read(demo, key) for demo in file.demos()]).astype(np.float64)
+            for key in ("actions", "obs/agentview_image")
         )
-        pixels = (
-            np.concatenate([file.read(demo, "obs/agentview_image") for demo in file.demos()])
-            / 255.0
-        )
-    wanted = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-    for name, level in wanted.items():
-        np.testing.assert_allclose(
-            stats["action"][name], np.quantile(actions, level, axis=0), atol=1e-12
-        )
-        found = np.ravel(stats["observation.images.agentview"][name])
-        np.testing.assert_allclose(found, np.quantile(pixels, level, axis=(0, 1, 2)), atol=1e-12)
-    for name in ("min", "max", "mean", "std"):
-        np.testing.assert_allclose(
-            stats["action"][name], getattr(actions, name)(axis=0), atol=1e-12
-        )
-        found = np.ravel(stats["observation.images.agentview"][name])
-        np.testing.assert_allclose(found, getattr(pixels, name)(axis=(0, 1, 2)), atol=1e-12)
-    assert np.shape(stats["observation.images.agentview"]["mean"]) == (3, 1, 1)
+    levels = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+    for key, values in (("action", actions), (IMAGES, pixels.reshape(-1, 3) / 255)):
+        wanted = {name: np.quantile(values, level, axis=0) for name, level in levels.items()}
+        for name in ("min", "max", "mean", "std"):
+            wanted[name] = getattr(values, name)(axis=0)
+        for name, value in wanted.items():
+            np.testing.assert_allclose(np.ravel(stats[key][name]), value, atol=1e-12)
+    assert np.shape(stats[IMAGES]["mean"]) == (3, 1, 1)
     assert stats["action"]["count"] == [63]
-    (episode, _) = pq.read_table(
-        tmp_path / "l/meta/episodes/chunk-000/file-000.parquet"
-    ).to_pylist()
-    np.testing.assert_allclose(episode["stats/action/mean"], actions[:40].mean(axis=0), atol=1e-12)
-    assert (episode["dataset_from_index"], episode["dataset_to_index"]) == (0, 40)
+    (first, _) = pq.read_table(root / EPISODES).to_pylist()
+    np.testing.assert_allclose(first["stats/action/mean"], actions[:40].mean(axis=0), atol=1e-12)
+    assert (first["dataset_from_index"], first["dataset_to_index"]) == (0, 40)
 
 
 def test_a_rate_that_is_not_whole_is_rounded_and_told(tmp_path):
-    demos(tmp_path / "a.hdf5", [3], 0, frequency=29.97)
+    demos(tmp_path / "a.hdf5", [3], frequency=29.97)
     report = convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot")
     assert report.changed["fps"].startswith("29.97 -> 30")
     assert json.loads((tmp_path / "l/meta/info.json").read_text())["fps"] == 30
@@ -297,20 +241,12 @@ def test_a_rate_that_is_not_whole_is_rounded_and_told(tmp_path):
 JOINTS = ["shoulder.pos", "gripper.pos"]
 NAMED = {
     "action": {"dtype": "float32", "shape": [2], "names": JOINTS, "fps": 10.0},
-    "observation.effort": {
-        "dtype": "float64",
-        "shape": [2],
-        "names": ["shoulder.nm", "gripper.nm"],
-    },
+    "observation.effort": {"dtype": "float64", "shape": [2], "names": ["shoulder.nm", "gripper.nm"]},
     "observation.state": {"dtype": "float32", "shape": [2], "names": {"motors": JOINTS}},
     "observation.pose": {"dtype": "float32", "shape": [2, 3], "names": None},
-    "observation.images.wrist": {
-        "dtype": "image",
-        "shape": [3, 8, 6],
-        "names": ["channels", "height", "width"],
-    },
+    "observation.images.wrist": {"dtype": "image", "shape": [3, 8, 6], "names": ["channels", "height", "width"]},
     "complementary.penalty": {"dtype": "int64", "shape": [1], "names": None},
-}
+}  # fmt: skip
 COLUMNS = {
     key: {"dtype": "float32" if key == "timestamp" else "int64", "shape": [1], "names": None}
     for key in ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -329,10 +265,8 @@ def named(root):
     (root / "meta/info.json").write_text(json.dumps(info))
     tasks = pa.table({"task_index": [0], "task": ["pick"]})
     pq.write_table(tasks, root / "meta/tasks.parquet")
-    episode = {"episode_index": 0, "length": 4, "data/chunk_index": 0, "data/file_index": 0}
-    pq.write_table(
-        pa.Table.from_pylist([episode]), root / "meta/episodes/chunk-000/file-000.parquet"
-    )
+    first = {"episode_index": 0, "length": 4, "data/chunk_index": 0, "data/file_index": 0}
+    pq.write_table(pa.Table.from_pylist([first]), root / EPISODES)
     frames = [np.full((8, 6, 3), 20 * t, np.uint8) for t in range(4)]
     rows = {
         "action": [[t / 10, 1.0] for t in range(4)],
@@ -360,10 +294,8 @@ def test_features_of_lerobot_come_back_with_their_names_types_and_values(tmp_pat
     convert(named(tmp_path / "l"), tmp_path / "a.hdf5")
     with DatasetFile(tmp_path / "a.hdf5") as file:
         entries = features_of(file.file_attrs, "a")
-        assert entries["obs/effort"] == {
-            "feature": "observation.effort",
-            **NAMED["observation.effort"],
-        }
+        effort = NAMED["observation.effort"]
+        assert entries["obs/effort"] == {"feature": "observation.effort", **effort}
         assert dimension_names(entries["obs/state"]["names"]) == JOINTS
     convert(tmp_path / "a.hdf5", tmp_path / "back", to_format="lerobot")
     info = json.loads((tmp_path / "back/meta/info.json").read_text())
@@ -373,11 +305,7 @@ def test_features_of_lerobot_come_back_with_their_names_types_and_values(tmp_pat
     for key, values in columns_of(tmp_path / "l").items():
         np.testing.assert_allclose(back[key], values, rtol=1e-7, err_msg=key)
     convert(tmp_path / "back", tmp_path / "b.hdf5")
-    before, after = everything(tmp_path / "a.hdf5"), everything(tmp_path / "b.hdf5")
-    for key, value in before[0].items():
-        np.testing.assert_array_equal(after[0][key], value)
-        assert (after[0][key].dtype, after[0][key].shape) == (value.dtype, value.shape), key
-    assert before[1:] == after[1:]
+    assert_equal_contents(tmp_path / "a.hdf5", tmp_path / "b.hdf5")
 
 
 def test_added_observations_become_features_of_their_own(tmp_path):
@@ -402,3 +330,67 @@ def test_an_attribute_of_features_that_is_damaged_is_named(tmp_path):
         file["data"].attrs["features"] = '{"obs/state": 3}'
     with pytest.raises(DatasetError, match="attribute 'features' .* correct or remove it"):
         convert(tmp_path / "a.hdf5", tmp_path / "back", to_format="lerobot")
+
+
+# ---- videos as we write them: several episodes per file, where the tables say --------------------
+
+
+@pytest.mark.parametrize("codec", ["h264", "av1"])
+def test_images_become_videos_of_several_episodes(tmp_path, codec):
+    """Each of six episodes is where the tables say, and only its pixels have changed a little."""
+    lengths = [5, 1, 7, 3, 2, 6]
+    demos(tmp_path / "a.hdf5", lengths, size=(32, 48), steady=True)
+    options = Options(video=codec)
+    report = convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot", options=options)
+    assert report.changed[IMAGES].startswith(f"{codec} video")
+    info = json.loads((tmp_path / "l/meta/info.json").read_text())
+    feature = info["features"][IMAGES]
+    assert (feature["dtype"], feature["shape"]) == ("video", [32, 48, 3])
+    assert feature["info"]["video.codec"] == codec
+    assert (feature["info"]["video.height"], feature["info"]["video.fps"]) == (32, 20)
+    table = pq.read_table(tmp_path / "l/data/chunk-000/file-000.parquet")
+    assert IMAGES not in table.column_names
+    rows = pq.read_table(tmp_path / "l" / EPISODES).to_pylist()
+    starts = [row[f"videos/{IMAGES}/from_timestamp"] for row in rows]
+    np.testing.assert_allclose(starts, np.cumsum([0, *lengths[:-1]]) / 20)
+    ends = [row[f"videos/{IMAGES}/to_timestamp"] for row in rows]
+    np.testing.assert_allclose(ends, np.cumsum(lengths) / 20)
+    convert(tmp_path / "l", tmp_path / "b.hdf5")
+    before, after = contents(tmp_path / "a.hdf5"), contents(tmp_path / "b.hdf5")
+    assert before[0].keys() == after[0].keys()
+    assert before[1:] == after[1:]
+    for (demo, key), value in before[0].items():
+        if key.endswith("image"):
+            error = np.abs(after[0][demo, key].astype(int) - value)
+            assert error.mean() < 2, (demo, key)  # frames of neighbouring steps differ by 5
+        else:
+            np.testing.assert_array_equal(after[0][demo, key], value)
+
+
+def test_a_large_video_is_followed_by_another(tmp_path):
+    encoder = Encoder(tmp_path, IMAGES, "h264", 20, chunk_files=2, file_mb=0.001)
+    # Enough of them that the encoder has to give some out before it is closed.
+    frames = np.random.default_rng(0).integers(0, 256, (120, 16, 16, 3), dtype=np.uint8)
+    places = [encoder.append(frames) for _ in range(3)]
+    encoder.finish()
+    found = [(p[f"videos/{IMAGES}/chunk_index"], p[f"videos/{IMAGES}/file_index"]) for p in places]
+    assert found == [(0, 0), (0, 1), (1, 0)]
+    assert [p[f"videos/{IMAGES}/from_timestamp"] for p in places] == [0, 0, 0]
+    with av.open(str(tmp_path / "videos" / IMAGES / "chunk-001/file-000.mp4")) as container:
+        assert sum(1 for _ in container.decode(video=0)) == 120
+
+
+@pytest.mark.parametrize(
+    ("target", "codec", "words"),
+    [
+        ("lerobot", "h264", "'h264' cannot encode frames of 15 x 23.*leave out"),
+        ("lerobot", "h265", "'h265', no codec.*did you mean 'h264'"),
+        ("robomimic", "h264", "no use for --video"),
+    ],
+)
+def test_videos_that_cannot_be_made_are_refused_and_nothing_is_left(tmp_path, target, codec, words):
+    demos(tmp_path / "a.hdf5", [3], size=(15, 23))
+    options = Options(video=codec)
+    with pytest.raises(DatasetError, match=words):
+        convert(tmp_path / "a.hdf5", tmp_path / "l", to_format=target, options=options)
+    assert [item.name for item in tmp_path.iterdir()] == ["a.hdf5"]
