@@ -29,8 +29,7 @@ def test_a_few_damaged_and_foreign_files_against_every_reader():
     command = [sys.executable, "-m", "tests.data.formats.fuzz", "--cases", "1", "--foreign", "3"]
     done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True)
     found = json.loads(done.stdout)
-    assert found["failures"] == []
-    assert done.returncode == 0
+    assert (found["failures"], done.returncode) == ([], 0)
     names = {row["sample"] for row in found["rows"]}
     assert names == {*samples.MAKERS, "SequenceDataset", "doctor"}
     assert all(row["cases"] == 6 for row in found["rows"])
@@ -152,9 +151,8 @@ def test_a_length_that_cannot_be_is_refused_before_memory_is_taken(tmp_path, nam
     tracemalloc.start()
     try:
         with pytest.raises(DatasetError) as error:
-            convert(
-                path, tmp_path / "out" / "o.hdf5", from_format=name.partition(",")[0].split()[0]
-            )
+            form = name.partition(",")[0].split()[0]
+            convert(path, tmp_path / "out" / "o.hdf5", from_format=form)
         assert tracemalloc.get_traced_memory()[1] < 100e6
     finally:
         tracemalloc.stop()
