@@ -335,17 +335,6 @@ def test_stats(file):
     assert lines[1].split() == ["rewards", "0", "0.2", "0.4", "0", "1"]  # 1 of 10 and 5 of 20
 
 
-def test_an_existing_file_needs_overwrite(file, tmp_path):
-    out = tmp_path / "out.hdf5"
-    out.write_text("mine")
-    done = run("split", file, "-o", out)
-    assert done.exit_code == 2
-    assert "--overwrite" in done.output
-    assert out.read_text() == "mine"
-    assert run("split", file, "-o", out, "--overwrite").exit_code == 0
-    assert set(masks_of(out)) == {"mine", "train", "valid"}
-
-
 # ---- shards --------------------------------------------------------------------------------------
 
 

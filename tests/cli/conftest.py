@@ -1,0 +1,42 @@
+"""Commands that are called in this process."""
+
+import json
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from imitate.cli.main import app
+
+
+class Caller:
+    """Calls command lines in the working folder, and checks their exit codes."""
+
+    def __call__(self, line, *words, code=0):
+        """What a command line printed: the result, with ``stdout``, ``stderr`` and ``output`` of both.
+
+        Args:
+            line: without ``imitate``, as a shell reads it.
+            *words: more of them, such as paths, which are not split.
+            code: the exit code that it has to have.
+        """
+        done = CliRunner().invoke(app, [*shlex.split(line), *map(str, words)])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        assert done.exit_code == code, done.output
+        return done
+
+    def json(self, line, *words, code=0):
+        """What it printed to standard output with ``--json``: strict JSON alone."""
+        return json.loads(self(f"{line} --json", *words, code=code).stdout, parse_constant=_refuse)
+
+
+def _refuse(constant):
+    raise ValueError(f"{constant} is no JSON")
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """A `Caller` in the test's folder."""
+    monkeypatch.chdir(tmp_path)
+    return Caller()
