@@ -1,14 +1,10 @@
 import json
-import time
-from functools import partial
 
 import pytest
 from typer.testing import CliRunner
 
-from imitate.cli import collect as verb
 from imitate.cli.collect import _as_json, _as_text
 from imitate.cli.main import app
-from imitate.cli.progress import Progress
 from imitate.data import DatasetFile
 from imitate.simulation.collect import CollectionReport
 
@@ -67,19 +63,6 @@ def test_a_task_of_metaworld_by_two_workers(tmp_path):
         assert file.env_meta["env_kwargs"] == {"reward_shaping": True}
         assert file.attrs("demo_0")["language"] == "press the button"
         assert 0 < file.read("demo_0", "rewards")[0] < 1
-
-
-@pytest.mark.parametrize(("options", "shows"), [((), True), (("--quiet",), False)])
-def test_quiet_shows_no_progress(tmp_path, monkeypatch, options, shows):
-    def few(path, plan, **kwargs):
-        kwargs["on_demo"](CollectionReport(str(path)))
-        time.sleep(0.2)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(verb, "collect", few)
-    monkeypatch.setattr(verb, "Progress", partial(Progress, every_s=0.01))
-    done = run("collect", "--env", "Lift", "--out", str(tmp_path / "a.hdf5"), *options)
-    assert ("collect Lift: 0/100 demos" in done.stderr) is shows
 
 
 @pytest.mark.robosuite

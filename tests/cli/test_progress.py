@@ -1,7 +1,14 @@
+"""Progress of commands: a bar on a terminal, lines elsewhere, nothing with ``--quiet``."""
+
 import io
 import threading
+from functools import partial
 
+import pytest
+
+from imitate.cli import collect, dataset, render, shard
 from imitate.cli.progress import Progress
+from imitate.simulation.collect import CollectionReport
 
 
 class Terminal(io.StringIO):
@@ -26,7 +33,7 @@ def test_a_line_now_and_then_where_there_is_no_terminal():
     with Progress(50, "episode", "eval", stream=log, every_s=0.01) as progress:
         progress.advance(words="1 succeed")
         log.written.clear()
-        assert log.written.wait(20.0)
+        assert log.written.wait(600)
     assert "eval: 1/50 episodes, 1 succeed, about " in log.getvalue()
     assert log.getvalue().endswith(" left\n")
 
@@ -51,3 +58,39 @@ def test_a_bar_on_a_terminal():
 
 def test_without_a_total_the_time_so_far():
     assert Progress(None, "step", "render", quiet=True).line().startswith("render: 0 steps, for ")
+
+
+@pytest.mark.parametrize(
+    ("line", "module", "work", "report", "words"),
+    [
+        ("collect --env Lift --out a", collect, "imitate.cli.collect.collect",
+         lambda on_demo, **_: on_demo(CollectionReport("a")), "collect Lift: 0/100 demos"),
+        ("dataset render a --out b", render, "imitate.cli.render.draw",
+         lambda on_start, **_: on_start(20), "render: 0/20 steps"),
+        ("dataset playback a --video a.mp4", dataset, "imitate.cli.dataset.play", None, "playback: 0 demos"),
+        ("dataset shard a --out b", shard, "imitate.data.curate.shard.shard_files", None, "shard: 0 demos"),
+    ],
+    ids=["collect", "render", "playback", "shard"],
+)  # fmt: skip
+def test_quiet_shows_no_progress(call, monkeypatch, line, module, work, report, words):
+    """Work that is interrupted once a line could have been written."""
+    shown = threading.Event()
+
+    class Told(Progress):
+        def line(self):
+            shown.set()
+            return super().line()
+
+    def interrupted(*_, **callbacks):
+        if report is not None:
+            report(**callbacks)
+        shown.clear()
+        shown.wait(0.1 if quiet else 600)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work, interrupted)
+    monkeypatch.setattr(module, "Progress", partial(Told, every_s=0.01))
+    quiet = False
+    assert words in call(line, code=130).stderr
+    quiet = True
+    assert words not in call(f"{line} --quiet", code=130).stderr

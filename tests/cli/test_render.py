@@ -1,14 +1,10 @@
 import json
-import time
-from functools import partial
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from imitate.cli import render as verb
 from imitate.cli.main import app
-from imitate.cli.progress import Progress
 from imitate.data import DatasetFile
 from imitate.simulation.collect import collect
 from imitate.simulation.demonstrate import Plan
@@ -16,19 +12,6 @@ from imitate.simulation.demonstrate import Plan
 
 def run(*arguments):
     return CliRunner().invoke(app, ["dataset", "render", *map(str, arguments)])
-
-
-@pytest.mark.parametrize(("options", "shows"), [((), True), (("--quiet",), False)])
-def test_quiet_shows_no_progress(tmp_path, monkeypatch, options, shows):
-    def few(*args, on_start, **kwargs):
-        on_start(20)
-        time.sleep(0.2)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(verb, "draw", few)
-    monkeypatch.setattr(verb, "Progress", partial(Progress, every_s=0.01))
-    done = run(tmp_path / "a.hdf5", "--out", tmp_path / "b.hdf5", *options)
-    assert ("render: 0/20 steps" in done.stderr) is shows
 
 
 @pytest.mark.robosuite
