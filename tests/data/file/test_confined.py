@@ -15,69 +15,67 @@ from imitate.data import DatasetFile, DatasetWriter, SequenceDataset
 from imitate.data.file.confined import ConfinedFile, OutsideFileError
 from imitate.data.file.extents import Extents
 from imitate.errors import DatasetError
+from tests.tiny import tiny_tree
 
 SECRET = b"the quick brown fox jumps over it" * 4
 KEY = "data/demo_0/obs/object"
 
 
-def external_link(file, folder):
-    file[KEY] = h5py.ExternalLink(str(folder / "other.hdf5"), "/data/demo_0/obs/object")
+def external(place="/data/demo_0/obs/object"):
+    """A link into another file that exists; linked files are found beside the one that names them."""
+    return h5py.ExternalLink("other.hdf5", place)
 
 
-def external_group(file, folder):
+def external_link(file):
+    file[KEY] = external()
+
+
+def external_group(file):
     del file["data/demo_0/obs"]
-    file["data/demo_0/obs"] = h5py.ExternalLink(str(folder / "other.hdf5"), "/data/demo_0/obs")
+    file["data/demo_0/obs"] = external("/data/demo_0/obs")
 
 
-def external_demo(file, folder):
+def external_demo(file):
     del file["data/demo_0"]
-    file["data/demo_0"] = h5py.ExternalLink(str(folder / "other.hdf5"), "/data/demo_0")
+    file["data/demo_0"] = external("/data/demo_0")
 
 
-def soft_link_to_external(file, folder):
-    file["aside"] = h5py.ExternalLink(str(folder / "other.hdf5"), "/")
+def soft_link_to_external(file):
+    file["aside"] = external("/")
     file[KEY] = h5py.SoftLink("/aside/data/demo_0/obs/object")
 
 
-def relative_soft_link(file, folder):
-    file["data/demo_0/obs/aside"] = h5py.ExternalLink(
-        str(folder / "other.hdf5"), "/data/demo_0/obs/object"
-    )
+def relative_soft_link(file):
+    file["data/demo_0/obs/aside"] = external()
     file[KEY] = h5py.SoftLink("./aside")
 
 
-def raw_storage(file, folder):
-    file.create_dataset(
-        KEY, (12, 10), dtype="u1", external=[(str(folder / "secret"), 0, len(SECRET))]
-    )
+def raw_storage(file):
+    secret = str(Path(file.filename).with_name("secret"))
+    file.create_dataset(KEY, (12, 10), dtype="u1", external=[(secret, 0, len(SECRET))])
 
 
-def virtual(file, folder):
+def virtual(file):
     layout = h5py.VirtualLayout((12, 10), "f8")
-    layout[:] = h5py.VirtualSource(str(folder / "other.hdf5"), "data/demo_0/obs/object", (12, 10))
+    layout[:] = h5py.VirtualSource("other.hdf5", "data/demo_0/obs/object", (12, 10))
     file.create_virtual_dataset(KEY, layout)
 
 
 WAYS = [
-    external_link,
-    external_group,
-    external_demo,
-    soft_link_to_external,
-    relative_soft_link,
-    raw_storage,
-    virtual,
-]
+    external_link, external_group, external_demo, soft_link_to_external, relative_soft_link, raw_storage, virtual
+]  # fmt: skip
 
 
-@pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
-def leading_out(request, tmp_path, demo_file):
-    """A file one of whose objects lies in another file that exists."""
-    demo_file("other.hdf5", seed=1)
-    (tmp_path / "secret").write_bytes(SECRET)
-    path = demo_file("bad.hdf5", next_obs=False)
+@pytest.fixture(scope="module", params=WAYS, ids=lambda way: way.__name__)
+def bad(request, tmp_path_factory, make_demo_file):
+    """A file, bad.hdf5, one of whose objects lies in another file that exists. Nothing may write into its folder."""
+    folder = tmp_path_factory.mktemp("leads out")
+    make_demo_file(folder / "other.hdf5", seed=1)
+    (folder / "secret").write_bytes(SECRET)
+    path = make_demo_file(folder / "bad.hdf5", next_obs=False)
     with h5py.File(path, "r+") as file:
         del file[KEY]
-        request.param(file, tmp_path)
+        request.param(file)
     return path
 
 
@@ -92,91 +90,73 @@ def refused(result, code=2):
 
 
 @pytest.mark.parametrize("key", ["obs/object", "./obs/object", "obs//object"])
-def test_no_value_of_another_file_is_read(leading_out, key):
-    with DatasetFile(leading_out) as file, pytest.raises(OutsideFileError, match="bad.hdf5"):
-        file.read("demo_0", key)
-
-
-def test_the_way_past_hdf5_refuses_too(leading_out):
-    with (
-        DatasetFile(leading_out) as file,
-        Extents(file) as extents,
-        pytest.raises(OutsideFileError),
-    ):
-        extents.read("demo_0", "obs/object", 0, 4)
-
-
-def test_a_key_that_leads_out_is_not_left_out_in_silence(leading_out):
-    with DatasetFile(leading_out) as file, pytest.raises(OutsideFileError):
-        file.keys("demo_0")
+def test_no_value_of_another_file_is_read(bad, key):
+    with DatasetFile(bad) as file, Extents(file) as extents:
+        with pytest.raises(OutsideFileError, match="bad.hdf5"):
+            file.read("demo_0", key)
+        with pytest.raises(OutsideFileError):
+            extents.read("demo_0", key, 0, 4)
+        with pytest.raises(OutsideFileError):  # a key that leads out is not left out in silence
+            file.keys("demo_0")
 
 
 @pytest.mark.parametrize("mode", ["all", "low_dim", None])
-def test_training_refuses(leading_out, mode):
+def test_training_refuses(bad, mode):
     with pytest.raises(OutsideFileError):
-        SequenceDataset(leading_out, obs_keys=("object",), hdf5_cache_mode=mode)
+        SequenceDataset(bad, obs_keys=("object",), hdf5_cache_mode=mode)
 
 
-def test_train_command_refuses(leading_out, tmp_path):
-    config = {
-        "algo_name": "bc",
-        "train": {"output_dir": str(tmp_path / "runs")},
-        "observation": {"modalities": {"obs": {"low_dim": ["object"]}}},
-    }
-    (tmp_path / "bc.json").write_text(json.dumps(config))
-    refused(run("train", "--config", tmp_path / "bc.json", "--dataset", leading_out))
+def test_train_command_refuses(bad, tmp_path):
+    tree = tiny_tree(obs={"object": 10}, train={"output_dir": str(tmp_path / "runs")})
+    (tmp_path / "bc.json").write_text(json.dumps(tree))
+    refused(run("train", "--config", tmp_path / "bc.json", "--dataset", bad))
 
 
-def test_info_refuses(leading_out):
-    refused(run("info", leading_out))
-
-
-def test_doctor_reports_an_error(leading_out):
-    refused(run("dataset", "doctor", leading_out), code=3)
-
-
-def test_report_says_it(leading_out, tmp_path):
-    result = run("dataset", "report", leading_out, "--out", tmp_path / "page.html")
+def test_report_says_it(bad, tmp_path):
     page = tmp_path / "page.html"
+    result = run("dataset", "report", bad, "--out", page)
     said = result.output + (page.read_text() if page.exists() else "")
     assert "another file" in said or "other files" in said
     assert "the quick brown fox" not in said
 
 
-def test_statistics_refuse(leading_out):
-    refused(run("dataset", "stats", leading_out, "--keys", "obs/object"))
-
-
 @pytest.mark.parametrize(
     "words",
     [
-        ("convert", "bad.hdf5", "out.hdf5", "--from", "robomimic"),
-        ("convert", "bad.hdf5", "out.hdf5"),
-        ("subset", "bad.hdf5", "--demos", "demo_0", "--out", "out.hdf5"),
-        ("delete", "bad.hdf5", "--keys", "obs/robot0_eef_pos", "--out", "out.hdf5"),
-        ("split", "bad.hdf5", "--out", "out.hdf5"),
-        ("merge", "bad.hdf5", "other.hdf5", "--out", "out.hdf5"),
-        ("merge", "other.hdf5", "bad.hdf5", "--common-keys", "--out", "out.hdf5"),
+        "info bad.hdf5",
+        "dataset doctor bad.hdf5",
+        "dataset stats bad.hdf5 --keys obs/object",
+        "dataset convert bad.hdf5 OUT --from robomimic",
+        "dataset convert bad.hdf5 OUT",
+        "dataset subset bad.hdf5 --demos demo_0 --out OUT",
+        "dataset delete bad.hdf5 --keys obs/robot0_eef_pos --out OUT",
+        "dataset split bad.hdf5 --out OUT",
+        "dataset merge bad.hdf5 other.hdf5 --out OUT",
+        "dataset merge other.hdf5 bad.hdf5 --common-keys --out OUT",
     ],
-    ids=lambda words: "-".join(words[:2]) if isinstance(words, tuple) else None,
 )
-def test_no_copy_is_made(leading_out, tmp_path, monkeypatch, words):
-    monkeypatch.chdir(tmp_path)
-    refused(run("dataset", *words))
-    assert not (tmp_path / "out.hdf5").exists()
+def test_commands_refuse_and_no_copy_is_made(bad, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(bad.parent)
+    out = tmp_path / "out.hdf5"
+    refused(
+        run(*[out if word == "OUT" else word for word in words.split()]),
+        3 if "doctor" in words else 2,
+    )
+    assert not out.exists()
 
 
 def test_a_link_beside_the_demos_is_not_copied_on(demo_file, tmp_path):
-    other, path = demo_file("other.hdf5"), demo_file("bad.hdf5")
+    demo_file("other.hdf5")
+    path = demo_file("bad.hdf5")
     with h5py.File(path, "r+") as file:
-        file["notes/more"] = h5py.ExternalLink(str(other), "/data")
+        file["notes/more"] = external("/data")
     refused(run("dataset", "subset", path, "--first", "2", "--out", tmp_path / "out.hdf5"))
 
 
 def test_masks_of_another_file_are_refused(demo_file):
     other, path = demo_file("other.hdf5", filter_keys={"train": [0]}), demo_file("bad.hdf5")
     with h5py.File(path, "r+") as file:
-        file["mask"] = h5py.ExternalLink(str(other), "/mask")
+        file["mask"] = external("/mask")
     before = other.read_bytes()
     refused(run("info", path))
     refused(run("dataset", "split", path, "--in-place"))
@@ -188,28 +168,10 @@ def test_nothing_is_appended_to_another_file(demo_file):
     before = other.read_bytes()
     path = other.with_name("bad.hdf5")
     with h5py.File(path, "w") as file:
-        file["data"] = h5py.ExternalLink(str(other), "/data")
+        file["data"] = external("/data")
     with pytest.raises(DatasetError):
         DatasetWriter(path, {}, append=True)
     assert other.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    "form", ["d4rl", "libero", "aloha", "robosuite", "mimicgen", "d3rlpy", "minari"]
-)
-def test_readers_of_other_formats_refuse(tmp_path, form):
-    """Each format's first array is replaced by a link to itself in another file."""
-    (tmp_path / "other.hdf5").write_bytes(b"")
-    path = tmp_path / "dataset"
-    if form == "minari":
-        (path / "data").mkdir(parents=True)
-        (path / "data" / "metadata.json").write_text("{}")
-    inner = path / "data" / "main_data.hdf5" if path.is_dir() else path
-    with h5py.File(inner, "w") as file:
-        for key in _FOREIGN[form]:
-            file[key] = h5py.ExternalLink(str(tmp_path / "other.hdf5"), "/x")
-    result = run("dataset", "convert", path, tmp_path / "out.hdf5", "--from", form)
-    refused(result)
 
 
 _FOREIGN = {
@@ -221,6 +183,21 @@ _FOREIGN = {
     "d3rlpy": ("observations", "actions", "rewards", "terminals"),
     "minari": ("episode_0/actions",),
 }
+
+
+@pytest.mark.parametrize("form", _FOREIGN)
+def test_readers_of_other_formats_refuse(tmp_path, form):
+    """Each format's first array is replaced by a link to itself in another file."""
+    (tmp_path / "other.hdf5").write_bytes(b"")
+    path = tmp_path / "dataset"
+    if form == "minari":
+        (path / "data").mkdir(parents=True)
+        (path / "data" / "metadata.json").write_text("{}")
+    inner = path / "data" / "main_data.hdf5" if path.is_dir() else path
+    with h5py.File(inner, "w") as file:
+        for key in _FOREIGN[form]:
+            file[key] = h5py.ExternalLink(str(tmp_path / "other.hdf5"), "/x")
+    refused(run("dataset", "convert", path, tmp_path / "out.hdf5", "--from", form))
 
 
 def test_soft_and_hard_links_within_the_file_are_read(demo_file):

@@ -7,6 +7,8 @@ import pytest
 from imitate.data import DatasetFile
 from imitate.data.curate.masks import split
 from imitate.data.curate.target import Target
+from imitate.data.file import fingerprint as module
+from tests.demo_files import episode, write_demos
 
 
 def fingerprint(path):
@@ -14,57 +16,27 @@ def fingerprint(path):
         return file.fingerprint()
 
 
-def observations(demo):
-    demo["obs/object"][...] = 1000
+def filled(key, value, at=...):
+    def change(demo):
+        demo[key][at] = value
+
+    return change
 
 
-def one_value(demo):
-    demo["obs/object"][3, 2] += 1e-6
+CHANGES = {
+    "observations": filled("obs/object", 1000),
+    "one value": filled("obs/object", 0.123, (3, 2)),
+    "next observations": filled("next_obs/object", 0),
+    "rewards": filled("rewards", -7),
+    "ends": filled("terminals", 0),
+    "images": filled("obs/agentview_image", 3),
+    "weights": lambda demo: demo.create_dataset("weight", data=np.ones(len(demo["actions"]))),
+    "success": lambda demo: demo.attrs.update(success=False),
+    "instruction": lambda demo: demo.attrs.update(language="lift"),
+}
 
 
-def next_observations(demo):
-    demo["next_obs/object"][...] = 0
-
-
-def rewards(demo):
-    demo["rewards"][...] = -7
-
-
-def ends(demo):
-    demo["terminals"][...] = 0
-
-
-def weights(demo):
-    demo["weight"] = np.ones(len(demo["actions"]))
-
-
-def images(demo):
-    demo["obs/agentview_image"][...] = 3
-
-
-def success(demo):
-    demo.attrs["success"] = False
-
-
-def instruction(demo):
-    demo.attrs["language"] = "lift"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        observations,
-        one_value,
-        next_observations,
-        rewards,
-        ends,
-        weights,
-        images,
-        success,
-        instruction,
-    ],
-    ids=lambda change: change.__name__,
-)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_what_is_not_an_action_changes_the_content(demo_file, change):
     path = demo_file(image=True)
     before = fingerprint(path)
@@ -75,18 +47,21 @@ def test_what_is_not_an_action_changes_the_content(demo_file, change):
     assert after["sha256"] == before["sha256"], "which covers names and actions, as ever"
 
 
+def test_it_counts_and_covers_actions_and_changes_nothing(demo_file):
+    one, same, other = (demo_file(f"{k}.hdf5", seed=seed) for k, seed in enumerate((0, 0, 1)))
+    before = one.read_bytes()
+    found = fingerprint(one)
+    assert (found["num_demos"], found["num_steps"]) == (4, 48)
+    assert found["sha256"] == fingerprint(same)["sha256"] != fingerprint(other)["sha256"]
+    assert one.read_bytes() == before
+
+
 @pytest.mark.parametrize("storage", ["gzip", "jpeg"])
 def test_packed_images_count(tmp_path, storage):
-    from imitate.data import DatasetWriter, Episode
-
     def written(name, value):
-        images = np.full((40, 32, 32, 3), value, np.uint8)
-        ends = np.arange(40) == 39
-        with DatasetWriter(tmp_path / name, {}, image_storage=storage) as writer:
-            writer.append_episode(
-                Episode({"image": images}, np.zeros((40, 2)), ends, ends, np.zeros(40))
-            )
-        return fingerprint(tmp_path / name)["content_sha256"]
+        demo = episode(40, {"image": np.full((40, 32, 32, 3), value, np.uint8)})
+        path = write_demos(tmp_path / name, [demo], image_storage=storage)
+        return fingerprint(path)["content_sha256"]
 
     assert written("a.hdf5", 10) == written("b.hdf5", 10)
     assert written("c.hdf5", 10) != written("d.hdf5", 200)
@@ -102,16 +77,13 @@ def test_large_arrays_are_sampled_at_the_same_places(demo_file):
 
 
 def test_a_file_of_very_many_arrays_is_sampled(demo_file, monkeypatch):
-    from imitate.data.file import fingerprint as module
-
     monkeypatch.setattr(module, "_MOST_ARRAYS", 45)
     path = demo_file(num_demos=40, length=3)
     before = fingerprint(path)
     opened = []
     read = module.Extents.of
-    monkeypatch.setattr(
-        module.Extents, "of", lambda self, demo: opened.append(demo) or read(self, demo)
-    )
+    patched = lambda self, demo: opened.append(demo) or read(self, demo)  # noqa: E731
+    monkeypatch.setattr(module.Extents, "of", patched)
     assert fingerprint(path) == before
     assert set(opened) == {"demo_0", "demo_20", "demo_39"}
     with h5py.File(path, "r+") as file:

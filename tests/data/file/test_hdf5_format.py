@@ -4,21 +4,17 @@ import pytest
 
 from imitate.data import DatasetFile
 from imitate.data.file.hdf5_format import natural_key
+from imitate.data.file.observed import observed
 from imitate.errors import DatasetError
+from tests.demo_files import episode, write_demos
 
 
 def test_demos_in_natural_order_whatever_their_names(demo_file):
     names = ["demo_10", "demo_2", "b", "2024-01-09 run 3", "2024-01-09 run 12", "demo_1"]
     path = demo_file(num_demos=6, names=names, filter_keys={"some": [0, 1, 5]})
     with DatasetFile(path) as file:
-        assert file.demos() == [
-            "2024-01-09 run 3",
-            "2024-01-09 run 12",
-            "b",
-            "demo_1",
-            "demo_2",
-            "demo_10",
-        ]
+        runs = ["2024-01-09 run 3", "2024-01-09 run 12"]
+        assert file.demos() == [*runs, "b", "demo_1", "demo_2", "demo_10"]
         assert file.demos("some") == ["demo_1", "demo_2", "demo_10"]
         assert file.filter_keys() == {"some": ["demo_1", "demo_2", "demo_10"]}
 
@@ -39,11 +35,8 @@ def test_reads_arrays_shapes_and_metadata(demo_file):
             file.read("demo_1", "next_obs/object")[:-1], file.read("demo_1", "obs/object")[1:]
         )
         assert file.env_meta["env_name"] == "Lift"
-        assert file.attrs("demo_0") == {
-            "num_samples": 5,
-            "success": True,
-            "model_file": "<mujoco/>",
-        }
+        attrs = {"num_samples": 5, "success": True, "model_file": "<mujoco/>"}
+        assert file.attrs("demo_0") == attrs
         assert file.file_attrs["total"] == 12
         assert file.has("demo_0", "rewards")
         assert not file.has("demo_0", "obs/nothing")
@@ -64,26 +57,41 @@ def test_a_file_without_env_args_has_no_environment(demo_file):
         _ = file.env_meta
 
 
-def test_fingerprint_follows_the_content(demo_file):
-    one, same, other = (
-        demo_file("a.hdf5", seed=0),
-        demo_file("b.hdf5", seed=0),
-        demo_file("c.hdf5", seed=1),
-    )
+# ---- observations by their modality --------------------------------------------------------------
 
-    def fingerprint(path):
-        with DatasetFile(path) as file:
-            return file.fingerprint()
-
-    assert fingerprint(one)["num_demos"] == 4
-    assert fingerprint(one)["num_steps"] == 48
-    assert fingerprint(one)["sha256"] == fingerprint(same)["sha256"]
-    assert fingerprint(one)["sha256"] != fingerprint(other)["sha256"]
+STEP = {
+    "joints": np.zeros(3),
+    "pose": np.zeros((4, 4)),
+    "count": np.zeros((), dtype=np.int64),
+    "camera_image": np.zeros((8, 6, 3), dtype=np.uint8),
+    "camera_depth": np.zeros((8, 6, 1), dtype=np.float32),
+    "lidar_scan": np.zeros((16, 1), dtype=np.float32),
+    "video": np.zeros((2, 8, 6, 3), dtype=np.uint8),
+}
 
 
-def test_reading_changes_nothing(demo_file):
-    path = demo_file()
-    before = path.read_bytes()
+def write(path, keys):
+    obs = {key: np.stack([STEP[key]] * 3) for key in keys}
+    return write_demos(path, [episode(3, obs)])
+
+
+def test_keys_by_modality(tmp_path):
+    path = write(tmp_path / "a.hdf5", [key for key in STEP if key != "video"])
     with DatasetFile(path) as file:
-        file.fingerprint()
-    assert path.read_bytes() == before
+        found = observed([(file, "demo_0")])
+    assert found.keys("low_dim") == ["count", "joints", "pose"]
+    assert found.keys("rgb") == ["camera_image"]
+    assert found.keys("depth") == ["camera_depth"]
+    assert found.keys("scan") == ["lidar_scan"]
+    assert found.left_out == {}
+    assert "joints (3,)" in found.words
+
+
+def test_what_is_in_every_file_counts(tmp_path):
+    first = write(tmp_path / "a.hdf5", ["joints", "count"])
+    second = write(tmp_path / "b.hdf5", ["joints", "pose"])
+    third = write(tmp_path / "c.hdf5", ["count"])
+    with DatasetFile(first) as a, DatasetFile(second) as b, DatasetFile(third) as c:
+        assert list(observed([(a, "demo_0"), (b, "demo_0")]).modalities) == ["joints"]
+        with pytest.raises(DatasetError, match="have no observation in common"):
+            observed([(b, "demo_0"), (c, "demo_0")])
