@@ -17,10 +17,11 @@ class Pieces:
         self.demos = {f"demo_{number}": piece for number, piece in enumerate(pieces)}
 
     def of(self, demo):
-        array = self.demos[demo]
+        array, self.read_steps = self.demos[demo], []
         return {key: Extent(array.shape, array.dtype, None) for key in ("actions", "obs/image")}
 
     def read(self, demo, key, start, stop):
+        self.read_steps.append(stop - start)
         return self.demos[demo][start:stop]
 
     def statistics(self, key="actions"):
@@ -84,3 +85,28 @@ def test_keys_by_default(demo_file, filter_key):
         "rewards",
     ]
     assert found["rewards"].mean.tolist() == [pytest.approx(1 / 12)]
+
+
+@pytest.mark.parametrize("shape", [(50_003,), (50_003, 1)])
+def test_numbers_of_one_column_such_as_rewards(shape):
+    values = np.random.default_rng(0).normal(size=shape)
+    pieces = Pieces([values])
+    found = pieces.statistics()
+    assert found.mean.shape == (1,)
+    np.testing.assert_allclose(found.mean, [values.mean()], rtol=1e-12)
+    np.testing.assert_allclose(found.std, [values.std()], rtol=1e-12)
+    assert (found.min, found.max) == (values.min(), values.max())
+    assert len(pieces.read_steps) == 1
+
+
+def test_large_arrays_are_read_in_pieces_of_so_many_bytes(monkeypatch):
+    monkeypatch.setattr("imitate.data.curate.summary._PIECE_BYTES", 4096)
+    for shape, dtype, steps in (
+        ((1000,), "f8", 512),
+        ((1000, 2, 2), "f8", 128),
+        ((3, 600), "f8", 1),
+        ((9000,), "u1", 4096),
+    ):
+        pieces = Pieces([np.ones(shape, dtype)])
+        pieces.statistics()
+        assert max(pieces.read_steps) == steps

@@ -1,18 +1,32 @@
-"""A file appears whole or not at all."""
+"""A file appears whole or not at all; splits of its demos."""
 
 import errno
 import os
 import signal
-import subprocess
-import sys
+import tempfile
+from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from imitate.data import DatasetFile
-from imitate.data.curate import edits
+from imitate.data.curate import edits, target
+from imitate.data.curate.masks import split
 from imitate.data.curate.target import Target, backup_of
 from imitate.data.doctor.diagnosis import diagnose
+from imitate.data.file import journal
 from imitate.errors import DatasetError
+from tests.forked import Forked, die
+
+
+def killed(work, *args):
+    """Run a function in a process that dies by SIGKILL."""
+    with Forked(work, *args) as process:
+        process.rest()
+    assert process.code == -signal.SIGKILL
 
 
 def test_an_error_leaves_nothing(tmp_path):
@@ -65,31 +79,20 @@ def test_a_link_to_the_source_is_the_source(tmp_path):
     file.write_text("0")
     link = tmp_path / "b.hdf5"
     link.symlink_to(file)
-    target = Target(link, source=file, overwrite=True)
-    with pytest.raises(DatasetError, match="is the file that is read"), target.writing():
+    same = Target(link, source=file, overwrite=True)
+    with pytest.raises(DatasetError, match="is the file that is read"), same.writing():
         pass
     assert file.read_text() == "0"
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from imitate.data.curate import edits, target
-from imitate.data.curate.target import Target
-
-def die(*args, **kwargs):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-stage, file = sys.argv[1], Path(sys.argv[2])
-if stage == "before the backup":
-    target._keep = die
-if stage == "before the file is replaced":
-    os.replace = die
-on_demo = die if stage == "while demos are copied" else (lambda done, total: None)
-edits.delete(file, Target(None, file), demos=["demo_1"], on_demo=on_demo)
-if stage == "after all":
+def delete_and_die(say, stage, file):
+    if stage == "before the backup":
+        target._keep = die
+    if stage == "before the file is replaced":
+        os.replace = die
+    on_demo = die if stage == "while demos are copied" else (lambda done, total: None)
+    edits.delete(file, Target(None, file), demos=["demo_1"], on_demo=on_demo)
     die()
-"""
 
 
 @pytest.mark.parametrize(
@@ -104,10 +107,7 @@ if stage == "after all":
 def test_a_kill_in_place_loses_nothing(demo_file, stage, backup, changed):
     file = demo_file(num_demos=3)
     before = file.read_bytes()
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, stage, str(file)], timeout=120, check=False
-    )
-    assert done.returncode == -signal.SIGKILL
+    killed(delete_and_die, stage, file)
     kept = file.with_name("demos.hdf5.bak")
     assert kept.exists() == backup
     if backup:
@@ -120,3 +120,71 @@ def test_a_kill_in_place_loses_nothing(demo_file, stage, backup, changed):
     edits.delete(file, Target(None, file), demos=["demo_2"])
     with DatasetFile(file) as opened:
         assert "demo_2" not in opened.demos(), "and the next run goes through"
+
+
+# ---- splits: disjoint, complete, of the wanted size ----------------------------------------------
+
+
+def bare_file(path, demos):
+    with h5py.File(path, "w") as file:
+        for number in range(demos):
+            file[f"data/demo_{number}/actions"] = np.zeros((1, 1))
+
+
+def test_the_copy_says_how_far_it_is(tmp_path):
+    source, seen = tmp_path / "a.hdf5", []
+    with h5py.File(source, "w") as file:
+        for number in range(2):
+            file[f"data/demo_{number}/actions"] = np.zeros((2_500_000, 1))
+    split(source, Target(tmp_path / "b.hdf5"), ratio=0.5, on_mb=lambda *at: seen.append(at))
+    assert seen == [(16, 40), (33, 40), (40, 40)]
+
+
+@settings(max_examples=20)
+@given(demos=st.integers(2, 30), ratio=st.floats(0.01, 0.99), seed=st.integers(0, 100))
+def test_split_parts_the_demos(demos, ratio, seed):
+    with tempfile.TemporaryDirectory() as folder:
+        source, out = Path(folder, "a.hdf5"), Path(folder, "b.hdf5")
+        bare_file(source, demos)
+        masks = split(source, Target(out), ratio=ratio, seed=seed)
+        train, valid = set(masks["train"]), set(masks["valid"])
+        assert not train & valid
+        assert len(train | valid) == demos
+        assert len(valid) == min(max(1, round(ratio * demos)), demos - 1)
+        with DatasetFile(out) as file:
+            assert file.filter_keys() == masks
+
+
+def split_and_die(say, file, writes):
+    """Die at a write of the journal, after so many."""
+    left, write = iter(range(writes)), journal._write_all
+    journal._write_all = lambda *args: die() if next(left, None) is None else write(*args)
+    split(file, Target(None, file), ratio=0.5, overwrite=True)
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3, 5, 8, 12])
+def test_a_kill_in_place_leaves_all_or_nothing(demo_file, writes):
+    file = demo_file(num_demos=6, filter_keys={"train": [0, 1], "valid": [2], "mine": [5]})
+    before = file.read_bytes()
+    with DatasetFile(file) as opened:
+        masks = opened.filter_keys()
+    killed(split_and_die, file, writes)
+    with DatasetFile(file) as opened:
+        assert opened.filter_keys() == masks
+    assert file.read_bytes() == before, "and the size is the one that it had"
+    assert [path.name for path in file.parent.iterdir()] == ["demos.hdf5"]
+    split(file, Target(None, file), ratio=0.5, overwrite=True)
+    with DatasetFile(file) as opened:
+        assert len(opened.filter_keys()["train"]) == 3
+        assert opened.filter_keys()["mine"] == ["demo_5"]
+
+
+def test_what_a_killed_copy_left_goes_with_the_next(demo_file, tmp_path):
+    file, out = demo_file(num_demos=4), tmp_path / "out.hdf5"
+    killed(lambda say: split(file, Target(out), ratio=0.5, on_mb=die))
+    (left,) = tmp_path.glob("out.hdf5.part-*")
+    ours = out.with_name("out.hdf5.part-1")  # of a process that lives
+    ours.write_text("")
+    split(file, Target(out), ratio=0.5)
+    assert not left.exists()
+    assert out.exists() and ours.exists()
