@@ -1,8 +1,10 @@
 import json
+from copy import deepcopy
 
 import pytest
 
 from imitate.config import load_config
+from imitate.config.overrides import put
 from imitate.errors import ConfigError
 
 TOY = {"algo_name": "config_toy"}
@@ -139,89 +141,52 @@ def test_every_problem_has_its_line_and_the_file(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("tree", "words"),
-    [
-        ({}, "algo_name: is missing (Name of the algorithm)"),
-        ({"algo_name": 3}, "algo_name: got 3, wanted a text (Name of the algorithm)"),
-        ({"algo_name": ""}, "algo_name: no algorithm '', valid names: "),
-        (
-            {"algo_name": "config_toi"},
-            "algo_name: no algorithm 'config_toi', did you mean 'config_toy'?",
-        ),
-        ({**TOY, "train": None}, "train: got null, wanted an object {...}"),
-        ({**TOY, "algo": []}, "algo: got [], wanted an object {...}"),
-        ({**TOY, "train": {"cuda": 1}}, "train.cuda: got 1, wanted true or false"),
-        (
-            {**TOY, "train": {"batch_size": 0}},
-            "train.batch_size: got 0, wanted a number greater than 0",
-        ),
-        ({**TOY, "train": {"batch_size": 1.5}}, "train.batch_size: got 1.5, wanted an integer"),
-        ({**TOY, "train": {"seed": 2**32}}, "wanted a number less than 4294967296"),
-        ({**TOY, "train": {"seed": -1}}, "train.seed: got -1, wanted a number of at least 0"),
-        ({**TOY, "train": {"max_grad_norm": float("nan")}}, "wanted a finite number or null"),
-        ({**TOY, "train": {"max_grad_norm": "1"}}, 'got "1", wanted a number or null'),
-        (
-            {**TOY, "train": {"action_keys": []}},
-            "train.action_keys: got [], wanted a list that is not empty",
-        ),
-        (
-            {**TOY, "train": {"action_keys": "actions"}},
-            'train.action_keys: got "actions", wanted a list',
-        ),
-        ({**TOY, "train": {"action_keys": ["a", 1]}}, "train.action_keys.1: got 1, wanted a text"),
-        (
-            {**TOY, "train": {"precision": "fp23"}},
-            "train.precision: got \"fp23\", wanted 'fp32', 'bf16' or 'auto', did you mean 'fp32'?",
-        ),
-        (
-            {**TOY, "train": {"hdf5_cache_mode": "none"}},
-            "train.hdf5_cache_mode: got \"none\", wanted 'auto', 'all' or 'low_dim' or null",
-        ),
-        (
-            {**TOY, "train": {"device": "gpu"}},
-            'train.device: got "gpu", wanted another text or null (cpu, cuda,',
-        ),
-        (
-            {**TOY, "train": {"data": 3}},
-            "train.data: got 3, wanted a list or null (Demonstrations: a path or URL, or",
-        ),
-        ({**TOY, "train": {"data": [3]}}, "train.data.0: got 3, wanted an object {...}"),
-        (
-            {**TOY, "train": {"data": [{}]}},
-            "train.data.0.path: is missing (HDF5 file or folder of shards,",
-        ),
-        (
-            {**TOY, "train": {"data": [{"path": "a", "filterkey": "b"}]}},
-            "train.data.0.filterkey: unknown key, did you mean 'filter_key'?",
-        ),
-        (
-            {**TOY, "train": {"action_config": {"a": {"normalisation": None}}}},
-            "train.action_config.a.normalisation: unknown key, did you mean 'normalization'?",
-        ),
-        (
-            {**TOY, "observation": {"encoder": {"touch": {"core_clas": None}}}},
-            "observation.encoder.touch.core_clas: unknown key, did you mean 'core_class'?",
-        ),
-        (
-            {**TOY, "observation": {"encoder": {"rgb": {"obs_randomizer_class": 3}}}},
-            "observation.encoder.rgb.obs_randomizer_class: got 3, wanted a text or a list or null",
-        ),
-        (
-            {**TOY, "observation": {"modalities": {"obs": {"touch": "finger"}}}},
-            'observation.modalities.obs.touch: got "finger", wanted a list',
-        ),
-        (
-            {**TOY, "algo": {"optimizer": {"optimizer_type": "sgd"}}},
-            "algo.optimizer.optimizer_type: got \"sgd\", wanted 'adam' or 'adamw'",
-        ),
-        ({**TOY, "algo": {"widths": {"kwargs": {"a": {1}}}}}, "something JSON can hold, not a set"),
-    ],
-)
-def test_a_bad_value_is_told_in_one_line(tree, words):
+BAD_VALUES = """
+train=null | train: got null, wanted an object {...}
+algo=[] | algo: got [], wanted an object {...}
+train.cuda=1 | train.cuda: got 1, wanted true or false
+train.batch_size=0 | train.batch_size: got 0, wanted a number greater than 0
+train.batch_size=1.5 | train.batch_size: got 1.5, wanted an integer
+train.seed=4294967296 | wanted a number less than 4294967296
+train.seed=-1 | train.seed: got -1, wanted a number of at least 0
+train.max_grad_norm=NaN | wanted a finite number or null
+train.max_grad_norm="1" | got "1", wanted a number or null
+train.action_keys=[] | train.action_keys: got [], wanted a list that is not empty
+train.action_keys="actions" | train.action_keys: got "actions", wanted a list
+train.action_keys=["a", 1] | train.action_keys.1: got 1, wanted a text
+train.precision="fp23" | got "fp23", wanted 'fp32', 'bf16' or 'auto', did you mean 'fp32'?
+train.hdf5_cache_mode="none" | got "none", wanted 'auto', 'all' or 'low_dim' or null
+train.device="gpu" | train.device: got "gpu", wanted another text or null (cpu, cuda,
+train.data=3 | train.data: got 3, wanted a list or null (Demonstrations: a path or URL, or
+train.data=[3] | train.data.0: got 3, wanted an object {...}
+train.data=[{}] | train.data.0.path: is missing (HDF5 file or folder of shards,
+train.data=[{"path": "a", "filterkey": "b"}] | data.0.filterkey: unknown key, did you mean 'filter_key'?
+train.action_config={"a": {"normalisation": 0}} | normalisation: unknown key, did you mean 'normalization'?
+observation={"encoder": {"touch": {"core_clas": 0}}} | touch.core_clas: unknown key, did you mean 'core_class'?
+observation={"encoder": {"rgb": {"obs_randomizer_class": 3}}} | got 3, wanted a text or a list or null
+observation={"modalities": {"obs": {"touch": "finger"}}} | modalities.obs.touch: got "finger", wanted a list
+algo.optimizer={"optimizer_type": "sgd"} | optimizer_type: got "sgd", wanted 'adam' or 'adamw'
+algo_name=3 | algo_name: got 3, wanted a text (Name of the algorithm)
+algo_name="" | algo_name: no algorithm '', valid names:
+algo_name="config_toi" | algo_name: no algorithm 'config_toi', did you mean 'config_toy'?
+"""
+
+
+@pytest.mark.parametrize("row", BAD_VALUES.strip().splitlines())
+def test_a_bad_value_is_told_in_one_line(row):
+    change, _, words = row.partition(" | ")
+    path, _, value = change.partition("=")
+    tree = deepcopy(TOY)
+    put(tree, path, json.loads(value))
     text = problem(tree)
     assert words in text
     assert "\n" not in text
+
+
+def test_a_missing_name_and_a_value_that_json_cannot_hold():
+    assert "algo_name: is missing (Name of the algorithm)" in problem({})
+    tree = {**TOY, "algo": {"widths": {"kwargs": {"a": {1}}}}}
+    assert "something JSON can hold, not a set" in problem(tree)
 
 
 def test_a_long_value_is_cut_short():

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 
 import pytest
 
@@ -10,113 +11,51 @@ from imitate.config.migration import STRAY_KEYS, migrate
 from imitate.config.overrides import put
 
 NAMES_05 = """
-experiment.name "test"
-experiment.validate false
-experiment.logging {"terminal_output_to_txt": true, "log_tb": true, "log_wandb": false, "wandb_proj_name": "debug"}
-experiment.save.enabled true
-experiment.save.every_n_seconds null
-experiment.save.every_n_epochs 50
-experiment.save.epochs []
-experiment.save.on_best_validation false
-experiment.save.on_best_rollout_return false
-experiment.save.on_best_rollout_success_rate true
-experiment.epoch_every_n_steps 100
-experiment.validation_epoch_every_n_steps 10
-experiment.env null
-experiment.additional_envs null
-experiment.render false
-experiment.render_video true
-experiment.keep_all_videos false
-experiment.video_skip 5
-experiment.rollout {"enabled": true, "n": 50, "horizon": 400, "rate": 50, "warmstart": 0, "terminate_on_success": true}
-experiment.env_meta_update_dict {}
-experiment.ckpt_path null
-train.data null
-train.output_dir "../bc_trained_models"
-train.normalize_weights_by_ds_size false
-train.num_data_workers 0
-train.hdf5_cache_mode "all"
-train.hdf5_use_swmr true
-train.hdf5_load_next_obs false
-train.hdf5_normalize_obs false
-train.hdf5_filter_key null
-train.hdf5_validation_filter_key null
-train.seq_length 1
-train.pad_seq_length true
-train.frame_stack 1
-train.pad_frame_stack true
-train.dataset_keys ["actions", "rewards", "dones"]
-train.action_keys ["actions"]
-train.action_config.actions.normalization null
-train.goal_mode null
-train.cuda true
-train.batch_size 100
-train.num_epochs 2000
-train.seed 1
-train.max_grad_norm null
-algo.optim_params.policy.optimizer_type "adam"
-algo.optim_params.policy.learning_rate.initial 0.0001
-algo.optim_params.policy.learning_rate.decay_factor 0.1
-algo.optim_params.policy.learning_rate.epoch_schedule []
-algo.optim_params.policy.learning_rate.scheduler_type "multistep"
-algo.optim_params.policy.regularization.L2 0.0
-algo.loss {"l2_weight": 1.0, "l1_weight": 0.0, "cos_weight": 0.0}
-algo.actor_layer_dims [1024, 1024]
-algo.gaussian.enabled false
-algo.gaussian.fixed_std false
-algo.gaussian.init_std 0.1
-algo.gaussian.min_std 0.01
-algo.gaussian.std_activation "softplus"
-algo.gaussian.low_noise_eval true
-algo.gmm {"enabled": false, "num_modes": 5, "min_std": 0.0001, "std_activation": "softplus", "low_noise_eval": true}
-algo.vae.enabled false
-algo.vae.latent_dim 14
-algo.vae.latent_clip null
-algo.vae.kl_weight 1.0
-algo.vae.decoder {"is_conditioned": true, "reconstruction_sum_across_elements": false}
-algo.vae.prior.learn false
-algo.vae.prior.is_conditioned false
-algo.vae.prior.use_gmm false
-algo.vae.prior.gmm_num_modes 10
-algo.vae.prior.gmm_learn_weights false
-algo.vae.prior.use_categorical false
-algo.vae.prior.categorical_dim 10
-algo.vae.prior.categorical_gumbel_softmax_hard false
-algo.vae.prior.categorical_init_temp 1.0
-algo.vae.prior.categorical_temp_anneal_step 0.001
-algo.vae.prior.categorical_min_temp 0.3
-algo.vae.encoder_layer_dims [300, 400]
-algo.vae.decoder_layer_dims [300, 400]
-algo.vae.prior_layer_dims [300, 400]
-algo.rnn.enabled false
-algo.rnn.horizon 10
-algo.rnn.hidden_dim 400
-algo.rnn.rnn_type "LSTM"
-algo.rnn.num_layers 2
-algo.rnn.open_loop false
-algo.rnn.kwargs.bidirectional false
-algo.transformer.enabled false
-algo.transformer.context_length 10
-algo.transformer.embed_dim 512
-algo.transformer.num_layers 6
-algo.transformer.num_heads 8
-algo.transformer.emb_dropout 0.1
-algo.transformer.attn_dropout 0.1
-algo.transformer.block_output_dropout 0.1
-algo.transformer.sinusoidal_embedding false
-algo.transformer.activation "gelu"
-algo.transformer.supervise_all_steps false
-algo.transformer.nn_parameter_for_timesteps true
-algo.transformer.pred_future_acs false
-observation.modalities.obs.low_dim ["robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object"]
-observation.modalities.obs.rgb []
-observation.modalities.obs.depth []
-observation.modalities.obs.scan []
-observation.modalities.goal {"low_dim": [], "rgb": [], "depth": [], "scan": []}
-observation.encoder.low_dim.core_class null
-observation.encoder.rgb.core_class "VisualCore"
-observation.encoder.depth.core_class "VisualCore"
-observation.encoder.scan.core_class "ScanCore"
+experiment.name "test"; experiment.validate false;
+experiment.logging {"terminal_output_to_txt": true, "log_tb": true, "log_wandb": false, "wandb_proj_name": "debug"};
+experiment.save.enabled true; experiment.save.every_n_seconds null; experiment.save.every_n_epochs 50;
+experiment.save.epochs []; experiment.save.on_best_validation false;
+experiment.save.on_best_rollout_return false; experiment.save.on_best_rollout_success_rate true;
+experiment.epoch_every_n_steps 100; experiment.validation_epoch_every_n_steps 10; experiment.env null;
+experiment.additional_envs null; experiment.render false; experiment.render_video true;
+experiment.keep_all_videos false; experiment.video_skip 5;
+experiment.rollout {"enabled": true, "n": 50, "horizon": 400, "rate": 50, "warmstart": 0, "terminate_on_success": true};
+experiment.env_meta_update_dict {}; experiment.ckpt_path null; train.data null;
+train.output_dir "../bc_trained_models"; train.normalize_weights_by_ds_size false; train.num_data_workers 0;
+train.hdf5_cache_mode "all"; train.hdf5_use_swmr true; train.hdf5_load_next_obs false;
+train.hdf5_normalize_obs false; train.hdf5_filter_key null; train.hdf5_validation_filter_key null;
+train.seq_length 1; train.pad_seq_length true; train.frame_stack 1; train.pad_frame_stack true;
+train.dataset_keys ["actions", "rewards", "dones"]; train.action_keys ["actions"];
+train.action_config.actions.normalization null; train.goal_mode null; train.cuda true; train.batch_size 100;
+train.num_epochs 2000; train.seed 1; train.max_grad_norm null; algo.optim_params.policy.optimizer_type "adam";
+algo.optim_params.policy.learning_rate.initial 0.0001; algo.optim_params.policy.learning_rate.decay_factor 0.1;
+algo.optim_params.policy.learning_rate.epoch_schedule [];
+algo.optim_params.policy.learning_rate.scheduler_type "multistep";
+algo.optim_params.policy.regularization.L2 0.0;
+algo.loss {"l2_weight": 1.0, "l1_weight": 0.0, "cos_weight": 0.0}; algo.actor_layer_dims [1024, 1024];
+algo.gaussian.enabled false; algo.gaussian.fixed_std false; algo.gaussian.init_std 0.1;
+algo.gaussian.min_std 0.01; algo.gaussian.std_activation "softplus"; algo.gaussian.low_noise_eval true;
+algo.gmm {"enabled": false, "num_modes": 5, "min_std": 0.0001, "std_activation": "softplus", "low_noise_eval": true};
+algo.vae.enabled false; algo.vae.latent_dim 14; algo.vae.latent_clip null; algo.vae.kl_weight 1.0;
+algo.vae.decoder {"is_conditioned": true, "reconstruction_sum_across_elements": false};
+algo.vae.prior.learn false; algo.vae.prior.is_conditioned false; algo.vae.prior.use_gmm false;
+algo.vae.prior.gmm_num_modes 10; algo.vae.prior.gmm_learn_weights false; algo.vae.prior.use_categorical false;
+algo.vae.prior.categorical_dim 10; algo.vae.prior.categorical_gumbel_softmax_hard false;
+algo.vae.prior.categorical_init_temp 1.0; algo.vae.prior.categorical_temp_anneal_step 0.001;
+algo.vae.prior.categorical_min_temp 0.3; algo.vae.encoder_layer_dims [300, 400];
+algo.vae.decoder_layer_dims [300, 400]; algo.vae.prior_layer_dims [300, 400]; algo.rnn.enabled false;
+algo.rnn.horizon 10; algo.rnn.hidden_dim 400; algo.rnn.rnn_type "LSTM"; algo.rnn.num_layers 2;
+algo.rnn.open_loop false; algo.rnn.kwargs.bidirectional false; algo.transformer.enabled false;
+algo.transformer.context_length 10; algo.transformer.embed_dim 512; algo.transformer.num_layers 6;
+algo.transformer.num_heads 8; algo.transformer.emb_dropout 0.1; algo.transformer.attn_dropout 0.1;
+algo.transformer.block_output_dropout 0.1; algo.transformer.sinusoidal_embedding false;
+algo.transformer.activation "gelu"; algo.transformer.supervise_all_steps false;
+algo.transformer.nn_parameter_for_timesteps true; algo.transformer.pred_future_acs false;
+observation.modalities.obs.low_dim ["robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object"];
+observation.modalities.obs.rgb []; observation.modalities.obs.depth []; observation.modalities.obs.scan [];
+observation.modalities.goal {"low_dim": [], "rgb": [], "depth": [], "scan": []};
+observation.encoder.low_dim.core_class null; observation.encoder.rgb.core_class "VisualCore";
+observation.encoder.depth.core_class "VisualCore"; observation.encoder.scan.core_class "ScanCore";
 meta {"hp_base_config_file": null, "hp_keys": [], "hp_values": []}
 """
 NOT_BEFORE_05 = (
@@ -136,7 +75,7 @@ ENCODER_SIBLINGS = {
 
 def robomimic_bc(without=()):
     tree = {"algo_name": "bc"}
-    for line in NAMES_05.strip().splitlines():
+    for line in re.split(r";\s", NAMES_05.strip()):
         path, _, value = line.partition(" ")
         if not path.startswith(tuple(without) or "-"):
             put(tree, path, json.loads(value))

@@ -1,3 +1,4 @@
+import json
 import shutil
 import subprocess
 import sys
@@ -22,60 +23,43 @@ def test_every_variant_has_a_template_and_a_configuration_per_task():
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_bundled_configuration_loads_and_can_be_trained(name):
-    config = load_config(folder() / f"{name}.json")
-    check_trainable(config)
-    assert load_config(config.to_json()) == config
-    assert config.experiment.name == name.removeprefix("robosuite/").replace("/", "_") or (
-        config.train.data is None
-    )
-
-
-@pytest.mark.parametrize("name", [n for n in names() if n.startswith("robosuite/")])
-def test_ready_configurations_of_robosuite_are_alike(name):
-    config = load_config(name)
+def test_a_bundled_configuration(name, subtests):
+    path = folder() / f"{name}.json"
+    config = load_config(path)
+    of_data = config.train.data is not None
+    with subtests.test("it can be trained, is what it writes, and points at its schema"):
+        check_trainable(config)
+        assert load_config(config.to_json()) == config
+        schema = path.parent / json.loads(path.read_text())["$schema"]
+        assert schema.resolve() == (folder() / "schema" / f"{config.algo_name}.json").resolve()
+        named = name.removeprefix("robosuite/").replace("/", "_")
+        assert config.experiment.name == named or not of_data
+    if not name.startswith("robosuite/"):
+        return
     task = name.split("/")[1]
-    if config.train.data is None:
-        assert config.train.online.env["env_name"].lower() == task.replace("_", "")
-    else:
-        assert config.train.data[0].path.startswith(f"datasets/{task}/")
-    assert config.train.output_dir == "runs"
-    assert config.train.obs_normalization == "mean_std"
+    with subtests.test("those of robosuite are alike"):
+        env = None if of_data else config.train.online.env["env_name"].lower()
+        assert env in (None, task.replace("_", ""))
+        assert not of_data or config.train.data[0].path.startswith(f"datasets/{task}/")
+        assert config.train.output_dir == "runs"
+        assert config.train.obs_normalization == "mean_std"
+    if "policy" not in config.algo.get("optim_params", default={}):
+        return
+    with subtests.test("those that clone have the settings that work"):
+        rate = config.algo.optim_params.policy.learning_rate
+        data = "image_84" if name.endswith("_image") else "scripted"
+        assert config.train.data[0].path == f"datasets/{task}/{data}.hdf5"
+        assert (rate.scheduler_type, rate.warmup_steps > 0) == ("cosine", True)
+        assert config.experiment.rollout.horizon is None  # whatever file they are given
+        if config.algo_name == "bc" and config.algo.rnn.enabled:
+            assert config.train.seq_length == config.algo.rnn.horizon
 
 
-CLONING = [
-    name
-    for name in names()
-    if name.startswith("robosuite/")
-    and "policy" in load_config(name).algo.get("optim_params", default={})
-]
-
-
-@pytest.mark.parametrize("name", CLONING)
-def test_ready_configurations_have_the_settings_that_work(name):
-    config = load_config(name)
-    task = name.split("/")[1]
-    optimizer = config.algo.optim_params.policy
-    data = "image_84" if name.endswith("_image") else "scripted"
-    assert config.train.data[0].path == f"datasets/{task}/{data}.hdf5"
-    assert optimizer.learning_rate.scheduler_type == "cosine"
-    assert optimizer.learning_rate.warmup_steps > 0
-    assert config.experiment.rollout.horizon is None  # whatever file they are given
-    if config.algo_name == "bc" and config.algo.rnn.enabled:
-        assert config.train.seq_length == config.algo.rnn.horizon
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "robosuite/lift/bc",
-        "robosuite/lift/bc.json",
-        "configs/robosuite/lift/bc.json",
-        "./configs/robosuite/lift/bc",
-    ],
-)
-def test_a_configuration_is_found_by_its_name(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("before", ["", "configs/", "./configs/"])
+@pytest.mark.parametrize("after", ["", ".json"])
+def test_a_configuration_is_found_by_its_name(before, after, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    name = f"{before}robosuite/lift/bc{after}"
     assert bundled(name) == folder() / "robosuite" / "lift" / "bc.json"
     assert load_config(name).experiment.name == "lift_bc"
 
@@ -92,7 +76,7 @@ def test_a_file_of_the_user_comes_first(tmp_path, monkeypatch):
     assert load_config("robosuite/lift/bc").algo_name == "config_toy"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_installed_wheel_has_the_configurations(tmp_path):
     source, site = tmp_path / "source", tmp_path / "site"
     no_junk = shutil.ignore_patterns("__pycache__", "*.egg-info")

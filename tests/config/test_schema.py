@@ -21,15 +21,6 @@ def test_each_algorithm_of_the_configurations_has_a_schema():
     assert used <= {path.stem for path in COMMITTED}
 
 
-@pytest.mark.parametrize("name", names())
-def test_each_configuration_points_at_its_schema(name):
-    path = folder() / f"{name}.json"
-    tree = json.loads(path.read_text())
-    assert (path.parent / tree["$schema"]).resolve() == (
-        folder() / "schema" / f"{tree['algo_name']}.json"
-    ).resolve()
-
-
 def test_what_the_schema_says():
     schema = json_schema("config_toy")
     assert schema["required"] == ["algo_name"]
