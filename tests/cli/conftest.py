@@ -28,10 +28,11 @@ class Caller:
 
     def json(self, line, *words, code=0):
         """What it printed to standard output with ``--json``: strict JSON alone."""
-        return json.loads(self(f"{line} --json", *words, code=code).stdout, parse_constant=_refuse)
+        return json.loads(self(f"{line} --json", *words, code=code).stdout, parse_constant=refuse)
 
 
-def _refuse(constant):
+def refuse(constant):
+    """NaN and infinite numbers."""
     raise ValueError(f"{constant} is no JSON")
 
 

@@ -1,81 +1,106 @@
+"""``imitate collect``, ``imitate dataset render``, and a policy of two collected tasks."""
+
 import json
 
+import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from imitate.cli.collect import _as_json, _as_text
-from imitate.cli.main import app
 from imitate.data import DatasetFile
-from imitate.simulation.collect import CollectionReport
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, list(arguments))
+from imitate.policy.checkpoint import load_checkpoint
+from imitate.run_folder import find_checkpoint
+from imitate.simulation.collect import CollectionReport, collect
+from imitate.simulation.demonstrate import Plan
 
 
 @pytest.mark.robosuite
-def test_one_demonstration_and_its_summary(tmp_path):
-    path = tmp_path / "lift.hdf5"
-    done = run(
-        "collect",
-        "--env",
-        "Lift",
-        "--num",
-        "1",
-        "--seed",
-        "4",
-        "--out",
-        str(path),
-        "--hold",
-        "2",
-        "--json",
-    )
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout.strip().splitlines()[-1])
+@pytest.mark.slow("robosuite's demonstrator")
+def test_one_demonstration_and_its_summary(call):
+    """Written as by a person, who waits before the first motion."""
+    report = call.json("collect --env Lift --num 1 --seed 4 --out lift.hdf5 --hold 2 --human-like")
     assert (report["demos"], report["solved"], report["success_rate"]) == (1, 1, 1.0)
-    with DatasetFile(path) as file:
+    with DatasetFile("lift.hdf5") as file:
         assert file.length("demo_0") == report["steps"]
         assert file.read("demo_0", "terminals").sum() == 3
         assert file.filter_keys() == {"train": ["demo_0"]}
+        assert (file.read("demo_0", "actions")[:5, :6] == 0.0).all()
 
 
 @pytest.mark.robosuite
-def test_mixed_quality_with_dense_rewards(tmp_path):
-    path = tmp_path / "mixed.hdf5"
-    options = ("--quality", "mixed", "--rewards", "dense", "--num", "2", "--horizon", "20")
-    done = run("collect", "--env", "Lift", "--out", str(path), *options)
-    assert done.exit_code == 0, done.output
-    assert "2 demonstrations (better 1, okay 1), 0 solve the task" in done.stdout
-    with DatasetFile(path) as file:
+@pytest.mark.slow("robosuite's demonstrator")
+def test_mixed_quality_with_dense_rewards(call):
+    options = "--quality mixed --rewards dense --num 2 --horizon 20 --out mixed.hdf5"
+    printed = call(f"collect --env Lift {options}").stdout
+    assert "2 demonstrations (better 1, okay 1), 0 solve the task" in printed
+    with DatasetFile("mixed.hdf5") as file:
         assert file.env_meta["env_kwargs"]["reward_shaping"] is True
         rewards = file.read("demo_0", "rewards")
         assert 0 < rewards.min() < rewards.max() < 1  # the nearer the hand, the more
 
 
-def test_a_task_of_metaworld_by_two_workers(tmp_path):
-    path = tmp_path / "press.hdf5"
-    options = ("--num", "2", "--workers", "2", "--env-kwargs", '{"reward_shaping": true}')
-    done = run("collect", "--env", "metaworld:button-press-v3", "--out", str(path), *options)
-    assert done.exit_code == 0, done.output
-    assert "2 demonstrations (better 2), 2 solve the task" in done.stdout
-    with DatasetFile(path) as file:
+@pytest.mark.slow("two workers of Meta-World")
+def test_a_task_of_metaworld_by_two_workers(call):
+    options = "--num 2 --workers 2 --env-kwargs '{\"reward_shaping\": true}' --out press.hdf5"
+    printed = call(f"collect --env metaworld:button-press-v3 {options}").stdout
+    assert "2 demonstrations (better 2), 2 solve the task" in printed
+    with DatasetFile("press.hdf5") as file:
         assert file.env_meta["env_name"] == "metaworld:button-press-v3"
         assert file.env_meta["env_kwargs"] == {"reward_shaping": True}
         assert file.attrs("demo_0")["language"] == "press the button"
         assert 0 < file.read("demo_0", "rewards")[0] < 1
 
 
-@pytest.mark.robosuite
-def test_a_persons_habits(tmp_path):
-    path = tmp_path / "human.hdf5"
-    done = run("collect", "--env", "Lift", "--num", "1", "--human-like", "--out", str(path))
-    assert done.exit_code == 0, done.output
-    with DatasetFile(path) as file:
-        actions = file.read("demo_0", "actions")
-    assert (actions[:5, :6] == 0.0).all()  # waits before the first motion
-
-
 def test_the_rate_counts_what_was_recorded_now():
     report = CollectionReport("demos", demos=40, resumed=30, seconds=60.0)
     assert json.loads(_as_json(report))["demos_per_min"] == 10.0
     assert "60 s, 10 demonstrations/min" in _as_text(report)
+
+
+@pytest.mark.slow("collection, training and evaluation in Meta-World")
+def test_a_policy_is_evaluated_in_each_of_its_tasks_with_its_instruction(call, tmp_path):
+    tasks, data = ("button-press-v3", "reach-v3"), []
+    for name in tasks:
+        env_meta = {"env_name": f"metaworld:{name}", "type": 2, "env_kwargs": {}}
+        collect(tmp_path / f"{name}.hdf5", Plan(env_meta, noise=0.0), num=1)
+        with DatasetFile(f"{name}.hdf5") as file:
+            assert file.control_freq == 80  # Meta-World's own, not said by env_kwargs
+        data.append({"path": f"{name}.hdf5", "key": name})
+    settings = {
+        "train.data": data,
+        "observation.modalities.obs.low_dim": ["hand_pos", "goal", "lang_emb"],
+        "algo.actor_layer_dims": [8],
+        "experiment.epoch_every_n_steps": 1,
+        "experiment.rollout.enabled": False,
+    }
+    sets = [w for key, value in settings.items() for w in ("--set", f"{key}={json.dumps(value)}")]
+    call("train --config metaworld/bc --epochs 1 --quiet", *sets)
+    options = "--env all --episodes 2 --horizon 3 --workers 1 --json report.json"
+    call(f"eval --agent runs/metaworld_bc {options}")
+    played = json.loads((tmp_path / "report.json").read_text())["evaluations"]
+    assert [(one["env"], one["episodes"]) for one in played] == [(name, 2) for name in tasks]
+    learned = load_checkpoint(find_checkpoint(tmp_path / "runs/metaworld_bc"))["environments"]
+    assert [env["lang"] for env in learned] == ["press the button", "reach the goal"]
+
+
+@pytest.mark.robosuite
+@pytest.mark.render
+@pytest.mark.slow("robosuite's renderer")
+def test_one_demo_is_rendered_as_jpeg(call):
+    lift = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
+    collect("lift.hdf5", Plan(lift, seed=4, horizon=3, keep_failures=True), num=1)
+    line = "dataset render lift.hdf5 --out images.hdf5"
+    assert "did you mean 'agentview'" in call(f"{line} --cameras agentvew", code=2).stderr
+    line += " --size agentview=24x32 --storage jpeg --only-images"
+    report = call.json(line)
+    call(line, code=2)
+    assert "1 demo, complete already" in call(f"{line} --resume").stdout
+    assert report["keys"] == ["agentview_image", "robot0_eye_in_hand_image"]
+    assert (report["demos"], report["steps"], report["images"]) == (1, 3, 6)
+    with DatasetFile("images.hdf5") as file:
+        assert file.obs_keys("demo_0") == report["keys"]
+        assert file.shape("demo_0", "obs/agentview_image") == (3, 24, 32, 3)
+        assert file.shape("demo_0", "obs/robot0_eye_in_hand_image") == (3, 84, 84, 3)
+        assert file.storage("demo_0", "obs/agentview_image") == "jpeg"
+        image = file.read("demo_0", "obs/agentview_image")[0]
+    # the white table below, the darker wall and robot above
+    assert np.mean(image[-6:]) > np.mean(image[:4]) + 40
