@@ -13,8 +13,8 @@ from queue import Empty
 
 from imitate import clock
 
-HANG_S = 300.0
-"""Seconds of the machine after which a test hangs: somebody waits for what no thread of it will do."""
+HANG_S = 200.0
+"""Seconds of the machine in which no thread had a turn, after which a test hangs."""
 LOOK_S = 0.001
 """Seconds of the machine after which a waiting thread looks whether another one has ended."""
 
@@ -35,7 +35,7 @@ class VirtualTime:
         self._others = set(threading.enumerate()) - {self._own}
         self._waits = {}
         self._turns = threading.Condition()
-        self._is_over = False
+        self._is_over, self._turned_s = False, time.monotonic()
 
     def replace(self, monkeypatch):
         """Replace the functions that wait, and those of the standard library that the product waits by."""
@@ -99,7 +99,7 @@ class VirtualTime:
         """Wait for one's turn: after the threads that run, once it is over or so late. Return whether it is over."""
         until_s = math.inf if timeout_s is None else self.now_s + max(timeout_s, 0.0)
         mine, thread = _Wait(is_over, until_s), threading.current_thread()
-        hangs_at = time.monotonic() + HANG_S
+        self._turned_s = time.monotonic()
         with self._turns:
             self._waits[thread] = mine
             try:
@@ -107,7 +107,8 @@ class VirtualTime:
                     self._give_turn()
                     if not mine.has_turn:
                         self._turns.wait(LOOK_S)
-                    assert time.monotonic() < hangs_at, f"waits for ever: {list(self._waits)}"
+                    is_late = time.monotonic() > self._turned_s + HANG_S
+                    assert not is_late, f"these wait for ever: {list(self._waits)}"
             finally:
                 del self._waits[thread]
         return is_over()

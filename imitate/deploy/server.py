@@ -153,7 +153,7 @@ class PolicyServer:
         if channel is None:
             return
         try:
-            self._serve(channel)
+            self.serve(channel)
         finally:
             with self._lock:
                 self._channels.discard(channel)
@@ -192,8 +192,8 @@ class PolicyServer:
         same = hmac.compare_digest(word.strip().encode(), self._token.encode())
         return same and scheme.lower() in ("bearer", "api-key")
 
-    def _serve(self, channel: Channel) -> None:
-        """One session."""
+    def serve(self, channel: Channel) -> None:
+        """Answer a client that was admitted, until its connection ends; in the thread of the caller."""
         session, number = Session(self._desk), self.statistics.count("sessions")
         try:
             channel.send(encode(self._desk.metadata(number, self._max_bytes)), _SEND_S)

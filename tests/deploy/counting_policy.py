@@ -1,9 +1,8 @@
 """Policies for the tests of server and client."""
 
-import time
-
 import numpy as np
 
+from imitate import clock
 from imitate.deploy.schema import Observed, Schema
 from imitate.deploy.server import Prediction
 from imitate.errors import UserError
@@ -42,7 +41,7 @@ class Counter:
 
     def predict(self, asks):
         self.batches.append(len(asks))
-        time.sleep(self.seconds)
+        clock.sleep(self.seconds)
         replies = []
         for ask in asks:
             if ask.obs["state"][1] == 13.0:
@@ -56,7 +55,7 @@ class Counter:
     def predict_chunks(self, asks):
         """Four actions (state[0] of the newest observation and on, number of observations)."""
         self.chunk_asks += asks
-        time.sleep(self.seconds)
+        clock.sleep(self.seconds)
         newest = [(ask.history[-1]["state"][0], len(ask.history)) for ask in asks]
         return [np.stack([first + np.arange(4.0), [count] * 4], 1) for first, count in newest]
 

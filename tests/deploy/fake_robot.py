@@ -19,7 +19,7 @@ class FakeRobot(Robot):
         self.faults = faults or {}
         self.calls = []
         self.stamped, self.frozen, self.nan = stamped, False, False
-        self.age_s = 0.0
+        self.age_s, self.values = 0.0, None
         self._pose = pose
         self._tick = 0
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class FakeRobot(Robot):
         state = np.full(2, np.nan if self.nan else 0.0, np.float32)
         camera = np.full((4, 4, 3), self._tick % 251, np.uint8)
         stamp = clock.now() - self.age_s if self.stamped else None
-        return Observation({"state": state, "camera": camera}, stamp)
+        return Observation(self.values or {"state": state, "camera": camera}, stamp)
 
     def send(self, action):
         self.note("send", action.copy())

@@ -1,126 +1,248 @@
-"""Faults of the network and of servers: the robot holds, then rests, and nothing stale is sent."""
+"""Faults of the network and of servers, to the millisecond: the robot holds, then rests, and nothing stale is sent."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
-from websockets.sync.client import connect
 
-from benchmarks.fault_proxy import Proxy
+from imitate import clock
 from imitate.deploy.asynchronous import AsynchronousPolicy
 from imitate.deploy.client import RemoteError, RemotePolicy
-from imitate.deploy.frames import header_of
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.robot import RobotError
-from imitate.deploy.server import PolicyServer
+from imitate.deploy.transport import ClosedError
 from imitate.deploy.wire import decode, encode
 from tests.deploy.counting_policy import Counter, observation
-from tests.deploy.test_remote_chunks import camera_robot
+from tests.deploy.in_process import camera_robot
+from tests.deploy.openpi_server import pack, unpack
 
-pytestmark = pytest.mark.alone
-GARBAGE = header_of(2, 5, None) + b"\xc1abcd"
-OVERSIZED = header_of(2, 2**40, None) + b"abc"
-NO_FRAME = b"HTTP/1.1 500 Oh no\r\n\r\n"
-
-
-@pytest.fixture
-def proxy():
-    with PolicyServer(Counter(), port=0) as server, Proxy(server.port) as proxy:
-        yield proxy
+FAULTS = ["up", "down", b"\xc1abcd", ClosedError]
+NO_ANSWER = "the server does not answer"
 
 
-def broken(proxy, fault):
+def break_down(network, fault):
     if fault in ("up", "down"):
-        proxy.stalled.add(fault)
+        network.stalled.add(fault)
     else:
-        proxy.instead = fault
-        proxy.stalled.add("up")  # the next requests get nothing either
+        network.instead = fault
 
 
-@pytest.mark.parametrize("fault", ["up", "down", GARBAGE, OVERSIZED, NO_FRAME])
+def mend(network):
+    network.stalled.clear()
+    network.instead = None
+
+
+def loop(policy, robot, on_step=None, **safety):
+    return ControlLoop(
+        robot, policy, 20.0, safety=Safety(late=0, frozen=0, **safety), on_step=on_step
+    )
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("background", [False, True])
-def test_the_robot_holds_and_then_rests(proxy, fault, background):
-    robot, at = camera_robot(), []
+def test_the_robot_holds_and_then_rests(network_of, fault, background):
+    network, robot = network_of(Counter()), camera_robot()
 
     def on_step(step):
-        if len(robot.times("send")) == 10 and not at:
-            at.append(time.monotonic())
-            broken(proxy, fault)
+        if len(robot.times("send")) == 10:
+            break_down(network, fault)
 
-    with RemotePolicy(proxy.url, timeout_s=0.2) as remote:
-        policy = AsynchronousPolicy(remote, 20.0, execute=2) if background else remote
-        safety = Safety(late=0, frozen=0, hold_s=0.4, watchdog_s=2.0)
-        loop = ControlLoop(robot, policy, 20.0, safety=safety, on_step=on_step)
-        with pytest.raises(RobotError, match="the server does not answer|nothing is planned"):
-            loop.run(200)
-        if background:
-            policy.close()
-    assert len(robot.times("send")) <= 10 + (
-        4 if background else 1
-    )  # what was planned, or had come
-    assert robot.times("hold")[-1] > at[0]
-    assert robot.times("stop")[0] - at[0] < 2.0
-    assert robot.last_calls()[-1] == "stop"
-
-
-@pytest.mark.parametrize("fault", ["up", "down", GARBAGE, OVERSIZED, NO_FRAME])
-def test_afterwards_the_next_call_connects_anew(proxy, fault):
-    with RemotePolicy(proxy.url, timeout_s=0.3) as policy:
-        assert policy(observation(0.1))[0] == 0.0
-        broken(proxy, fault)
-        if fault not in ("up", "down"):
-            proxy.stalled.clear()
-        began = time.monotonic()
-        with pytest.raises(RemoteError):
-            policy(observation(0.2))
-        assert time.monotonic() - began < 1.0
-        proxy.stalled.clear()
-        np.testing.assert_allclose(policy(observation(0.3)), [0.0, 0.3], rtol=1e-6)
+    policy = remote = RemotePolicy("ws://here", timeout_s=0.2)
+    if background:
+        policy = AsynchronousPolicy(remote, 20.0, execute=2)
+    with pytest.raises(RobotError, match=f"{NO_ANSWER}|nothing is planned"):
+        loop(policy, robot, on_step, hold_s=0.38, watchdog_s=2.0).run(200)
+    if background:
+        policy.close()
+    sent = robot.times("send")
+    fault_s = sent[9]
+    holds = [when - fault_s for when in robot.times("hold") if when > fault_s]
+    if background:  # two actions were planned; then eight periods are longer than hold_s
+        assert len(sent) == 12
+        np.testing.assert_allclose(holds, 0.15 + 0.05 * np.arange(9))
+    elif fault in ("up", "down"):  # each step waits for an answer for 0.2 s
+        assert len(sent) == 10
+        np.testing.assert_allclose(holds, [0.25, 0.45, 0.65])
+    else:
+        assert len(sent) == 10
+        np.testing.assert_allclose(holds, 0.05 + 0.05 * np.arange(9))
+    assert robot.times("stop")[0] - fault_s == pytest.approx(holds[-1])
 
 
-def test_replies_that_are_late_by_the_network_are_never_taken_for_the_next(proxy):
-    with RemotePolicy(proxy.url, timeout_s=0.3) as policy:
-        policy(observation(0.1))
-        proxy.delay_s = 0.5
-        for value in (0.2, 0.3):
-            with pytest.raises(RemoteError):
-                policy(observation(value))
-        proxy.delay_s = 0.0
-        time.sleep(0.6)
-        np.testing.assert_allclose(policy(observation(0.4)), [0.0, 0.4], rtol=1e-6)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_afterwards_the_next_call_connects_anew(network_of, fault):
+    network = network_of(Counter())
+    policy = RemotePolicy("ws://here", timeout_s=0.3)
+    assert policy(observation(0.1))[0] == 0.0
+    break_down(network, fault)
+    began = clock.now()
+    with pytest.raises(RemoteError):
+        policy(observation(0.2))
+    assert clock.now() - began == pytest.approx(0.3 if fault in ("up", "down") else 0.0)
+    mend(network)
+    np.testing.assert_allclose(policy(observation(0.3)), [0.0, 0.3], rtol=1e-6)
 
 
-def test_a_client_that_does_not_read_delays_nobody_else():
-    class Wordy(Counter):
-        def predict(self, asks):
-            replies = super().predict(asks)
-            for ask, reply in zip(asks, replies, strict=True):
-                if ask.obs["state"][1] == 7.0:
-                    reply.chunk = np.zeros((200_000, 2))
-            return replies
+@pytest.mark.parametrize("where", ["server", "network"])
+@pytest.mark.parametrize("call", ["__call__", "predict_chunk"])
+def test_late_replies_are_never_taken_for_the_next(network_of, where, call):
+    counter = Counter()
+    network, policy = network_of(counter), RemotePolicy("ws://here", timeout_s=0.3)
 
-    with (
-        PolicyServer(Wordy(), port=0) as server,
-        connect(server.url, max_size=None, close_timeout=0.2) as slow,
+    def acted(value):
+        ob = observation(value)
+        return policy(ob)[1] if call == "__call__" else policy.predict_chunk([ob])[0, 0]
+
+    def be_late(seconds):
+        counter.seconds, network.delay_s = (seconds, 0) if where == "server" else (0, seconds)
+
+    acted(1)
+    be_late(0.5)
+    for value in (2, 3):
+        with pytest.raises(RemoteError, match="no answer within 0.3 s|sent no schema"):
+            acted(value)
+    be_late(0.0)
+    clock.sleep(0.6)
+    assert acted(4) == 4.0
+
+
+def test_a_client_that_does_not_read_delays_nobody_else(network_of):
+    network = network_of(Counter())
+    network.room = {"up": 3, "down": 3}
+    slow = network.connected()
+    for number in range(3):
+        slow.send(encode({"imitate": {"kind": "cut", "id": number}}), 1.0)
+    policy = RemotePolicy("ws://here")
+    began = clock.now()
+    assert [policy(observation(0.5))[0] for _ in range(50)] == list(range(50))
+    assert clock.now() == began
+    with pytest.raises(TimeoutError):  # the server waits for it, and reads no more
+        for number in range(10):
+            slow.send(encode({"imitate": {"kind": "cut", "id": number}}), 1.0)
+
+
+def test_a_server_that_stops_reading_costs_one_deadline(network_of):
+    network = network_of(lambda end: end.send(pack({}), 1.0))
+    network.room["up"] = 0
+    policy = RemotePolicy("ws://here", timeout_s=0.3)
+    began = clock.now()
+    with pytest.raises(RemoteError, match="does not read"):
+        policy(observation())
+    assert clock.now() - began == pytest.approx(0.3)
+
+
+def test_a_server_that_says_nothing_costs_one_deadline_however_slow_its_handshake_was(network_of):
+    network = network_of(lambda end: None)
+    for network.handshake_s, words in (
+        (0.0, "no schema"),
+        (0.8, "no schema"),
+        (9.0, "not reached"),
     ):
-        decode(slow.recv())
-        message = {"imitate": {"kind": "cut", "id": 0}}
+        began = clock.now()
+        with pytest.raises(RemoteError, match=words):
+            RemotePolicy("ws://here", connect_s=1.0)
+        assert clock.now() - began == pytest.approx(1.0)
 
-        def flood():
-            for number in range(20):
-                ask = {"kind": "observe", "id": number}
-                slow.send(encode({"imitate": ask, "obs": observation(0, 7.0)}))
-                slow.send(encode(message))
 
-        thread = threading.Thread(target=flood)
+def test_a_session_without_messages_ends(network_of):
+    end = network_of(Counter(), idle_s=70.0).connected()
+    end.recv(1.0)
+    began = clock.now()
+    with pytest.raises(ClosedError, match="no message for too long"):
+        end.recv(600.0)
+    assert clock.now() - began == pytest.approx(70.0)
+
+
+# ---- one policy for several clients ----
+
+
+def test_clients_wait_for_one_prediction_beside_their_own(network_of):
+    counter = Counter(seconds=0.1)
+    network_of(counter)
+    policies = [RemotePolicy("ws://here", timeout_s=5.0) for _ in range(8)]
+    for policy in policies:
+        policy.start_episode()
+    threads = [threading.Thread(target=policy, args=(observation(),)) for policy in policies]
+    for thread in threads:
         thread.start()
-        with RemotePolicy(server.url, timeout_s=2.0) as policy:
-            took = []
-            for step in range(50):
-                began = time.monotonic()
-                assert policy(observation(0.5))[0] == step
-                took.append(time.monotonic() - began)
-        assert np.median(took) < 0.1
-        slow.close()
-        thread.join(10)
+    for thread in threads:
+        thread.join()
+    # One prediction that runs already, then their own: never a queue of eight.
+    queued = sorted(policy.timing["queued_ms"] for policy in policies)
+    assert sum(counter.batches) == 8 and len(counter.batches) == 2
+    np.testing.assert_allclose(queued[: counter.batches[0]], 0.0)
+    np.testing.assert_allclose(queued[counter.batches[0] :], 100.0)
+    assert policies[0].timing["infer_ms"] == pytest.approx(100.0)
+
+
+def test_of_waiting_observations_the_newest_is_answered(network_of):
+    end = network_of(Counter(seconds=0.2)).connected()
+    end.recv(1.0)
+    for number in range(1, 6):
+        ask = {"imitate": {"kind": "observe", "id": number}, "obs": observation(number)}
+        end.send(encode(ask), 1.0)
+        clock.sleep(0.1 if number == 1 else 0.0)  # its prediction has begun
+    replies = [decode(end.recv(5))["imitate"] for _ in range(5)]
+    kinds = {reply["id"]: reply["kind"] for reply in replies}
+    assert kinds == {1: "action", 2: "dropped", 3: "dropped", 4: "dropped", 5: "action"}
+
+
+# ---- asynchronous inference ----
+
+
+class Slow(Counter):
+    """150 ms for a chunk of 16."""
+
+    def predict_chunks(self, asks):
+        clock.sleep(0.15)
+        return [np.zeros((16, 2)) for _ in asks]
+
+
+def slow_openpi(end):
+    """Speak as openpi's server does."""
+    end.send(pack({}), 1.0)
+    while True:
+        try:
+            unpack(end.recv(600.0))
+        except (ClosedError, TimeoutError):
+            return
+        clock.sleep(0.15)
+        end.send(pack({"actions": np.zeros((16, 2), np.float32)}), 1.0)
+
+
+@pytest.mark.parametrize("server", [Slow(), slow_openpi], ids=["imitate", "openpi"])
+def test_a_slow_server_leaves_no_gaps(network_of, server):
+    network_of(server)
+    remote = RemotePolicy("ws://here")
+    with AsynchronousPolicy(remote, 20.0, execute=8) as policy:
+        report = loop(policy, camera_robot()).run(60)
+    assert report.held.total() == 4  # until the first chunk
+    np.testing.assert_allclose(report.gaps, 1.0)
+
+
+@pytest.mark.parametrize("back_after_s", [0.5, None])
+def test_a_lost_server_ends_the_plan_then_holds_then_stops_and_may_come_back(
+    network_of, back_after_s
+):
+    network, robot, lost = network_of(Counter()), camera_robot(), []
+
+    def on_step(step):
+        if len(robot.times("send")) == 10 and not lost:
+            lost.append(clock.now())
+            network.close()
+        if lost and back_after_s and clock.now() >= lost[0] + back_after_s:
+            network.is_up = True
+
+    remote = RemotePolicy("ws://here", timeout_s=0.3)
+    with AsynchronousPolicy(remote, 20.0, execute=2) as policy:
+        made = loop(policy, robot, on_step, hold_s=0.38 if back_after_s is None else 5.0)
+        if back_after_s is None:
+            with pytest.raises(RobotError, match=NO_ANSWER):
+                made.run(100)
+            assert len(robot.times("send")) == 12  # two were planned; then eight periods
+            assert robot.times("stop")[0] - lost[0] == pytest.approx(0.55)
+            network.is_up = True
+            assert made.run(10).steps > 0
+        else:
+            report = made.run(60)
+            assert report.held[NO_ANSWER] == 9 and report.steps == 50

@@ -6,19 +6,20 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import trustme
 
-from imitate.deploy.client import RemoteError, RemotePolicy
+from imitate.deploy.client import RemoteError
 from imitate.deploy.server import PolicyServer
 from imitate.deploy.wire import decode, encode
 from imitate.errors import UserError
 from tests.cli.test_robot_verbs import checkpoint  # noqa: F401 (a fixture)
 from tests.deploy.counting_policy import Counter, observation
+from tests.deploy.in_process import Patient
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef"
@@ -57,33 +58,34 @@ def trusting(path):
 
 def test_a_client_that_knows_the_authority_is_answered(server, files):
     assert server.url.startswith("wss://")
-    with RemotePolicy(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
+    with Patient(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
         for step in range(3):
             np.testing.assert_array_equal(policy(observation(0.5)), [step, 0.5])
         assert policy.predict_chunk([observation(2)])[0, 0] == 2.0
 
 
 def test_messages_larger_than_a_record_and_than_all_buffers(server, files):
-    with RemotePolicy(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
+    with Patient(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
         channel = policy._connection
         noise = np.random.default_rng(0).bytes(9_000_000)
         message = {"imitate": {"kind": "predict", "id": 1}, "history": [observation(7)], "x": noise}
         for _ in range(2):
-            channel.send(encode(message), 10)
-            assert decode(channel.recv(10))["chunk"][0, 0] == 7.0
+            channel.send(encode(message), 600)
+            assert decode(channel.recv(600))["chunk"][0, 0] == 7.0
 
 
 def test_of_waiting_observations_the_newest_is_answered(server, served, files):
     """Each message is a record of its own, which one read of the socket does not show."""
-    with RemotePolicy(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
+    with Patient(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
         channel = policy._connection
-        served.seconds = 0.3
+        begun, go_on, predict = threading.Event(), threading.Event(), served.predict
+        served.predict = lambda asks: (begun.set(), go_on.wait(), predict(asks))[2]
         for number in range(1, 5):
             header = {"kind": "observe", "id": number}
-            channel.send(encode({"imitate": header, "obs": observation(number)}), 5)
-            if number == 1:
-                time.sleep(0.1)  # its prediction has begun
-        kinds = [decode(channel.recv(5))["imitate"]["kind"] for _ in range(4)]
+            channel.send(encode({"imitate": header, "obs": observation(number)}), 600)
+            assert begun.wait()
+        go_on.set()
+        kinds = [decode(channel.recv(600))["imitate"]["kind"] for _ in range(4)]
     assert kinds == ["action", "dropped", "dropped", "action"]
 
 
@@ -91,26 +93,26 @@ def test_of_waiting_observations_the_newest_is_answered(server, served, files):
 def test_a_server_whom_nobody_vouches_for_is_refused(server, files, authority):
     tls = None if authority is None else trusting(files[authority])
     with pytest.raises(UserError, match="certificate is not trusted .*--tls-ca"):
-        RemotePolicy(server.url, token=TOKEN, tls=tls)
+        Patient(server.url, token=TOKEN, tls=tls)
 
 
 def test_the_name_in_the_certificate_counts(server, files):
     url = server.url.replace("127.0.0.1", "localhost")
     with pytest.raises(UserError, match="not trusted .*[Hh]ostname mismatch"):
-        RemotePolicy(url, token=TOKEN, tls=trusting(files["ca"]))
+        Patient(url, token=TOKEN, tls=trusting(files["ca"]))
 
 
 def test_a_client_without_tls_is_told_the_scheme(server):
     with pytest.raises(RemoteError, match="a server with a certificate has an address wss://"):
-        RemotePolicy(server.url.replace("wss://", "ws://"), token=TOKEN)
+        Patient(server.url.replace("wss://", "ws://"), token=TOKEN)
 
 
 def test_a_client_with_tls_of_a_server_without_is_told_the_scheme(files):
     with PolicyServer(Counter(), port=0) as plain:
         url = plain.url.replace("ws://", "wss://")
         with pytest.raises(RemoteError, match="a server without --tls-cert has an address ws://"):
-            RemotePolicy(url, tls=trusting(files["ca"]))
-        RemotePolicy(plain.url).close()
+            Patient(url, tls=trusting(files["ca"]))
+        Patient(plain.url).close()
 
 
 def test_the_command_line_serves_and_runs_by_tls(imitate, files, checkpoint, tmp_path):  # noqa: F811
@@ -142,7 +144,7 @@ def test_the_command_line_serves_and_runs_by_tls(imitate, files, checkpoint, tmp
         assert len(refused.stderr.strip().splitlines()) == 1
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(10)
+        process.wait()
         process.stdout.close()
 
 
