@@ -9,9 +9,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 Item = TypeVar("Item")
+
+
+class Lock(Protocol):
+    """A lock of ``threading``."""
+
+    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool:
+        """Take it."""
 
 
 def now() -> float:
@@ -40,6 +47,11 @@ def wait_for(
         timeout_s: None: for ever.
     """
     return condition.wait_for(predicate, timeout_s)
+
+
+def acquire(lock: Lock, timeout_s: float) -> bool:
+    """Acquire a lock, waiting at most so many seconds; return whether it is held."""
+    return lock.acquire(timeout=timeout_s)
 
 
 def get(items: queue.Queue[Item] | queue.SimpleQueue[Item], timeout_s: float | None = None) -> Item:

@@ -40,7 +40,7 @@ class VirtualTime:
     def replace(self, monkeypatch):
         """Replace the functions that wait, and those of the standard library that the product waits by."""
         replaced = {(clock, name): getattr(self, name) for name in ("now", "sleep", "wait")}
-        replaced |= {(clock, name): getattr(self, name) for name in ("wait_for", "get")}
+        replaced |= {(clock, name): getattr(self, name) for name in ("wait_for", "acquire", "get")}
         replaced |= {(threading.Thread, "join"): self.join, (Future, "result"): self.result}
         self._result = Future.result
         for (home, name), new in replaced.items():
@@ -79,6 +79,12 @@ class VirtualTime:
             finally:
                 condition.acquire()
         return predicate()
+
+    def acquire(self, lock, timeout_s):
+        held = []  # once it is free it is taken
+        return self._until(
+            lambda: bool(held) or bool(lock.acquire(False) and not held.append(1)), timeout_s
+        )
 
     def get(self, items, timeout_s=None):
         if not self._until(lambda: not items.empty(), timeout_s):

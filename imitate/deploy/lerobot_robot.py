@@ -122,7 +122,7 @@ class LeRobotRobot(Robot):
     def close(self) -> None:
         """Close bus and cameras. Motors keep their torque, unless ``disable_torque_on_disconnect`` is true."""
         self._connected = False
-        is_free = self._lock.acquire(timeout=_PATIENCE_S)  # a call may hang for ever
+        is_free = clock.acquire(self._lock, _PATIENCE_S)  # a call may hang for ever
         try:
             close_device(self._device)
         finally:
@@ -185,7 +185,7 @@ class LeRobotRobot(Robot):
         """
         if not self._connected:
             return
-        is_free = self._lock.acquire(timeout=_PATIENCE_S)
+        is_free = clock.acquire(self._lock, _PATIENCE_S)
         try:
             if self._at_stop == "torque_off":
                 for bus in buses_of(self._device):

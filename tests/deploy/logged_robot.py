@@ -20,12 +20,14 @@ class LoggedRobot(Robot):
     Args:
         log: file for the lines "time call"; None: only :attr:`calls`.
         size: of the camera's square images.
+        in_step: time does not matter to the control loop; the robot takes 10 ms for an observation.
         interrupt_at: number of the call in which Ctrl-C is pressed, from 1; 0: none.
     """
 
     limits = ActionLimits([-1.0], [1.0])
 
-    def __init__(self, log=None, size=8, interrupt_at=0):
+    def __init__(self, log=None, size=8, interrupt_at=0, in_step=False):
+        self.in_step = in_step
         self.observation_shapes = {"flat": (3,), "camera": (size, size, 3)}
         self.log = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.size, self.interrupt_at, self.calls = size, interrupt_at, []
@@ -47,6 +49,7 @@ class LoggedRobot(Robot):
 
     def observe(self):
         self.note("observe")
+        time.sleep(0.01 * self.in_step)
         camera = self.random.integers(0, 255, (self.size, self.size, 3), np.uint8)
         return Observation({"flat": np.zeros(3, np.float32), "camera": camera}, time.monotonic())
 

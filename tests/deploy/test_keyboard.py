@@ -2,42 +2,24 @@
 
 import os
 import pty
+import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
+from imitate import clock
 from imitate.deploy.keyboard import Keyboard
 from imitate.errors import UserError
 from tests.deploy.fake_robot import FakeRobot
 
 
-class Terminal:
-    """A pseudo-terminal in the place of standard input."""
-
-    def __init__(self, monkeypatch):
-        self.master, slave = pty.openpty()
-        self.stdin = os.fdopen(slave, "r")
-        monkeypatch.setattr(sys, "stdin", self.stdin)
-
-    def press(self, keys):
-        os.write(self.master, keys.encode())
-        time.sleep(0.02)
-
-
 @pytest.fixture
-def terminal(monkeypatch):
-    terminal = Terminal(monkeypatch)
-    yield terminal
-    os.close(terminal.master)
-    terminal.stdin.close()
-
-
-@pytest.fixture
-def keyboard(terminal):
+def keyboard(terminal, virtual_time):
     made = []
 
     def make(robot=None, **options):
@@ -63,7 +45,7 @@ def test_a_key_acts_for_a_moment(terminal, keyboard):
     device = keyboard(gripper=False, press_s=0.05)
     terminal.press("s")
     assert device.guide(None).action[0] < 0
-    time.sleep(0.08)
+    clock.sleep(0.08)
     assert device.guide(None).action is None
 
 
@@ -81,11 +63,10 @@ def test_absolute_actions_begin_at_the_pose(terminal, keyboard):
     robot = FakeRobot(pose=np.array([0.2, 0.4]))
     device = keyboard(robot, gripper=False, mode="absolute", scale=1.0)
     device.guide(None)
-    time.sleep(0.05)
+    clock.sleep(0.05)
     terminal.press("w")
     action = device.guide(robot.observe()).action
-    assert 0.2 < action[0] <= 0.2 + 2.0 * 0.2
-    assert action[1] == 0.4
+    np.testing.assert_allclose(action, [0.2 + 2.0 * 0.05, 0.4])
 
 
 @pytest.mark.parametrize(
@@ -135,64 +116,62 @@ def test_settings_that_make_no_sense_are_refused(options):
         Keyboard(**options)
 
 
-def recording(path, *more):
-    """``imitate record`` on a terminal: its process and the terminal's other end."""
-    from pathlib import Path
-    from subprocess import PIPE, Popen
-
-    root = Path(__file__).parents[2]
+def recording(path, log, *more):
+    """``imitate record`` on a terminal, of a robot that writes a log: its process and the terminal's other end."""
     master, slave = pty.openpty()
-    process = Popen(
-        [
-            sys.executable, "-m", "imitate", "record", str(path), "--robot", "sim", "--env", "Pendulum-v1",
-            "--rate-hz", "20", "--teleop", "keyboard", "--teleop-arg", "gripper=false", "--episodes", "4", *more,
-        ],
+    words = (
+        *("record", path, "--robot", "tests.deploy.logged_robot:LoggedRobot", "--rate-hz", 20),
+        *("--robot-arg", f"log={log}", "--robot-arg", "in_step=true", "--episodes", 4),
+        *("--teleop", "keyboard", "--teleop-arg", "gripper=false", "--teleop-arg", "press_s=600"),
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "imitate", *map(str, words), *more],
         stdin=slave,
-        stdout=PIPE,
-        stderr=PIPE,
-        env={**os.environ, "PYTHONPATH": str(root)},
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
     os.close(slave)
-    os.set_blocking(process.stderr.fileno(), False)
+    until(process, "Esc quit")
     return process, master
 
 
-def until(process, words, seconds=60):
+def until(process, words):
     """Wait until the process has printed some words."""
-    text, deadline = b"", time.monotonic() + seconds
+    text = b""
     while words.encode() not in text:
-        text += process.stderr.read() or b""
-        assert process.poll() is None or words.encode() in text, text
-        assert time.monotonic() < deadline, text
+        text += (piece := os.read(process.stderr.fileno(), 1000))
+        assert piece, text
+
+
+def move(keys, key, log):
+    """Press a key, and wait until the robot moves."""
+    before = log.read_text().count("send")
+    os.write(keys, key)
+    while log.read_text().count("send") < before + 3:
         time.sleep(0.01)
 
 
 def test_a_session_by_keys_killed_in_an_episode_and_resumed(tmp_path):
-    path = tmp_path / "demos.hdf5"
-    process, keys = recording(path)
-    until(process, "Esc quit")
+    path, log = tmp_path / "demos.hdf5", tmp_path / "calls.log"
+    process, keys = recording(path, log)
     for end, words in (("\n", "1 of 4"), ("x", "2 of 4"), ("\x7f", "2 of 4"), ("\n", "3 of 4")):
-        os.write(keys, b"wwww")
-        time.sleep(0.3)
+        move(keys, b"w", log)
         os.write(keys, end.encode())
         until(process, words)
-    os.write(keys, b"www")
-    time.sleep(0.3)
+    move(keys, b"w", log)
     process.kill()
     process.communicate()
     assert not path.exists()
-    process, other = recording(path, "--append")
-    until(process, "Esc quit")
-    os.write(other, b"ssss")
-    time.sleep(0.3)
+    process, other = recording(path, log, "--append")
+    move(other, b"s", log)
     os.write(other, b"\n")
-    process.communicate(timeout=60)
+    process.communicate()
     assert process.returncode == 0
     os.close(keys)
     os.close(other)
     with h5py.File(path) as file:
-        verdicts = [bool(file[f"data/demo_{k}"].attrs["success"]) for k in range(4)]
-        assert verdicts == [True, False, True, True]
+        demos = [file[f"data/demo_{k}"] for k in range(4)]
+        assert [bool(demo.attrs["success"]) for demo in demos] == [True, False, True, True]
         assert len(file["data"]) == 4
-        assert (file["data/demo_0/actions"][:] > 0).all()
-        assert (file["data/demo_3/actions"][:] < 0).all()
+        assert (demos[0]["actions"][:] > 0).all() and (demos[3]["actions"][:] < 0).all()

@@ -1,14 +1,13 @@
 """A device of LeRobot moves a robot: the robot's order, who acts, keys and events, feedback to its motors."""
 
 import os
-import pty
 import re
 import sys
-import time
 
 import numpy as np
 import pytest
 
+from imitate import clock
 from imitate.deploy.lerobot_robot import LeRobotRobot
 from imitate.deploy.lerobot_teleoperator import LeRobotTeleoperator
 from imitate.deploy.limits import ActionLimits
@@ -17,17 +16,9 @@ from imitate.errors import UserError
 from tests.deploy.fake_robot import FakeRobot
 from tests.deploy.lerobot_stand_ins import Arm, Gamepad, Leader
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 BOX = ActionLimits(low=[-90.0, -100.0, 0.0], high=[90.0, 100.0, 100.0])
-
-
-@pytest.fixture
-def terminal(monkeypatch):
-    master, slave = pty.openpty()
-    stdin = os.fdopen(slave, "r")
-    monkeypatch.setattr(sys, "stdin", stdin)
-    yield lambda keys: (os.write(master, keys.encode()), time.sleep(0.05))
-    os.close(master)
-    stdin.close()
 
 
 @pytest.fixture
@@ -127,7 +118,7 @@ def test_a_device_that_fails_ends_the_episode(action):
 )
 def test_a_leader_arm_has_the_keys_of_the_terminal(terminal, key, event):
     device = connected(Leader())
-    terminal(key)
+    terminal.press(key)
     guidance = device.guide(None)
     assert guidance.events == {event}
     assert guidance.action is not None
@@ -137,7 +128,7 @@ def test_a_leader_arm_has_the_keys_of_the_terminal(terminal, key, event):
 
 def test_a_device_with_events_leaves_the_terminal_alone(terminal):
     device = connected(Gamepad(), FakeRobot(BOX))
-    terminal("x")
+    os.write(terminal.master, b"x")
     assert device.guide(None).events == frozenset()
 
 
@@ -158,18 +149,18 @@ def test_the_leader_follows_until_the_person_takes_over(terminal):
     here = {"gripper.pos": 3.0, "elbow.pos": 2.0, "shoulder.pos": 1.0}
     # Its own pose before the torque, or the motors would go to an old goal.
     assert leader.calls == [("send_feedback", here), ("enable_torque", None)]
-    time.sleep(0.03)
+    clock.sleep(0.03)
     device.follow(target)
-    moved = leader.calls[-1][1]["shoulder.pos"] - 1.0
-    assert 3.0 <= moved <= 20.0  # 100 a second, at most 0.2 s at once
+    # 100 a second, at most 0.2 s at once
+    assert leader.calls[-1][1]["shoulder.pos"] == pytest.approx(1.0 + 3.0)
     assert leader.calls[-1][1]["elbow.pos"] == 2.0
-    terminal(" ")
+    terminal.press(" ")
     np.testing.assert_array_equal(device.guide(None).action, [1.0, 2.0, 3.0])
     assert leader.calls[-1] == ("disable_torque", None)
     count = len(leader.calls)
     device.follow(target)
     assert len(leader.calls) == count
-    terminal(" ")
+    terminal.press(" ")
     assert device.guide(None).action is None
     device.close()
 

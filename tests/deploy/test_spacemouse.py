@@ -2,7 +2,6 @@
 
 import struct
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -13,6 +12,8 @@ from imitate.deploy.robot import RobotError, make_teleoperator
 from imitate.deploy.spacemouse import AXES, Cap, HIDSpaceMouse, SpaceMouse, spacemice
 from imitate.errors import UserError
 from tests.deploy.fake_robot import FakeRobot
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 ARM = ActionLimits(low=[-1.0] * 7, high=[1.0] * 7)
 
@@ -171,7 +172,6 @@ def test_buttons_may_open_and_close_and_a_third_one_hold(hid):
         assert hand.guide(None).action[-1] == grip
 
 
-@pytest.mark.alone
 def test_an_unplugged_device_stops_the_robot(hid, hand):
     robot = FakeRobot(ARM)
 
@@ -227,7 +227,5 @@ def test_without_hidapi_it_says_what_to_install(monkeypatch):
 
 def test_reading_takes_no_time(hid, hand):
     hid.reports = [pushes(0, -350, 0)] * 100
-    begun = time.monotonic()
     hand.guide(None)
-    assert time.monotonic() - begun < 0.2
-    assert hid.reports == []
+    assert hid.reports == []  # all that waited was read, and nothing was waited for
