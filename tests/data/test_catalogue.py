@@ -5,8 +5,11 @@ import re
 
 import pytest
 
-from imitate.data.catalogue import catalogue_path, chosen, load_catalogue
-from imitate.errors import UserError
+from imitate.config import load_config
+from imitate.data.catalogue import catalogue_path, chosen, download_advice, load_catalogue
+from imitate.errors import ConfigError, UserError
+from imitate.train.setup import resolve
+from tests.refusals import refused
 
 FILES = load_catalogue()
 
@@ -34,20 +37,16 @@ def test_the_schema_of_the_file():
         assert entry["size_bytes"] is None or entry["about_bytes"] is None
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_an_entry(file):
-    assert re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)+", file.name)
-    assert file.url.startswith("http") and file.url.endswith(".hdf5")
-    assert not file.place.is_absolute() and ".." not in file.place.parts
-    assert file.sha256 is None or re.fullmatch(r"[0-9a-f]{64}", file.sha256)
-    assert file.size_bytes is None or file.size_bytes > 10**6
-    assert 400 <= file.horizon <= 1400
-
-
-def test_names_and_places_are_distinct():
-    assert len({file.name for file in FILES}) == len(FILES)
-    assert len({file.place for file in FILES}) == len(FILES)
-    assert len({file.url for file in FILES}) == len(FILES)
+def test_entries():
+    for file in FILES:
+        assert re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)+", file.name)
+        assert file.url.startswith("http") and file.url.endswith(".hdf5")
+        assert not file.place.is_absolute() and ".." not in file.place.parts
+        assert file.sha256 is None or re.fullmatch(r"[0-9a-f]{64}", file.sha256)
+        assert file.size_bytes is None or file.size_bytes > 10**6
+        assert 400 <= file.horizon <= 1400
+    for name in ("name", "place", "url"):
+        assert len({getattr(file, name) for file in FILES}) == len(FILES)
 
 
 def test_the_first_file_of_every_tutorial():
@@ -73,3 +72,37 @@ def test_names_that_are_not_there():
         chosen(FILES, ["robomimic/lift"])
     with pytest.raises(UserError, match="did you mean 'mimicgen/core/stack_d1'"):
         chosen(FILES, ["mimicgen/core/stakc_d1"])
+
+
+# ---- advice where a public file is missing -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (
+            "datasets/lift/ph/low_dim_v15.hdf5",
+            "`imitate dataset download robomimic/lift/ph/low_dim` brings it: then give "
+            "--dataset datasets/robomimic/lift/ph/low_dim_v15.hdf5",
+        ),
+        (
+            "datasets/can/mh/image_v15.hdf5",
+            "download robomimic/can/mh/low_dim` brings its demonstr",
+        ),
+        ("datasets/can/mh/low_dim_abs.hdf5", "`imitate dataset actions --to absolute"),
+        ("own.hdf5", None),
+        ("ph/own.hdf5", None),
+        ("/data/monday/ph/low_dim_v15.hdf5", None),
+    ],
+)
+def test_the_command_for_a_public_file(path, words):
+    advice = download_advice(path)
+    assert advice is None if words is None else words in advice
+
+
+def test_a_training_without_its_public_data_names_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = f"{tmp_path}/datasets/lift/ph/low_dim_v15.hdf5"
+    words = "train.data.0.path: no file|imitate dataset download robomimic/lift/ph/low_dim"
+    with refused(words, path, error=ConfigError):
+        resolve(load_config("paper/what_matters/lift_ph/bc_rnn"), None, None)

@@ -1,9 +1,11 @@
 """Downloads from a server on this machine that behaves well, and badly."""
 
+import hashlib
 import json
 import shutil
 import threading
 from collections import namedtuple
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import PurePosixPath
 
@@ -15,6 +17,7 @@ from imitate.data import download as module
 from imitate.data.catalogue import PublicFile
 from imitate.data.download import download, sha256_of
 from imitate.errors import DatasetError, UserError
+from tests.refusals import refused
 
 
 class Server(ThreadingHTTPServer):
@@ -83,12 +86,10 @@ class Handler(BaseHTTPRequestHandler):
             server.change_after = None
 
 
-@pytest.fixture
-def content(demo_file):
-    path = demo_file(num_demos=20, length=60)
-    data = path.read_bytes()
-    path.unlink()
-    return data
+@pytest.fixture(scope="module")
+def content(tmp_path_factory, make_demo_file):
+    path = tmp_path_factory.mktemp("served") / "demos.hdf5"
+    return make_demo_file(path, num_demos=20, length=60).read_bytes()
 
 
 @pytest.fixture
@@ -101,8 +102,7 @@ def server(content, monkeypatch):
 
 
 @pytest.fixture
-def file(server, content, tmp_path):
-    (tmp_path / "whole").write_bytes(content)
+def file(server, content):
     return PublicFile(
         name="toy/lift",
         url=f"{server.url}/lift.hdf5",
@@ -110,7 +110,7 @@ def file(server, content, tmp_path):
         licence="MIT",
         size_bytes=len(content),
         about_bytes=None,
-        sha256=sha256_of(tmp_path / "whole"),
+        sha256=hashlib.sha256(content).hexdigest(),
         horizon=400,
     )
 
@@ -118,10 +118,6 @@ def file(server, content, tmp_path):
 @pytest.fixture
 def target(tmp_path):
     return tmp_path / "out" / "toy" / "lift.hdf5"
-
-
-def changed(file, **values):
-    return PublicFile(**{**vars(file), **values})
 
 
 def left(target):
@@ -137,10 +133,9 @@ def test_a_file_arrives_whole_and_nothing_else_is_left(file, target, content):
     result = get(file, target, on_bytes=lambda done, total: told.append((done, total)))
     assert target.read_bytes() == content
     assert left(target) == ["lift.hdf5"]
-    assert (result.verified, result.size_bytes, result.fetched_bytes, result.resumed_at) == (
-        *("sha256", len(content), len(content), 0),
-    )
-    assert result.sha256 == file.sha256
+    assert (result.verified, result.sha256) == ("sha256", file.sha256)
+    assert (result.size_bytes, result.fetched_bytes) == (len(content), len(content))
+    assert result.resumed_at == 0
     assert told[-1] == (len(content), len(content))
 
 
@@ -186,17 +181,23 @@ def test_a_part_that_was_complete_needs_no_byte(file, target, content, server, m
     assert (result.fetched_bytes, target.read_bytes()) == (0, content)
 
 
-def test_a_server_without_ranges_sends_all_of_it_again(file, target, content, server):
-    server.ranges, server.drops = False, [1000]
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [
+        ({"ranges": False, "drops": [1000]}, [None, "bytes=1000-"]),
+        (
+            {"etag": None, "drops": [1000]},
+            [None, None],
+        ),  # without a strong validator it begins anew
+        ({"etag": 'W/"weak"', "drops": [1000]}, [None, None]),
+        ({"length": False, "drops": [1000]}, [None, "bytes=1000-"]),
+        ({"codes": [503, 429, 500]}, [None] * 4),  # busy servers are asked again
+    ],
+)
+def test_servers_of_every_kind(file, target, content, server, changes, asked):
+    vars(server).update(changes)
     get(file, target)
-    assert target.read_bytes() == content
-
-
-@pytest.mark.parametrize("etag", [None, 'W/"weak"'])
-def test_without_a_strong_validator_it_begins_anew(file, target, content, server, etag):
-    server.etag, server.drops = etag, [1000]
-    get(file, target)
-    assert server.asked == [None, None]
+    assert server.asked == asked
     assert target.read_bytes() == content
 
 
@@ -205,7 +206,7 @@ def test_a_file_that_changes_between_attempts_is_not_glued(
 ):
     other = demo_file("other.hdf5", num_demos=20, length=60, seed=7).read_bytes()
     server.drops, server.change_after = [1000], (other, '"two"')
-    unknown = changed(file, size_bytes=None, sha256=None)
+    unknown = replace(file, size_bytes=None, sha256=None)
     get(unknown, target)
     assert target.read_bytes() == other
     assert server.asked == [None, "bytes=1000-"]
@@ -217,7 +218,7 @@ def test_a_part_of_another_address_is_not_used(file, target, content, server):
         get(file, target, retries=0)
     server.drops.clear()
     server.asked.clear()
-    get(changed(file, url=f"{server.url}/mirror/lift.hdf5"), target)
+    get(replace(file, url=f"{server.url}/mirror/lift.hdf5"), target)
     assert server.asked == [None]
     assert target.read_bytes() == content
 
@@ -232,58 +233,40 @@ def test_notes_that_cannot_be_read_are_not_trusted(file, target, content, server
     assert target.read_bytes() == content
 
 
-def test_a_body_cut_short_without_a_length(file, target, content, server):
-    server.length, server.drops = False, [1000]
-    get(file, target)
-    assert target.read_bytes() == content
-
-
-def test_busy_servers_are_asked_again(file, target, content, server):
-    server.codes = [503, 429, 500]
-    get(file, target)
-    assert target.read_bytes() == content
-
-
-def test_a_server_that_stays_busy(file, target, server):
+def test_a_server_that_stays_away(file, target, server):
     server.codes = [503] * 3
-    with pytest.raises(DatasetError, match="given up after 2 retries .503 Service Unavailable"):
+    with refused("given up after 2 retries (503 Service Unavailable"):
         get(file, target, retries=2)
+    nowhere = "http://127.0.0.1:9/x.hdf5"  # discard: nothing listens there
+    with refused("given up after 1 retries|refused"):
+        get(replace(file, url=nowhere), target, retries=1)
 
 
 @pytest.mark.parametrize(
-    ("code", "advice"), [(404, "publisher's page"), (403, "login"), (401, "login"), (410, "--url")]
+    ("served", "wrong", "words"),
+    [
+        ({"codes": [404]}, {}, "answers 404|publisher's page"),
+        ({"codes": [403]}, {}, "answers 403|login"),
+        ({"codes": [401]}, {}, "answers 401|login"),
+        ({"codes": [410]}, {}, "answers 410|--url"),
+        ({}, {"sha256": "0" * 64}, "SHA-256 is|but the catalogue says 000|removed"),
+        ({}, {"size_bytes": 5}, "bytes, but the catalogue says 5"),
+        ({"content": b"<html>log in</html>"}, {"size_bytes": None, "sha256": None}, "not an HDF5"),
+    ],
 )
-def test_answers_that_will_not_change_are_told_at_once(file, target, server, code, advice):
-    server.codes = [code]
-    with pytest.raises(DatasetError, match=f"answers {code} .*{advice}"):
-        get(file, target)
+def test_what_will_not_change_is_told_at_once_and_leaves_nothing(
+    file, target, server, served, wrong, words
+):
+    vars(server).update(served)
+    with refused(words):
+        get(replace(file, **wrong), target)
     assert len(server.asked) == 1
     assert left(target) == []
 
 
-def test_nobody_listens(file, target, server):
-    port = 9  # discard: nothing listens there
-    with pytest.raises(DatasetError, match="given up after 1 retries .*refused"):
-        get(changed(file, url=f"http://127.0.0.1:{port}/x.hdf5"), target, retries=1)
-
-
-def test_a_wrong_checksum_leaves_nothing(file, target):
-    with pytest.raises(DatasetError, match="SHA-256 is .* but the catalogue says 000.*removed"):
-        get(changed(file, sha256="0" * 64), target)
-    assert left(target) == []
-
-
-def test_a_wrong_size_leaves_nothing(file, target, content):
-    with pytest.raises(DatasetError, match=f"has {len(content)} bytes, but the catalogue says 5"):
-        get(changed(file, size_bytes=5), target)
-    assert left(target) == []
-
-
-def test_a_page_of_html_is_no_demonstration_file(file, target, server):
-    server.content = b"<html>please log in</html>"
-    with pytest.raises(DatasetError, match="not an HDF5 file"):
-        get(changed(file, size_bytes=None, sha256=None), target)
-    assert left(target) == []
+def test_only_http(file, target):
+    with refused("http:// or https://"):
+        get(replace(file, url="file:///etc/passwd"), target)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +274,7 @@ def test_a_page_of_html_is_no_demonstration_file(file, target, server):
     [({"sha256": None}, "size"), ({"sha256": None, "size_bytes": None}, "structure")],
 )
 def test_without_a_checksum_it_says_by_what_it_was_verified(file, target, values, verified):
-    result = get(changed(file, **values), target)
+    result = get(replace(file, **values), target)
     assert (result.verified, result.sha256) == (verified, file.sha256)
 
 
@@ -331,11 +314,6 @@ def test_a_disk_that_is_too_small_is_told_before_a_byte_is_written(file, target,
     assert not target.exists()
 
 
-def test_only_http(file, target):
-    with pytest.raises(DatasetError, match="http:// or https://"):
-        get(changed(file, url="file:///etc/passwd"), target)
-
-
 # ---- the command ---------------------------------------------------------------------------------
 
 
@@ -357,22 +335,18 @@ def test_the_command_downloads_from_a_mirror(server, tmp_path, content):
     assert result.exit_code == 0, result.output
     for task in ("lift", "can"):
         assert (tmp_path / f"d/robomimic/{task}/mh/low_dim_v15.hdf5").read_bytes() == content
-    assert (
-        result.stdout.count("no checksum is known for this file: verified by HDF5 structure") == 2
-    )
+    words = "no checksum is known for this file: verified by HDF5 structure"
+    assert result.stdout.count(words) == 2
     assert "its SHA-256 is " in result.stdout and "licence MIT" in result.stdout
     again = json.loads(run(*names, "--url", server.url, "--out", tmp_path / "d", "--json").stdout)
     assert [entry["fetched_bytes"] for entry in again] == [0, 0]
 
 
-def test_the_command_refuses_what_the_catalogue_does_not_know():
+def test_the_command_refuses_what_the_catalogue_does_not_know(server, tmp_path):
     result = run("robomimic/lift/ph/lowdim")
     assert isinstance(result.exception, UserError)
     assert "did you mean 'robomimic/lift/ph/low_dim'" in str(result.exception)
     assert isinstance(run().exception, UserError)
-
-
-def test_a_file_that_is_not_the_catalogues_is_refused(server, tmp_path):
     result = run("robomimic/lift/ph/low_dim", "--url", server.url, "--out", tmp_path)
     assert isinstance(result.exception, DatasetError)
     assert "the catalogue says 21084088" in str(result.exception)
