@@ -1,4 +1,7 @@
+import pytest
+
 from imitate.errors import MOST_NAMES, nearest, printable
+from imitate.wording import counted
 
 
 def test_the_nearest_name():
@@ -17,9 +20,12 @@ def test_of_many_names_only_a_few():
 
 
 def test_text_for_a_terminal_has_no_control_characters():
-    assert (
-        printable("Lift: 3 demos\n\tæ 日本 😀 e\u0301\u3000x")
-        == "Lift: 3 demos\n\tæ 日本 😀 e\u0301\u3000x"
-    )
+    text = "Lift: 3 demos\n\tæ 日本 😀 e\u0301\u3000x"
+    assert printable(text) == text
     said = printable("a\x1b[2Jb\x9bc\rd\u202ee\x00f\ud800g\u2028h\x7f")
     assert said == "a\\x1b[2Jb\\x9bc\\rd\\u202ee\\x00f\\ud800g\\u2028h\\x7f"
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 demos"), (1, "1 demo"), (2, "2 demos")])
+def test_a_noun_follows_its_number(count, words):
+    assert counted(count, "demo") == words

@@ -90,7 +90,7 @@ def test_a_module_keeps_its_own_name_and_place():
 def test_the_present_path_is_named_in_a_warning():
     code = "import imitate.train.mosaic"
     command = [sys.executable, "-W", "always", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0
     assert "imitate.train.mosaic is now imitate.evaluation.mosaic" in done.stderr
     assert "<string>:1" in done.stderr  # the importing line, not the finder's

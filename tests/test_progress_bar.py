@@ -1,14 +1,11 @@
 """Progress bars of processes that are forked and killed."""
 
 import io
-import multiprocessing
-import os
 import signal
 import threading
 
 from imitate.progress_bar import ProgressBar
-
-FORK = multiprocessing.get_context("fork")
+from tests.forked import Forked, die
 
 
 def draw():
@@ -16,26 +13,25 @@ def draw():
         bar.update()
 
 
-def draws_within(seconds):
+def can_draw():
     """Draw in a thread, which may be left behind where a lock is held for ever."""
     thread = threading.Thread(target=draw, daemon=True)
     thread.start()
-    thread.join(seconds)
+    thread.join(600)
     return not thread.is_alive()
 
 
-def die_with_the_lock():
+def die_with_the_lock(say):
     ProgressBar.get_lock().acquire()
-    os.kill(os.getpid(), signal.SIGKILL)
+    die()
 
 
 def test_a_process_killed_while_it_draws_holds_up_no_other():
     draw()  # tqdm makes its own lock at the first bar
-    process = FORK.Process(target=die_with_the_lock)
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
-    assert draws_within(10)
+    with Forked(die_with_the_lock) as process:
+        process.rest()
+    assert process.code == -signal.SIGKILL
+    assert can_draw()
 
 
 def test_a_process_forked_while_a_thread_draws_can_draw():
@@ -44,14 +40,12 @@ def test_a_process_forked_while_a_thread_draws_can_draw():
     def hold():
         with ProgressBar.get_lock():
             held.set()
-            over.wait(60)
+            over.wait(600)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(60)
-    process = FORK.Process(target=lambda: os._exit(0 if draws_within(10) else 1))
-    process.start()
-    process.join(60)
+    held.wait(600)
+    with Forked(lambda say: say(can_draw())) as process:
+        assert process.line() == "True"
     over.set()
     thread.join()
-    assert process.exitcode == 0

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from io import BytesIO
 from pathlib import Path
 
 import h5py
@@ -30,48 +31,55 @@ def write(path, content=b""):
     return path
 
 
-def safetensors(path):
+def safetensors():
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    return write(path, len(header).to_bytes(8, "little") + header + bytes(4))
+    return len(header).to_bytes(8, "little") + header + bytes(4)
 
 
-def archive(path, members):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as file:
-        for name, content in members.items():
-            file.writestr(name, content)
-    return path
+def archive(members):
+    content = BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        for name, text in members.items():
+            file.writestr(name, text)
+    return content.getvalue()
 
 
-@pytest.fixture
-def world(tmp_path):
-    """One of each, by name."""
-    root = tmp_path
-    write(root / "lr/meta/info.json", INFO)
-    write(root / "lr/data/chunk-000/file-000.parquet", b"PAR1....")
-    write(root / "act/config.json", ACT)
-    safetensors(root / "act/model.safetensors")
-    write(root / "old/config.json", OLD_ACT)
-    write(root / "vqbet/config.json", {**ACT, "type": "vqbet"})
-    write(root / "training/checkpoints/last/pretrained_model/config.json", {**ACT, "type": "pi0"})
-    safetensors(root / "alone/weights.safetensors")
-    write(root / "run/config.json", TREE)
-    (root / "run/checkpoints").mkdir()
-    write(root / "robomimic/config.json", TREE)
-    (root / "robomimic/models").mkdir()
-    write(root / "hydra/.hydra/config.yaml", b"name: x")
-    write(root / "task.yaml", b"_target_: diffusion_policy.workspace.x")
-    archive(root / "latest.ckpt", {"archive/data.pkl": b"cfg state_dicts pickles"})
-    archive(root / "ppo.zip", {"_stable_baselines3_version": "2.3.0", "policy.pth": b""})
-    write(root / "iql.d3", b"PK\x03\x04")
-    write(root / "buffer.pkl", b"\x80\x04\x95cstable_baselines3.common.buffers\nReplayBuffer")
-    write(
-        root / "vec.pkl", b"\x80\x04cstable_baselines3.common.vec_env.vec_normalize\nVecNormalize"
-    )
-    write(root / "own.pkl", BOMB)
-    write(root / "aloha/dataset_stats.pkl")
-    write(root / "aloha/policy_best.ckpt")
-    write(root / "bare.parquet", b"PAR1....")
+FILES = {
+    "lr/meta/info.json": INFO,
+    "lr/data/chunk-000/file-000.parquet": b"PAR1....",
+    "act/config.json": ACT,
+    "act/model.safetensors": safetensors(),
+    "old/config.json": OLD_ACT,
+    "vqbet/config.json": {**ACT, "type": "vqbet"},
+    "training/checkpoints/last/pretrained_model/config.json": {**ACT, "type": "pi0"},
+    "alone/weights.safetensors": safetensors(),
+    "run/config.json": TREE,
+    "run/checkpoints": None,
+    "robomimic/config.json": TREE,
+    "robomimic/models": None,
+    "hydra/.hydra/config.yaml": b"name: x",
+    "task.yaml": b"_target_: diffusion_policy.workspace.x",
+    "latest.ckpt": archive({"archive/data.pkl": b"cfg state_dicts pickles"}),
+    "ppo.zip": archive({"_stable_baselines3_version": "2.3.0", "policy.pth": b""}),
+    "iql.d3": b"PK\x03\x04",
+    "buffer.pkl": b"\x80\x04\x95cstable_baselines3.common.buffers\nReplayBuffer",
+    "vec.pkl": b"\x80\x04cstable_baselines3.common.vec_env.vec_normalize\nVecNormalize",
+    "own.pkl": BOMB,
+    "aloha/dataset_stats.pkl": b"",
+    "aloha/policy_best.ckpt": b"",
+    "bare.parquet": b"PAR1....",
+}
+"""One of each; None is a folder."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("world")
+    for name, content in FILES.items():
+        (root / name).mkdir(parents=True) if content is None else write(root / name, content)
+    with h5py.File(root / "demos.hdf5", "w") as file:
+        file.create_group("data")
+    torch.save({"a": torch.ones(1)}, root / "last.pth")
     return root
 
 
@@ -125,20 +133,12 @@ def test_words(world, monkeypatch):
     assert "--algo flow_policy" in diagnosis("training")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"[1]",
-        b'{"a": 1}',
-        b'{"algo_name": 3}',
-        b"\xff\xfe",
-        b"[" * 100_000,
-        b"PK\x03\x04",
-    ],
-    ids=range(8),
-)
+FOREIGN = [
+    b"", b"{", b"[1]", b'{"a": 1}', b'{"algo_name": 3}', b"\xff\xfe", b"[" * 100_000, b"PK\x03\x04"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", FOREIGN, ids=range(8))
 @pytest.mark.parametrize("name", ["config.json", "meta/info.json", "model.safetensors", "a.ckpt"])
 def test_damaged_or_foreign_contents_are_nothing_known(tmp_path, name, content):
     write(tmp_path / "thing" / name, content)
@@ -151,55 +151,51 @@ def test_names_of_the_hub(tmp_path, monkeypatch):
     words = diagnosis("lerobot/act_aloha")
     assert "hf download lerobot/act_aloha --local-dir act_aloha" in words
     Path("lerobot").mkdir()
-    for text in (
-        "lerobot/act_aloha",
-        "datasets/lift.hdf5",
-        "runs/best.pth",
-        "/etc/nothing",
-        "../a",
-        "a",
-    ):
+    others = ("datasets/lift.hdf5", "runs/best.pth", "/etc/nothing", "../a", "a")
+    for text in ("lerobot/act_aloha", *others):
         assert diagnosis(text) is None
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        ("info act", "a policy of LeRobot; config.json: input_features is missing"),
-        ("info lr/meta/info.json", "is a file of the LeRobot dataset lr"),
-        ("info vqbet", "a policy of LeRobot; a policy of type 'vqbet' cannot be read"),
-        ("info robomimic", "is a run folder of robomimic"),
-        ("info ppo.zip", "is a model of Stable-Baselines3"),
-        ("info latest.ckpt", "is a checkpoint of Diffusion Policy"),
-        ("info lerobot/pusht", "hf download lerobot/pusht"),
-        (
-            "eval --agent act/config.json",
-            "a policy of LeRobot; config.json: input_features is missing",
-        ),
-        ("eval --agent vqbet", "is a policy of LeRobot (vqbet)"),
-        ("eval --agent lr", "is a dataset of LeRobot (v3.0): train on it"),
-        ("eval --agent ppo.zip", "is a model of Stable-Baselines3"),
-        ("info iql.d3", "is a model of d3rlpy"),
-        ("eval --agent iql.d3", "is a model of d3rlpy"),
-        ("info buffer.pkl", "is a replay buffer of Stable-Baselines3"),
-        ("train --config bc/bc --dataset buffer.pkl", "load_replay_buffer"),
-        ("train --config bc/bc --dataset ppo.zip", "is a model of Stable-Baselines3"),
-        ("dataset convert buffer.pkl new.hdf5", "is a replay buffer of Stable-Baselines3"),
-        ("eval --agent vec.pkl", "is statistics (VecNormalize)"),
-        ("info own.pkl", "is a pickle of Python objects"),
-        ("eval --agent own.pkl", "is a pickle of Python objects"),
-        ("eval --agent lerobot/act_aloha", "hf download lerobot/act_aloha"),
-        ("train --config act/config.json", "is the configuration of a policy of LeRobot (act)"),
-        ("train --config task.yaml", "is a YAML file, such as a configuration of Diffusion Policy"),
-        ("train --resume act", "is a policy of LeRobot (act)"),
-        ("train --config bc/bc --dataset act", "is a policy of LeRobot (act)"),
-        ("train --config bc/bc --dataset lerobot/pusht", "hf download lerobot/pusht"),
-        ("dataset doctor act", "is a policy of LeRobot (act)"),
-        ("dataset doctor lr/meta/info.json", "is a file of the LeRobot dataset lr"),
-        ("config check task.yaml", "is a YAML file"),
-    ],
-)
-def test_commands_name_what_lies_there(world, monkeypatch, args, words):
+COMMANDS = """
+info act | a policy of LeRobot; config.json: input_features is missing
+info lr/meta/info.json | is a file of the LeRobot dataset lr
+info vqbet | a policy of LeRobot; a policy of type 'vqbet' cannot be read
+info robomimic | is a run folder of robomimic
+info ppo.zip | is a model of Stable-Baselines3
+info latest.ckpt | is a checkpoint of Diffusion Policy
+info lerobot/pusht | hf download lerobot/pusht
+info iql.d3 | is a model of d3rlpy
+info buffer.pkl | is a replay buffer of Stable-Baselines3
+info own.pkl | is a pickle of Python objects
+eval --agent act/config.json | a policy of LeRobot; config.json: input_features is missing
+eval --agent vqbet | is a policy of LeRobot (vqbet)
+eval --agent lr | is a dataset of LeRobot (v3.0): train on it
+eval --agent ppo.zip | is a model of Stable-Baselines3
+eval --agent iql.d3 | is a model of d3rlpy
+eval --agent vec.pkl | is statistics (VecNormalize)
+eval --agent own.pkl | is a pickle of Python objects
+eval --agent lerobot/act_aloha | hf download lerobot/act_aloha
+eval --agent demos.hdf5 | is an HDF5 file, such as demonstrations: give those with --dataset
+train --config bc/bc --dataset buffer.pkl | load_replay_buffer
+train --config bc/bc --dataset ppo.zip | is a model of Stable-Baselines3
+train --config bc/bc --dataset act | is a policy of LeRobot (act)
+train --config bc/bc --dataset lerobot/pusht | hf download lerobot/pusht
+train --config act/config.json | is the configuration of a policy of LeRobot (act)
+train --config task.yaml | is a YAML file, such as a configuration of Diffusion Policy
+train --config demos.hdf5 | is an HDF5 file, such as demonstrations
+train --config last.pth | is an archive, such as a checkpoint: `imitate train --init last.pth`
+train --resume act | is a policy of LeRobot (act)
+dataset convert buffer.pkl new.hdf5 | is a replay buffer of Stable-Baselines3
+dataset doctor act | is a policy of LeRobot (act)
+dataset doctor lr/meta/info.json | is a file of the LeRobot dataset lr
+config check task.yaml | is a YAML file
+config check last.pth | is an archive, such as a checkpoint
+"""
+
+
+@pytest.mark.parametrize("line", COMMANDS.strip().splitlines())
+def test_commands_name_what_lies_there(world, monkeypatch, line):
+    args, _, words = line.partition(" | ")
     monkeypatch.chdir(world)
     done = CliRunner().invoke(app, args.split())
     assert done.exit_code == 2
@@ -208,41 +204,16 @@ def test_commands_name_what_lies_there(world, monkeypatch, args, words):
 
 
 @pytest.mark.parametrize(
-    ("args", "words"),
+    ("path", "words"),
     [
-        (
-            "eval --agent demos.hdf5",
-            "is an HDF5 file, such as demonstrations: give those with --dataset",
-        ),
-        ("train --config demos.hdf5", "is an HDF5 file, such as demonstrations"),
-        (
-            "train --config last.pth",
-            "is an archive, such as a checkpoint: `imitate train --init last.pth`",
-        ),
-        ("config check last.pth", "is an archive, such as a checkpoint"),
+        ("act/model.safetensors", "a policy of LeRobot; config.json: input_features is missing"),
+        ("latest.ckpt", "checkpoint of Diffusion Policy"),
+        ("last.pth", "not a checkpoint of this toolkit"),
     ],
 )
-def test_own_files_in_the_place_of_other_ones(tmp_path, monkeypatch, args, words):
-    monkeypatch.chdir(tmp_path)
-    with h5py.File("demos.hdf5", "w") as file:
-        file.create_group("data")
-    torch.save({"a": torch.ones(1)}, "last.pth")
-    done = CliRunner().invoke(app, args.split())
-    assert done.exit_code == 2
-    assert words in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_policy_from_checkpoint_names_what_lies_there(world):
-    with pytest.raises(
-        CheckpointError, match="a policy of LeRobot; config.json: input_features is missing"
-    ):
-        policy_from_checkpoint(ckpt_path=world / "act/model.safetensors")
-    with pytest.raises(CheckpointError, match="checkpoint of Diffusion Policy"):
-        policy_from_checkpoint(ckpt_path=world / "latest.ckpt")
-    torch.save({"a": 1}, world / "other.pth")
-    with pytest.raises(CheckpointError, match="not a checkpoint of this toolkit"):
-        policy_from_checkpoint(ckpt_path=world / "other.pth")
+def test_policy_from_checkpoint_names_what_lies_there(world, path, words):
+    with pytest.raises(CheckpointError, match=words):
+        policy_from_checkpoint(ckpt_path=world / path)
 
 
 def test_nothing_heavy_is_imported():

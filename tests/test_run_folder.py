@@ -1,8 +1,7 @@
 import json
 import os
 import re
-import subprocess
-import sys
+import signal
 
 import pytest
 
@@ -17,6 +16,8 @@ from imitate.run_folder import (
     to_json,
     write_text,
 )
+from tests.forked import Forked
+from tests.refusals import refused
 
 
 def test_folders_are_new_each_time_and_the_newest_is_found(tmp_path):
@@ -34,9 +35,8 @@ def test_folders_are_new_each_time_and_the_newest_is_found(tmp_path):
 
 def test_checkpoints_in_order_of_preference(tmp_path):
     folder = create_run_folder(tmp_path, "x")
-    with pytest.raises(
-        CheckpointError, match=r"looked for best.pth, best_return.pth, last.pth, best_valid.pth"
-    ):
+    words = "looked for best.pth, best_return.pth, last.pth, best_valid.pth"
+    with refused(words, error=CheckpointError):
         find_checkpoint(folder.path)
     for name in ("best_valid.pth", "last.pth", "best_return.pth", "best.pth"):
         (folder.checkpoints / name).touch()
@@ -85,30 +85,22 @@ def test_leftovers_of_a_kill_go_and_nothing_else(tmp_path):
     (folder.checkpoints / "last.pth").touch()
     folder.metrics.touch()
     folder.clear_leftovers()
-    assert sorted(p.name for p in folder.path.rglob("*") if p.is_file()) == [
-        "last.pth",
-        "metrics.jsonl",
-    ]
+    left = sorted(path.name for path in folder.path.rglob("*") if path.is_file())
+    assert left == ["last.pth", "metrics.jsonl"]
 
 
 def test_a_lock_is_for_one_process_and_ends_with_it(tmp_path):
-    holder = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import sys, time; from pathlib import Path; from imitate.run_folder import RunFolder\n"
-            "with RunFolder(Path(sys.argv[1])).locked(): print('held', flush=True); time.sleep(60)",
-            tmp_path,
-        ],
-        stdout=subprocess.PIPE,
-    )
-    assert holder.stdout.readline() == b"held\n"
-    with (
-        pytest.raises(ConfigError, match="another process is training"),
-        RunFolder(tmp_path).locked(),
-    ):
-        pass
-    holder.kill()
-    holder.communicate()
+    def hold(say):
+        with RunFolder(tmp_path).locked():
+            say("held")
+            signal.pause()
+
+    with Forked(hold) as holder:
+        assert holder.line() == "held"
+        with (
+            refused("another process is training", error=ConfigError),
+            RunFolder(tmp_path).locked(),
+        ):
+            pass
     with RunFolder(tmp_path).locked():
         pass

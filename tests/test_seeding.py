@@ -3,23 +3,12 @@ import random
 import numpy as np
 import torch
 
-from imitate.seeding import (
-    preserved_rng,
-    rng_state,
-    seed_everything,
-    set_rng_state,
-    torch_threads,
-)
+from imitate.seeding import preserved_rng, rng_state, seed_everything, set_rng_state, torch_threads
 
 
 def draw():
-    return (
-        random.random(),
-        random.gauss(0, 1),
-        np.random.rand(),
-        np.random.randn(),
-        torch.rand(1).item(),
-    )
+    numbers = (random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn())
+    return (*numbers, torch.rand(1).item())
 
 
 def test_a_seed_fixes_every_generator():

@@ -87,8 +87,9 @@ def index_of(described: Sequence[DescribedShard]) -> ShardIndex:
             arrays={key: form for key, form in first.arrays.items() if key in common},
             shards=[part.shard for part in described],
         )
-    except ValueError as error:
-        raise DatasetError(f"the shards do not fit together: {error}") from None
+    except ValidationError as error:
+        words = error.errors()[0]["msg"]
+        raise DatasetError(f"the shards do not fit together: {words}") from None
 
 
 def write_index(folder: Path, files: Sequence[Path] | None = None) -> ShardIndex:

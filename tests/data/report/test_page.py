@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from imitate.cli.main import app
-from imitate.data import DatasetFile, DatasetWriter, Episode
+from imitate.data import DatasetFile
 from imitate.data.curate.target import Target
 from imitate.data.file.extents import Extents
 from imitate.data.report import subject as subjects
@@ -20,6 +20,7 @@ from imitate.data.report.page import write_report
 from imitate.data.report.subject import spread, subject_of
 from imitate.data.report.svg import Plot, histogram, ticks
 from imitate.errors import DatasetError
+from tests.demo_files import episode, write_demos
 
 
 class Reader(HTMLParser):
@@ -126,10 +127,9 @@ def test_few_demos_of_many_are_read_and_the_page_says_so(demo_file, tmp_path, mo
     assert "4 demos of filter key “some”" in reader.said
     read = []
     monkeypatch.setattr(subjects, "MAX_BYTES", 2.5 * bytes_of(path, "demo_0"))
+    how = {"filter_key": None, "max_demos": 200, "on_demo": lambda *at: read.append(at)}
     with DatasetFile(path) as file, Extents(file) as extents:
-        found = subject_of(
-            extents, filter_key=None, max_demos=200, on_demo=lambda *at: read.append(at)
-        )
+        found = subject_of(extents, **how)
     assert len(found.sample) == 2
     assert read == [(1, 2), (2, 2)]
     with pytest.raises(DatasetError, match="did you mean 'some'"):
@@ -143,17 +143,15 @@ def bytes_of(path, demo):
 
 
 def write_pictures(path, **how):
-    random = np.random.default_rng(0)
-    with DatasetWriter(path, {"env_name": "x", "type": 4, "env_kwargs": {}}, **how) as writer:
-        for _ in range(2):
-            obs = {
-                "front_image": random.integers(0, 256, (9, 24, 16, 3), dtype=np.uint8),
-                "front_depth": random.uniform(0.5, 2, (9, 24, 16, 1)).astype(np.float32),
-                "front_segmentation": random.integers(0, 5, (9, 24, 16, 1), dtype=np.int32),
-            }
-            zeros = np.zeros(9)
-            writer.append_episode(Episode(obs, random.uniform(-1, 1, (9, 2)), zeros, zeros, zeros))
-    return path
+    random, demos = np.random.default_rng(0), []
+    for _ in range(2):
+        obs = {
+            "front_image": random.integers(0, 256, (9, 24, 16, 3), dtype=np.uint8),
+            "front_depth": random.uniform(0.5, 2, (9, 24, 16, 1)).astype(np.float32),
+            "front_segmentation": random.integers(0, 5, (9, 24, 16, 1), dtype=np.int32),
+        }
+        demos.append(episode(9, obs, random.uniform(-1, 1, (9, 2))))
+    return write_demos(path, demos, {"env_name": "x", "type": 4, "env_kwargs": {}}, **how)
 
 
 @pytest.mark.parametrize("how", [{}, {"image_storage": "jpeg"}, {"image_storage": "gzip"}])
@@ -188,16 +186,10 @@ def no_actions(data):
         del demo["actions"]
 
 
-def no_demos(data):
-    for demo in list(data):
-        del data[demo]
-
-
 def not_finite(data):
     for demo in data.values():
-        demo["actions"][...] = np.nan
+        demo["actions"][...] = demo["rewards"][...] = np.nan
         demo["obs/object"][...] = np.inf
-        demo["rewards"][...] = np.nan
 
 
 def other_shapes(data):
@@ -208,14 +200,13 @@ def other_shapes(data):
 
 def bare(data):
     for demo in data.values():
-        for key in list(demo):
-            if key != "actions":
-                del demo[key]
+        for key in set(demo) - {"actions"}:
+            del demo[key]
         demo.attrs.clear()
     data.attrs.clear()
 
 
-@pytest.mark.parametrize("damage", [no_actions, no_demos, not_finite, other_shapes, bare])
+@pytest.mark.parametrize("damage", [no_actions, h5py.Group.clear, not_finite, other_shapes, bare])
 def test_faulty_files_have_a_page_too(demo_file, tmp_path, damage):
     path = demo_file(num_demos=3, image=True)
     with h5py.File(path, "r+") as file:
@@ -228,20 +219,22 @@ def test_faulty_files_have_a_page_too(demo_file, tmp_path, damage):
 
 def test_command(demo_file, tmp_path):
     path = demo_file(num_demos=2)
-    run = CliRunner().invoke
-    done = run(app, ["dataset", "report", str(path)])
+
+    def run(*words):
+        return CliRunner().invoke(app, ["dataset", "report", *map(str, words)])
+
     out = path.with_name("demos_report.html")
+    done = run(path)
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith(f"{out}: 2 demos, ")
-    again = run(app, ["dataset", "report", str(path)])
+    again = run(path)
     assert (again.exit_code, len(again.output.splitlines())) == (2, 1)
     assert "--overwrite" in again.output
-    assert run(app, ["dataset", "report", str(path), "--overwrite"]).exit_code == 0
+    assert run(path, "--overwrite").exit_code == 0
     before = path.read_bytes()
-    same = run(app, ["dataset", "report", str(path), "--out", str(path), "--overwrite"])
-    assert same.exit_code == 2
+    assert run(path, "--out", path, "--overwrite").exit_code == 2
     assert path.read_bytes() == before
-    assert run(app, ["dataset", "report", "none.hdf5"]).exit_code == 2
+    assert run("none.hdf5").exit_code == 2
 
 
 # ---- drawing -----------------------------------------------------------------------------------------
@@ -284,11 +277,7 @@ def test_positions_stand_before_unit_quaternions():
 
 def test_words():
     assert [size(n) for n in (12, 123456, 2.5e9)] == ["12 B", "123 kB", "2.5 GB"]
-    assert [percent(x).replace("\u00a0", " ") for x in (0, 0.0002, 0.125, 1)] == [
-        "0 %",
-        "< 0.1 %",
-        "12.5 %",
-        "100 %",
-    ]
+    shares = [percent(x).replace("\u00a0", " ") for x in (0, 0.0002, 0.125, 1)]
+    assert shares == ["0 %", "< 0.1 %", "12.5 %", "100 %"]
     assert (number(None), number(-0.123456)) == ("–", "−0.1235")
     assert spread(list("abcdefg"), 3) == ["a", "d", "g"]

@@ -12,30 +12,12 @@ from imitate.data.curate import shard as module
 from imitate.data.curate.shard import PARTIAL_NAME, shard_files
 from imitate.data.shards.index import ShardIndex
 from imitate.errors import DatasetError
-
-
-def arrays_of(path):
-    """Every array of a file as bytes, with type and attributes, by demo and key."""
-    with DatasetFile(path) as file:
-        return {
-            (demo, key): (str(file.dtype(demo, key)), file.read(demo, key).tobytes())
-            for demo in file.demos()
-            for key in file.keys(demo)
-        }
-
-
-def attrs_of(path):
-    with DatasetFile(path) as file:
-        return {demo: file.attrs(demo) for demo in file.demos()}
+from tests.demo_files import contents
 
 
 def test_shards_hold_the_same_arrays_attributes_and_filter_keys(demo_file, tmp_path):
-    whole = demo_file(
-        num_demos=5,
-        length=[4, 6, 5, 7, 3],
-        image=True,
-        filter_keys={"train": [0, 2, 4], "valid": [1]},
-    )
+    masks = {"train": [0, 2, 4], "valid": [1]}
+    whole = demo_file(num_demos=5, length=[4, 6, 5, 7, 3], image=True, filter_keys=masks)
 
     index = shard_files([whole], tmp_path / "out", 2)
 
@@ -43,32 +25,31 @@ def test_shards_hold_the_same_arrays_attributes_and_filter_keys(demo_file, tmp_p
     assert sorted((tmp_path / "out").iterdir()) == [*files, tmp_path / "out" / "index.json"]
     joined, attrs, masks = {}, {}, {}
     for path in files:
-        joined |= arrays_of(path)
-        attrs |= attrs_of(path)
-        with DatasetFile(path) as file:
-            assert file.env_meta["env_name"] == "Lift"
-            assert file.file_attrs["total"] == sum(map(file.length, file.demos()))
-            for key, demos in file.filter_keys().items():
-                masks.setdefault(key, []).extend(demos)
-    assert joined == arrays_of(whole)
-    assert attrs == attrs_of(whole)
-    with DatasetFile(whole) as file:
-        assert masks == file.filter_keys()
-        assert [demo for shard in index.shards for demo in shard.demos] == file.demos()
+        arrays, own, held, file_attrs = contents(path)
+        joined |= arrays
+        attrs |= own
+        assert '"Lift"' in file_attrs["env_args"]
+        assert file_attrs["total"] == sum(demo["num_samples"] for demo in own.values())
+        for key, demos in held.items():
+            masks.setdefault(key, []).extend(demos)
+    wanted, *rest = contents(whole)
+    assert rest[:2] == [attrs, masks]
+    assert list(joined) == list(wanted)
+    for place, value in wanted.items():
+        np.testing.assert_array_equal(joined[place], value)
+        assert joined[place].dtype == value.dtype
+    assert [demo for shard in index.shards for demo in shard.demos] == list(attrs)
     assert ShardIndex.parse((tmp_path / "out" / "index.json").read_bytes(), "") == index
 
 
 def test_demos_of_several_files_are_numbered_anew_where_names_meet(demo_file, tmp_path):
-    files = [
-        demo_file(f"{i}.hdf5", num_demos=3, seed=i, filter_keys={"train": [0]}) for i in range(2)
-    ]
+    masks = {"train": [0]}
+    files = [demo_file(f"{i}.hdf5", num_demos=3, seed=i, filter_keys=masks) for i in range(2)]
 
     index = shard_files(files, tmp_path / "out", 4)
 
-    assert [shard.demos for shard in index.shards] == [
-        ["demo_0", "demo_1", "demo_2", "demo_3"],
-        ["demo_4", "demo_5"],
-    ]
+    names = [f"demo_{number}" for number in range(6)]
+    assert [shard.demos for shard in index.shards] == [names[:4], names[4:]]
     assert [shard.filter_keys for shard in index.shards] == [{"train": ["demo_0", "demo_3"]}, {}]
     with DatasetFile(files[1]) as old, DatasetFile(tmp_path / "out" / "001.hdf5") as new:
         np.testing.assert_array_equal(old.read("demo_2", "actions"), new.read("demo_5", "actions"))
@@ -183,9 +164,8 @@ def test_an_upload_that_was_cut_short_is_resumed(demo_file, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(type(bucket), "put_file", breaks)
-        with pytest.raises(
-            DatasetError, match=r"memory://cut/demos: cannot be written \(broken pipe\)"
-        ):
+        words = r"memory://cut/demos: cannot be written \(broken pipe\)"
+        with pytest.raises(DatasetError, match=words):
             shard_files([whole], "memory://cut/demos", 1)
     assert not bucket.exists("/cut/demos/index.json")
     before = bucket.created("/cut/demos/001.hdf5")
