@@ -24,6 +24,7 @@ from imitate.policy.checkpoint import control_freq_of, load_checkpoint
 from tests.train.conftest import config_dict, env_meta, write_demos, write_expert
 
 PLAN = DaggerPlan(rounds=2, episodes=4, horizon=20, hold_steps=0, demos=1)
+ONCE = dataclasses.replace(PLAN, rounds=1)
 pytestmark = pytest.mark.usefixtures("importable_env")
 
 
@@ -33,6 +34,14 @@ def right(obs):
 
 def config(**sections):
     return load_config(config_dict(**sections))
+
+
+def longer():
+    return config(train={"num_epochs": 12})
+
+
+def brief(**train):
+    return config(train={"num_epochs": 1, **train})
 
 
 def labelled(number):
@@ -52,6 +61,14 @@ def content(path):
     return found
 
 
+def assert_first_round(found, whole):
+    """One folder has the demonstration and the four episodes of the first round of the other."""
+    found, whole = content(found / "demos.hdf5"), content(whole / "demos.hdf5")
+    assert {key.split("/")[0] for key in found} == {f"demo_{k}" for k in range(5)}
+    for key, value in found.items():
+        np.testing.assert_array_equal(value, whole[key], err_msg=key)
+
+
 def error(checkpoint):
     """Mean distance of the learned actions from the right ones, all over the plane."""
     from imitate import policy_from_checkpoint
@@ -67,8 +84,7 @@ def error(checkpoint):
 def finished(tmp_path_factory, importable_env):
     folder = tmp_path_factory.mktemp("dagger")
     demos = write_demos(folder / "demos.hdf5")
-    longer = config(train={"num_epochs": 12})
-    progress = dagger(longer, PLAN, labelled, env_meta(), folder / "out", dataset=demos)
+    progress = dagger(longer(), PLAN, labelled, env_meta(), folder / "out", dataset=demos)
     return demos, folder / "out", progress
 
 
@@ -83,10 +99,8 @@ def test_a_null_horizon_is_that_of_the_plan_in_every_round(tmp_path, importable_
 
 def test_a_configuration_that_saves_at_the_best_validation_serves(tmp_path, importable_env):
     demos = write_demos(tmp_path / "demos.hdf5")
-    saving = config(
-        experiment={"validate": True, "save": {"on_best_validation": True}},
-        train={"num_epochs": 1},
-    )
+    best = {"validate": True, "save": {"on_best_validation": True}}
+    saving = config(experiment=best, train={"num_epochs": 1})
     plan = DaggerPlan(rounds=0, horizon=20)
     progress = dagger(saving, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
     assert progress.rounds[0].checkpoint
@@ -98,8 +112,7 @@ def test_policies_know_the_rate_of_the_demonstrations(tmp_path, importable_env):
     with h5py.File(demos, "r+") as file:
         file["data"].attrs["control_freq"] = 10.0
     plan = DaggerPlan(rounds=1, episodes=1, horizon=20)
-    brief = config(train={"num_epochs": 1})
-    progress = dagger(brief, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
+    progress = dagger(brief(), plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
     rates = [control_freq_of(load_checkpoint(done.checkpoint)) for done in progress.rounds]
     assert rates == [10.0, 10.0]
 
@@ -134,7 +147,7 @@ def test_corrected_rollouts_mend_what_one_demonstration_left_open(finished):
 def test_what_is_finished_is_not_done_again(finished, monkeypatch):
     demos, out, progress = finished
     monkeypatch.setattr("imitate.interactive.dagger.train", None)
-    again = dagger(config(train={"num_epochs": 12}), PLAN, labelled, env_meta(), out, dataset=demos)
+    again = dagger(longer(), PLAN, labelled, env_meta(), out, dataset=demos)
     assert again == progress
 
 
@@ -147,15 +160,12 @@ def test_an_interrupted_round_goes_on_with_its_next_episode(finished, tmp_path):
         if calls == [(1, 1), (1, 2)]:
             raise KeyboardInterrupt
 
-    settings = (config(train={"num_epochs": 12}), PLAN, labelled, env_meta(), tmp_path / "out")
+    settings = (longer(), ONCE, labelled, env_meta(), tmp_path / "out")
     with pytest.raises(KeyboardInterrupt):
         dagger(*settings, dataset=demos, on_episode=interrupt)
     dagger(*settings, dataset=demos, on_episode=interrupt)
-    assert calls[:4] == [(1, 1), (1, 2), (1, 3), (1, 4)]
-    one, two = content(out / "demos.hdf5"), content(tmp_path / "out" / "demos.hdf5")
-    assert one.keys() == two.keys()
-    for key in one:
-        np.testing.assert_array_equal(one[key], two[key], err_msg=key)
+    assert calls == [(1, 1), (1, 2), (1, 3), (1, 4)]
+    assert_first_round(tmp_path / "out", out)
 
 
 def test_other_settings_are_refused(finished, tmp_path):
@@ -171,31 +181,17 @@ def test_episodes_that_are_gone_are_noticed(finished, tmp_path):
     shutil.copytree(out, tmp_path / "out")
     with h5py.File(tmp_path / "out" / "demos.hdf5", "a") as file:
         del file["data/demo_8"]
-    more = DaggerPlan(rounds=3, episodes=4, horizon=20, hold_steps=0, demos=1)
+    settings = (longer(), dataclasses.replace(PLAN, rounds=3), labelled, env_meta())
     with pytest.raises(ConfigError, match="has 8 episodes, but 9 were recorded"):
-        dagger(
-            config(train={"num_epochs": 12}),
-            more,
-            labelled,
-            env_meta(),
-            tmp_path / "out",
-            dataset=demos,
-        )
+        dagger(*settings, tmp_path / "out", dataset=demos)
 
 
 def test_after_a_take_over_only_the_steps_by_hand_count(tmp_path):
     policy = write_expert(tmp_path / "wrong.pth", gain=-1.0)
     plan = DaggerPlan(rounds=1, episodes=3, horizon=12)
-    # Its network is what the configuration has.
-    progress = dagger(
-        config(algo={"actor_layer_dims": []}),
-        plan,
-        held,
-        env_meta(),
-        tmp_path / "out",
-        init=policy,
-        labels_all=False,
-    )
+    linear = config(algo={"actor_layer_dims": []})  # as its network is
+    settings = (linear, plan, held, env_meta(), tmp_path / "out")
+    progress = dagger(*settings, init=policy, labels_all=False)
     before, after = progress.rounds
     assert before.checkpoint == str(policy)
     assert 0 < after.interventions == after.labels < after.steps
@@ -213,14 +209,9 @@ def test_after_a_take_over_only_the_steps_by_hand_count(tmp_path):
 
 def test_only_labelled_steps_are_learned_from(tmp_path):
     plan = dataclasses.replace(PLAN, label_every=4)
-    progress = dagger(
-        config(train={"num_epochs": 12}),
-        plan,
-        lambda number: Labels(right, 0.0, every=4),
-        env_meta(),
-        tmp_path / "out",
-        dataset=write_demos(tmp_path / "demos.hdf5"),
-    )
+    demos = write_demos(tmp_path / "demos.hdf5")
+    settings = (longer(), plan, lambda number: Labels(right, 0.0, every=4), env_meta())
+    progress = dagger(*settings, tmp_path / "out", dataset=demos)
     first, *_, last = progress.rounds
     with DatasetFile(tmp_path / "out" / "demos.hdf5") as file:
         counts = [-(-file.length(demo) // 4) for demo in file.demos()[1:]]
@@ -252,7 +243,7 @@ def test_a_folder_from_before_labels_were_recorded_goes_on(finished, tmp_path):
     del saved["settings"]["label_every"]
     (tmp_path / "out" / "progress.json").write_text(json.dumps(saved))
     more = dataclasses.replace(PLAN, rounds=3)
-    settings = (config(train={"num_epochs": 12}), more, labelled, env_meta(), tmp_path / "out")
+    settings = (longer(), more, labelled, env_meta(), tmp_path / "out")
     after = dagger(*settings, dataset=demos)
     assert after.rounds[:3] == progress.rounds
     assert after.rounds[3].labels == sum(r.steps for r in after.rounds)
@@ -284,44 +275,23 @@ def _die_once(folder):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def same_demos(one, two):
-    one, two = content(one / "demos.hdf5"), content(two / "demos.hdf5")
-    assert one.keys() == two.keys()
-    for key in one:
-        np.testing.assert_array_equal(one[key], two[key], err_msg=key)
-
-
 def test_workers_play_the_same_episodes_also_when_one_is_killed(finished, tmp_path):
     demos, out, progress = finished
-    longer = config(train={"num_epochs": 12})
-    by_workers = dagger(
-        longer,
-        PLAN,
-        LabelledBy(str(tmp_path)),
-        env_meta(),
-        tmp_path / "out",
-        dataset=demos,
-        workers=2,
-    )
+    settings = (longer(), ONCE, LabelledBy(str(tmp_path)), env_meta(), tmp_path / "out")
+    by_workers = dagger(*settings, dataset=demos, workers=2)
     assert (tmp_path / "killed").exists()
-    same_demos(out, tmp_path / "out")
-    assert [r.interventions for r in by_workers.rounds] == [
-        r.interventions for r in progress.rounds
-    ]
+    assert_first_round(tmp_path / "out", out)
+    assert by_workers.rounds[1].interventions == progress.rounds[1].interventions
     assert by_workers.rounds[1].rollout_success == progress.rounds[1].rollout_success
 
 
 @pytest.mark.ray
+@pytest.mark.nightly
 def test_workers_on_a_cluster_play_the_same_episodes(finished, tmp_path, ray_nodes):
     demos, out, progress = finished
-    once = dataclasses.replace(PLAN, rounds=1)
-    settings = (config(train={"num_epochs": 12}), once, LabelledBy(), env_meta(), tmp_path / "out")
+    settings = (longer(), ONCE, LabelledBy(), env_meta(), tmp_path / "out")
     there = dagger(*settings, dataset=demos, workers=2, on=ray_nodes.on)
-    here = content(out / "demos.hdf5")
-    found = content(tmp_path / "out" / "demos.hdf5")
-    assert {key.split("/")[0] for key in found} == {f"demo_{k}" for k in range(5)}
-    for key, value in found.items():
-        np.testing.assert_array_equal(value, here[key], err_msg=key)
+    assert_first_round(tmp_path / "out", out)
     assert there.rounds[1].rollout_success == progress.rounds[1].rollout_success
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.interactive.supervision import (
     Labels,
     PolicyExpert,
@@ -16,6 +15,7 @@ from imitate.interactive.supervision import (
 )
 from imitate.policy.checkpoint import checkpoint_dict
 from imitate.policy.rollout_policy import RolloutPolicy
+from tests.tiny import tiny_algo
 
 
 class Counter:
@@ -211,15 +211,15 @@ def test_a_vigilant_person_waits_before_taking_over_and_before_letting_go():
     assert held == [False, False, False, True, True, True, True, True, False, False]
 
 
+CHUNK = {"chunk": {"size": 4, "execute": 4}}
+BC = {"chunk": {"enabled": True, "size": 4, "execute": 4}}
+FOUR = {"horizon": {"observation_horizon": 1, "prediction_horizon": 4, "action_horizon": 4}}
+PLANNERS = {"bc": BC, "act": CHUNK, "vq_bet": CHUNK, "flow_policy": FOUR, "diffusion_policy": FOUR}
+
+
 def chunk_policy():
-    torch.manual_seed(0)
-    tree = {
-        "algo_name": "bc",
-        "train": {"seq_length": 4, "frame_stack": 2},
-        "algo": {"actor_layer_dims": [8], "chunk": {"enabled": True, "size": 4, "execute": 4}},
-        "observation": {"modalities": {"obs": {"low_dim": ["t"]}}},
-    }
-    return RolloutPolicy(algo_factory("bc", load_config(tree), {"t": (1,)}, 1))
+    train = {"seq_length": 4, "frame_stack": 2}
+    return RolloutPolicy(tiny_algo(obs={"t": 1}, train=train, algo=BC))
 
 
 def test_a_cut_plan_is_forgotten_and_what_was_seen_is_not():
@@ -252,27 +252,11 @@ def test_an_expert_policy_decides_anew_each_time():
     np.testing.assert_allclose(first, again, atol=1e-6)
 
 
-FOUR = {"observation_horizon": 1, "prediction_horizon": 4, "action_horizon": 4}
-SMALL_UNET = {"down_dims": [8, 16], "diffusion_step_embed_dim": 8, "n_groups": 4}
-TINY = {
-    "bc": {"actor_layer_dims": [8], "chunk": {"enabled": True, "size": 4, "execute": 4}},
-    "act": {"chunk": {"size": 4, "execute": 4}, "transformer": {"embed_dim": 16, "num_heads": 2}},
-    "vq_bet": {"chunk": {"size": 4, "execute": 4}},
-    "flow_policy": {"horizon": FOUR, "unet": SMALL_UNET},
-    "diffusion_policy": {"horizon": FOUR, "unet": SMALL_UNET},
-}
-
-
 def planner(name):
     """An untrained policy that plans four actions from the observation ``t``; ``residual`` is built upon one."""
-    torch.manual_seed(0)
-    shared = {"experiment": {"epoch_every_n_steps": 10}, "train": {"frame_stack": 1}}
-    shared["observation"] = {"modalities": {"obs": {"low_dim": ["t"]}}}
-    section = TINY.get(name, {})
-    tree = {**shared, "algo_name": name, "algo": section}
-    if section:
-        tree["train"] = {"frame_stack": 1, "seq_length": 4}
-    algo = algo_factory(name, load_config(tree), {"t": (1,)}, 3)
+    section = PLANNERS.get(name, {})
+    train = {"frame_stack": 1, **({"seq_length": 4} if section else {})}
+    algo = tiny_algo(name, obs={"t": 1}, action=3, train=train, algo=section)
     if name == "residual":
         flow = planner("flow_policy").algo
         ckpt = checkpoint_dict(flow, env_metadata={}, shape_metadata={})
@@ -280,7 +264,7 @@ def planner(name):
     return RolloutPolicy(algo)
 
 
-@pytest.mark.parametrize("name", [*TINY, "residual"])
+@pytest.mark.parametrize("name", [*PLANNERS, "residual"])
 def test_after_a_take_over_every_policy_plans_anew(name):
     """The observation is the step's number whoever acts, so that only the plan can differ."""
     policy, by_hand = planner(name), Word(np.full(3, -1.0), takes_over=True)
@@ -298,7 +282,7 @@ def test_after_a_take_over_every_policy_plans_anew(name):
     assert not np.allclose(again[3], helped[3])
 
 
-@pytest.mark.parametrize("name", [*TINY, "residual"])
+@pytest.mark.parametrize("name", [*PLANNERS, "residual"])
 def test_labels_of_every_expert_that_plans_are_first_actions(name):
     def labels(ask):
         torch.manual_seed(0)

@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from imitate import algo_factory, load_config, policy_from_checkpoint
+from imitate import policy_from_checkpoint
 from imitate.cli.reports import checkpoint as report
 from imitate.errors import UserError
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from tests.tiny import tiny_algo
 
 SWAPS = (
     None,
@@ -43,18 +44,11 @@ GONE = object()
 def plain_checkpoint(algo="bc"):
     """A small checkpoint, the same at each call."""
     sections = {
-        "bc": {"actor_layer_dims": [8], "rnn": {"enabled": True, "hidden_dim": 4, "num_layers": 1}},
+        "bc": {"rnn": {"enabled": True, "hidden_dim": 4, "num_layers": 1}},
         "flow_policy": {"horizon": {"observation_horizon": 1, "prediction_horizon": 8}},
     }
-    torch.manual_seed(0)
-    tree = {
-        "algo_name": algo,
-        "algo": sections[algo],
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": {"seq_length": 10, "frame_stack": 1},
-        "observation": {"modalities": {"obs": {"low_dim": ["pos", "vel"]}}},
-    }
-    made = algo_factory(algo, load_config(tree), {"pos": (3,), "vel": (2,)}, 2, "cpu")
+    words = {"algo": sections[algo], "train": {"seq_length": 10, "frame_stack": 1}}
+    made = tiny_algo(algo, obs={"pos": 3, "vel": 2}, action=2, hidden=(8,), **words)
     return checkpoint_dict(
         made,
         env_metadata={"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {"g": 9.8}},

@@ -3,39 +3,37 @@
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.errors import ConfigError
 from imitate.models.resnet import ResNet18Conv
 from imitate.policy.checkpoint import algo_from_checkpoint, checkpoint_dict
+from tests.tiny import tiny_algo
 
 SHAPES = {"camera": (3, 40, 40), "pos": (3,)}
 
 
 def make(path, ema, **trunk):
-    tree = {
-        "algo_name": "bc",
-        "algo": {"ema": {"enabled": ema}},
-        "observation": {
-            "modalities": {"obs": {"low_dim": ["pos"], "rgb": ["camera"]}},
-            "encoder": {
-                "rgb": {"core_kwargs": {"backbone_kwargs": {"pretrained": str(path), **trunk}}}
-            },
-        },
-    }
-    return algo_factory("bc", load_config(tree), SHAPES, 4, "cpu")
+    rgb = {} if path is None else {"pretrained": str(path), **trunk}
+    encoder = {"rgb": {"core_kwargs": {"backbone_kwargs": rgb}}}
+    section = {"ema": {"enabled": ema}}
+    return tiny_algo(obs=SHAPES, action=4, algo=section, observation={"encoder": encoder})
 
 
 def trunk_of(algo):
     return next(m for m in algo.nets.modules() if isinstance(m, ResNet18Conv))
 
 
-@pytest.mark.parametrize("ema", [False, True])
+FROZEN = {"freeze": True}, [1e-4], False
+SLOW = {"lr_scale": 0.1}, [1e-4, 1e-5], True
+PLAIN = {}, [1e-4], True
+TWINS = [(*FROZEN, True), (*SLOW, False), (*PLAIN, False), (*PLAIN, True)]
+
+
 @pytest.mark.parametrize(
-    ("trunk", "rates", "moves"),
+    ("trunk", "rates", "moves", "ema"),
     [
-        ({"freeze": True}, [1e-4], False),
-        ({"lr_scale": 0.1}, [1e-4, 1e-5], True),
-        ({}, [1e-4], True),
+        (*FROZEN, False),
+        (*SLOW, True),
+        *(pytest.param(*twin, marks=pytest.mark.nightly) for twin in TWINS),
     ],
 )
 def test_a_policy_on_a_pretrained_trunk(tmp_path, ema, trunk, rates, moves):
@@ -74,10 +72,5 @@ def test_a_policy_on_a_pretrained_trunk(tmp_path, ema, trunk, rates, moves):
 
 
 def test_group_norm_where_an_average_of_weights_is_kept():
-    tree = {
-        "algo_name": "bc",
-        "algo": {"ema": {"enabled": True}},
-        "observation": {"modalities": {"obs": {"low_dim": ["pos"], "rgb": ["camera"]}}},
-    }
-    algo = algo_factory("bc", load_config(tree), SHAPES, 4, "cpu")
+    algo = make(None, True)
     assert type(trunk_of(algo).bn1).__name__ == "ChannelGroupNorm"

@@ -1,24 +1,20 @@
 """Observations under other names than those of the data."""
 
+from functools import partial
+
 import numpy as np
 import pytest
-import torch
 
-from imitate import RolloutPolicy, algo_factory, load_config, policy_from_checkpoint
+from imitate import RolloutPolicy, policy_from_checkpoint
 from imitate.deploy.served import ServedPolicy, schema_of
 from imitate.errors import CheckpointError, UserError
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
 from imitate.policy.renaming import given_names, joined, parse_rename, rename_words
+from tests.tiny import tiny_algo
 
 
 def make_algo(goal=False):
-    torch.manual_seed(0)
-    modalities = {"obs": {"low_dim": ["pos", "vel"]}}
-    if goal:
-        modalities["goal"] = {"low_dim": ["pos"]}
-    tree = {"algo_name": "bc", "observation": {"modalities": modalities}}
-    config = load_config({**tree, "algo": {"actor_layer_dims": [16]}})
-    return algo_factory("bc", config, {"pos": (3,), "vel": (3,)}, 2, "cpu")
+    return tiny_algo(obs={"pos": 3, "vel": 3}, action=2, goal=("pos",) if goal else ())
 
 
 POS, VEL = np.array([0.1, -0.2, 0.3]), np.array([1.0, 2.0, -3.0])
@@ -32,24 +28,28 @@ def test_entries_of_the_option():
     assert parse_rename(["a=b", "a=b"]) == {"a": "b"}
 
 
-@pytest.mark.parametrize("entry", ["agent_pos", "=state", "agent_pos=", "="])
-def test_an_entry_of_another_form_is_refused(entry):
-    with pytest.raises(UserError, match="expected NEW=OLD"):
-        parse_rename([entry])
-
-
-def test_a_name_cannot_stand_for_two():
-    with pytest.raises(UserError, match="'a' cannot be both 'x' and 'y'"):
-        parse_rename(["a=x", "a=y"])
-    with pytest.raises(UserError, match="'x' would be both 'a' and 'b'"):
-        given_names({"a": "x", "b": "x"}, ["x"])
-    with pytest.raises(UserError, match="'pos' would be both .* of the policy"):
-        given_names({"pos": "vel"}, ["pos", "vel"])
-
-
-def test_a_name_that_the_policy_lacks_is_refused_with_the_nearest():
-    with pytest.raises(UserError, match="no observation 'stat'; did you mean 'state'"):
-        given_names({"agent_pos": "stat"}, ["state", "image"])
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        *(
+            (partial(parse_rename, [entry]), "expected NEW=OLD")
+            for entry in ("agent_pos", "=state", "agent_pos=", "=")
+        ),
+        (partial(parse_rename, ["a=x", "a=y"]), "'a' cannot be both 'x' and 'y'"),
+        (partial(given_names, {"a": "x", "b": "x"}, ["x"]), "'x' would be both 'a' and 'b'"),
+        (
+            partial(given_names, {"pos": "vel"}, ["pos", "vel"]),
+            "'pos' would be both .* of the policy",
+        ),
+        (
+            partial(given_names, {"agent_pos": "stat"}, ["state", "image"]),
+            "no observation 'stat'; did you mean 'state'",
+        ),
+    ],
+)
+def test_names_that_are_refused(call, words):
+    with pytest.raises(UserError, match=words):
+        call()
 
 
 def test_names_chosen_later_win():

@@ -7,32 +7,26 @@ import numpy as np
 import pytest
 import torch
 
-from imitate import RolloutPolicy, algo_factory, load_config, policy_from_checkpoint
+from imitate import RolloutPolicy, policy_from_checkpoint
 from imitate.data.language import Instructions
 from imitate.errors import NotFiniteError, UserError
 from imitate.models.packed_linear import PackedLinear
 from imitate.models.precision import CPU_COMPUTES_BF16
 from imitate.policy import loading
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from tests.tiny import tiny_algo
+
+SHAPES = {"pos": 3, "vel": 2}
 
 
 def make_algo(overrides=(), seed=0, goal=False):
-    torch.manual_seed(seed)
-    modalities = {"obs": {"low_dim": ["pos", "vel"]}}
-    if goal:
-        modalities["goal"] = {"low_dim": ["pos"]}
-    config = load_config(
-        {
-            "algo_name": "bc",
-            "algo": {"actor_layer_dims": [16], "rnn": {"hidden_dim": 8}},
-            "observation": {"modalities": modalities},
-        },
-        overrides,
-    )
-    return algo_factory("bc", config, {"pos": (3,), "vel": (2,)}, 2, "cpu")
+    goals = ("pos",) if goal else ()
+    return tiny_algo("bc", *overrides, obs=SHAPES, action=2, seed=seed, goal=goals)
 
 
 RNN = ("algo.rnn.enabled=true", "train.seq_length=10")
+SIZES = ("algo.chunk.size=4", "algo.chunk.execute=4", "train.seq_length=4")
+CHUNK = ("algo.chunk.enabled=true", *SIZES)
 
 
 def observation(seed=0, batch=None):
@@ -83,13 +77,7 @@ class TestInstructions:
 
     @pytest.fixture
     def policy(self):
-        torch.manual_seed(0)
-        tree = {
-            "algo_name": "bc",
-            "algo": {"actor_layer_dims": [16]},
-            "observation": {"modalities": {"obs": {"low_dim": ["pos", "lang_emb"]}}},
-        }
-        algo = algo_factory("bc", load_config(tree), {"pos": (3,), "lang_emb": (2,)}, 2, "cpu")
+        algo = tiny_algo(obs={"pos": 3, "lang_emb": 2}, action=2)
         return RolloutPolicy(algo, instructions=Instructions.one_hot(["lift", "push"]))
 
     def test_the_instruction_becomes_the_observation(self, policy):
@@ -131,14 +119,22 @@ def test_two_policies_in_one_process_stay_themselves():
         np.testing.assert_array_equal(one(observation(step)), alone[step])
 
 
-def test_a_missing_key_is_named():
-    with pytest.raises(UserError, match=r"needs vel.*was given pos"):
-        RolloutPolicy(make_algo())({"pos": np.zeros(3)})
-
-
-def test_a_wrong_shape_is_named():
-    with pytest.raises(UserError, match="vel"):
-        RolloutPolicy(make_algo())({"pos": np.zeros(3), "vel": np.zeros(5)})
+@pytest.mark.parametrize(
+    ("obs", "words"),
+    [
+        ({"pos": np.zeros(3)}, r"needs vel.*was given pos"),
+        ({"pos": np.zeros(3), "vel": np.zeros(5)}, "vel"),
+        (
+            {"pos": np.zeros(3), "vel": np.array(["a", "b"])},
+            "'vel' has dtype <U1; expected numbers",
+        ),
+        ({"pos": np.zeros((5, 3)), "vel": np.zeros((5, 2))}, "stacked as 1 frame;"),
+    ],
+    ids=["missing", "shape", "words", "frames"],
+)
+def test_an_observation_that_does_not_fit_is_named(obs, words):
+    with pytest.raises(UserError, match=words):
+        RolloutPolicy(make_algo())(obs)
 
 
 def test_a_changed_batch_size_is_refused():
@@ -194,14 +190,7 @@ def test_loading_sets_nothing_global(tmp_path):
 
 
 def test_what_was_planned_can_be_read_in_the_units_of_the_data():
-    algo = make_algo(
-        (
-            "algo.chunk.enabled=true",
-            "algo.chunk.size=4",
-            "algo.chunk.execute=2",
-            "train.seq_length=4",
-        )
-    )
+    algo = make_algo((*CHUNK, "algo.chunk.execute=2"))
     policy = RolloutPolicy(algo, [-0.1, -0.1], [0.1, 0.1])
     assert policy.planned_actions() is None
     first = policy(observation())
@@ -223,57 +212,49 @@ def test_what_was_planned_can_be_read_in_the_units_of_the_data():
     assert single.keypoints(observation()) == {}
 
 
-def test_a_loaded_policy_has_its_large_layers_packed_and_bf16_is_refused_where_it_is_slow(
-    monkeypatch,
-):
-    algo = make_algo(("algo.actor_layer_dims=[256, 256]",))
-    ckpt = checkpoint_dict(algo, env_metadata={}, shape_metadata={})
-    policy, _ = policy_from_checkpoint("cpu", ckpt_dict=ckpt)
-    packed = [m for m in policy.algo.nets.modules() if isinstance(m, PackedLinear)]
-    assert [layer.dtype for layer in packed] == [torch.float32]  # 256 x 256
-    obs = observation(batch=3)
-    np.testing.assert_allclose(
-        policy(obs, batched_ob=True), RolloutPolicy(algo)(obs, batched_ob=True), atol=1e-6
+class TestPrecision:
+    """Of a policy with a layer of 256 x 256 numbers, as it is loaded."""
+
+    @pytest.fixture
+    def ckpt(self):
+        algo = make_algo(("algo.actor_layer_dims=[256, 256]",))
+        return checkpoint_dict(algo, env_metadata={}, shape_metadata={})
+
+    def act(self, ckpt, **how):
+        policy, _ = policy_from_checkpoint("cpu", ckpt_dict=ckpt, **how)
+        return policy, policy(observation(batch=3), batched_ob=True)
+
+    def test_large_layers_are_packed(self, ckpt):
+        policy, action = self.act(ckpt)
+        packed = [m for m in policy.algo.nets.modules() if isinstance(m, PackedLinear)]
+        assert [layer.dtype for layer in packed] == [torch.float32]
+        plain = RolloutPolicy(make_algo(("algo.actor_layer_dims=[256, 256]",)))
+        expected = plain(observation(batch=3), batched_ob=True)
+        np.testing.assert_allclose(action, expected, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("precision", "words"),
+        [
+            ("bf16", "precision 'bf16' is for CPUs that compute in it"),
+            ("int8", "precision 'int8' is for x86 CPUs"),
+            ("int4", "expected one of fp32, bf16, int8"),
+        ],
     )
-    monkeypatch.setattr(loading, "has_fast_bf16", lambda device: False)
-    with pytest.raises(UserError, match="precision 'bf16' is for CPUs that compute in it"):
-        policy_from_checkpoint("cpu", ckpt_dict=ckpt, precision="bf16")
-    with pytest.raises(UserError, match="expected one of fp32, bf16, int8"):
-        policy_from_checkpoint("cpu", ckpt_dict=ckpt, precision="int4")
+    def test_what_this_processor_is_slow_at_is_refused(self, ckpt, monkeypatch, precision, words):
+        monkeypatch.setattr(loading, "has_fast_bf16", lambda device: False)
+        monkeypatch.setattr(loading, "has_int8", lambda: False)
+        with pytest.raises(UserError, match=words):
+            self.act(ckpt, precision=precision)
 
-
-@pytest.mark.skipif(not CPU_COMPUTES_BF16, reason="a processor with AVX-512 or bf16")
-def test_bf16_acts_nearly_the_same(monkeypatch):
-    algo = make_algo(("algo.actor_layer_dims=[256, 256]",))
-    ckpt = checkpoint_dict(algo, env_metadata={}, shape_metadata={})
-    policy, _ = policy_from_checkpoint("cpu", ckpt_dict=ckpt)
-    monkeypatch.setattr(loading, "has_fast_bf16", lambda device: True)
-    rounded, _ = policy_from_checkpoint("cpu", ckpt_dict=ckpt, precision="bf16")
-    obs = observation(batch=3)
-    difference = np.abs(rounded(obs, batched_ob=True) - policy(obs, batched_ob=True)).max()
-    assert 0 < difference < 0.02
-
-
-@pytest.mark.skipif(not loading.has_int8(), reason="an x86 processor")
-def test_int8_acts_nearly_the_same_and_is_refused_on_other_processors(monkeypatch):
-    algo = make_algo(("algo.actor_layer_dims=[256, 256]",))
-    ckpt = checkpoint_dict(algo, env_metadata={}, shape_metadata={})
-    policy, _ = policy_from_checkpoint("cpu", ckpt_dict=ckpt)
-    rounded, _ = policy_from_checkpoint("cpu", ckpt_dict=ckpt, precision="int8")
-    obs = observation(batch=3)
-    error = np.abs(rounded(obs, batched_ob=True) - policy(obs, batched_ob=True)).max()
-    assert 0 < error < 0.02
-    monkeypatch.setattr(loading, "has_int8", lambda: False)
-    with pytest.raises(UserError, match="precision 'int8' is for x86 CPUs"):
-        policy_from_checkpoint("cpu", ckpt_dict=ckpt, precision="int8")
-
-
-CHUNK = (
-    "algo.chunk.enabled=true",
-    "algo.chunk.size=4",
-    "algo.chunk.execute=4",
-    "train.seq_length=4",
-)
+    @pytest.mark.parametrize(
+        ("precision", "possible"), [("bf16", CPU_COMPUTES_BF16), ("int8", loading.has_int8())]
+    )
+    def test_rounded_weights_act_nearly_the_same(self, ckpt, monkeypatch, precision, possible):
+        if not possible:
+            pytest.skip("an x86 processor, for bf16 with AVX-512")
+        monkeypatch.setattr(loading, "has_fast_bf16", lambda device: True)
+        difference = np.abs(self.act(ckpt, precision=precision)[1] - self.act(ckpt)[1]).max()
+        assert 0 < difference < 0.02
 
 
 class TestNotFinite:
@@ -318,31 +299,18 @@ class TestNotFinite:
             policy(observation())
         assert dict(policy.last_extras) == {}
 
-    def test_words_are_no_numbers(self):
-        with pytest.raises(UserError, match="'vel' has dtype <U1; expected numbers"):
-            RolloutPolicy(make_algo())({"pos": np.zeros(3), "vel": np.array(["a", "b"])})
-
 
 class TestImages:
     @pytest.fixture
     def policy(self):
-        tree = {
-            "algo_name": "bc",
-            "algo": {"actor_layer_dims": [8]},
-            "observation": {
-                "modalities": {"obs": {"low_dim": [], "rgb": ["camera"], "depth": ["far"]}},
-                "encoder": {
-                    kind: {
-                        "core_class": "VisualCore",
-                        "core_kwargs": {"backbone_class": "ShallowConv"},
-                    }
-                    for kind in ("rgb", "depth")
-                },
-            },
+        core = {"core_class": "VisualCore", "core_kwargs": {"backbone_class": "ShallowConv"}}
+        observation = {
+            "modalities": {"obs": {"low_dim": [], "rgb": ["camera"], "depth": ["far"]}},
+            "encoder": {"rgb": core, "depth": core},
         }
         shapes = {"camera": (3, 32, 32), "far": (1, 32, 32)}
-        torch.manual_seed(0)
-        return RolloutPolicy(algo_factory("bc", load_config(tree), shapes, 2, "cpu"))
+        algo = tiny_algo(obs=shapes, action=2, hidden=(8,), observation=observation)
+        return RolloutPolicy(algo)
 
     def image(self, dtype=np.uint8):
         rng = np.random.default_rng(0)
@@ -443,8 +411,3 @@ class TestStackedFrames:
             policy(obs)
         assert "stacked as 1 or 4 frames" in str(caught.value)
         assert len(str(caught.value).splitlines()) == 1
-
-    def test_a_policy_of_single_frames_asks_for_one(self):
-        policy = RolloutPolicy(make_algo())
-        with pytest.raises(UserError, match="stacked as 1 frame;"):
-            policy({"pos": np.zeros((5, 3)), "vel": np.zeros((5, 2))})
