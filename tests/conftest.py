@@ -148,10 +148,15 @@ def cache_folder(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def forked_workers():
+def forked_workers(request):
     """Worker processes are forked from one that has imported torch, which takes milliseconds. See fork_server.py."""
+    context = fork_server.context()
+    if request.config.getoption("--times"):  # its imports are not the first test's that has workers
+        first = context.Process(target=int)
+        first.start()
+        first.join()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("imitate.crew.local.CONTEXT", fork_server.context())
+        patch.setattr("imitate.crew.local.CONTEXT", context)
         yield
 
 

@@ -3,16 +3,27 @@
 import json
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from imitate import algo_factory, load_config
+from imitate import policy_from_checkpoint
+from imitate.cli.main import app
 from imitate.data import DatasetWriter, Episode
 from imitate.errors import CheckpointError, DatasetError
 from imitate.evaluation.fqe import FQEPlan, evaluate_checkpoint, fitted_q_evaluation, ranked
-from imitate.evaluation.fqe_data import Answers, Recorded
+from imitate.evaluation.fqe_data import (
+    SAMPLES,
+    Answers,
+    Recorded,
+    answers_of,
+    open_data,
+    refuse_memory,
+)
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from tests.tiny import tiny_algo
 
 DISCOUNT = 0.9
 PLAN = FQEPlan(updates=200, batch_size=64, members=3)
@@ -119,14 +130,7 @@ def line_file(path, *, rewards=True, timeouts=False, scale=1.0, demos=60):
 
 def checkpoint(path, direction, algo=None, **train):
     """A policy that always takes the action ``tanh(direction)``."""
-    tree = {
-        "algo_name": "bc",
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": train,
-        "algo": {"actor_layer_dims": [], **(algo or {})},
-        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-    }
-    algo = algo_factory("bc", load_config(tree), {"s": (4,)}, 1)
+    algo = tiny_algo(obs={"s": 4}, hidden=(), train=train, algo=algo or {})
     linear = getattr(algo.nets["policy"].head, "action", None)
     if linear is not None:
         torch.nn.init.zeros_(linear.weight)
@@ -170,38 +174,36 @@ def test_a_timeout_does_not_end_the_rewards(tmp_path):
     assert found.demo_return < 5.0
 
 
+def asked(path, data, limit):
+    """The policy of a checkpoint; the data, and its answers within these limits."""
+    policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=path)
+    dataset, recorded = open_data(data, policy, DISCOUNT)
+    limits = (torch.tensor(-limit), torch.tensor(limit))
+    return policy, dataset, recorded, lambda: answers_of(policy, limits, dataset, recorded)
+
+
 def test_a_policy_of_several_frames_sees_them_in_order(line, tmp_path):
     """Its first frame is weighed with -2, its newest with 3: where it has just gone right to 1 it goes on."""
-    from imitate.evaluation.fqe_data import answers_of, open_data
-    from imitate.policy.loading import policy_from_checkpoint
-
     path = checkpoint(tmp_path / "two.pth", 0.0, frame_stack=2)
-    policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=path)
+    policy, dataset, recorded, answers = asked(path, line, 0.7)
     linear = policy.algo.nets["policy"].head.action
     linear.weight.data = torch.tensor([[-2.0, 0, 0, 0, 0, 3.0, 0, 0]])  # was in 0, is in 1
-    dataset, recorded = open_data(line, policy, DISCOUNT)
-    limits = (torch.tensor(-0.7), torch.tensor(0.7))
-    answers = answers_of(policy, limits, dataset, recorded)
+    found = answers()
     batch = dataset[[0]]["next_obs"]["s"][0]
     logit = -2.0 * float(batch[0, 0]) + 3.0 * float(batch[1, 1])
-    taken = answers.following[0, 0] * recorded.action_scale + recorded.action_offset
+    taken = found.following[0, 0] * recorded.action_scale + recorded.action_offset
     assert float(taken) == pytest.approx(np.clip(np.tanh(logit), -0.7, 0.7), abs=1e-5)
-    first = answers.first[0, 0] * recorded.action_scale + recorded.action_offset
+    first = found.first[0, 0] * recorded.action_scale + recorded.action_offset
     assert float(first) == pytest.approx(-0.7, abs=1e-5)  # tanh(-2), clipped
 
 
 def test_policies_that_are_random_are_asked_several_times(line, tmp_path):
-    from imitate.evaluation.fqe_data import SAMPLES, answers_of, open_data
-    from imitate.policy.loading import policy_from_checkpoint
-
     section = {"gaussian": {"enabled": True, "low_noise_eval": False}}
     path = checkpoint(tmp_path / "g.pth", 0.0, algo=section)
-    policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=path)
-    dataset, recorded = open_data(line, policy, DISCOUNT)
-    limits = (torch.tensor(-1.0), torch.tensor(1.0))
-    answers = answers_of(policy, limits, dataset, recorded)
-    assert answers.following.shape == (len(dataset), SAMPLES, 1)
-    assert torch.equal(answers.following, answers_of(policy, limits, dataset, recorded).following)
+    _, dataset, _, answers = asked(path, line, 1.0)
+    following = answers().following
+    assert following.shape == (len(dataset), SAMPLES, 1)
+    assert torch.equal(following, answers().following)
 
 
 def test_policies_that_remember_are_refused(line, tmp_path):
@@ -213,35 +215,12 @@ def test_policies_that_remember_are_refused(line, tmp_path):
 
 @pytest.mark.parametrize("name", ["flow_policy", "act"])
 def test_planned_actions_are_no_memory(name):
-    from imitate.evaluation.fqe_data import refuse_memory
-
-    assert refuse_memory(small(name), Path("p.pth")).startswith("p.pth: executes")
+    assert refuse_memory(tiny_algo(name, obs={"s": 1}), Path("p.pth")).startswith("p.pth: executes")
 
 
 def test_hierarchies_remember_their_subgoal():
-    from imitate.evaluation.fqe_data import refuse_memory
-
     with pytest.raises(CheckpointError, match="of hbc has a memory .actor, planner"):
-        refuse_memory(small("hbc"), Path("p.pth"))
-
-
-def small(name):
-    """An algorithm on one observation 's', as its defaults are."""
-    tree = {
-        "algo_name": name,
-        "train": {"seq_length": 16, "frame_stack": 1 if name == "hbc" else 2},
-        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-    }
-    if name == "hbc":
-        groups = {"obs": {"low_dim": ["s"]}}
-        tree["observation"] = {
-            "planner": {"modalities": {**groups, "subgoal": {"low_dim": ["s"]}}},
-            "actor": {"modalities": groups},
-        }
-    elif name == "act":
-        tree["algo"] = {"chunk": {"size": 8, "execute": 4}}
-        tree["train"]["frame_stack"] = 1
-    return algo_factory(name, load_config(tree), {"s": (1,)}, 1)
+        refuse_memory(tiny_algo("hbc", obs={"s": 1}), Path("p.pth"))
 
 
 def test_policies_of_chunks_are_judged_by_their_first_actions_and_say_so(line, tmp_path):
@@ -253,8 +232,6 @@ def test_policies_of_chunks_are_judged_by_their_first_actions_and_say_so(line, t
 
 
 def test_rewards_that_are_missing_or_nothing_are_named(line, tmp_path):
-    import h5py
-
     path = checkpoint(tmp_path / "r.pth", 1.0)
     nothing = line_file(tmp_path / "zero.hdf5", rewards=False, demos=3)
     with pytest.raises(DatasetError, match="all rewards are 0"):
@@ -266,10 +243,6 @@ def test_rewards_that_are_missing_or_nothing_are_named(line, tmp_path):
 
 
 def test_the_command_ranks_a_run_folder(line, tmp_path):
-    from typer.testing import CliRunner
-
-    from imitate.cli.main import app
-
     folder = tmp_path / "run" / "checkpoints"
     folder.mkdir(parents=True)
     for epoch, direction in ((1, -1.0), (2, 1.0), (10, 0.5)):

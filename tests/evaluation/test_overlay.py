@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from imitate.algo.factory import algo_factory
-from imitate.config import load_config
 from imitate.evaluation.evaluate import evaluate
 from imitate.evaluation.overlay import (
     INSET,
@@ -20,17 +18,15 @@ from imitate.evaluation.overlay import (
     without_repeats,
 )
 from imitate.policy.rollout_policy import RolloutPolicy
-from tests.train.conftest import config_dict, env_meta
+from tests.tiny import tiny_algo
+from tests.train.conftest import env_meta
 
 BLACK = np.zeros((120, 160, 3), np.uint8)
 
 
 def make_policy(algo_name="flow_policy"):
-    tree = config_dict()
-    tree["algo_name"] = algo_name
-    tree["algo"] = {"mlp": {"hidden_dim": 16}} if algo_name == "flow_policy" else {}
-    shapes = {"goal": (2,), "pos": (2,)}
-    return RolloutPolicy(algo_factory(algo_name, load_config(tree), shapes, 2), [-1, -1], [1, 1])
+    algo = tiny_algo(algo_name, obs={"goal": 2, "pos": 2}, action=2)
+    return RolloutPolicy(algo, [-1, -1], [1, 1])
 
 
 def act(policy):

@@ -2,14 +2,12 @@
 
 import pytest
 
-from imitate.algo.factory import algo_factory
-from imitate.config import load_config
 from imitate.errors import EnvError
 from imitate.evaluation.evaluate import evaluate
-from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
+from tests.tiny import tiny_algo, tiny_checkpoint
 
-SHAPES = {"robot0_eef_pos": (3,), "robot0_gripper_qpos": (2,), "object": (10,)}
+SHAPES = {"robot0_eef_pos": 3, "robot0_gripper_qpos": 2, "object": 10}
 LIFT = {
     "env_name": "Lift",
     "type": 1,
@@ -26,20 +24,7 @@ LIFT = {
 @pytest.mark.robosuite
 @pytest.mark.nightly
 def test_workers_and_this_process_agree_on_lift(tmp_path):
-    tree = {
-        "algo_name": "bc",
-        "algo": {"actor_layer_dims": [8]},
-        "observation": {"modalities": {"obs": {"low_dim": list(SHAPES)}}},
-    }
-    config = load_config(tree)
-    algo = algo_factory("bc", config, SHAPES, 7, "cpu")
-    path = tmp_path / "untrained.pth"
-    save_checkpoint(
-        checkpoint_dict(
-            algo, env_metadata=LIFT, shape_metadata={"action_low": [-1] * 7, "action_high": [1] * 7}
-        ),
-        path,
-    )
+    path = tiny_checkpoint(tmp_path / "untrained.pth", env=LIFT, obs=SHAPES, action=7)
     settings = {"episodes": 3, "horizon": 5, "seed": 2}
     here = evaluate(path, **settings)
     workers = evaluate(path, workers=2, **settings)
@@ -56,14 +41,10 @@ def test_workers_and_this_process_agree_on_lift(tmp_path):
 
 @pytest.mark.robosuite
 @pytest.mark.render
+@pytest.mark.slow("draws the simulator")
 def test_cameras_have_the_size_that_the_policy_was_trained_with():
     """The description of the environment knows of no camera."""
-    tree = {
-        "algo_name": "bc",
-        "algo": {"actor_layer_dims": [8]},
-        "observation": {"modalities": {"obs": {"low_dim": [], "rgb": ["frontview_image"]}}},
-    }
-    algo = algo_factory("bc", load_config(tree), {"frontview_image": (3, 24, 32)}, 7, "cpu")
+    algo = tiny_algo(obs={"frontview_image": (3, 24, 32)}, action=7)
     result = evaluate(RolloutPolicy(algo), LIFT, episodes=1, horizon=2)
     assert result.lengths == [2]
     assert result.episodes[0].error is None

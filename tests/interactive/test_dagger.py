@@ -207,6 +207,7 @@ def test_after_a_take_over_only_the_steps_by_hand_count(tmp_path):
     assert error(after.checkpoint) < error(policy)
 
 
+@pytest.mark.slow("trains three times")
 def test_only_labelled_steps_are_learned_from(tmp_path):
     plan = dataclasses.replace(PLAN, label_every=4)
     demos = write_demos(tmp_path / "demos.hdf5")
@@ -275,6 +276,7 @@ def _die_once(folder):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow("two workers play what one process played, and one is killed")
 def test_workers_play_the_same_episodes_also_when_one_is_killed(finished, tmp_path):
     demos, out, progress = finished
     settings = (longer(), ONCE, LabelledBy(str(tmp_path)), env_meta(), tmp_path / "out")

@@ -6,7 +6,7 @@ import pytest
 from imitate.errors import EnvError
 from imitate.online.env_group import EnvGroup
 from imitate.online.metrics import Metrics
-from imitate.online.steps import EpisodeRecord
+from imitate.online.steps import Collected, EpisodeRecord, Step
 
 from .worlds import Faulty, Line
 
@@ -138,3 +138,11 @@ def test_an_environment_that_cannot_be_reset_ends_the_training():
 
     with pytest.raises(EnvError, match="no display"):
         group(Broken)
+
+
+def test_lost_steps_are_not_counted_and_end_an_episode():
+    ends, never = np.array([True, False, False]), np.zeros(3, dtype=bool)
+    lost = np.array([False, False, True])
+    step = Step({}, np.zeros((3, 1)), np.zeros(3, np.float32), ends, never, {}, lost=lost)
+    assert step.ends.tolist() == [True, False, True]
+    assert Collected([step, step], np.arange(3), []).num_steps == 4

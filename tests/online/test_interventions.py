@@ -69,24 +69,19 @@ def test_a_robot_that_was_stopped_is_not_begun_anew():
     assert len(made) == 1
 
 
+def numbered(k, by_person=False):
+    """A step whose action is its number."""
+    place, no = np.array([[float(k)]]), np.zeros(1, dtype=bool)
+    by_whom = np.array([True]) if by_person else None
+    zero, following = np.zeros(1, np.float32), {"place": place + 1}
+    return Step({"place": place}, place, zero, no, no, following, intervened=by_whom)
+
+
 def filled(number, by_person, **rest):
-    """Steps whose action is their number; of those ``by_person`` a person's."""
+    """Numbered steps; of those ``by_person`` a person's."""
     ring = memory(**rest)
     for k in range(number):
-        place = np.array([[float(k)]])
-        marks = np.array([k in by_person])
-        no = np.zeros(1, dtype=bool)
-        ring.add(
-            Step(
-                {"place": place},
-                place,
-                np.zeros(1, np.float32),
-                no,
-                no,
-                {"place": place + 1},
-                intervened=marks if marks.any() else None,
-            )
-        )
+        ring.add(numbered(k, k in by_person))
     return ring
 
 
@@ -112,14 +107,8 @@ def test_marks_are_saved_and_overwritten_with_their_steps():
     before.load_state_dict(old)
     assert not before.intervened.any()
     for k in range(6):  # around the ring, over step 3
-        ring.add(filled_step(k))
+        ring.add(numbered(k))
     assert np.flatnonzero(ring.intervened).tolist() == [8]
-
-
-def filled_step(k):
-    no = np.zeros(1, dtype=bool)
-    place = np.array([[float(k)]])
-    return Step({"place": place}, place, np.zeros(1, np.float32), no, no, {"place": place})
 
 
 def test_corrections_count_as_demonstrations():

@@ -6,6 +6,8 @@ import time
 
 import numpy as np
 
+from imitate.online.learners import ReplayLearner
+from imitate.online.replay import ReplayBuffer
 from imitate.online.workers import Blueprint
 from tests.tiny import tiny_algo
 
@@ -95,3 +97,10 @@ def blueprints(algo, *makes, lanes=1, low=Line.action_low, high=Line.action_high
         )
         for number, make in enumerate(makes)
     ]
+
+
+def learner_of(num_envs=2, algo=None, **settings):
+    """A learner with a memory for the steps of so many environments."""
+    memory = ReplayBuffer({"place": (1,)}, 1, 10_000, num_envs=num_envs)
+    settings = {"batch_size": 2, "update_ratio": 0, "warmup_steps": 0, **settings}
+    return ReplayLearner(algo or make_algo(), memory, memory, **settings)

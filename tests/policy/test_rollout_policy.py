@@ -171,6 +171,7 @@ assert not bad, bad
 """
 
 
+@pytest.mark.slow("a new interpreter")
 def test_deployment_needs_no_simulator_and_no_dataset(tmp_path):
     path = tmp_path / "model.pth"
     save_checkpoint(checkpoint_dict(make_algo(), env_metadata={}, shape_metadata={}), path)

@@ -3,7 +3,6 @@
 import functools
 import os
 import signal
-import time
 from contextlib import nullcontext
 
 import numpy as np
@@ -17,10 +16,8 @@ from imitate.online.central.collector import CentralCollector
 from imitate.online.central.policy_worker import PolicyWork, noise_seeds
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
-from imitate.online.learners import ReplayLearner
-from imitate.online.replay import ReplayBuffer
 
-from ..worlds import Faulty, Line, blueprints, make_algo
+from ..worlds import Line, learner_of, make_algo
 from .bare import Bare
 
 NETS = {"actor": {"layer_dims": [8]}, "critic": {"layer_dims": [8]}}
@@ -48,20 +45,8 @@ class Watched(LocalBackend):
 
 
 @pytest.fixture
-def collectors():
-    opened = []
-
-    def make(*makes, algo=None, lanes=1, timeout_s=60.0, **kwargs):
-        algo = algo or make_algo()
-        collector = CentralCollector(
-            blueprints(algo, *makes, lanes=lanes), algo, step_timeout_s=timeout_s, **kwargs
-        )
-        opened.append(collector)
-        return collector
-
-    yield make
-    for collector in opened:
-        collector.close()
+def collectors(collectors):
+    return functools.partial(collectors, kind=CentralCollector)
 
 
 def by_lane(collected, lane):
@@ -152,19 +137,9 @@ def test_environment_workers_do_without_torch(collectors):
 @pytest.mark.parametrize("how", ["kill", "hang"])
 def test_a_lost_policy_worker_is_replaced_and_no_episode_is_lost(collectors, how):
     backend = Watched()
-    collector = collectors(
-        Line,
-        Line,
-        ring=1,
-        place=nullcontext(backend),
-        timeout_s=3.0,
-        max_staleness=0,
-        policy_workers=1,
-    )
-    memory = ReplayBuffer({"place": (1,)}, 1, 100, num_envs=2)
-    learner = ReplayLearner(
-        make_algo(), memory, memory, batch_size=2, update_ratio=0, warmup_steps=0
-    )
+    settings = {"ring": 1, "timeout_s": 3.0, "max_staleness": 0, "policy_workers": 1}
+    collector = collectors(Line, Line, place=nullcontext(backend), **settings)
+    learner = learner_of()
     collected = [collector.collect(3)]
     os.kill(backend.policies[0].pid, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
     while sum(part.num_steps for part in collected) < 60:
@@ -184,44 +159,7 @@ def test_a_lost_policy_worker_is_replaced_and_no_episode_is_lost(collectors, how
         left = np.concatenate([part["next"] for part in parts])[:-1]
         assert np.array_equal(seen[~ends[:-1]], left[~ends[:-1]])
     # All are whole but the one that each environment is in.
-    assert sum(len(episode.rewards) != 5 for episode in memory.episodes()) <= 2
-
-
-@pytest.mark.parametrize("how", ["kill", "hang"])
-def test_an_environment_worker_that_dies_or_hangs_is_replaced(collectors, tmp_path, how):
-    flag = str(tmp_path / "flag")
-    collector = collectors(Line, functools.partial(Faulty, how, 3, flag), timeout_s=3.0)
-    memory = ReplayBuffer({"place": (1,)}, 1, 100, num_envs=2)
-    learner = ReplayLearner(
-        make_algo(), memory, memory, batch_size=2, update_ratio=0, warmup_steps=0
-    )
-    for _ in range(2):
-        learner.take(collector.collect(1))
-    collected = collector.collect(1)
-    learner.take(collected)
-    assert collected.lost_lanes.tolist() == [1] and collected.lanes.tolist() == [0]
-    assert ("exit code -9" if how == "kill" else "nothing for 3 s") in collected.messages[0]
-    for _ in range(5):
-        learner.take(collector.collect(1))
-    assert sorted(len(e.rewards) for e in memory.episodes()) == [3, 5, 5]
-
-
-def test_weights_never_lag_by_more_than_the_bound(collectors):
-    algo = make_algo()
-    collector = collectors(Line, Line, algo=algo, lanes=2, ring=2, max_staleness=4)
-    memory = ReplayBuffer({"place": (1,)}, 1, 1000, num_envs=4)
-    learner = ReplayLearner(algo, memory, memory, batch_size=4, update_ratio=3, warmup_steps=0)
-    deadline = time.monotonic() + 120
-    seen = set()
-    while (learner.updates <= 20 or collector.staleness == 0) and time.monotonic() < deadline:
-        collector.version = learner.updates
-        collected = collector.collect(2)
-        seen.add(learner.updates - collected.version)
-        learner.take(collected)
-        for _ in learner.updates_due(1, collector.updates_allowed()):
-            pass
-    assert 0 < collector.staleness <= 4 and max(seen) == collector.staleness
-    assert learner.updates > 20
+    assert sum(len(episode.rewards) != 5 for episode in learner.memory.episodes()) <= 2
 
 
 class Placeless(LocalBackend):
@@ -247,26 +185,7 @@ def test_a_worker_without_a_place_holds_up_neither_steps_nor_updates(collectors)
         assert collector.collect(1).lanes.tolist() == [0]
 
 
-def test_an_environment_that_never_works_is_told_in_one_line(collectors):
-    collector = collectors(functools.partial(Faulty, "crash", 1))
-    with pytest.raises(EnvError, match="10 failures without one whole episode"):
-        for _ in range(20):
-            collector.collect(1)
-
-
 def test_a_policy_that_fails_is_told_in_one_line(collectors):
     with pytest.raises(EnvError, match="the policy worker cannot act: .*place") as caught:
         collectors(Wide).collect(2)
     assert "\n" not in str(caught.value)
-
-
-def test_states_go_on_with_the_next_episodes(collectors):
-    algo = make_algo()
-    collector = collectors(Line, algo=algo, lanes=2, ring=2)
-    collector.collect(5)
-    state = collector.state_dict()
-    assert state == {"workers": [{"begun": [1, 1]}]}
-    following = collector.collect(5)
-    other = collectors(Line, algo=algo, lanes=2, ring=2)
-    other.load_state_dict(state)
-    assert_alike(other.collect(5), following, 2)

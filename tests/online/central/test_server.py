@@ -1,9 +1,12 @@
 """Connections between environment workers and a policy worker."""
 
+import fcntl
 import socket
 import struct
+import termios
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -68,6 +71,14 @@ def test_answers_come_in_the_order_of_the_requests(served):
     channel.close()
 
 
+def wait_until_received(channel):
+    """Until what was sent lies at the other side, as its acknowledgement says."""
+    unsent = b"1"
+    while any(unsent):
+        unsent = fcntl.ioctl(channel._sock, termios.TIOCOUTQ, bytes(4))
+        time.sleep(0.001)
+
+
 @pytest.mark.parametrize(("most", "expected"), [(100, [4]), (3, [3, 1])])
 def test_requests_that_came_while_it_computed_are_one_batch(served, most, expected):
     service = served(most=most)
@@ -76,7 +87,8 @@ def test_requests_that_came_while_it_computed_are_one_batch(served, most, expect
     channels[0].answer()
     for number, channel in enumerate(channels):
         channel.ask({"x": np.array([number])})
-    time.sleep(0.2)
+    for channel in channels:
+        wait_until_received(channel)
     service.gate.set()
     for number, channel in enumerate(channels):
         assert channel.answer()["x"].tolist() == [2 * number]
@@ -168,11 +180,15 @@ def test_a_client_that_is_gone_before_it_is_greeted_disturbs_nobody():
 def test_a_client_that_does_not_read_stops_nobody(served):
     service = served()
     lazy, other = connect(service), connect(service)
-    threading.Thread(
-        target=lambda: [lazy.ask({"x": np.zeros(8_000_000, dtype=np.uint8)}) for _ in range(4)],
-        daemon=True,
-    ).start()
-    time.sleep(0.3)
+
+    def ask():
+        with suppress(ChannelError):  # it is closed at the end
+            for _ in range(4):
+                lazy.ask({"x": np.zeros(8_000_000, dtype=np.uint8)})
+
+    threading.Thread(target=ask, daemon=True).start()
+    while not service.together:  # none of its first answer is read
+        time.sleep(0.001)
     other.ask({"x": np.ones(1)})
     assert other.answer()["x"].tolist() == [2.0]
     lazy.close()
@@ -193,9 +209,21 @@ def test_a_server_that_is_gone_is_told(served):
 
 
 def test_waiting_gives_signs_of_life_and_ends(served):
+    class EnoughError(Exception):
+        pass
+
+    def beat():
+        beats.append(1)
+        if len(beats) > 3:
+            raise EnoughError
+
     service, beats = served(), []
-    channel = PolicyChannel(service.address, TOKEN, lambda: beats.append(1), 1.0)
-    with pytest.raises(ChannelError, match="did not answer within 1 s"):
-        channel.answer()
-    assert len(beats) >= 2
-    channel.close()
+    patient = PolicyChannel(service.address, TOKEN, beat, 600.0)
+    with pytest.raises(EnoughError):
+        patient.answer()
+    hasty = PolicyChannel(service.address, TOKEN, lambda: None, 30.0)
+    hasty._timeout_s = 0.0  # after the greeting, which takes what it takes
+    with pytest.raises(ChannelError, match="did not answer within 0 s"):
+        hasty.answer()
+    patient.close()
+    hasty.close()
