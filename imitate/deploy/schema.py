@@ -26,10 +26,12 @@ class Observed:
     Attributes:
         shape: of one step as recorded: (D,), images (H, W, C).
         kind: ``low_dim``, ``rgb``, ``depth`` or ``scan``.
+        image_type: type of the recorded values of an image, 'uint8', 'integer' or 'float'; '' if it is not known.
     """
 
     shape: tuple[int, ...]
     kind: str = "low_dim"
+    image_type: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,11 @@ class Schema:
             known = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
             for group in ("observations", "goals"):
                 known[group] = {
-                    str(key): Observed(tuple(int(n) for n in value["shape"]), str(value["kind"]))
+                    str(key): Observed(
+                        tuple(int(n) for n in value["shape"]),
+                        str(value["kind"]),
+                        str(value.get("image_type", "")),
+                    )
                     for key, value in saved.get(group, {}).items()
                 }
             for name in ("action_low", "action_high"):

@@ -121,7 +121,12 @@ def schema_of(policy: RolloutPolicy) -> Schema:
 
     def seen(keys: Sequence[str]) -> dict[str, Observed]:
         return {
-            key: Observed(tuple(policy.raw_shapes[key]), policy.modalities[key]) for key in keys
+            key: Observed(
+                tuple(policy.raw_shapes[key]),
+                policy.modalities[key],
+                prepare.image_types.get(key, ""),
+            )
+            for key in keys
         }
 
     low, high = policy.limits

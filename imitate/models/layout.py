@@ -9,7 +9,6 @@ from imitate.errors import ConfigError, nearest
 
 Shape = tuple[int, ...]
 
-IMAGE_MODALITIES = ("rgb", "depth")
 _RAW_DIMS = {"rgb": 3, "depth": 3, "scan": 2}
 _MODALITIES = ("low_dim", *_RAW_DIMS, MASK)
 

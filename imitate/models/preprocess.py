@@ -49,6 +49,7 @@ class Preprocess(nn.Module):
         obs_clip: greatest magnitude of a prepared low_dim number; None: any.
         steps: entries of ``train.preprocess``, see :mod:`imitate.models.preprocessing.table`.
         normalize: the normalization, to be fitted; by default one that changes nothing.
+        image_types: type of each image's recorded values ('uint8', 'integer' or 'float'), where it is known.
 
     Attributes:
         steps: all steps in order.
@@ -72,6 +73,7 @@ class Preprocess(nn.Module):
         obs_clip: float | None = None,
         steps: Sequence[Mapping[str, Any]] = (),
         normalize: Normalize | None = None,
+        image_types: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         self.raw_shapes = {key: tuple(raw_shapes[key]) for key in sorted(raw_shapes)}
@@ -80,6 +82,9 @@ class Preprocess(nn.Module):
         self.obs_clip = obs_clip
         before, after = make_steps(steps)
         layout, normalization = Layout(), normalize or Normalize()
+        layout.image_types = {
+            key: kind for key, kind in (image_types or {}).items() if key in self.raw_shapes
+        }
         self.feature_shapes: dict[str, Shape] = {}
         # The same modules are among the steps: named here past torch, so that each is registered once.
         self.__dict__.update(_layout=layout, normalization=normalization)
@@ -145,6 +150,7 @@ class Preprocess(nn.Module):
         unit_range_keys: Collection[str] = (),
         obs_clip: float | None = None,
         steps: Sequence[Mapping[str, Any]] = (),
+        image_types: Mapping[str, str] | None = None,
     ) -> Self:
         """Build a pipeline with shapes and names, for :meth:`fit`; arguments as in :meth:`from_statistics`."""
         layout = ActionLayout.from_config(action_dims, action_config or {})
@@ -158,7 +164,13 @@ class Preprocess(nn.Module):
                 )
         normalize = Normalize(obs_normalization, modes, unit_range_keys)
         return cls(
-            raw_shapes, modalities, layout, obs_clip=obs_clip, steps=steps, normalize=normalize
+            raw_shapes,
+            modalities,
+            layout,
+            obs_clip=obs_clip,
+            steps=steps,
+            normalize=normalize,
+            image_types=image_types,
         )
 
     @classmethod
@@ -362,6 +374,11 @@ class Preprocess(nn.Module):
         return self._layout.beyond_unit_range
 
     @property
+    def image_types(self) -> Mapping[str, str]:
+        """Type of each image's recorded values where it is known, see :func:`~imitate.functional.pixels.image_type`."""
+        return self._layout.image_types
+
+    @property
     def chosen_steps(self) -> list[PreprocessStep]:
         """Steps of ``train.preprocess``."""
         return [step for step in self.steps if step.name]
@@ -389,6 +406,7 @@ class Preprocess(nn.Module):
             self.steps,
             self.normalization,
             self.obs_clip,
+            self.image_types,
         )
 
     @classmethod

@@ -23,6 +23,7 @@ from imitate.envs.migration import fitted
 from imitate.envs.trust import ROBOT, check_trusted
 from imitate.errors import ConfigError, EnvError
 from imitate.evaluation.environments import GYMNASIUM, laid_over, named_robot
+from imitate.functional.pixels import image_type
 from imitate.models.preprocess import Preprocess
 from imitate.online.steps import Array
 from imitate.ranks import ALONE, Ranks
@@ -39,6 +40,7 @@ class EnvSpec:
     Attributes:
         meta: its env_args.
         obs_shapes: shape of one step of each observation that the policy sees.
+        image_types: type of the values of each image.
         stored_shapes: of these, and of others that a replay buffer keeps.
         image_keys: those that are uint8.
         low, high: (A,) limits of actions.
@@ -49,6 +51,7 @@ class EnvSpec:
 
     meta: dict[str, Any]
     obs_shapes: dict[str, tuple[int, ...]]
+    image_types: dict[str, str]
     stored_shapes: dict[str, tuple[int, ...]]
     image_keys: tuple[str, ...]
     low: Array
@@ -137,6 +140,11 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
         return EnvSpec(
             meta=meta,
             obs_shapes={key: np.shape(obs[key]) for key in config.all_obs_keys},
+            image_types={
+                key: image_type(np.asarray(obs[key]).dtype)
+                for key in config.all_obs_keys
+                if np.ndim(obs[key]) == 3
+            },
             stored_shapes={key: np.shape(obs[key]) for key in keys},
             image_keys=tuple(key for key in keys if np.asarray(obs[key]).dtype == np.uint8),
             low=np.asarray(env.action_low, dtype=np.float64),
@@ -327,4 +335,5 @@ def _preprocess(config: Config, env: EnvSpec) -> Preprocess:
         action_affine=affine,
         obs_clip=config.train.obs_clip,
         steps=[entry.to_dict() for entry in config.train.preprocess],
+        image_types=env.image_types,
     )

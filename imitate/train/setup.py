@@ -259,6 +259,7 @@ def _learner(
         action_config=dict(config.train.action_config.items()),
         obs_clip=config.train.obs_clip,
         steps=[entry.to_dict() for entry in config.train.preprocess],
+        image_types=train_set.image_types,
     )
     check_relative(config, preprocess)
     algo = algo_factory(

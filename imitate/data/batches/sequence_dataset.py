@@ -35,6 +35,7 @@ from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.fields import check_step_key
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import ConfigError, DatasetError, nearest
+from imitate.functional.pixels import image_type
 from imitate.functional.transfer import to_device
 from imitate.wording import counted
 
@@ -120,6 +121,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         instructions: the table behind ``task_id`` and ``lang_emb``; :attr:`tasks` are its names.
         serves_language: whether ``lang_emb`` comes from there.
         obs_shapes: shape of one step of each observation as stored.
+        image_types: type of the recorded values of each image: 'uint8', 'integer' or 'float'.
         action_dims: size of each action key.
         sample_weights: (len,) relative probability of each sample; None where all are equal.
 
@@ -226,6 +228,11 @@ class SequenceDataset(Dataset[dict[str, Any]]):
                     "vector per step: correct action_keys"
                 )
         self.obs_shapes = {key: fields[f"obs/{key}"].shape for key in stored}
+        self.image_types = {
+            key: image_type(fields[f"obs/{key}"].recorded)
+            for key, shape in self.obs_shapes.items()
+            if len(shape) == 3
+        }
         self._language = DemoLanguage(
             self.sources, self.store.demos, instructions, self.serves_language
         )

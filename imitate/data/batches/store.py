@@ -38,6 +38,7 @@ from imitate.data.file.fields import (
 )
 from imitate.data.formats.cached import held
 from imitate.errors import DatasetError
+from imitate.functional.pixels import image_type
 from imitate.functional.transfer import to_device
 
 
@@ -309,9 +310,10 @@ def _check_field(file: DatasetFile, demo: Demo, field: Field, first: str) -> Non
     check_shape(file, demo.name, field.key, demo.length, () if one_number else field.shape, first)
     check_numeric(file, demo.name, field.key)
     dtype = file.dtype(demo.name, field.key)
-    if field.columns is None and (dtype == np.uint8) != (field.dtype == np.uint8):
+    if field.columns is None and image_type(dtype) != image_type(field.recorded):
         raise DatasetError(
-            f"{file.path}: demo '{demo.name}': '{field.key}' is {dtype}, but {field.dtype} in {first}: write both alike"
+            f"{file.path}: demo '{demo.name}': '{field.key}' is {dtype}, but {field.recorded} in {first}: write both "
+            "alike"
         )
 
 

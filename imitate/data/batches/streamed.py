@@ -147,6 +147,7 @@ class StreamedDataset:
         dataset = self.window(first)
         self.release(first)
         self.obs_shapes, self.action_dims = dataset.obs_shapes, dataset.action_dims
+        self.image_types = dataset.image_types
         self.serves_language, self._served = dataset.serves_language, dataset.statistics()["obs"]
         self.action_keys, self.obs_keys = dataset.action_keys, dataset.obs_keys
         if not self.serves_language:

@@ -17,6 +17,8 @@ from imitate.errors import DatasetError, nearest
 
 SCALARS = ("rewards", "dones", "terminals", "timeouts")
 """Step arrays of shape (T,) that a file may lack."""
+_COARSE = 8192.0
+"""From this magnitude on neighbouring numbers of float32 are a thousandth apart or more."""
 _PIECE_BYTES = 2**22
 
 
@@ -29,12 +31,14 @@ class Field:
         shape: of one step.
         columns: where it lies among the packed columns; None for a field apart.
         dtype: float32, or uint8 for images.
+        recorded: type in the file.
     """
 
     key: str
     shape: tuple[int, ...]
     columns: slice | None
     dtype: np.dtype[Any]
+    recorded: np.dtype[Any] = np.dtype(np.float32)
 
     @property
     def step_bytes(self) -> int:
@@ -53,10 +57,10 @@ def lay_out(file: DemoFile, demo: str, keys: Sequence[str]) -> dict[str, Field]:
         shape, dtype = _step(file, demo, key)
         if len(shape) >= 2:
             kept = dtype if dtype == np.uint8 else np.dtype(np.float32)
-            fields[key] = Field(key, shape, None, kept)
+            fields[key] = Field(key, shape, None, kept, dtype)
             continue
         width = math.prod(shape)
-        fields[key] = Field(key, shape, slice(column, column + width), np.dtype(np.float32))
+        fields[key] = Field(key, shape, slice(column, column + width), np.dtype(np.float32), dtype)
         column += width
     return fields
 
@@ -99,9 +103,37 @@ def read_pieces(
         values = read_steps(file, demo, field, start, min(start + size, length), threads)
         if field.dtype == np.float32:
             with np.errstate(over="ignore"):  # what is too large becomes inf, which is refused next
-                values = values.astype(np.float32, copy=False)
+                narrow = values.astype(np.float32, copy=False)
+            check_narrowing(values, narrow, file, demo, field.key)
+            values = narrow
         check_finite(values, file, demo, field.key, start)
         yield start, np.ascontiguousarray(values)
+
+
+def check_narrowing(
+    values: NDArray[Any], narrow: NDArray[np.float32], file: DemoFile, demo: str, key: str
+) -> None:
+    """Refuse numbers whose changes float32 does not hold, such as clock times, counters and large offsets.
+
+    Raises:
+        DatasetError: a number changes, but more than a tenth of its changes from step to step are lost.
+    """
+    if values.dtype.itemsize < 4 or values.dtype == np.float32 or not len(values):
+        return
+    with np.errstate(invalid="ignore"):  # what is not finite is refused elsewhere
+        if not np.abs(narrow).max() >= _COARSE:
+            return
+    rows, narrow_rows = values.reshape(len(values), -1), narrow.reshape(len(values), -1)
+    changes = rows[1:] != rows[:-1]
+    lost = (changes & (narrow_rows[1:] == narrow_rows[:-1])).sum(0)
+    found = np.flatnonzero(lost > 0.1 * changes.sum(0))
+    if len(found):
+        place = f"'{key}'" if rows.shape[1] == 1 else f"number {found[0]} of '{key}'"
+        raise DatasetError(
+            f"{file.path}: demo '{demo}': {place} is {values.dtype} near {rows[0, found[0]]:.10g}, where float32, in "
+            "which networks compute, loses its changes: subtract an offset in the file, or leave the key out of the "
+            "observations"
+        )
 
 
 def _scalars(file: DemoFile, demo: str, key: str, start: int, stop: int) -> NDArray[Any]:

@@ -30,6 +30,7 @@ from imitate.deploy.bundle.spec import BundleSpec, Noise
 from imitate.deploy.bundle.tracing import Flat, Numbers, Predictor
 from imitate.deploy.served import schema_of
 from imitate.errors import BundleError
+from imitate.functional.pixels import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.policy.renaming import rename_words
 from imitate.policy.rollout_policy import RolloutPolicy
 
@@ -250,8 +251,11 @@ def _inputs(algo: Algo, observation: Mapping[str, Raw]) -> dict[str, dict[str, T
 
 
 def _floats(algo: Algo, key: str, value: NDArray[Any]) -> Tensor:
-    image = algo.preprocess.modalities[key] in ("rgb", "depth") and value.dtype.kind != "f"
-    return torch.from_numpy(value.astype(np.float32) / (255.0 if image else 1.0))
+    prepare, divisor = algo.preprocess, 1.0
+    if prepare.modalities[key] in IMAGE_MODALITIES:
+        recorded, given = prepare.image_types.get(key), image_type(value.dtype)
+        divisor = image_divisor(prepare.modalities[key], recorded, given, key)
+    return torch.from_numpy(value.astype(np.float32) / divisor)
 
 
 def _noise_of(predictor: Predictor, inputs: Mapping[str, dict[str, Tensor]]) -> Noise:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from imitate.deploy.schema import Observed
 from imitate.errors import UserError
+from imitate.functional.pixels import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.policy.finite import refuse_not_finite
 from imitate.policy.raw_observations import newest_frames, refuse_missing
 
 Arrays = dict[str, NDArray[np.float32]]
-_IMAGES = frozenset({"rgb", "depth"})
 _OVERSHOOT = 0.1
 """Largest excess of resized images beyond black and white."""
 
@@ -66,11 +66,14 @@ class Observations:
                 f"observation '{key}' has shape {(1, *value.shape)}; expected (..., "
                 f"{', '.join(map(str, spec.shape))}) with modality '{spec.kind}'"
             )
-        if spec.kind == "rgb" and value.dtype != np.uint8 and key not in self._any_pixels:
+        if spec.kind not in IMAGE_MODALITIES:
+            return value.astype(np.float32)
+        recorded = spec.image_type or None
+        divisor = image_divisor(spec.kind, recorded, image_type(value.dtype), key)
+        checked = spec.kind == "rgb" or recorded == "uint8"
+        if checked and value.dtype != np.uint8 and key not in self._any_pixels:
             _check_pixels(key, value)
-        if spec.kind in _IMAGES and value.dtype.kind != "f":
-            return np.divide(value, 255.0, dtype=np.float32, casting="unsafe")
-        return value.astype(np.float32)
+        return np.divide(value, divisor, dtype=np.float32, casting="unsafe")
 
 
 def _check_pixels(key: str, value: NDArray[Any]) -> None:

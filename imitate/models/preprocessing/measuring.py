@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from imitate.errors import ConfigError
+from imitate.functional.pixels import IMAGE_MODALITIES
 from imitate.models.fitting import MeasuredStats, PartlyMeasured, Statistics
-from imitate.models.layout import IMAGE_MODALITIES
 from imitate.models.preprocessing.step import PreprocessStep, Spec
 
 

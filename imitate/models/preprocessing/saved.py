@@ -27,6 +27,7 @@ def saved_form(
     steps: Sequence[PreprocessStep],
     normalization: Normalize,
     obs_clip: float | None,
+    image_types: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return everything of a pipeline, as tensors on the CPU, numbers, strings, lists and dicts.
 
@@ -36,6 +37,7 @@ def saved_form(
         key: {
             "raw_shape": list(shape),
             "modality": modalities[key],
+            **({"image_type": image_types[key]} if key in image_types else {}),
             **_affine_dict(*normalization.obs_affine(key)),
         }
         for key, shape in raw_shapes.items()
@@ -91,6 +93,9 @@ def saved_arguments(saved: Mapping[str, Any]) -> dict[str, Any]:
         "action_affine": _affine_of(actions),
         "obs_clip": saved.get("obs_clip"),  # absent from files of before there was one
         "steps": saved.get("steps", ()),
+        "image_types": {
+            key: entry["image_type"] for key, entry in obs.items() if "image_type" in entry
+        },
     }
 
 

@@ -13,10 +13,11 @@ from torch import Tensor
 from imitate.config.observation import MASK
 from imitate.errors import ConfigError, UserError
 from imitate.functional.normalization import is_constant
+from imitate.functional.pixels import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.functional.transfer import to_device
 from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Statistics, fit_actions, fit_obs
-from imitate.models.layout import IMAGE_MODALITIES, Shape, processed_shape
+from imitate.models.layout import Shape, processed_shape
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec
 
 _OVERSHOOT = 0.1
@@ -34,6 +35,8 @@ class Layout(PreprocessStep):
         self._modalities: dict[str, str] = {}
         self.beyond_unit_range: frozenset[str] = frozenset()
         """Images that were recorded with other values than 0 to 1, whose values are not checked."""
+        self.image_types: Mapping[str, str] = {}
+        """Types of the recorded values, see :func:`~imitate.functional.pixels.image_type`; without those not known."""
         self.register_buffer("place", torch.empty(0), persistent=False)
 
     def bind(self, spec: Spec) -> Spec:
@@ -53,8 +56,12 @@ class Layout(PreprocessStep):
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
         """Return a copy in the networks' layout, which the steps that follow may change in place."""
         modality = self._modalities[key]
-        if modality == "rgb" and value.dtype is not torch.uint8:
-            self._check_pixels(key, value)
+        divisor = 1.0
+        if modality in IMAGE_MODALITIES:
+            recorded = self.image_types.get(key)
+            divisor = image_divisor(modality, recorded, image_type(value.dtype), key)
+            if value.dtype is not torch.uint8 and (modality == "rgb" or recorded == "uint8"):
+                self._check_pixels(key, value)
         device = self.place.device
         value = to_device(value, device)
         # A copy of its own, so that it can be changed in place: five times as fast for images.
@@ -62,8 +69,8 @@ class Layout(PreprocessStep):
         if modality in IMAGE_MODALITIES:
             # A view: the channels stay last in memory, as convolutions like them. (The ONNX exporter keeps signs.)
             x = x.movedim(x.dim() - 1, x.dim() - 3)
-            if not value.is_floating_point():
-                x = x.div_(255.0)
+            if divisor != 1.0:
+                x = x.div_(divisor)
         elif modality == "scan":
             x = x.movedim(x.dim() - 1, x.dim() - 2)
         return x
