@@ -3,9 +3,9 @@
     python -m benchmarks.reached              since the branch left main; on main what is not committed
     python -m benchmarks.reached --base REV   since that commit
 
-Prints arguments of pytest, one a line: files of tests that have changed, and the tests that execute changed lines of the
-package by the map of ``python -m benchmarks.mutation --record tests``. A module that the map does not know is reached by
-the files of tests that name it.
+Prints arguments of pytest, one a line: files of tests that have changed, and the tests that execute changed lines of
+the package by the map of ``python -m benchmarks.mutation --record tests``. A module that the map does not know is
+reached by the files of tests that name it.
 """
 
 from __future__ import annotations
