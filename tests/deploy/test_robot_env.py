@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
+from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import Safety
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError
@@ -38,7 +38,7 @@ class Stepping(Robot):
     def observe(self):
         self.ticks += 1
         camera = np.full((4, 4, 3), self.ticks % 251, np.uint8)
-        return Observation({"place": np.array([self.place]), "camera": camera}, time.monotonic())
+        return Observation({"place": np.array([self.place]), "camera": camera}, clock.now())
 
     def send(self, action):
         self.calls.append(float(action[0]))
@@ -226,42 +226,49 @@ def test_without_anybody_to_prepare_the_scene_nothing_moves(opened, monkeypatch)
     opened(Stepping(resets=False), prepare=False).reset(seed=0)
 
 
-# ---- in real time --------------------------------------------------------------------------------
+# ---- while time passes ----
 
 
-@pytest.mark.alone
-def test_steps_keep_their_rate(opened):
+@pytest.fixture
+def running(virtual_time, opened):
+    """An environment of a robot, reset."""
+
+    def make(robot, **rest):
+        env = opened(robot, RATE, prepare=False, **{"safety": CALM, **rest})
+        env.reset()
+        return env
+
+    return make
+
+
+def test_steps_keep_their_rate(running):
     robot = FakeRobot()
-    env = opened(robot, RATE, safety=CALM, prepare=False)
-    env.reset()
+    env = running(robot)
     for _ in range(20):
         env.step(np.array([0.1, 0.1]))
-    gaps = np.diff(robot.times("send"))
-    assert gaps.mean() > 0.99 / RATE  # never faster, also after a late step
-    assert np.median(gaps) < 1.5 / RATE
-    assert env.counts["steps"] == 20
+    np.testing.assert_allclose(np.diff(robot.times("send")), 1 / RATE)
+    assert env.counts == {"steps": 20, "held": 0, "interventions": 0}
 
 
-@pytest.mark.alone
-def test_a_learner_that_takes_its_time_leaves_no_robot_moving(opened):
+def test_a_learner_that_takes_its_time_leaves_no_robot_moving(running):
     robot = FakeRobot(pose=np.array([0.3, 0.0]), limits=ActionLimits([-1] * 2, [1] * 2, step=0.1))
-    env = opened(robot, RATE, safety=Safety(late=0, hold_s=0.3), prepare=False)
-    env.reset()
+    env = running(robot, safety=Safety(late=0, hold_s=0.29))
     env.step(np.array([0.4, 0.0]))
     sent = robot.times("send")[-1]
-    time.sleep(0.8)  # an update
-    holds = [when for when in robot.times("hold") if when > sent]
-    assert holds[0] - sent < 4 / RATE
-    stops = [when for when in robot.times("stop") if when > sent]
-    assert 0.2 < stops[0] - sent < 0.7
-    assert not [when for when in robot.times("hold") if when > stops[-1]]
+    clock.sleep(0.8)  # an update
+    holds = [when - sent for when in robot.times("hold") if when > sent]
+    stops = [when - sent for when in robot.times("stop") if when > sent]
+    # Each step waits for 9/10 of its period; the wait began with the observation after the action, at 0.02 s.
+    np.testing.assert_allclose(holds, 0.038 + 0.02 * np.arange(len(holds)))
+    assert stops[0] == pytest.approx(0.318)
+    assert holds[-1] <= stops[0]
     # The action that was decided on what was seen before the update is not sent.
     info = env.step(np.array([1.0, 0.0]))[4]
     assert info["held"]
     np.testing.assert_allclose(info["executed_action"], [0.3, 0.0])
     # The next one is limited from where the robot is, not from the last command.
     robot._pose = np.array([-0.5, 0.0])
-    time.sleep(0.8)
+    clock.sleep(0.8)
     env.step(np.array([1.0, 0.0]))
     info = env.step(np.array([1.0, 0.0]))[4]
     assert not info["held"]
@@ -269,102 +276,52 @@ def test_a_learner_that_takes_its_time_leaves_no_robot_moving(opened):
     assert env.counts["held"] == 2
 
 
-@pytest.mark.alone
-def test_an_action_of_before_a_pause_is_not_sent_by_a_robot_without_stamps_either(opened):
+def test_an_action_of_before_a_pause_is_not_sent_by_a_robot_without_stamps_either(running):
     robot = FakeRobot(stamped=False)
-    env = opened(robot, RATE, safety=Safety(late=0, hold_s=0.3), prepare=False)
-    env.reset()
+    env = running(robot, safety=Safety(late=0, hold_s=0.3))
     for pause_s in (0.15, 0.8):  # within and beyond the time after which the robot is stopped
         env.step(np.array([0.1, 0.0]))
-        time.sleep(pause_s)
+        clock.sleep(pause_s)
         assert env.step(np.array([0.7, 0.0]))[4]["held"]
     assert 0.7 not in robot.sent
 
 
-@pytest.mark.alone
-def test_a_person_moves_nothing_that_the_learner_does_not_know_of(opened):
+def test_a_person_moves_nothing_that_the_learner_does_not_know_of(running):
     robot = FakeRobot()
-    env = opened(robot, RATE, safety=CALM, prepare=False, teleoperator=Pushing([0.5, 0.0]))
-    env.reset()
+    env = running(robot, teleoperator=Pushing([0.5, 0.0]))
     env.step(np.zeros(2))
-    time.sleep(0.4)
+    clock.sleep(0.4)
     assert len(robot.sent) == 1
 
 
-@pytest.mark.alone
-def test_a_hanging_driver_is_stopped_by_the_watchdog_and_told(opened):
+def test_a_hanging_driver_is_stopped_by_the_watchdog_and_told(running):
     robot = FakeRobot()
-    robot.faults["send"] = lambda: time.sleep(1.0 if len(robot.times("send")) == 3 else 0)
-    env = opened(robot, RATE, safety=Safety(late=0, watchdog_s=0.2), prepare=False)
-    env.reset()
+    robot.faults["send"] = lambda: clock.sleep(1.0 if len(robot.times("send")) == 3 else 0)
+    env = running(robot, safety=Safety(late=0, watchdog_s=0.2))
     with pytest.raises(RobotError, match="watchdog"):
         for _ in range(5):
             env.step(np.zeros(2))
     assert len(robot.sent) == 3
-    assert robot.times("stop")[0] - robot.times("send")[-1] < 0.6
+    # 0.2 s after the step before it ended
+    assert robot.times("stop")[0] - robot.times("send")[1] == pytest.approx(0.2)
 
 
-@pytest.mark.alone
-def test_closing_stops_and_nothing_follows():
+def test_closing_stops_and_nothing_follows(running):
     robot = FakeRobot()
-    env = RobotEnv(robot, RATE, safety=CALM, prepare=False)
-    env.reset()
+    env = running(robot)
     env.step(np.zeros(2))
     env.close()
     env.close()
     assert robot.last_calls()[-1] == "stop"
-    time.sleep(0.1)
+    clock.sleep(0.1)
     assert robot.last_calls()[-1] == "stop"
 
+
+# ---- however a process ends ----
 
 SCRIPT = """
-import sys, time, numpy as np
-from imitate.deploy.loop import Safety
-from imitate.deploy.robot_env import RobotEnv
-from tests.deploy.fake_robot import FakeRobot
-
-class Told(FakeRobot):
-    def note(self, name, value=None):
-        if name in ("send", "stop"):
-            print(name, flush=True)
-
-env = RobotEnv(Told(), 50.0, safety=Safety(late=0), prepare=False)
-env.reset()
-for step in range(200):
-    env.step(np.zeros(2))
-    if step == 5 and sys.argv[1] == "raise":
-        raise ValueError("the learner failed")
-    if step == 5 and sys.argv[1] == "exit":
-        sys.exit(0)
-"""
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize(
-    ("how", "code"),
-    [("raise", 1), ("exit", 0), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)],
-)
-def test_however_a_process_ends_the_robot_is_at_rest(how, code):
-    done = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(how)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
-    lines = []
-    for line in done.stdout:
-        lines.append(line.strip())
-        if isinstance(how, int) and lines.count("send") == 4:
-            os.kill(done.pid, how)
-            how = None
-    assert done.wait(30) == code
-    assert lines.count("send") >= 4
-    assert lines[-1] == "stop"
-
-
-CLOSING = """
-import time, numpy as np
+import sys, threading, numpy as np
+from imitate import clock
 from imitate.deploy.loop import Safety
 from imitate.deploy.robot_env import RobotEnv
 from tests.deploy.fake_robot import FakeRobot
@@ -372,33 +329,52 @@ from tests.deploy.fake_robot import FakeRobot
 class Told(FakeRobot):
     def note(self, name, value=None):
         super().note(name, value)
-        if name == "stop":
+        if name in ("send", "stop"):
             print(name, flush=True)
 
-robot = Told()
-env = RobotEnv(robot, 50.0, safety=Safety(late=0, watchdog_s=60.0), prepare=False)
+robot, how = Told(), sys.argv[1]
+env = RobotEnv(robot, 50.0, safety=Safety(late=0, hold_s=600.0, watchdog_s=600.0), prepare=False)
 env.reset()
-env.step(np.zeros(2))
-robot.faults["observe"] = lambda: time.sleep(30)  # a driver that hangs
-time.sleep(0.2)
-print("closing", flush=True)
-env.close()
+while how == "signal" or len(robot.sent) < 4:
+    env.step(np.zeros(2))
+if how == "raise":
+    raise ValueError("the learner failed")
+if how == "hang":  # a driver that hangs while the environment is closed
+    hangs, leave = threading.Event(), env._exchange.leave
+    robot.faults["observe"] = lambda: hangs.set() or clock.sleep(600)
+    hangs.wait()
+    env._exchange.leave = lambda: leave() or print("closing", flush=True)
+    env.close()
 """
 
 
-@pytest.mark.alone
-def test_a_signal_while_the_environment_is_closed_stops_the_robot_too():
+@pytest.mark.parametrize(
+    ("how", "after", "number", "code"),
+    [
+        ("raise", None, None, 1),
+        ("exit", None, None, 0),
+        ("signal", "send", signal.SIGTERM, -signal.SIGTERM),
+        ("signal", "send", signal.SIGINT, -signal.SIGINT),
+        ("hang", "closing", signal.SIGTERM, -signal.SIGTERM),
+    ],
+)
+def test_however_a_process_ends_the_robot_is_at_rest(how, after, number, code):
     with subprocess.Popen(
-        [sys.executable, "-c", CLOSING],
+        [sys.executable, "-c", SCRIPT, how],
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     ) as process:
-        assert process.stdout.readline() == "closing\n"
-        time.sleep(0.5)  # it waits for the driver
-        process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=30)[0].split() == ["stop"]
-    assert process.returncode == -signal.SIGTERM
+        lines = []
+        for line in process.stdout:
+            lines.append(line.strip())
+            if lines[-1] == after and lines.count("send") == 4:
+                process.send_signal(number)
+                after = None
+    assert process.returncode == code
+    assert lines.count("send") >= 4
+    assert lines[-1] == "stop"
 
 
 # ---- by name -------------------------------------------------------------------------------------

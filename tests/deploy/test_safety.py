@@ -26,8 +26,7 @@ def test_settings_that_check_nothing_are_refused(changes, words):
         Safety(**changes)
 
 
-@pytest.mark.alone
-def test_one_attempt_stops_the_robot_and_late_steps_may_be_allowed():
+def test_one_attempt_stops_the_robot_and_late_steps_may_be_allowed(virtual_time):
     robot = FakeRobot()
     safety = Safety(stop_attempts=1, late=0, late_of=0, frozen=0)
     ControlLoop(robot, Constant(), 100.0, safety=safety).run(2)
