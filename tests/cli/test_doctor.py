@@ -1,8 +1,9 @@
 """imitate dataset doctor: what it finds, and that the command it prints repairs it."""
 
-import hashlib
 import json
 import shlex
+import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -39,10 +40,15 @@ def integrated(actions, start):
 
 
 @pytest.fixture
-def clean(tmp_path):
+def clean(template, tmp_path):
+    return Path(shutil.copy(template, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
     """A robot that does what it is told, a camera, simulator states with time and position."""
     random = np.random.default_rng(0)
-    path = tmp_path / "demos.hdf5"
+    path = tmp_path_factory.mktemp("clean") / "demos.hdf5"
     env = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
     with DatasetWriter(path, env) as writer:
         for _ in range(DEMOS):
@@ -273,41 +279,37 @@ def lost_time(data):
     data["demo_3/states"][30:, 0] += 0.5
 
 
-FAULTS = [
-    (nan, "nan", "error"),
-    (infinite_action, "nan", "error"),
-    (no_actions, "no_actions", "error"),
-    (empty, "empty_demo", "error"),
-    (wrong_count, "num_samples", "error"),
-    (no_count, "num_samples", "warning"),
-    (wrong_total, "total", "info"),
-    (lacking, "missing_key", "error"),
-    (extra, "missing_key", "error"),
-    (other_shape, "shape", "error"),
-    (wide_reward, "shape", "error"),
-    (one_obs_more, "lengths", "error"),
-    (short_reward, "lengths", "error"),
-    (other_type, "dtype", "warning"),
-    (text, "dtype", "error"),
-    (channels_first, "image_layout", "error"),
-    (float_images, "image_range", "warning"),
-    (blank, "blank_images", "warning"),
-    (opengl, "upside_down", "warning"),
-    (unknown, "mask_unknown", "error"),
-    (overlapping, "mask_overlap", "error"),
-    (empty_mask, "mask_empty", "warning"),
-    (twice_in_mask, "mask_twice", "warning"),
-    (beyond, "action_range", "warning"),
-    (dead, "constant", "warning"),
-    (duplicate, "duplicate", "warning"),
-    (look_ahead, "misaligned", "error"),
-    (look_ahead_without_states, "lag", "warning"),
-    (late, "lag", "warning"),
-    (wrong_next, "next_obs", "error"),
-    (idle, "idle", "warning"),
-    (jump, "jump", "warning"),
-    (lost_time, "clock", "warning"),
-]
+FAULTS = {
+    ("error", "nan"): [nan, infinite_action],
+    ("error", "no_actions"): [no_actions],
+    ("error", "empty_demo"): [empty],
+    ("error", "num_samples"): [wrong_count],
+    ("warning", "num_samples"): [no_count],
+    ("info", "total"): [wrong_total],
+    ("error", "missing_key"): [lacking, extra],
+    ("error", "shape"): [other_shape, wide_reward],
+    ("error", "lengths"): [one_obs_more, short_reward],
+    ("warning", "dtype"): [other_type],
+    ("error", "dtype"): [text],
+    ("error", "image_layout"): [channels_first],
+    ("warning", "image_range"): [float_images],
+    ("warning", "blank_images"): [blank],
+    ("warning", "upside_down"): [opengl],
+    ("error", "mask_unknown"): [unknown],
+    ("error", "mask_overlap"): [overlapping],
+    ("warning", "mask_empty"): [empty_mask],
+    ("warning", "mask_twice"): [twice_in_mask],
+    ("warning", "action_range"): [beyond],
+    ("warning", "constant"): [dead],
+    ("warning", "duplicate"): [duplicate],
+    ("error", "misaligned"): [look_ahead],
+    ("warning", "lag"): [look_ahead_without_states, late],
+    ("error", "next_obs"): [wrong_next],
+    ("warning", "idle"): [idle],
+    ("warning", "jump"): [jump],
+    ("warning", "clock"): [lost_time],
+}
+"""What the doctor finds: level and code of the finding, and the faults that it is of."""
 
 
 def damage(path, fault):
@@ -342,22 +344,22 @@ def test_a_clean_file_has_no_finding(clean):
 
 
 @pytest.mark.parametrize(
-    ("fault", "code", "level"), FAULTS, ids=lambda x: getattr(x, "__name__", x)
+    ("fault", "code", "level"),
+    [(fault, code, level) for (level, code), faults in FAULTS.items() for fault in faults],
+    ids=lambda x: getattr(x, "__name__", x),
 )
 def test_the_printed_command_repairs(clean, fault, code, level):
     damage(clean, fault)
-    before = hashlib.sha256(clean.read_bytes()).hexdigest()
+    before = clean.read_bytes()
     report = report_of(clean)
-    assert codes(report).get(code) == level, report["findings"]
-    assert set(codes(report)) == {code}, "one fault, one kind of finding"
-    (finding,) = [finding for finding in report["findings"] if finding["code"] == code][:1]
+    assert codes(report) == {code: level}, "one fault, one kind of finding"
+    finding = report["findings"][0]
     words = shlex.split(finding["repair"])
     done = run(*words[1:])
     assert done.exit_code in (0, 1, 3), done.output
     fixed = words[words.index("--out") + 1]
     assert codes(report_of(fixed)) == {}, "nothing else came up"
-    assert hashlib.sha256(clean.read_bytes()).hexdigest() == before
-    assert report_of(clean)["findings"] == report["findings"]
+    assert clean.read_bytes() == before
 
 
 # ---- --fix -----------------------------------------------------------------------------------------
@@ -412,9 +414,8 @@ def test_only_some(clean, tmp_path):
     damage(clean, nan)
     damage(clean, beyond)
     out = tmp_path / "fixed.hdf5"
-    done = run(
-        "dataset", "doctor", clean, "--fix", "--only", "action_range", "--out", out, "--json"
-    )
+    fix = ("dataset", "doctor", clean, "--fix")
+    done = run(*fix, "--only", "action_range", "--out", out, "--json")
     assert done.exit_code == 3
     report = json.loads(done.stdout)
     assert codes(report) == {"nan": "error"}
@@ -493,7 +494,7 @@ def test_cut_and_flipped_files_are_reported(clean, tmp_path):
     content = clean.read_bytes()
     random = np.random.default_rng(0)
     broken = tmp_path / "broken.hdf5"
-    for _ in range(15):
+    for _ in range(8):
         broken.write_bytes(content[: random.integers(9, len(content))])
         assert run("dataset", "doctor", broken).exit_code in (2, 3)
         flipped = bytearray(content)

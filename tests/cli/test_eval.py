@@ -1,9 +1,7 @@
 """`imitate eval`: numbers, comparison, exit codes."""
 
-import importlib.util
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import typer
@@ -16,11 +14,9 @@ from imitate.cli.reports.evaluation import cpu_warning, short_name
 from imitate.errors import ConfigError, EnvError, UserError
 from imitate.evaluation.episodes import Episode
 from imitate.evaluation.eval_result import EvalResult
+from tests.loading import load
 
-FOLDER = Path(__file__).parents[1] / "train"
-spec = importlib.util.spec_from_file_location("train_conftest", FOLDER / "conftest.py")
-ground = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(ground)
+ground = load("tests/train/conftest.py")
 
 
 @pytest.fixture(autouse=True)

@@ -1,22 +1,20 @@
-"""`imitate train` as installed: exit codes and what it prints."""
+"""`imitate train`: exit codes and what it prints."""
 
-import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[1] / "train"
-spec = importlib.util.spec_from_file_location("train_conftest", FOLDER / "conftest.py")
-ground = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(ground)
+from tests.loading import load
 
-IMITATE = Path(sys.executable).parent / "imitate"
+ground = load("tests/train/conftest.py")
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -32,59 +30,49 @@ def config(tmp_path):
     return write
 
 
-def command(*arguments, cwd, **kwargs):
-    env = {**os.environ, "PYTHONPATH": str(ground.ENV_FOLDER)}
-    return subprocess.Popen(
-        [IMITATE, *map(str, arguments)],
-        cwd=cwd,
-        env=env,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        **kwargs,
-    )
+@pytest.fixture
+def train(imitate):
+    """The command in a forked process that finds the environment's module."""
+    return partial(imitate, "train", path=[ground.ENV_FOLDER])
 
 
-def run(*arguments, cwd):
-    process = command(*arguments, cwd=cwd)
-    out, err = process.communicate(timeout=120)
-    return process.returncode, out, err
-
-
-@pytest.mark.slow
-def test_from_the_command_line_to_a_table_and_json(config, tmp_path):
+@pytest.mark.slow("two trainings by the command")
+def test_from_the_command_line_to_a_table_and_json(config, train, tmp_path):
     path = config()
     (tmp_path / "elsewhere").mkdir()
-    code, out, err = run(
-        *("train", "--config", path, "--output-dir", "out", "--name", "mine", "--epochs", 2),
+    done = train(
+        *("--config", path, "--output-dir", "out", "--name", "mine", "--epochs", 2),
         *("--set", "train.batch_size=8", "--device", "cpu"),
         cwd=tmp_path / "elsewhere",  # train.data lies beside the JSON
     )
-    assert code == 0, err
-    assert "epoch 2/2: loss" in err
-    assert "policy_from_checkpoint" in out
+    assert "epoch 2/2: loss" in done.stderr
+    assert "policy_from_checkpoint" in done.stdout
     (run_dir,) = (tmp_path / "elsewhere" / "out" / "mine").iterdir()
     resolved = json.loads((run_dir / "config.json").read_text())
     assert resolved["train"]["batch_size"] == 8
-    code, out, err = run(
-        "train", "--resume", run_dir, "--epochs", 3, "--quiet", "--json", cwd=tmp_path
-    )
-    assert code == 0
-    assert err == ""
-    results = json.loads(out)
+    done = train("--resume", run_dir, "--epochs", 3, "--quiet", "--json", cwd=tmp_path)
+    assert done.stderr == ""
+    results = json.loads(done.stdout)
     assert (results["status"], results["epoch"], results["step"]) == ("finished", 3, 60)
     assert results == json.loads((run_dir / "results.json").read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.slow("an interpreter that is interrupted while it trains")
 def test_ctrl_c_says_how_to_go_on(config, tmp_path):
-    process = command("train", "--config", config(train={"num_epochs": 100000}), cwd=tmp_path)
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("runs/point/*/metrics.jsonl")) and time.monotonic() < deadline:
+    path = [str(ROOT), str(ground.ENV_FOLDER)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "imitate", "train", "--config", config(train={"num_epochs": 10**5})],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+    )
+    while not list(tmp_path.glob("runs/point/*/metrics.jsonl")) and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     (run_dir,) = tmp_path.glob("runs/point/*")
     assert f"imitate train --resume runs/point/{run_dir.name}" in out
@@ -92,25 +80,23 @@ def test_ctrl_c_says_how_to_go_on(config, tmp_path):
     assert "Traceback" not in err
 
 
-@pytest.mark.slow
-def test_a_run_whose_evaluation_fails_ends_with_exit_code_1(config, tmp_path):
-    path = config(experiment={"rollout": {"enabled": True, "num_workers": 0}})
-    (tmp_path / "demos.hdf5").unlink()
+@pytest.mark.slow("a training with evaluations by the command")
+def test_a_run_whose_evaluation_fails_ends_with_exit_code_1(config, train, tmp_path):
     every_episode = list(range(100000, 100004))
     ground.write_demos(tmp_path / "demos.hdf5", meta=ground.env_meta(raise_at=every_episode))
-    code, out, err = run("train", "--config", path, cwd=tmp_path)
-    assert code == 1
-    assert "evaluation of epoch 3 failed: EvaluationError: no episode could be played" in err
-    assert "finished" in out
+    path = config(experiment={"rollout": {"enabled": True, "num_workers": 0}})
+    done = train("--config", path, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    failure = "evaluation of epoch 3 failed: EvaluationError: no episode could be played"
+    assert failure in done.stderr
+    assert "finished" in done.stdout
 
 
-@pytest.mark.slow
-def test_an_environment_that_cannot_be_made_ends_before_the_first_update(config, tmp_path):
-    path = config(
-        experiment={"rollout": {"enabled": True, "num_workers": 0}, "env": "point_mass:Nothing-v0"}
-    )
-    code, out, err = run("train", "--config", path, cwd=tmp_path)
-    assert code == 2 and "Traceback" not in err
-    last = err.strip().splitlines()[-1]
+def test_an_environment_that_cannot_be_made_ends_before_the_first_update(config, train, tmp_path):
+    rollout = {"enabled": True, "num_workers": 0}
+    path = config(experiment={"rollout": rollout, "env": "point_mass:Nothing-v0"})
+    done = train("--config", path, cwd=tmp_path, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("error: ") and "Nothing-v0" in last
-    assert "finished" not in out
+    assert "finished" not in done.stdout

@@ -86,6 +86,12 @@ def fill(terminal):
     for task, env in (("cartpole", "CartPole-v1"), ("pendulum", "Pendulum-v1")):
         shutil.copy(samples.FIXTURES / f"{task}.npz", f"{task}_expert.npz")
         terminal.run(f"imitate dataset convert {task}_expert.npz {task}.hdf5 --env {env}")
+    shutil.copy("lift.hdf5", "image.hdf5")
+    with h5py.File("image.hdf5", "r+") as file:
+        for demo in file["data"].values():
+            pictures = np.zeros((len(demo["actions"]), 84, 84, 3), np.uint8)
+            for camera in ("agentview", "robot0_eye_in_hand"):
+                demo.create_dataset(f"obs/{camera}_image", data=pictures, compression="gzip")
     terminal.run("imitate config init lift.hdf5 --out ready.json --no-forecast")
     terminal.run(shortened("imitate train --config robosuite/lift/bc --output-dir trained"))
     (checkpoint,) = Path("trained/lift_bc").glob("*/checkpoints/last.pth")
@@ -118,28 +124,53 @@ def take_robots_files():
         path.replace(path.name)
 
 
+RUN = "trained/lift_bc/*"
+COPIES = {
+    "docs/cluster.md": (f"{RUN} runs/lift_bc/20260101120000", "ready.json my.json"),
+    "docs/curation.md": ("lift.hdf5 a.hdf5", "lift.hdf5 b.hdf5"),
+    "docs/data.md": ("lift.hdf5 more.hdf5", "ready.json my.json", "lift.hdf5 recordings/lift.hdf5"),
+    "docs/deployment.md": (
+        "demos.hdf5 recorded.hdf5",
+        "demos.hdf5 training.hdf5",
+        "own_robot.json my.json",
+    ),
+    "docs/encoders.md": ("image.hdf5 demos.hdf5",),
+    "docs/from_sb3.md": ("pendulum.hdf5 expert.hdf5",),
+    "docs/hierarchy.md": ("lift.hdf5 mine.hdf5",),
+    "docs/offline_rl.md": (f"{RUN} runs/bc/20250101000000",),
+    "docs/online_rl.md": (
+        *("pendulum.hdf5 datasets/pendulum/expert.hdf5", "ready.json my_config.json"),
+        *(f"{RUN} runs/{name}/20260101120000" for name in ("lift_bc", "can_bc")),
+    ),
+    "docs/policies.md": (
+        "ready.json my.json",
+        *(f"{RUN} runs/{name}/20260101120000" for name in "ab"),
+    ),
+    "docs/rendering.md": ("image.hdf5 lift_84.hdf5",),
+    "docs/training.md": (
+        "image.hdf5 datasets/lift/image_84.hdf5",
+        *(f"{RUN} runs/{name}/20260101120000" for name in ("lift_flow", "one")),
+    ),
+}
+"""What a page takes as given and others do not: (file or folder of `fill`, place)."""
+
+
 def prepare(page):
     """Make in the working folder what this page takes as given, and others do not."""
+    for source, place in (line.split() for line in COPIES.get(page, ())):
+        found = next(Path().glob(source))
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if found.is_dir() else shutil.copy)(found, place)
     SPECIAL.get(page, lambda: None)()
 
 
 def _curation():
-    """Forces, of which one is NaN, a filter key, and two files of one kind."""
+    """Forces, of which one is NaN, and a filter key."""
     with h5py.File("demos.hdf5", "r+") as file:
         for demo in file["data"].values():
             demo["obs/force"] = np.ones((len(demo["actions"]), 3))
         file["data/demo_2/obs/force"][-1] = np.nan
         file["mask/better"] = [b"demo_0", b"demo_1"]
-    for name in "ab":
-        shutil.copy("lift.hdf5", f"{name}.hdf5")
-
-
-def _copy(source, name):
-    return lambda: shutil.copy(source, name)
-
-
-def _run(name):
-    shutil.copytree(next(Path("trained/lift_bc").glob("*")), name)
 
 
 def _sweep():
@@ -147,54 +178,6 @@ def _sweep():
     tree = json.loads(Path("ready.json").read_text())
     tree["train"]["seed"] = [1, 2, 3]
     Path("my_sweep.json").write_text(json.dumps(tree))
-
-
-def _cluster():
-    _run("runs/lift_bc/20260101120000")
-    shutil.copy("ready.json", "my.json")
-    _sweep()
-
-
-def _online_rl():
-    """Another name of a recording and of a configuration, and the policies to build upon."""
-    Path("datasets/pendulum").mkdir()
-    shutil.copy("pendulum.hdf5", "datasets/pendulum/expert.hdf5")
-    shutil.copy("ready.json", "my_config.json")
-    for name in ("lift_bc", "can_bc"):
-        _run(f"runs/{name}/20260101120000")
-
-
-def _images(path):
-    """A recording with the images of two cameras."""
-    shutil.copy("lift.hdf5", path)
-    with h5py.File(path, "r+") as file:
-        for demo in file["data"].values():
-            pictures = np.zeros((len(demo["actions"]), 84, 84, 3), np.uint8)
-            for camera in ("agentview", "robot0_eye_in_hand"):
-                demo[f"obs/{camera}_image"] = pictures
-
-
-def _policies():
-    """A configuration, and two experiments with a run each."""
-    shutil.copy("ready.json", "my.json")
-    for name in "ab":
-        _run(f"runs/{name}/20260101120000")
-
-
-def _training():
-    """Runs to compare, values to try, and images."""
-    _images("datasets/lift/image_84.hdf5")
-    _sweep()
-    for name in ("lift_flow", "one"):
-        _run(f"runs/{name}/20260101120000")
-
-
-def _data():
-    """Another recording, a configuration, and a folder of recordings."""
-    shutil.copy("lift.hdf5", "more.hdf5")
-    shutil.copy("ready.json", "my.json")
-    Path("recordings").mkdir()
-    shutil.copy("lift.hdf5", "recordings/lift.hdf5")
 
 
 def _formats():
@@ -224,36 +207,25 @@ def _lerobot():
 
 
 def _deployment():
-    """A file of limits, certificates, a token, and recordings."""
+    """A file of limits, certificates and a token."""
     Path("lift.hdf5").unlink()  # which the page records
     Path("arm.json").write_text(json.dumps({"low": [-1, -1], "high": [1, 1], "step": 0.5}))
-    for name in ("recorded", "training"):
-        shutil.copy("demos.hdf5", f"{name}.hdf5")
     authority = trustme.CA()
     server = authority.issue_cert("127.0.0.1")
     server.cert_chain_pems[0].write_to_path("cert.pem")
     server.private_key_pem.write_to_path("key.pem")
     authority.cert_pem.write_to_path("authority.pem")
-    shutil.copy("own_robot.json", "my.json")
     Path("token.txt").write_text("a" * 40)
 
 
 SPECIAL = {
-    "docs/cluster.md": _cluster,
+    "docs/cluster.md": _sweep,
     "docs/curation.md": _curation,
-    "docs/data.md": _data,
     "docs/deployment.md": _deployment,
-    "docs/encoders.md": lambda: _images("demos.hdf5"),
     "docs/formats.md": _formats,
     "docs/from_d3rlpy.md": _d3rlpy,
     "docs/from_diffusion_policy.md": _diffusion_policy,
     "docs/from_lerobot.md": _lerobot,
-    "docs/from_sb3.md": _copy("pendulum.hdf5", "expert.hdf5"),
-    "docs/offline_rl.md": lambda: _run("runs/bc/20250101000000"),
-    "docs/training.md": _training,
-    "docs/online_rl.md": _online_rl,
-    "docs/policies.md": _policies,
-    "docs/rendering.md": lambda: _images("lift_84.hdf5"),
-    "docs/hierarchy.md": _copy("lift.hdf5", "mine.hdf5"),
+    "docs/training.md": _sweep,
 }
 """What `prepare` calls."""
