@@ -23,6 +23,7 @@ from imitate.data.file import cache
 from imitate.errors import DatasetError
 from tests.demo_files import episode, write_demos
 from tests.forked import Forked
+from tests.refusals import refused
 
 KEYS = ("x", "camera", "depth")
 LENGTHS = (5, 1, 9)
@@ -251,42 +252,48 @@ def same_as_in_ram(path):
     return slow.storage_words[1]
 
 
-def test_a_full_disk_is_told_and_nothing_is_left(tmp_path, monkeypatch):
-    path = write(tmp_path / "a.hdf5", "jpeg")
+def full_disk(monkeypatch):
     usage = SimpleNamespace(total=10**12, used=10**12 - 9 * 10**8, free=9 * 10**8)
     monkeypatch.setattr(frame_cache.shutil, "disk_usage", lambda folder: usage)
-    assert same_as_in_ram(path) == (
-        f"obs/camera is decoded for each batch, slowly: {frames_folder()}: 17.3 kB do not fit, 900 MB are free; "
-        "set IMITATE_CACHE to a folder with room"
-    )
-    assert cached() == []
 
 
-def test_a_disk_that_fills_up_while_decoding(tmp_path, monkeypatch):
-    def no_space(descriptor):
-        raise OSError(28, "No space left on device")
+def disk_that_fills_up(monkeypatch):
+    monkeypatch.setattr(frame_cache.os, "fsync", raising(OSError(28, "No space left on device")))
 
+
+def no_locks(monkeypatch):
+    monkeypatch.setattr(cache.fcntl, "flock", raising(OSError(37, "No locks available")))
+
+
+def no_folder(monkeypatch):
+    monkeypatch.setenv("IMITATE_CACHE", __file__)
+
+
+def raising(error):
+    def fail(*args):
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (full_disk, "17.3 kB do not fit, 900 MB are free"),
+        (disk_that_fills_up, "No space left on device"),
+        (no_locks, "No locks available"),
+        (no_folder, "Not a directory"),
+    ],
+)
+def test_where_it_cannot_be_made_images_are_decoded_each_time(tmp_path, monkeypatch, change, words):
     path = write(tmp_path / "a.hdf5", "jpeg")
-    monkeypatch.setattr(frame_cache.os, "fsync", no_space)
-    assert "No space left on device; set IMITATE_CACHE" in same_as_in_ram(path)
-    assert cached() == []
-
-
-def test_without_locks_nothing_is_cached(tmp_path, monkeypatch):
-    def no_locks(file, operation):
-        raise OSError(37, "No locks available")
-
-    path = write(tmp_path / "a.hdf5", "jpeg")
-    monkeypatch.setattr(cache.fcntl, "flock", no_locks)
-    assert "No locks available; set IMITATE_CACHE" in same_as_in_ram(path)
+    with monkeypatch.context() as patch:
+        change(patch)
+        assert same_as_in_ram(path) == (
+            f"obs/camera is decoded for each batch, slowly: {frames_folder()}: {words}; "
+            "set IMITATE_CACHE to a folder with room"
+        )
     assert {file.suffix for file in cached()} <= {".partial"}
-
-
-def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("IMITATE_CACHE", str(tmp_path / "file"))
-    path = write(tmp_path / "a.hdf5", "jpeg")
-    assert "Not a directory; set IMITATE_CACHE" in same_as_in_ram(path)
 
 
 def test_a_damaged_frame_is_named_and_no_cache_is_left(tmp_path):
@@ -294,9 +301,7 @@ def test_a_damaged_frame_is_named_and_no_cache_is_left(tmp_path):
     with h5py.File(path, "a") as file:
         file["data/demo_2/obs/camera"][3] = np.zeros(9, np.uint8)
     for mode in ("low_dim", "all"):
-        with pytest.raises(
-            DatasetError, match="'demo_2': 'obs/camera' at step 3 cannot be decoded"
-        ):
+        with refused("'demo_2': 'obs/camera' at step 3 cannot be decoded"):
             dataset(path, mode)
     assert cached() == []
 

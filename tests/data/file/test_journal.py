@@ -97,3 +97,14 @@ def test_a_file_system_without_locks_will_do(tmp_path, monkeypatch):
     file.commit()
     file.close()
     assert (tmp_path / "a").read_bytes() == b"0123"
+
+
+def test_reading_and_writing_go_on_where_the_last_call_ended(tmp_path):
+    file, buffer = JournaledFile(tmp_path / "a"), bytearray(2)
+    file.write(b"0123456789")
+    file.seek(2)
+    assert (file.read(3), file.tell()) == (b"234", 5)
+    assert (file.readinto(buffer), bytes(buffer), file.tell()) == (2, b"56", 7)
+    file.write(b"x")
+    assert (file.read(9), file.tell()) == (b"89", 10)  # no more than there is
+    file.close(roll_back=True)
