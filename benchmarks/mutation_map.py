@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -75,15 +76,15 @@ def reach(source: str, folder: Path = FOLDER) -> Reach:
     """Return what the map knows of one source file, given by its path from the root of the repository."""
     found = Reach()
     for file, entry in _entries(folder):
-        digest = entry["sources"].get(source)
-        if digest is None:
-            continue
-        near = names(ROOT / file, source)
-        for test, lines in entry["lines"][source].items():
-            found.lines[test] = _as_it_is_now(int(lines, 16), folder / "sources" / digest, source)
-            found.seconds[test] = entry["seconds"][test]
-            if near:
-                found.near.add(test)
+        lines = entry["lines"].get(source, {})
+        for test, executed in lines.items():
+            recorded = folder / "sources" / entry["sources"][source]
+            found.lines[test] = _as_it_is_now(int(executed, 16), recorded, source)
+        if names(ROOT / file, source):
+            # A process that was killed has not told its lines: it may have executed any.
+            found.lines |= dict.fromkeys(entry["started"], -1)
+            found.near |= {*lines, *entry["started"]}
+        found.seconds |= entry["seconds"]
     return found
 
 
@@ -175,6 +176,12 @@ class Recording:
         self._seconds: dict[str, float] = {}
         self._uses: dict[str, list[str]] = {}
         self._failed: set[str] = set()
+        self._started: set[str] = set()
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, args: Any) -> None:
+        if event in ("subprocess.Popen", "os.fork", "os.posix_spawn"):
+            self._started.add(os.environ.get("IMITATE_TEST", ""))
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave out what runs by night."""
@@ -239,6 +246,7 @@ class Recording:
                 of_source[str(Path(source).relative_to(ROOT))][test] = mask
         self._keep(file, of_source)
         self._seconds, self._uses, self._failed = {}, {}, set()
+        self._started.clear()
 
     def _keep(self, file: Path, of_source: dict[str, dict[str, int]]) -> None:
         (self._folder / "sources").mkdir(parents=True, exist_ok=True)
@@ -248,6 +256,7 @@ class Recording:
         entry = {
             "digest": digest(ROOT / file),
             "seconds": {test: round(seconds, 3) for test, seconds in self._seconds.items()},
+            "started": sorted(self._started & self._seconds.keys() - self._failed),
             "sources": sources,
             "lines": {s: {t: f"{m:x}" for t, m in of_source[s].items()} for s in sources},
         }

@@ -1,7 +1,9 @@
-"""The signal that ends a process is as it was before, in whatever order its takers are released."""
+"""A robot is stopped when its process ends; the signal is as it was before, in whatever order takers are released."""
 
 import itertools
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -32,3 +34,31 @@ def test_the_handler_is_as_before_in_any_order(order):
         assert [thing.times for thing in things] == [0, 0, 0]
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+PROGRAM = """
+import os, signal
+from imitate.deploy.at_exit import AtExit
+class Robot:
+    def close(self):
+        print("closed")
+robot = Robot()
+at_exit = AtExit(robot.close)
+"""
+TERMINATED = "os.kill(os.getpid(), signal.SIGTERM); print('lives on')"
+
+
+@pytest.mark.parametrize(
+    ("end", "printed", "code"),
+    [
+        ("", "closed\n", 0),
+        (TERMINATED, "closed\n", -signal.SIGTERM),
+        ("at_exit.release()", "", 0),
+        (f"at_exit.release(); {TERMINATED}", "", -signal.SIGTERM),
+    ],
+    ids=["its end", "SIGTERM", "its end once released", "SIGTERM once released"],
+)
+def test_the_end_of_a_process_closes_unless_released(end, printed, code):
+    command = [sys.executable, "-u", "-c", PROGRAM + end]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == (printed, code), done.stderr
