@@ -74,52 +74,87 @@ def robosuite(path):
     return path
 
 
-def mimicgen(path):
+def mimicgen(path, names=("demo_0", "demo_1"), states="states"):
+    env = {"env_name": "Stack_D0", "type": 1, "env_kwargs": {"robots": ["Panda"]}}
     with h5py.File(path, "w") as file:
         data = file.create_group("data")
-        data.attrs["env_args"] = json.dumps({**ENV, "env_name": "Stack_D0"})
+        data.attrs["env_args"] = json.dumps(env)
+        for name in names:
+            group = data.create_group(name)
+            group.attrs["num_samples"] = 4
+            group["actions"] = np.full((4, 7), int(name[5:]) / 100)
+            group.create_dataset("obs/object", data=np.ones((4, 3)), compression="gzip")
+            group[states] = np.arange(20.0).reshape(4, 5)
+            group["src_demo_inds"] = np.array([3, 1])
+            for key in ("eef_pose", "object_poses/cube"):
+                group[f"datagen_info/{key}"] = np.tile(np.eye(4), (4, 1, 1))
+            group["datagen_info/subtask_term_signals/grasp"] = np.array([0, 0, 1, 1])
+            group["datagen_info"].attrs["env_interface_name"] = "MG_Stack"
+    return path
+
+
+def libero_task(path, instruction="pick up the book", late=True, convention="opengl", base=0.0):
+    """Five steps. States hold [time, 7 joints, 2]; joints at time t are t, so that a late row reads t + 1."""
+    env = {"type": 1, "env_name": "Libero_Task", "problem_name": "p", "bddl_file": "/x/a.bddl"}
+    time = np.arange(5) + base
+    seen = time + 1 if late else time
+    image = np.zeros((5, 4, 6, 3), dtype=np.uint8)
+    image[:, 0] = 200  # the first row, which is the lowest for OpenGL
+    with h5py.File(path, "w") as file:
+        data = file.create_group("data")
+        data.attrs["env_args"] = json.dumps({**env, "env_kwargs": {}})
+        data.attrs["problem_info"] = json.dumps({"language_instruction": instruction})
+        data.attrs["bddl_file_name"] = f"/somewhere/{path.stem}.bddl"
+        data.attrs["macros_image_convention"] = convention
         for number in range(2):
-            demo = data.create_group(f"demo_{number}")
-            demo["actions"] = np.zeros((4, 7))
-            demo.create_dataset("obs/object", data=np.ones((4, 3)), compression="gzip")
-            demo["states"] = np.arange(20.0).reshape(4, 5)
-            demo["src_demo_inds"] = np.array([3, 1])
-            demo["datagen_info/eef_pose"] = np.tile(np.eye(4), (4, 1, 1))
+            group = data.create_group(f"demo_{number}")
+            group.attrs.update({"num_samples": 5, "model_file": "<x/>", "init_state": np.zeros(10)})
+            group["actions"] = np.stack([time] * 7, axis=1) / 100
+            group["states"] = np.stack([time] * 10, axis=1)
+            group["robot_states"] = np.stack([seen] * 9, axis=1)
+            group["rewards"] = group["dones"] = (time == time[-1]).astype(np.uint8)
+            group["obs/joint_states"] = np.stack([seen] * 7, axis=1)
+            group["obs/gripper_states"] = np.stack([seen] * 2, axis=1)
+            group["obs/agentview_rgb"] = image
     return path
 
 
 def libero(path):
     path.mkdir()
     for task in ("open_it", "close_it"):
-        with h5py.File(path / f"{task}_demo.hdf5", "w") as file:
-            data = file.create_group("data")
-            data.attrs["env_args"] = json.dumps(ENV)
-            data.attrs["problem_info"] = json.dumps({"language_instruction": task})
-            data.attrs["bddl_file_name"] = f"/x/{task}.bddl"
-            demo = data.create_group("demo_0")
-            demo["actions"] = np.zeros((5, 7))
-            demo["states"] = np.arange(50.0).reshape(5, 10)
-            demo["robot_states"] = np.zeros((5, 9))
-            demo["rewards"] = demo["dones"] = (np.arange(5) == 4).astype(np.uint8)
-            demo["obs/joint_states"] = np.zeros((5, 7))
-            demo["obs/agentview_rgb"] = smooth(np.random.default_rng(0), 5, 8, 8)
+        libero_task(path / f"{task}_demo.hdf5", task)
     return path
+
+
+def aloha_episode(path, sim=True, image=None, number=0, camera="top"):
+    """Four steps."""
+    time = np.arange(4) + number
+    with h5py.File(path, "w") as file:
+        file.attrs["sim"] = sim
+        file["observations/qpos"] = np.stack([time] * 14, axis=1).astype(np.float32)
+        file["observations/qvel"] = np.zeros((4, 14), dtype=np.float32)
+        plain = np.full((4, 8, 10, 3), number, dtype=np.uint8)
+        file[f"observations/images/{camera}"] = plain if image is None else image
+        file["action"] = np.stack([time] * 14, axis=1).astype(np.float32) / 10
+    return path
+
+
+def padded(jpegs):
+    """Rows of bytes, as long as the longest."""
+    rows = np.zeros((len(jpegs), max(map(len, jpegs))), np.uint8)
+    for row, data in zip(rows, jpegs, strict=True):
+        row[: len(data)] = data
+    return rows
 
 
 def aloha(path):
     path.mkdir()
     for number in range(2):
-        frames = smooth(np.random.default_rng(number), 5)
-        jpegs = [encode_jpeg(frame[..., ::-1], 90) for frame in frames]
-        padded = np.zeros((5, max(map(len, jpegs))), np.uint8)
-        for row, data in zip(padded, jpegs, strict=True):
-            row[: len(data)] = data
-        with h5py.File(path / f"episode_{number}.hdf5", "w") as file:
-            file.attrs.update({"sim": False, "compress": True})
-            file["action"] = np.zeros((5, 14), np.float32)
-            for key in ("qpos", "qvel"):
-                file[f"observations/{key}"] = np.ones((5, 14), np.float32)
-            file["observations/images/cam_high"] = padded
+        frames = smooth(np.random.default_rng(number), 4)
+        image = padded([encode_jpeg(frame[..., ::-1], 90) for frame in frames])
+        file = aloha_episode(path / f"episode_{number}.hdf5", False, image, number, "cam_high")
+        with h5py.File(file, "a") as opened:
+            opened.attrs["compress"] = True
     return path
 
 

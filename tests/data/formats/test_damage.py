@@ -129,7 +129,7 @@ BOMBS = {
     "robomimic": ("d.hdf5", lambda path: hdf5(path, samples.robomimic, "data/demo_1/obs/object", (LENGTH, 2**36))),
     "mimicgen": ("d.hdf5", lambda path: hdf5(path, samples.mimicgen, "data/demo_1/actions", (2**36, 7))),
     "libero": ("goal", lambda path: hdf5(path, samples.libero, "data/demo_0/obs/joint_states", (5, 2**36))),
-    "aloha": ("task", lambda path: hdf5(path, samples.aloha, "observations/images/cam_high", (5, 2**38), np.uint8)),
+    "aloha": ("task", lambda path: hdf5(path, samples.aloha, "observations/images/cam_high", (4, 2**38), np.uint8)),
     "d4rl": ("d.hdf5", lambda path: hdf5(path, samples.recorded("walker2d.hdf5"), "rewards", (2**38,))),
     "d3rlpy": ("d.h5", lambda path: hdf5(path, samples.recorded("d3rlpy_vectors.h5"), "actions_0", (2**38, 2))),
     "imitation": ("d.npz", npz),

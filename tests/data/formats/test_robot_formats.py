@@ -1,7 +1,5 @@
 """ALOHA, LIBERO and MimicGen: what their files shift, turn, leave out, and have besides."""
 
-import json
-
 import h5py
 import numpy as np
 import pytest
@@ -9,29 +7,16 @@ import pytest
 from imitate.data.file.image_codec import encode_jpeg
 from imitate.data.formats.convert import convert
 from imitate.errors import DatasetError
+from tests.data.formats.samples import aloha_episode, libero_task, mimicgen
 
 # ---- ALOHA: one file per episode, compressed images, the shift of actions ------------------------
-
-T = 4
-
-
-def aloha(path, sim=True, image=None, number=0):
-    time = np.arange(T) + number
-    with h5py.File(path, "w") as file:
-        file.attrs["sim"] = sim
-        file["observations/qpos"] = np.stack([time] * 14, axis=1).astype(np.float32)
-        file["observations/qvel"] = np.zeros((T, 14), dtype=np.float32)
-        plain = np.full((T, 8, 10, 3), number, dtype=np.uint8)
-        file["observations/images/top"] = plain if image is None else image
-        file["action"] = np.stack([time] * 14, axis=1).astype(np.float32) / 10
-    return path
 
 
 def test_simulated_episodes_are_taken_as_they_are(converted, tmp_path):
     source = tmp_path / "episodes"
     source.mkdir()
     for number in (0, 2, 10):
-        aloha(source / f"episode_{number}.hdf5", number=number)
+        aloha_episode(source / f"episode_{number}.hdf5", number=number)
     report, file = converted(source)
     assert (report.source_format, report.demos, report.steps) == ("aloha", 3, 12)
     assert file.read("demo_1", "obs/qpos")[:, 0].tolist() == [2, 3, 4, 5]
@@ -47,32 +32,32 @@ def test_simulated_episodes_are_taken_as_they_are(converted, tmp_path):
     ("sim", "option", "shift"), [(False, None, 1), (False, 0, 0), (True, 2, 2)]
 )
 def test_an_observation_goes_with_the_action_before_it(converted, tmp_path, sim, option, shift):
-    _, file = converted(aloha(tmp_path / "episode_0.hdf5", sim=sim), action_shift=option)
-    assert file.read("demo_0", "obs/qpos")[:, 0].tolist() == list(range(shift, T))
+    _, file = converted(aloha_episode(tmp_path / "episode_0.hdf5", sim=sim), action_shift=option)
+    assert file.read("demo_0", "obs/qpos")[:, 0].tolist() == list(range(shift, 4))
     actions = file.read("demo_0", "actions")[:, 0]
-    np.testing.assert_allclose(actions, np.arange(T - shift) / 10, rtol=1e-6)
-    assert len(file.read("demo_0", "obs/top_image")) == T - shift
+    np.testing.assert_allclose(actions, np.arange(4 - shift) / 10, rtol=1e-6)
+    assert len(file.read("demo_0", "obs/top_image")) == 4 - shift
 
 
 def test_compressed_images_have_the_colours_of_plain_ones(converted, tmp_path):
     frame = np.zeros((16, 16, 3), dtype=np.uint8)
     frame[..., 0] = 220  # red
     data = encode_jpeg(frame[..., ::-1], 95)  # an encoder that expects BGR makes this of it
-    padded = np.zeros((T, len(data) + 37), dtype=np.uint8)
+    padded = np.zeros((4, len(data) + 37), dtype=np.uint8)
     padded[:, : len(data)] = data
-    source = aloha(tmp_path / "episode_0.hdf5", image=padded)
+    source = aloha_episode(tmp_path / "episode_0.hdf5", image=padded)
     with h5py.File(source, "a") as file:
         file.attrs["compress"] = True
-        file["compress_len"] = np.full((1, T), len(data))
+        file["compress_len"] = np.full((1, 4), len(data))
     report, file = converted(source)
     image = file.read("demo_0", "obs/top_image")
-    assert image.shape == (T, 16, 16, 3)
+    assert image.shape == (4, 16, 16, 3)
     assert np.abs(image.astype(int) - frame).max() <= 6
     assert report.changed["images"].startswith("JPEG")
 
 
 def test_bytes_that_are_no_image_are_refused(tmp_path):
-    source = aloha(tmp_path / "episode_0.hdf5", image=np.ones((T, 50), dtype=np.uint8))
+    source = aloha_episode(tmp_path / "episode_0.hdf5", image=np.ones((4, 50), dtype=np.uint8))
     with pytest.raises(DatasetError, match="images/top.*no image"):
         convert(source, tmp_path / "o.hdf5")
     assert not list(tmp_path.glob("o*"))
@@ -81,34 +66,8 @@ def test_bytes_that_are_no_image_are_refused(tmp_path):
 # ---- LIBERO: late observations, images upside down, the instruction, a file per task -------------
 
 
-def libero(path, instruction="pick up the book", late=True, convention="opengl", base=0.0):
-    """Five steps. States hold [time, 7 joints, 2]; joints at time t are t, so that a late row reads t + 1."""
-    env = {"type": 1, "env_name": "Libero_Task", "problem_name": "p", "bddl_file": "/x/a.bddl"}
-    time = np.arange(5) + base
-    seen = time + 1 if late else time
-    image = np.zeros((5, 4, 6, 3), dtype=np.uint8)
-    image[:, 0] = 200  # the first row, which is the lowest for OpenGL
-    with h5py.File(path, "w") as file:
-        data = file.create_group("data")
-        data.attrs["env_args"] = json.dumps({**env, "env_kwargs": {}})
-        data.attrs["problem_info"] = json.dumps({"language_instruction": instruction})
-        data.attrs["bddl_file_name"] = f"/somewhere/{path.stem}.bddl"
-        data.attrs["macros_image_convention"] = convention
-        for number in range(2):
-            group = data.create_group(f"demo_{number}")
-            group.attrs.update({"num_samples": 5, "model_file": "<x/>", "init_state": np.zeros(10)})
-            group["actions"] = np.stack([time] * 7, axis=1) / 100
-            group["states"] = np.stack([time] * 10, axis=1)
-            group["robot_states"] = np.stack([seen] * 9, axis=1)
-            group["rewards"] = group["dones"] = (time == time[-1]).astype(np.uint8)
-            group["obs/joint_states"] = np.stack([seen] * 7, axis=1)
-            group["obs/gripper_states"] = np.stack([seen] * 2, axis=1)
-            group["obs/agentview_rgb"] = image
-    return path
-
-
 def test_late_observations_are_moved_and_the_first_step_goes(converted, tmp_path):
-    report, file = converted(libero(tmp_path / "open_the_drawer_demo.hdf5"))
+    report, file = converted(libero_task(tmp_path / "open_the_drawer_demo.hdf5"))
     assert report.source_format == "libero"
     assert file.length("demo_0") == 4
     for key, values in (
@@ -127,7 +86,7 @@ def test_late_observations_are_moved_and_the_first_step_goes(converted, tmp_path
 
 
 def test_files_made_again_without_the_lag_are_left_in_time(converted, tmp_path):
-    report, file = converted(libero(tmp_path / "a_demo.hdf5", late=False))
+    report, file = converted(libero_task(tmp_path / "a_demo.hdf5", late=False))
     assert file.read("demo_0", "obs/robot0_joint_pos")[:, 0].tolist() == [0, 1, 2, 3, 4]
     assert any("not late" in note for note in report.notes)
 
@@ -144,7 +103,7 @@ def test_files_made_again_without_the_lag_are_left_in_time(converted, tmp_path):
 def test_images_are_set_upright_and_that_is_stored(
     converted, tmp_path, convention, option, flipped, after
 ):
-    source = libero(tmp_path / "a_demo.hdf5", convention=convention)
+    source = libero_task(tmp_path / "a_demo.hdf5", convention=convention)
     _, file = converted(source, flip_images=option)
     image = file.read("demo_1", "obs/agentview_image")
     assert image[0, -1 if flipped else 0].min() == 200
@@ -155,8 +114,8 @@ def test_images_are_set_upright_and_that_is_stored(
 def test_a_folder_of_tasks_becomes_one_file(converted, tmp_path):
     folder = tmp_path / "libero_goal"
     folder.mkdir()
-    libero(folder / "a_demo.hdf5", "open it")
-    libero(folder / "b_demo.hdf5", "close it", base=1.0)
+    libero_task(folder / "a_demo.hdf5", "open it")
+    libero_task(folder / "b_demo.hdf5", "close it", base=1.0)
     report, file = converted(folder)
     assert report.demos == 4
     assert file.filter_keys() == {"a": ["demo_0", "demo_1"], "b": ["demo_2", "demo_3"]}
@@ -169,30 +128,11 @@ def test_a_folder_of_tasks_becomes_one_file(converted, tmp_path):
 # ---- MimicGen: what its files leave out, and what they have besides ------------------------------
 
 
-def mimicgen(path, states_group=False):
-    env = {"env_name": "Stack_D0", "type": 1, "env_kwargs": {"robots": ["Panda"]}}
-    with h5py.File(path, "w") as file:
-        data = file.create_group("data")
-        data.attrs["env_args"] = json.dumps(env)
-        for name in ("demo_10", "demo_9"):
-            group = data.create_group(name)
-            group.attrs["num_samples"] = 4
-            group["actions"] = np.full((4, 7), int(name[5:]) / 100)
-            group["obs/object"] = np.ones((4, 3))
-            group["states/joints" if states_group else "states"] = np.arange(20.0).reshape(4, 5)
-            group["src_demo_inds"] = np.array([3, 1])
-            for key in ("eef_pose", "object_poses/cube"):
-                group[f"datagen_info/{key}"] = np.tile(np.eye(4), (4, 1, 1))
-            group["datagen_info/subtask_term_signals/grasp"] = np.array([0, 0, 1, 1])
-            group["datagen_info"].attrs["env_interface_name"] = "MG_Stack"
-    return path
-
-
 @pytest.mark.parametrize(
     ("name", "last_reward", "terminal", "timeout"), [("demo", 1, 1, 0), ("demo_failed", 0, 0, 1)]
 )
 def test_rewards_and_ends_are_made_up(converted, tmp_path, name, last_reward, terminal, timeout):
-    report, file = converted(mimicgen(tmp_path / f"{name}.hdf5"))
+    report, file = converted(mimicgen(tmp_path / f"{name}.hdf5", ("demo_10", "demo_9")))
     assert report.source_format == "mimicgen"
     assert {"rewards", "terminals", "timeouts"} <= set(report.synthesised)
     assert file.demos() == ["demo_9", "demo_10"]
@@ -204,7 +144,7 @@ def test_rewards_and_ends_are_made_up(converted, tmp_path, name, last_reward, te
 
 
 def test_datagen_info_is_kept(converted, tmp_path):
-    _, file = converted(mimicgen(tmp_path / "d.hdf5"))
+    _, file = converted(mimicgen(tmp_path / "d.hdf5", ("demo_10", "demo_9")))
     assert file.shape("demo_10", "datagen_info/object_poses/cube") == (4, 4, 4)
     grasp = file.read("demo_10", "datagen_info/subtask_term_signals/grasp")
     assert grasp.tolist() == [0, 0, 1, 1]
@@ -215,7 +155,7 @@ def test_datagen_info_is_kept(converted, tmp_path):
 
 
 def test_states_may_be_a_group(converted, tmp_path):
-    report, file = converted(mimicgen(tmp_path / "d.hdf5", states_group=True))
+    report, file = converted(mimicgen(tmp_path / "d.hdf5", states="states/joints"))
     assert report.renamed["states/joints"] == "state_dict/joints"
-    assert file.read("demo_9", "state_dict/joints")[3, 4] == 19
-    assert not file.has("demo_9", "states")
+    assert file.read("demo_1", "state_dict/joints")[3, 4] == 19
+    assert not file.has("demo_1", "states")
