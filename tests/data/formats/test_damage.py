@@ -24,6 +24,7 @@ from tests.data.formats import samples
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow("every reader meets damaged files, each in a process of its own")
 def test_a_few_damaged_and_foreign_files_against_every_reader():
     """The whole of it, 200 of each, is a command: see fuzz.py."""
     command = [sys.executable, "-m", "tests.data.formats.fuzz", "--cases", "1", "--foreign", "3"]
@@ -211,6 +212,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, name, target, opti
     convert(source, out / target, to_format=name, options=options)  # and the way is free again
 
 
+@pytest.mark.slow("the end of an interpreter is what is tested")
 def test_the_exit_code_after_a_full_disk_is_honest(tmp_path):
     """A file that HDF5 still has open when the interpreter ends would crash it."""
     source = samples.robomimic(tmp_path / "d.hdf5")
