@@ -1,6 +1,5 @@
 """``imitate check-deploy`` with a trained policy, here and behind a server."""
 
-import io
 import json
 import os
 import signal
@@ -16,8 +15,8 @@ from typer.testing import CliRunner
 from imitate.cli.main import app
 from imitate.data.dataset_file import DatasetFile
 from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
-from imitate.train.trainer import train
 from tests.deploy.check.test_deploy_check import on, written
+from tests.tiny import tiny_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,30 +26,16 @@ def trained(tmp_path_factory):
     """A policy that has learned action = tanh(joints[:2]) from a file, and the file."""
     folder = tmp_path_factory.mktemp("trained")
     data = written(folder / "training.hdf5", seed=0, demos=20)
-    tree = {
-        "algo_name": "bc",
-        "experiment": {
-            "name": "arm",
-            "epoch_every_n_steps": 300,
-            "logging": {"log_tb": False},
-            "rollout": {"enabled": False},
-            "render_video": False,
-        },
-        "train": {
-            "data": str(data),
-            "cuda": False,
-            "num_epochs": 1,
-            "num_threads": 1,
-            "seed": 1,
-        },
-        "algo": {
-            "optim_params": {"policy": {"learning_rate": {"initial": 0.003}}},
-            "actor_layer_dims": [64],
-        },
-        "observation": {"modalities": {"obs": {"low_dim": ["joints"]}}},
-    }
-    result = train(tree, output_dir=folder / "runs", stream=io.StringIO())
-    return result.run_dir / "checkpoints" / "last.pth", data
+    run_dir = tiny_run(
+        folder,
+        obs={"joints": 3},
+        data=data,
+        hidden=[64],
+        experiment={"epoch_every_n_steps": 300},
+        train={"num_epochs": 1, "batch_size": 100},
+        algo={"optim_params": {"policy": {"learning_rate": {"initial": 0.003}}}},
+    )
+    return run_dir / "checkpoints" / "last.pth", data
 
 
 def check(*words, code=0):
@@ -121,4 +106,4 @@ def test_through_a_server(trained, tmp_path):
         np.testing.assert_allclose(told["actions"]["mean"], here["actions"]["mean"], rtol=1e-5)
     finally:
         server.send_signal(signal.SIGTERM)
-        server.communicate(timeout=30)
+        server.communicate(timeout=600)

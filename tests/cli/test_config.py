@@ -105,27 +105,6 @@ def test_only_differences_that_concern_the_file_are_told(tmp_path):
     }
 
 
-VERBS = ("list", "init", "show", "explain", "check", "schema", "keys")
-
-
-def test_every_verb_has_examples_and_a_whole_summary():
-    from imitate.cli.main import app as whole
-
-    def help_of(*arguments):
-        done = CliRunner().invoke(whole, ["config", *arguments, "--help"], terminal_width=80)
-        assert done.exit_code == 0
-        assert "\\b" not in done.stdout and "\b" not in done.stdout
-        return done.stdout
-
-    overview = help_of().partition("Commands:")[2]
-    assert "..." not in overview
-    for verb in VERBS:
-        assert f"\n  {verb} " in overview
-        text = help_of(verb)
-        assert f"\n    imitate config {verb}" in text.partition("Examples:")[2]
-        assert max(map(len, text.splitlines())) <= 80
-
-
 def test_init_writes_a_file_that_check_finds_good(tmp_path):
     demos = make_demo_file(tmp_path / "own.hdf5", obs_dims={"joints": 3}, action_dim=3)
     out = tmp_path / "my.json"

@@ -60,6 +60,7 @@ def test_whole_and_in_ordinary_words(words):
     assert "…" not in text
     lines = [line for line in text.splitlines() if not line.startswith("Usage:")]
     assert [line for line in lines if line.endswith("...")] == []
+    assert words[:1] != ("config",) or max(map(len, text.splitlines())) <= WIDTH
     found = PRIVATE.search(text)
     assert found is None, f"'{found[0]}' in the help of {words}"
 

@@ -12,15 +12,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
-from imitate import algo_factory, load_config
 from imitate.cli.main import INTERRUPTED, TERMINATED, app
 from imitate.data import DatasetFile, finish_partial
-from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 from tests.deploy import logged_robot
 from tests.deploy.logged_robot import logged, moves
+from tests.tiny import tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
 ROBOT = "tests.deploy.logged_robot:LoggedRobot"
@@ -29,16 +27,7 @@ DEVICE = ("--teleop", "tests.deploy.logged_robot:Steady", "--teleop-arg", "every
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    torch.manual_seed(0)
-    changes = {"observation.modalities.obs.low_dim": ["flat"], "algo.actor_layer_dims": [8]}
-    config = load_config(ROOT / "configs/bc/bc.json").with_overrides(changes)
-    algo = algo_factory("bc", config, {"flat": (3,)}, 1, "cpu")
-    path = tmp_path_factory.mktemp("policy") / "policy.pth"
-    shapes = {"action_low": [-1.0], "action_high": [1.0]}
-    save_checkpoint(
-        checkpoint_dict(algo, env_metadata={}, shape_metadata=shapes, train_state={}), path
-    )
-    return path
+    return tiny_checkpoint(tmp_path_factory.mktemp("policy") / "policy.pth", obs={"flat": 3})
 
 
 def assert_whole(path):
@@ -98,12 +87,8 @@ def test_ctrl_c_in_each_call_of_the_robot_stops_it(verb, checkpoint, tmp_path):
     ("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)]
 )
 def test_a_signal_that_python_drops_ends_the_step(number, code, tmp_path):
-    device = (
-        "--teleop",
-        "tests.deploy.logged_robot:Dropping",
-        "--teleop-arg",
-        f"number={int(number)}",
-    )
+    device = ("--teleop", "tests.deploy.logged_robot:Dropping")
+    device += ("--teleop-arg", f"number={int(number)}")
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     done, calls = interrupted(("record", tmp_path / "a.hdf5", *device, "-n", 50), 0)
     assert done.exit_code == code
@@ -115,24 +100,15 @@ def test_a_signal_that_python_drops_ends_the_step(number, code, tmp_path):
 
 def started(words, log, **rest):
     """A command in a process of its own, once the robot moves."""
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "imitate",
-            *map(str, words),
-            "--robot",
-            ROBOT,
-            "--robot-arg",
-            f"log={log}",
-        ],
+    robot = ("--robot", ROBOT, "--robot-arg", f"log={log}")
+    return subprocess.Popen(
+        [sys.executable, "-m", "imitate", *map(str, words), *robot],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         **rest,
     )
-    return process
 
 
 def moving(process, log):

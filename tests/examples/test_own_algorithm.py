@@ -1,7 +1,6 @@
 """The plug-in package examples/own_algorithm, as docs/own_algorithm.md tells it, through the command line."""
 
 import json
-import re
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +8,10 @@ import pytest
 
 from imitate import policy_from_checkpoint
 from imitate.config import algorithms
+from scripts.tutorials import install
 from tests.demo_files import make_demo_file
+from tests.docs.pages import python_blocks
+from tests.tiny import tiny_run
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "examples" / "own_algorithm"
@@ -17,16 +19,9 @@ PACKAGE = ROOT / "examples" / "own_algorithm"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A folder with the package's module and what pip writes of its entry points."""
+    """A folder with the package, as pip installs it."""
     site = tmp_path_factory.mktemp("site")
-    project = (PACKAGE / "pyproject.toml").read_text()
-    (module,) = re.findall(r'py-modules = \["(\w+)"\]', project)
-    (points,) = re.findall(r'\[project\.entry-points\."imitate\.algos"\]\n(\w+ = )"(\w+)"', project)
-    (site / f"{module}.py").write_text((PACKAGE / f"{module}.py").read_text())
-    info = site / "own_algorithm-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-algorithm\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text(f"[imitate.algos]\n{''.join(points)}\n")
+    install(PACKAGE, site)
     return site
 
 
@@ -58,18 +53,8 @@ def test_it_trains_through_the_command_line_and_deploys(
     small = ["train.num_epochs=2", "experiment.epoch_every_n_steps=3", "train.device=cpu"]
     small += ["experiment.validation_epoch_every_n_steps=1", "experiment.logging.log_tb=false"]
     options = [word for value in small for word in ("--set", value)]
-    done = run(
-        "train",
-        "--config",
-        config,
-        "--dataset",
-        data,
-        "-o",
-        tmp_path,
-        *options,
-        "--json",
-        cwd=tmp_path,
-    )
+    train = ("train", "--config", config, "--dataset", data, "-o", tmp_path, "--json")
+    done = run(*train, *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "finished"
     (last,) = tmp_path.glob("noisy_bc/*/checkpoints/last.pth")
@@ -88,47 +73,22 @@ def test_a_misspelt_key_of_its_section_is_answered_with_the_near_one(run, data):
     assert "algo.noize: unknown key, did you mean 'noise'?" in done.stderr
 
 
-def blocks(name):
-    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), flags=re.DOTALL)
-
-
-@pytest.mark.parametrize("name", ["docs/own_algorithm.md"])
-def test_the_smallest_algorithm_of_the_docs_runs(name, data, tmp_path, monkeypatch):
+def test_the_smallest_algorithm_of_the_docs_runs(data, tmp_path, monkeypatch):
     """The text's own class, registered, trained for two epochs with validation."""
-    (block,) = [text for text in blocks(name) if "class HuberBC" in text]
-    module = "own_algorithm_" + re.sub(r"\W", "_", name)
-    algo_name = f"huber_bc_{len(name)}"
-    (tmp_path / f"{module}.py").write_text(block.replace('"huber_bc"', f'"{algo_name}"'))
+    (block,) = [text for text in python_blocks("docs/own_algorithm.md") if "class HuberBC" in text]
+    algo_name = "huber_bc_of_the_page"
+    (tmp_path / "own_algorithm_page.py").write_text(block.replace("huber_bc", algo_name))
     monkeypatch.syspath_prepend(tmp_path)
-    __import__(module)
-    from imitate.train.trainer import train
-
-    tree = {
-        "algo_name": algo_name,
-        "experiment": {
-            "validate": True,
-            "epoch_every_n_steps": 2,
-            "validation_epoch_every_n_steps": 1,
-            "rollout": {"enabled": False},
-            "logging": {"log_tb": False},
-        },
-        "train": {
-            "data": str(data),
-            "num_epochs": 2,
-            "batch_size": 8,
-            "device": "cpu",
-            "num_threads": 1,
-            "hdf5_filter_key": "train",
-            "hdf5_validation_filter_key": "valid",
-        },
-        "algo": {"actor_layer_dims": [8]},
-        "observation": {"modalities": {"obs": {"low_dim": ["position", "goal"]}}},
-    }
-    result = train(tree, output_dir=tmp_path, quiet=True)
+    __import__("own_algorithm_page")
+    run_dir = tiny_run(
+        tmp_path,
+        algo_name,
+        obs={"position": 2, "goal": 2},
+        data=data,
+        experiment={"validate": True, "validation_epoch_every_n_steps": 1},
+        train={"num_epochs": 2, "hdf5_filter_key": "train", "hdf5_validation_filter_key": "valid"},
+    )
     algorithms.unregister(algo_name)  # for the tests that list all
-    assert result.status == "finished"
-    metrics = [
-        json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()
-    ]
+    metrics = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert all(record["Valid/Loss"] >= 0 for record in metrics)
     assert len(metrics) == 2

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from imitate import policy_from_checkpoint
-from imitate.config import load_config
-from imitate.data.file.writer import DatasetWriter, Episode
 from imitate.errors import UserError
 from imitate.train.trainer import train
+from tests.demo_files import episode, write_demos
+from tests.tiny import tiny_config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "preprocessing.md").read_text()
 
@@ -48,36 +48,14 @@ def _forget():
 
 def config(path):
     (section,) = re.findall(r'```json\n(\{"train".*?)```', PAGE, re.DOTALL)
-    return load_config(
-        {
-            "algo_name": "bc",
-            "experiment": {
-                "epoch_every_n_steps": 2,
-                "logging": {"log_tb": False},
-                "rollout": {"enabled": False},
-                "render_video": False,
-            },
-            "train": {
-                "data": str(path),
-                "cuda": False,
-                "num_epochs": 1,
-                "obs_normalization": "min_max",
-                **json.loads(section)["train"],
-            },
-            "algo": {"actor_layer_dims": [8]},
-            "observation": {"modalities": {"obs": {"low_dim": ["force"]}}},
-        }
-    )
+    words = {"num_epochs": 1, "obs_normalization": "min_max", **json.loads(section)["train"]}
+    return tiny_config(obs={"force": 1}, data=path, train=words)
 
 
 def test_a_step_of_another_package(installed, tmp_path, monkeypatch):
     force = np.linspace(-30, 60, 20)[:, None]
-    path = tmp_path / "force.hdf5"
-    with DatasetWriter(path, {"env_name": "arm", "type": 2, "env_kwargs": {}}) as writer:
-        ends = np.arange(20) == 19
-        writer.append_episode(
-            Episode({"force": force}, np.zeros((20, 2)), np.zeros(20), np.zeros(20), ends)
-        )
+    demos = [episode(20, {"force": force}, end="timeout")]
+    path = write_demos(tmp_path / "force.hdf5", demos, {"env_name": "arm", "type": 2})
     result = train(config(path), output_dir=tmp_path / "runs", quiet=True)
     policy, ckpt = policy_from_checkpoint(ckpt_path=result.checkpoint, device="cpu")
     assert policy({"force": np.array([3.0])}).shape == (2,)

@@ -10,8 +10,8 @@ import pytest
 
 from imitate.config import load_config
 from imitate.config.readiness import check_trainable
-from imitate.data.file.writer import DatasetWriter, Episode
 from imitate.train.trainer import train
+from tests.demo_files import episode, write_demos
 from tests.loading import load
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def test_can_be_trained(name):
     check_trainable(load_config(FOLDER / f"{name}.json"))
 
 
-def write_demos(path, config):
+def demos_for(path, config):
     """Demonstrations with all that a configuration reads."""
     rng = np.random.default_rng(0)
     modalities = config.observation.modality_of("obs")
@@ -51,30 +51,17 @@ def write_demos(path, config):
         dim = dims[key.partition("_")[2] if key.startswith("robot") else key]
         return rng.normal(size=(LENGTH, dim)).astype(np.float32)
 
-    env = {"env_name": "Lift", "env_version": "1.5.1", "type": 1, "env_kwargs": {}}
-    with DatasetWriter(path, env) as writer:
-        names = []
-        for _ in range(4):
-            ends = np.zeros(LENGTH, dtype=bool)
-            ends[-1] = True
-            obs = {key: values(key) for key in modalities}
-            steps = {
-                "action_dict/abs_pos": rng.uniform(-1, 1, (LENGTH, 3)).astype(np.float32),
-                "action_dict/abs_rot_6d": rng.uniform(-1, 1, (LENGTH, 6)).astype(np.float32),
-                "action_dict/gripper": rng.uniform(-1, 1, (LENGTH, 1)).astype(np.float32),
-            }
-            episode = Episode(
-                obs=obs,
-                actions=rng.uniform(-1, 1, (LENGTH, 7 * arms)).astype(np.float32),
-                rewards=ends.astype(np.float32),
-                terminals=ends,
-                timeouts=np.zeros(LENGTH, dtype=bool),
-                steps=steps,
-            )
-            names.append(writer.append_episode(episode))
-        writer.add_filter_key("train", names[:3])
-        writer.add_filter_key("valid", names[3:])
-    return path
+    def uniform(size):
+        return rng.uniform(-1, 1, (LENGTH, size)).astype(np.float32)
+
+    def demo():
+        sizes = {"abs_pos": 3, "abs_rot_6d": 6, "gripper": 1}
+        steps = {f"action_dict/{key}": uniform(size) for key, size in sizes.items()}
+        obs = {key: values(key) for key in modalities}
+        return episode(LENGTH, obs, uniform(7 * arms), "terminal", steps=steps)
+
+    masks = {"train": [0, 1, 2], "valid": [3]}
+    return write_demos(path, [demo() for _ in range(4)], filter_keys=masks)
 
 
 SMALL = {
@@ -111,7 +98,7 @@ def train_a_step(name, folder):
     ]
     result = train(
         FOLDER / f"{name}.json",
-        dataset=write_demos(folder / "demos.hdf5", config),
+        dataset=demos_for(folder / "demos.hdf5", config),
         output_dir=folder / "runs",
         overrides=overrides,
         quiet=True,

@@ -19,7 +19,7 @@ def bash(*args, cwd=ROOT, **environ):
         env={"PATH": "/usr/bin:/bin", **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         stdin=subprocess.DEVNULL,
     )
 
@@ -50,7 +50,7 @@ def source_setup(tmp_path, command, **environ):
     scripts = tmp_path / "clone" / "scripts"
     scripts.mkdir(parents=True)
     (scripts / "setup_env.sh").write_text((SCRIPTS / "setup_env.sh").read_text())
-    return bash("-c", f"set -euo pipefail; source {scripts}/setup_env.sh; {command}", **environ)
+    return bash("-c", f"set -euo pipefail; source '{scripts}/setup_env.sh'; {command}", **environ)
 
 
 def fake_python(tmp_path, body):
@@ -60,24 +60,23 @@ def fake_python(tmp_path, body):
     return str(path)
 
 
-def test_a_python_that_is_not_there(tmp_path):
-    done = source_setup(tmp_path, "make_venv", PYTHON="python-of-nowhere")
+PYTHONS = {
+    "there is no python-of-nowhere": None,
+    "Python 3.9.18 is too old: Python 3.10 or later is needed": (
+        '[ "$1" = --version ] && echo "Python 3.9.18" && exit 0; exit 1'
+    ),
+    "apt-get install -y python3-venv": 'case "$2" in *ensurepip*) exit 1;; esac; exit 0',
+}
+"""Answers of the scripts to a Python that does this, or is not there."""
+
+
+@pytest.mark.parametrize("answer", PYTHONS)
+def test_a_python_that_is_of_no_use(tmp_path, answer):
+    body = PYTHONS[answer]
+    python = "python-of-nowhere" if body is None else fake_python(tmp_path, body)
+    done = source_setup(tmp_path, "make_venv", PYTHON=python)
     assert done.returncode == 1
-    assert "there is no python-of-nowhere" in done.stderr
-
-
-def test_a_python_that_is_too_old(tmp_path):
-    old = fake_python(tmp_path, '[ "$1" = --version ] && echo "Python 3.9.18" && exit 0; exit 1')
-    done = source_setup(tmp_path, "make_venv", PYTHON=old)
-    assert done.returncode == 1
-    assert "Python 3.9.18 is too old: Python 3.10 or later is needed" in done.stderr
-
-
-def test_a_python_without_venv(tmp_path):
-    bare = fake_python(tmp_path, 'case "$2" in *ensurepip*) exit 1;; esac; exit 0')
-    done = source_setup(tmp_path, "make_venv", PYTHON=bare)
-    assert done.returncode == 1
-    assert "apt-get install -y python3-venv" in done.stderr
+    assert answer in done.stderr
 
 
 def test_a_quiet_command_speaks_when_it_fails(tmp_path):
@@ -112,7 +111,7 @@ def test_quickstart_report(tmp_path):
         [sys.executable, str(SCRIPTS / "quickstart_report.py"), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert "Lift: 50 % success over 2 episodes (95 % interval 9 - 91 %)" in done.stdout
