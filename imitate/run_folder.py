@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from imitate.errors import CheckpointError, ConfigError
+from imitate.plain_files import check_not_linked, lock_file, open_plain
+from imitate.plain_files import write_text as write_text
 from imitate.recognition import LEROBOT_WEIGHTS, diagnosis, lerobot_policy, recognise
 
 # In this order a run folder stands for one checkpoint. Validation loss ranks policies badly, so it comes last.
@@ -84,7 +86,15 @@ class RunFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for one training process; the system frees it when the process dies."""
-        with (self.path / ".lock").open("w") as handle:
+        try:
+            for folder in (self.checkpoints, self.videos, self.tensorboard):
+                check_not_linked(folder)
+            handle = lock_file(self.path / ".lock")
+        except OSError as error:
+            raise ConfigError(
+                f"{error.filename}: no training can use this run folder ({error.strerror})"
+            ) from error
+        with handle:
             try:
                 _lock(handle)
             except (BlockingIOError, PermissionError):
@@ -95,15 +105,17 @@ class RunFolder:
 
     def is_locked(self) -> bool:
         """Return true if another process trains in this folder."""
-        with (self.path / ".lock").open("a") as handle:
-            try:
+        try:
+            with os.fdopen(open_plain(self.path / ".lock", os.O_RDWR), "r+b") as handle:
                 _lock(handle)
-            except (BlockingIOError, PermissionError):
-                return True
+        except (BlockingIOError, PermissionError):
+            return True
+        except OSError:  # there is none, or it is no regular file
+            return False
         return False
 
 
-def _lock(handle: IO[str]) -> None:
+def _lock(handle: IO[bytes]) -> None:
     """Take the lock of an open file, which the system frees when the process dies.
 
     Raises:
@@ -217,19 +229,6 @@ def find_checkpoint(agent: str | Path) -> Path:
     raise CheckpointError(
         f"{path}: holds no checkpoint (looked for {', '.join(BEST_FIRST)}); give a .pth file or a run folder"
     )
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file in one go: readers see the old text or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as handle:
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

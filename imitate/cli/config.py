@@ -18,6 +18,7 @@ from imitate.config.readiness import check_trainable
 from imitate.config.ready_configs import names
 from imitate.config.schema import schema_text, table
 from imitate.errors import ConfigError, nearest
+from imitate.plain_files import write_text
 
 app = typer.Typer(
     help="Write a configuration for a file, look at configurations, check them.",
@@ -85,7 +86,6 @@ def init(
     Observations, images, filter keys, scaling of actions, encoder, batches, updates and rollouts follow from the file
     and this machine. Each choice is printed with its reason, and the first updates show how long a training takes.
     """
-    from imitate.run_folder import write_text
     from imitate.train.first_config import first_config
     from imitate.train.forecast import forecast as time_of
 
@@ -189,7 +189,7 @@ def schema(
         out.mkdir(parents=True, exist_ok=True)
         for algo_name in available():
             path = out / f"{algo_name}.json"
-            path.write_text(schema_text(algo_name), encoding="utf-8")
+            write_text(path, schema_text(algo_name))
             typer.echo(path)
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written: {error}; choose another --out") from None

@@ -14,6 +14,7 @@ from imitate.cli.download import download
 from imitate.cli.embed import embed
 from imitate.cli.finish import finish
 from imitate.cli.progress import Progress
+from imitate.cli.recover import recover
 from imitate.cli.render import render
 from imitate.simulation.playback import PlaybackReport
 from imitate.simulation.playback import playback as play
@@ -48,6 +49,7 @@ app.command()(convert)
 app.command()(download)
 app.command()(embed)
 app.command()(finish)
+app.command()(recover)
 app.command()(render)
 
 

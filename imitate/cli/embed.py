@@ -12,6 +12,7 @@ import typer
 from imitate.data import DatasetFile
 from imitate.data.language import instruction_of
 from imitate.errors import DatasetError, UserError
+from imitate.plain_files import fresh
 
 
 def embed(
@@ -41,7 +42,7 @@ def embed(
     texts = sorted({*_instructions(files), *(text or ())})
     vectors = TransformersText(encoder).embed(texts)
     partial = out.with_name(f".{out.name}.partial")
-    with partial.open("wb") as file:
+    with fresh(partial) as file:
         np.savez(file, instructions=np.array(texts), embeddings=vectors, encoder=np.array(encoder))
     os.replace(partial, out)
     typer.echo(f"{out}: {len(texts)} instructions, vectors of {vectors.shape[1]}")

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from imitate.plain_files import edited, lock_file
+
 PREFIX = "imitate-ray-"
 LOCK = "in_use"
 """File that the owner of the folder keeps locked; the system frees it when the process ends, however it ends."""
@@ -24,7 +26,7 @@ def private_folder() -> Iterator[str]:
     _remove_left()
     folder = tempfile.mkdtemp(prefix=PREFIX)
     try:
-        with Path(folder, LOCK).open("w") as lock:
+        with lock_file(Path(folder, LOCK)) as lock:
             with suppress(
                 OSError
             ):  # a file system without locks: nobody else can lock it and remove it either
@@ -39,7 +41,7 @@ def _remove_left() -> None:
         with suppress(OSError):  # of another user, in use, removed meanwhile, or without a lock
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
-            with (folder / LOCK).open("r+") as lock:
+            with edited(folder / LOCK) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if time.time() - os.fstat(lock.fileno()).st_mtime > YOUNG_S:
                     shutil.rmtree(folder, ignore_errors=True)

@@ -21,6 +21,7 @@ from urllib.request import Request, urlopen
 from imitate.data.catalogue import PublicFile
 from imitate.data.dataset_file import DatasetFile
 from imitate.errors import DatasetError
+from imitate.plain_files import appended, fresh
 
 _BLOCK = 2**20
 _SPARE_BYTES = 64 * 2**20
@@ -139,7 +140,8 @@ class _Part:
         )
         if self.validator:
             notes = {"url": self._url, "validator": self.validator}
-            self._notes.write_text(json.dumps(notes), encoding="utf-8")
+            with fresh(self._notes, "w") as file:
+                json.dump(notes, file)
 
     def forget(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -219,7 +221,7 @@ def _one_request(wanted: PublicFile, part: _Part, on_bytes: OnBytes | None) -> b
             part.restart(answer.headers)
         total = _total(answer.headers, start) or wanted.size_bytes
         _check_space(wanted, part, total)
-        with part.path.open("ab") as file:
+        with appended(part.path, text=False) as file:
             while block := answer.read(_BLOCK):
                 file.write(block)
                 start += len(block)

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from imitate.errors import ConfigError
 from imitate.evaluation.episodes import Episode
+from imitate.plain_files import appended
 from imitate.run_folder import to_json
 
 ENDING = ".episodes"
@@ -77,7 +78,7 @@ class EpisodeLog:
         """Return the file, open and locked, with whole lines."""
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = self.path.open("a+", encoding="utf-8", errors="replace")
+            file = appended(self.path, reads=True)
             try:
                 _lock(file, self.path)
             except ConfigError:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from imitate.evaluation.episodes import Episode
 from imitate.evaluation.frames import read_frames
+from imitate.plain_files import cleared
 
 BORDER = 6
 GREY, GREEN, RED = (128, 128, 128), (40, 180, 60), (210, 40, 40)
@@ -43,7 +44,7 @@ def write_mosaic(
     try:
         # macro_block_size 2: the codec wants even sides, and 16 would rescale the picture.
         with get_writer(
-            temporary, fps=rate_hz, macro_block_size=2, codec="libx264", quality=7
+            cleared(temporary), fps=rate_hz, macro_block_size=2, codec="libx264", quality=7
         ) as opened:
             writer: Any = opened
             for t in range(max(len(reel) for reel in reels) + HOLD_FRAMES):

@@ -39,6 +39,7 @@ from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
 from imitate.interop.robomimic.reading import is_robomimic, read
 from imitate.models.preprocess import Preprocess
+from imitate.plain_files import fresh
 from imitate.policy.allocation import AllocationLimit
 from imitate.policy.archive import check_archive, damage, first_line, is_archive
 from imitate.policy.structure import check_structure, check_weights, stored_numbers
@@ -113,7 +114,7 @@ def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with fresh(temporary) as file:
             torch.save(dict(ckpt), file)
             file.flush()
             os.fsync(file.fileno())

@@ -24,6 +24,7 @@ from imitate.envs.trust import check_trusted
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError, nearest
 from imitate.evaluation.frames import FrameFolder, FrameSender, read_frames
+from imitate.plain_files import cleared
 from imitate.processes import STEP_TIMEOUT_S
 from imitate.simulation.recorded import RecordedDemo, recorded_demo
 
@@ -239,7 +240,7 @@ def _video(target: Path, rate_hz: float) -> Iterator[Callable[[Array], None]]:
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f"{target.stem}.partial{target.suffix}")
     try:
-        writer: Any = imageio.get_writer(str(unfinished), fps=rate_hz, macro_block_size=1)
+        writer: Any = imageio.get_writer(str(cleared(unfinished)), fps=rate_hz, macro_block_size=1)
         with writer:
             yield writer.append_data
         os.replace(unfinished, target)

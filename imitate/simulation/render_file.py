@@ -25,7 +25,7 @@ from imitate.data.curate.rewrite import (
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.confined import ConfinedFile
 from imitate.data.file.image_codec import ImageStorage, write_images
-from imitate.data.file.journal import JournaledFile, is_being_written, partial_of
+from imitate.data.file.journal import JournaledFile, is_being_written, partial_of, roll_back
 from imitate.errors import DatasetError
 from imitate.simulation.drawing import Drawn
 
@@ -126,6 +126,7 @@ class RenderedFile:
         if self._earlier.exists():  # the resumed run was interrupted too, before it had copied all
             _check_settings(self._earlier, self._layout)
         elif self._partial.exists():
+            roll_back(self._partial)
             _check_settings(self._partial, self._layout)
             os.replace(self._partial, self._earlier)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from imitate.errors import printable
+from imitate.plain_files import appended
 
 HEARTBEAT_S = 30.0
 """Longest silence where there is no bar."""
@@ -40,7 +41,7 @@ class Console:
     def say(self, text: str, *, always: bool = False) -> None:
         """Write one line; `always` even when quiet."""
         if self.log is not None:
-            with self.log.open("a", encoding="utf-8") as handle:
+            with appended(self.log) as handle:
                 handle.write(text + "\n")
         if self.quiet and not always:
             return

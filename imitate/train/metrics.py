@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from imitate.errors import ConfigError
+from imitate.plain_files import appended
 from imitate.run_folder import to_json, write_text
 
 
@@ -80,7 +81,7 @@ class MetricsFile:
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one line."""
         line = to_json({**record, "time": round(time.time(), 3)})
-        with self.path.open("a", encoding="utf-8") as handle:
+        with appended(self.path) as handle:
             handle.write(line + "\n")
 
     def read(self) -> list[dict[str, Any]]:

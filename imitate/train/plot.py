@@ -8,6 +8,7 @@ from typing import Any
 
 from imitate.errors import UserError, nearest
 from imitate.functional.over_seeds import Statistic
+from imitate.plain_files import cleared, replaced
 from imitate.train.curves import Curve, read_curves
 from imitate.train.over_seeds import Band, Setting, band
 from imitate.train.results_table import INTERVALS, NAMES
@@ -84,7 +85,8 @@ def draw_settings(
         _legend(figure, settings, columns)
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, dpi=200)
+            with replaced(path) as part:
+                figure.savefig(cleared(part), dpi=200, format=path.suffix[1:].lower())
     return list(paths)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from imitate.errors import TrainingError
+from imitate.plain_files import edited, fresh
 from imitate.run_folder import runs_in
 
 
@@ -110,7 +111,7 @@ def received(changes: Changes, folder: Path) -> None:
         elif not target.is_file() or target.stat().st_size < part.offset:
             raise TrainingError(f"{target}: bytes {part.offset} and later came without the others")
         else:
-            with target.open("r+b") as file:
+            with edited(target) as file:
                 file.truncate(part.offset)
                 file.seek(part.offset)
                 file.write(part.data)
@@ -134,7 +135,8 @@ def lay_out(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, data in files.items():
         target = _inside(folder, name)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
+        with fresh(target) as file:
+            file.write(data)
 
 
 def _files(root: Path) -> list[str]:
@@ -181,7 +183,7 @@ def _as_json(path: Path) -> bytes:
 
 
 def _write(target: Path, data: bytes) -> None:
-    with _replaced(target) as new, new.open("wb") as file:
+    with _replaced(target) as new, fresh(new) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

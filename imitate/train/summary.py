@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from imitate.plain_files import cleared, replaced
 from imitate.run_folder import BEST_FIRST, RunFolder, to_json, write_text
 from imitate.train.console import duration
 from imitate.train.metrics import MetricsFile
@@ -142,7 +143,8 @@ def draw_curves(folder: RunFolder) -> Path | None:
     _success_curve(right, rollouts)
     right.set(xlabel="epoch", ylabel="success rate", ylim=(-0.03, 1.03))
     figure.suptitle(f"{folder.path.parent.name} / {folder.path.name}")
-    figure.savefig(folder.curve, dpi=110)
+    with replaced(folder.curve) as part:
+        figure.savefig(cleared(part), dpi=110, format="png")
     return folder.curve
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imitate.crew import Reports
+from imitate.plain_files import appended
 from imitate.run_folder import RunFolder, runs_in, write_text
 from imitate.train.run_copy import Sender, lay_out
 
@@ -96,7 +97,7 @@ def _trained(item: Training, place: Path, reports: Reports) -> int:
     """Run the training to its end, and report while it shows signs of life."""
     sender = Sender(place) if item.away else None
     arguments = _arguments(item, place, lambda: reports(""))
-    with (place / OUTPUT).open("a", encoding="utf-8") as output:
+    with appended(place / OUTPUT) as output:
         # A session of its own: Ctrl-C reaches it through the sweep, once.
         process = subprocess.Popen(
             [sys.executable, "-c", item.program, "train", *arguments],

@@ -27,6 +27,7 @@ from imitate.data.file.confined import ConfinedFile
 from imitate.data.shards.describe import describe_shard, index_of
 from imitate.data.shards.index import DescribedShard, ShardIndex
 from imitate.errors import DatasetError
+from imitate.plain_files import cleared
 
 PARTIAL_NAME = f"{INDEX_NAME}.partial"
 """Beside the shards until the index is written: the plan, and the entries of the shards that are finished."""
@@ -138,7 +139,7 @@ def _write_shard(part: Part, path: Path) -> None:
     unfinished = path.with_name(f".{path.name}.part")
     steps = 0
     masks: dict[str, list[str]] = {}
-    with h5py.File(unfinished, "w") as new:
+    with h5py.File(cleared(unfinished), "w") as new:
         data = new.create_group("data")
         for source in dict.fromkeys(source for source, *_ in part):
             names = {old: name for file, old, name in part if file == source}

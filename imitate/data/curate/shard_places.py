@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from imitate.config.data_paths import url_of
 from imitate.data.remote.transport import filesystem
-from imitate.data.shards.describe import put_text
 from imitate.errors import DatasetError
+from imitate.plain_files import write_text
 
 
 class ShardPlace(Protocol):
@@ -83,7 +83,7 @@ class FolderPlace:
 
     def put(self, name: str, text: str) -> None:
         """Write a text file."""
-        put_text(self.workplace() / name, text)
+        write_text(self.workplace() / name, text)
 
     def remove(self, name: str) -> None:
         """Remove a file."""

@@ -9,6 +9,7 @@ from imitate.data.curate.target import Target, check_is_hdf5
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.confined import ConfinedFile
 from imitate.data.file.journal import changing
+from imitate.plain_files import fresh
 
 _MB = 10**6
 _PIECE_BYTES = 16 * 2**20
@@ -41,7 +42,7 @@ def change(
 
 def _copy(source: Path, part: Path, on_mb: Progress) -> None:
     total = source.stat().st_size // _MB
-    with source.open("rb") as old, part.open("wb") as new:
+    with source.open("rb") as old, fresh(part) as new:
         while piece := old.read(_PIECE_BYTES):
             new.write(piece)
             on_mb(new.tell() // _MB, total)

@@ -16,6 +16,7 @@ import h5py
 
 from imitate.data.formats.cached import convertible_format
 from imitate.errors import DatasetError
+from imitate.plain_files import cleared
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Target:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _remove_leftovers(path)
-            yield part
+            yield cleared(part)
             _sync(part)
             if self.out is None:
                 _keep(path, backup_of(path))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from imitate.errors import UserError
+from imitate.plain_files import open_plain
 
 _LIMIT_GB = 50.0
 
@@ -44,9 +45,11 @@ def locked(path: Path, *, wait: bool = True, shared: bool = False, make: bool = 
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     # Network file systems give an exclusive lock only on a file that is open for writing.
-    mode = "ab" if make else "rb" if shared else "r+b"
+    access = os.O_RDWR | os.O_APPEND | os.O_CREAT if make else os.O_RDONLY if shared else os.O_RDWR
     while True:
-        file = path.open(mode)
+        file = open(  # noqa: SIM115 - the caller closes it
+            path, "a+b" if make else "rb", opener=lambda *_: open_plain(path, access)
+        )
         try:
             fcntl.flock(file, kind | (0 if wait else fcntl.LOCK_NB))
         except OSError:

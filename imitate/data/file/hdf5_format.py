@@ -30,7 +30,7 @@ from imitate.data.file.confined import ConfinedFile, arrays_below
 from imitate.data.file.frame_reading import FrameReader
 from imitate.data.file.image_codec import storage_of
 from imitate.data.file.image_files import DamagedFrameError
-from imitate.data.file.journal import is_being_written, take_up, unfinished_words
+from imitate.data.file.journal import is_being_written, refuse_interrupted, unfinished_words
 from imitate.errors import DatasetError, nearest
 from imitate.recognition import diagnosis
 
@@ -389,7 +389,7 @@ def _open(path: Path, swmr: bool) -> h5py.File:
             diagnosis(path)
             or f"{path}: there is no such file: correct the path, or collect or download the data first"
         )
-    take_up(path)
+    refuse_interrupted(path)
     try:
         file = _open_either_way(path, swmr)
         _keep_little(file)

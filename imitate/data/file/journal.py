@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import logging
 import os
 import shlex
+import stat
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from imitate.errors import DatasetError
+from imitate.plain_files import edited, fresh, open_plain
 
+LOG = logging.getLogger(__name__)
 _RECORD = struct.Struct("<QQI")  # offset, length, checksum of the bytes that were there
-_SIZE = (
-    2**64 - 1
-)  # in place of an offset: the eight bytes that follow are the size that the file had
+# In place of an offset: what follows is the size that the file had, or the file that the journal belongs to.
+_SIZE, _OWNER = 2**64 - 1, 2**64 - 2
+_IDENTITY = struct.Struct("<QQ32s")  # device, inode, digest of what the file held
+_PIECE = 2**20
+_HEAD, _SAMPLE, _SAMPLES = 4096, 512, 64
 
 
 def journal_of(path: Path) -> Path:
@@ -50,6 +59,9 @@ class JournaledFile:
     of a dead writer puts them back (:func:`roll_back`); what was appended since is behind the end that the HDF5 header
     names, and so is ignored. While the writer lives it holds a lock on the journal.
 
+    The journal begins with the identity of the file: its device and inode, and a digest of places in it as they were at
+    the last commit. A journal of another file is never put back.
+
     Args:
         path: made anew.
         keep: it exists, and what is in it stays; of a dead writer's file see :func:`roll_back` first.
@@ -59,15 +71,21 @@ class JournaledFile:
     def __init__(self, path: Path, *, keep: bool = False, durable: bool = False) -> None:
         self.path = path
         self._journal = _locked(journal_of(path))
+        try:
+            self._file: Any = edited(path) if keep else fresh(path, "w+b", buffering=0)
+        except BaseException:
+            if not os.fstat(self._journal.fileno()).st_size:
+                journal_of(path).unlink(missing_ok=True)
+            self._journal.close()
+            raise
         self._journal.truncate(0)
-        self._file = path.open("r+b" if keep else "w+b", buffering=0)
         self._position = 0
         self._committed = self._size()
         self._journaled = 0
         self._error: BaseException | None = None
         self._durable = durable
         try:
-            self._note_size()
+            self._note_owner()
         except BaseException:  # a full disk: nothing has been written to the file itself
             self._file.close()
             journal_of(path).unlink(missing_ok=True)
@@ -143,7 +161,7 @@ class JournaledFile:
         self._journal.truncate(0)
         self._journaled = 0
         self._committed = self._size()
-        self._note_size()
+        self._note_owner()
 
     def close(self, *, roll_back: bool = False) -> None:
         """Close, and remove the journal.
@@ -154,7 +172,9 @@ class JournaledFile:
         if self._file.closed:
             return
         if roll_back:
-            _put_back(self._journal, self._file)
+            records = list(_records(self._journal))
+            if len(records) >= 2:  # fewer: the disk was full before anything was changed
+                _put_back(self._journal, records, self._file)
             self._file.truncate(self._committed)
         os.fsync(self._file.fileno())
         self._file.close()
@@ -186,7 +206,10 @@ class JournaledFile:
         old = self._file.read(length) or b""
         self._note(offset, old)
 
-    def _note_size(self) -> None:
+    def _note_owner(self) -> None:
+        status = os.fstat(self._file.fileno())
+        digest = _digest(partial(_read_at, self._file), self._committed)
+        self._note(_OWNER, _IDENTITY.pack(status.st_dev, status.st_ino, digest))
         self._note(_SIZE, struct.pack("<Q", self._committed))
 
     def _note(self, offset: int, old: bytes) -> None:
@@ -200,21 +223,70 @@ class JournaledFile:
         return os.fstat(self._file.fileno()).st_size
 
 
-def roll_back(path: Path) -> None:
-    """Bring a file whose writer died back to its last commit; nothing happens to others."""
+def roll_back(path: Path) -> bool:
+    """Bring a file whose writer died back to its last commit; nothing happens to others.
+
+    A journal that belongs to another file, such as one that was copied over the changed one, is moved aside.
+
+    Returns:
+        true if there was something to put back.
+
+    Raises:
+        BlockingIOError: its writer lives.
+        OSError: the file or the journal is no regular file.
+    """
     journal_path = journal_of(path)
     if not journal_path.exists():
-        return
-    with _locked(journal_path) as journal, path.open("r+b") as file:
-        _put_back(journal, file)
-        os.fsync(file.fileno())
+        return False
+    with _locked(journal_path) as journal:
+        records = list(_records(journal))
+        if not _names_owner(records):
+            _move_aside(journal_path, "does not say which file it belongs to")
+            return False
+        if len(records) < 2:  # its writer died before it had changed anything
+            journal_path.unlink(missing_ok=True)
+            return False
+        with edited(path) as file:
+            if not _is_owner(journal, records, file):
+                _move_aside(journal_path, f"belongs to another file than {path}")
+                return False
+            _put_back(journal, records, file)
+            os.fsync(file.fileno())
         journal_path.unlink(missing_ok=True)
+    return True
 
 
-def take_up(path: Path) -> None:
-    """Bring a file whose writer died back to its last commit, if one died; called before a file is opened."""
-    if journal_of(path).exists() and not is_being_written(path):
-        roll_back(path)
+def refuse_interrupted(path: Path) -> None:
+    """Refuse to read a file whose writer died in the middle of a change; nothing is written.
+
+    Raises:
+        DatasetError: it did.
+    """
+    if _is_interrupted(path):
+        raise DatasetError(
+            f"{path}: an interrupted change: run `{shlex.join(['imitate', 'dataset', 'recover', str(path)])}`"
+        )
+
+
+def _is_interrupted(path: Path) -> bool:
+    """Return true if a dead writer's journal lies beside the file and belongs to it."""
+    try:
+        with _locked(journal_of(path), writes=False) as journal, path.open("rb") as file:
+            # The owner first: the journal of another file may be of any size.
+            head = list(islice(_records(journal), 2))
+            if len(head) < 2 or not _names_owner(head) or not _same_inode(journal, head, file):
+                return False
+            return _is_owner(journal, list(_records(journal)), file)
+    except OSError:  # there is none, its writer lives, or it is no regular file
+        return False
+
+
+def _move_aside(journal: Path, why: str) -> None:
+    number = 0
+    while (aside := journal.with_name(f"{journal.name}.stale{number or ''}")).exists():
+        number += 1
+    journal.rename(aside)
+    LOG.warning("%s %s: it was moved to %s", journal, why, aside.name)
 
 
 @contextmanager
@@ -225,7 +297,8 @@ def changing(path: Path) -> Iterator[JournaledFile]:
         DatasetError: another process has it open, or it cannot be written.
     """
     try:
-        take_up(path)
+        refuse_interrupted(path)
+        roll_back(path)  # a journal of another file makes room
         file = JournaledFile(path, keep=True, durable=True)
     except BlockingIOError as error:
         raise _in_use(path) from error
@@ -262,12 +335,12 @@ def _unwritable(path: Path, error: OSError) -> DatasetError:
 def is_being_written(path: Path) -> bool:
     """Return true if a living process writes the file, or may do so as another user."""
     try:
-        with _locked(journal_of(path), create=False):
+        with _locked(journal_of(path), writes=False):
             return False
-    except FileNotFoundError:
-        return False
     except (BlockingIOError, PermissionError):
         return True
+    except OSError:  # there is none, or it is no regular file
+        return False
 
 
 def _write_all(file: Any, offset: int, data: memoryview) -> None:
@@ -276,16 +349,22 @@ def _write_all(file: Any, offset: int, data: memoryview) -> None:
         data = data[file.write(data) :]
 
 
-def _locked(path: Path, create: bool = True) -> Any:
+def _locked(path: Path, writes: bool = True) -> Any:
     """Open the journal and lock it.
+
+    Args:
+        path: of the journal.
+        writes: make it where it is not there; else it is only looked at.
 
     Raises:
         BlockingIOError: another process holds it.
+        OSError: it is no regular file.
     """
-    descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
-    file = os.fdopen(descriptor, "r+b", buffering=0)
+    access = os.O_RDWR | os.O_CREAT if writes else os.O_RDONLY
+    descriptor = open_plain(path, access, single=writes)
+    file = os.fdopen(descriptor, "r+b" if writes else "rb", buffering=0)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if writes else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
         raise
@@ -294,20 +373,104 @@ def _locked(path: Path, create: bool = True) -> Any:
     return file
 
 
-def _put_back(journal: Any, file: Any) -> None:
-    journal.seek(0)
-    content = journal.read()
-    records, at = [], 0
-    while at + _RECORD.size <= len(content):
-        offset, length, checksum = _RECORD.unpack_from(content, at)
-        old = content[at + _RECORD.size : at + _RECORD.size + length]
-        if len(old) < length or zlib.crc32(old) != checksum:
-            break  # the writer died while it wrote this record, so before it changed the file
-        records.append((offset, old))
-        at += _RECORD.size + length
-    for offset, old in reversed(records):
-        if offset == _SIZE:
-            file.truncate(struct.unpack("<Q", old)[0])
-            continue
-        file.seek(offset)
-        file.write(old)
+class _Record(NamedTuple):
+    """Bytes of a file as they were, in its journal.
+
+    Attributes:
+        offset: in the file; or _SIZE, _OWNER.
+        length: of the bytes.
+        at: where they lie in the journal.
+    """
+
+    offset: int
+    length: int
+    at: int
+
+
+def _records(journal: Any) -> Iterator[_Record]:
+    """Records whose bytes are whole. The writer died while it wrote the next one, so before it changed the file."""
+    size, at = os.fstat(journal.fileno()).st_size, 0
+    while at + _RECORD.size <= size:
+        offset, length, checksum = _RECORD.unpack(_read_at(journal, at, _RECORD.size))
+        at += _RECORD.size
+        if at + length > size:
+            return
+        found = 0
+        for start in range(at, at + length, _PIECE):
+            found = zlib.crc32(_read_at(journal, start, min(_PIECE, at + length - start)), found)
+        if found != checksum:
+            return
+        yield _Record(offset, length, at)
+        at += length
+
+
+def _names_owner(records: Sequence[_Record]) -> bool:
+    """Return true if the journal begins as ours do; an empty one does too."""
+    begins = [(_OWNER, _IDENTITY.size), (_SIZE, 8)]
+    return all(
+        (record.offset, record.length) == wanted
+        for record, wanted in zip(records, begins, strict=False)
+    )
+
+
+def _same_inode(journal: Any, records: Sequence[_Record], file: Any) -> bool:
+    """Compare inode and owner; a device's number may be another one after the machine was started again."""
+    _, inode, _ = _identity(journal, records)
+    status = os.fstat(file.fileno())
+    is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    return is_own and status.st_ino == inode
+
+
+def _identity(journal: Any, records: Sequence[_Record]) -> tuple[int, int, bytes]:
+    device, inode, digest = _IDENTITY.unpack(_read_at(journal, records[0].at, _IDENTITY.size))
+    return device, inode, digest
+
+
+def _committed_size(journal: Any, records: Sequence[_Record]) -> int:
+    size: int = struct.unpack("<Q", _read_at(journal, records[1].at, 8))[0]
+    return size
+
+
+def _is_owner(journal: Any, records: Sequence[_Record], file: Any) -> bool:
+    """Return true if putting the records back gives the file that the journal was begun for."""
+    if not _same_inode(journal, records, file):
+        return False
+    size = _committed_size(journal, records)
+    if os.fstat(file.fileno()).st_size < size:
+        return False
+
+    def put_back(offset: int, length: int) -> bytes:
+        piece = bytearray(_read_at(file, offset, length))
+        for record in reversed(records[2:]):
+            first, last = (
+                max(offset, record.offset),
+                min(offset + length, record.offset + record.length),
+            )
+            if first < last:
+                old = _read_at(journal, record.at + first - record.offset, last - first)
+                piece[first - offset : last - offset] = old
+        return bytes(piece)
+
+    return _digest(put_back, size) == _identity(journal, records)[2]
+
+
+def _digest(read: Callable[[int, int], bytes], size: int) -> bytes:
+    """Digest of a size, and of the head, the end and samples between them."""
+    digest = hashlib.sha256(struct.pack("<Q", size))
+    digest.update(read(0, min(_HEAD, size)))
+    for number in range(_SAMPLES + 1):
+        at = max(0, size - _SAMPLE) * number // _SAMPLES
+        digest.update(read(at, min(_SAMPLE, size)))
+    return digest.digest()
+
+
+def _read_at(file: Any, offset: int, length: int) -> bytes:
+    return os.pread(file.fileno(), length, offset)
+
+
+def _put_back(journal: Any, records: Sequence[_Record], file: Any) -> None:
+    for record in reversed(records[2:]):
+        for start in range(0, record.length, _PIECE):
+            old = _read_at(journal, record.at + start, min(_PIECE, record.length - start))
+            _write_all(file, record.offset + start, memoryview(old))
+    file.truncate(_committed_size(journal, records))

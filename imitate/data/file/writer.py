@@ -489,6 +489,7 @@ def finish_partial(path: str | Path) -> int:
         raise DatasetError(f"{path}: exists already: rename or remove it first")
     if is_being_written(partial):
         raise DatasetError(f"{partial}: another process is writing it: wait for it or stop it")
+    roll_back(partial)
     with DemoFile(partial) as file:
         count = len(file.demos())
     if count == 0:

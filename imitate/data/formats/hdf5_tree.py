@@ -15,7 +15,7 @@ from imitate.data.file.confined import ConfinedFile
 from imitate.data.file.frame_reading import FrameReader
 from imitate.data.file.image_codec import storage_of
 from imitate.data.file.image_files import DamagedFrameError
-from imitate.data.file.journal import take_up
+from imitate.data.file.journal import refuse_interrupted
 from imitate.data.formats.hdf5_heaps import check_heaps
 from imitate.errors import DatasetError
 
@@ -33,7 +33,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
     """
     if not path.is_file():
         raise DatasetError(f"{path}: is not a file: name an HDF5 file")
-    take_up(path)
+    refuse_interrupted(path)
     try:
         file = ConfinedFile(path, "r")
     except (OSError, RuntimeError, ValueError) as error:

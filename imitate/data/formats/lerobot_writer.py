@@ -38,6 +38,7 @@ from imitate.data.formats.lerobot_stats import RunningStats, Stats
 from imitate.data.formats.report import Report
 from imitate.data.formats.sidecar import NAME, SidecarWriter, arrays_to_write
 from imitate.errors import DatasetError
+from imitate.plain_files import write_text
 
 LAYOUT = "lerobot_layout"
 _DEFAULT_FPS = 20
@@ -252,8 +253,8 @@ class _Writer:
         }
         for found in as_lists.values():
             found["count"] = [int(found["count"][0])]
-        (self._path / "meta" / "stats.json").write_text(json.dumps(as_lists, indent=2))
-        (self._path / "meta" / "info.json").write_text(json.dumps(self._info(), indent=2))
+        write_text(self._path / "meta" / "stats.json", json.dumps(as_lists, indent=2))
+        write_text(self._path / "meta" / "info.json", json.dumps(self._info(), indent=2))
 
     def _write_tasks(self) -> None:
         """Write the tasks, with the task as the index that pandas restores: readers look tasks up there."""

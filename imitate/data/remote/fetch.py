@@ -19,6 +19,7 @@ from imitate.data.download import sha256_of
 from imitate.data.remote.store import KNOWN, hold, make_room, remote_folder, writing
 from imitate.data.remote.transport import Head, RemoteFile, UnreachableError, remote_file
 from imitate.errors import DatasetError
+from imitate.plain_files import appended, fresh
 
 RETRIES = 5
 """Attempts in a row that bring no byte before it is given up."""
@@ -127,7 +128,8 @@ def _keep(path: Path, content: bytes) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
+        with fresh(part) as file:
+            file.write(content)
         os.replace(part, path)
 
 
@@ -194,7 +196,7 @@ def _fetch(
 
 
 def _append(file: RemoteFile, part: Path, on_bytes: OnBytes) -> None:
-    with part.open("ab") as target:
+    with appended(part, text=False) as target:
         for at, block in file.blocks(target.tell()):
             if at != target.tell():  # the server begins anew
                 on_bytes(at - target.tell())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.data.shards.index import ALL, ArrayForm, DescribedShard, Shard, ShardIndex, Statistics
 from imitate.data.shards.moments import Moments
 from imitate.errors import DatasetError
+from imitate.plain_files import write_text
 
 _FRAMES = 64
 """Frames of a shard that the statistics of images are taken from, evenly spread."""
@@ -106,21 +106,8 @@ def write_index(folder: Path, files: Sequence[Path] | None = None) -> ShardIndex
     if not files:
         raise DatasetError(f"{folder}: there is no .hdf5 file to index")
     index = index_of([describe_shard(file) for file in files])
-    put_text(folder / INDEX_NAME, index.to_json())
+    write_text(folder / INDEX_NAME, index.to_json())
     return index
-
-
-def put_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _common_forms(extents: Extents, demos: Sequence[str]) -> dict[str, ArrayForm]:

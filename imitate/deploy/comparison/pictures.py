@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.robot import Observation
+from imitate.plain_files import cleared
 
 
 def images_of(observation: Observation) -> dict[str, NDArray[np.uint8]]:
@@ -71,7 +72,7 @@ def _save(image: NDArray[np.uint8], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        Image.fromarray(image).save(temporary, format="PNG")
+        Image.fromarray(image).save(cleared(temporary), format="PNG")
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from imitate.errors import UserError
+from imitate.plain_files import appended
 from imitate.version import __version__
 
 VERSION = 1
@@ -130,7 +131,7 @@ class TrialFile:
 
     def _opened(self) -> tuple[FileIO, bytes]:
         """Take the file for writing; the file and its whole lines, without one that a kill left half written."""
-        self._file = file = self.path.open("a+b", buffering=0)
+        self._file = file = appended(self.path, text=False, reads=True)
         self._lock(file)
         file.seek(0)
         content = file.read()

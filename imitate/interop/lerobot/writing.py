@@ -14,6 +14,7 @@ from torch import Tensor
 
 from imitate.errors import CheckpointError
 from imitate.interop.lerobot.features import ACTION
+from imitate.plain_files import fresh
 from imitate.recognition import LEROBOT_WEIGHTS
 
 CHECKPOINT = "policy.pth"
@@ -143,7 +144,7 @@ def _write_processors(
 
 
 def _write_json(file: Path, tree: Mapping[str, Any]) -> None:
-    with file.open("w", encoding="utf-8") as stream:
+    with fresh(file, "w") as stream:
         json.dump(tree, stream, indent=4)
         stream.write("\n")
         stream.flush()

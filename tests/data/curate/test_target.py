@@ -169,6 +169,14 @@ def test_a_kill_in_place_leaves_all_or_nothing(demo_file, writes):
     with DatasetFile(file) as opened:
         masks = opened.filter_keys()
     killed(split_and_die, file, writes)
+    left = file.read_bytes()
+    if writes > 1:  # the first one goes to the journal alone
+        with pytest.raises(
+            DatasetError, match="an interrupted change: run `imitate dataset recover"
+        ):
+            DatasetFile(file)
+    assert file.read_bytes() == left, "reading never writes"
+    journal.roll_back(file)
     with DatasetFile(file) as opened:
         assert opened.filter_keys() == masks
     assert file.read_bytes() == before, "and the size is the one that it had"

@@ -1,0 +1,149 @@
+"""Files that are written: opened without following links, and only where they are regular files.
+
+A folder that somebody gave away may hold a link under the name of a lock, a log, a journal or a temporary file.
+Whatever this package writes beside or in place of the files that the user names, it opens here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+_SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+
+
+def open_plain(path: Path, flags: int, *, single: bool = False) -> int:
+    """Return a descriptor of a regular file.
+
+    Args:
+        path: of the file; its folder may be a link.
+        flags: of ``os.open``. O_TRUNC is for nobody: what is emptied is known to be a regular file first.
+        single: refuse a file that has a second name, which would be changed too.
+
+    Raises:
+        OSError: it is a link, a folder, a pipe or a device, with the path and words that tell so; or as of ``os.open``.
+    """
+    try:
+        descriptor = os.open(path, flags | _SAFE | _BINARY, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
+            raise _not_plain(path, "is a link, a pipe or a device") from error
+        raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise _not_plain(path, "is no regular file")
+    if single and status.st_nlink > 1:
+        os.close(descriptor)
+        raise _not_plain(path, "has a second name (a hard link)")
+    return descriptor
+
+
+def _not_plain(path: Path, words: str) -> OSError:
+    return OSError(errno.ELOOP, f"it {words}, which is not written to: remove it", str(path))
+
+
+def lock_file(path: Path) -> IO[bytes]:
+    """Open a file to lock it, which is made if it is not there; nothing is written to it."""
+    return os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
+
+
+def appended(path: Path, *, text: bool = True, reads: bool = False) -> Any:
+    """Open a log to write at its end; ``reads``: and to read it. It is made if it is not there."""
+    access = os.O_RDWR if reads else os.O_WRONLY
+    descriptor = open_plain(path, access | os.O_APPEND | os.O_CREAT, single=True)
+    mode = "a+" if reads else "a"
+    if text:
+        return os.fdopen(descriptor, mode, encoding="utf-8", errors="replace" if reads else None)
+    return os.fdopen(descriptor, f"{mode}b", buffering=0 if reads else -1)
+
+
+def edited(path: Path) -> IO[bytes]:
+    """Open a file that is there, to change it in place."""
+    return os.fdopen(open_plain(path, os.O_RDWR, single=True), "r+b", buffering=0)
+
+
+def fresh(path: Path, mode: str = "wb", buffering: int = -1) -> IO[Any]:
+    """Make a file anew in the place of whatever has its name; a link goes, and what it leads to stays."""
+    with suppress(FileNotFoundError):
+        path.unlink()
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    descriptor = os.open(path, flags | _SAFE | _BINARY, 0o644)
+    if "b" in mode:
+        return os.fdopen(descriptor, mode, buffering)
+    return os.fdopen(descriptor, mode, buffering, encoding="utf-8")
+
+
+def cleared(path: Path) -> Path:
+    """Return a path at which a library may make a file by name: an empty one of ours lies there."""
+    fresh(path).close()
+    return path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file in one go: readers see the old text or the new one."""
+    with replaced(path) as temporary, fresh(temporary, "w") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Give the path of a temporary file, which takes the place of ``path`` if the block succeeds.
+
+    Raises:
+        OSError: with the path, where a library's error has none.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_not_linked(path: Path) -> None:
+    """Refuse a folder, in which files are to be written and removed, that is a link out of the one it is in.
+
+    Raises:
+        OSError: it is one.
+    """
+    if path.is_symlink():
+        raise OSError(
+            errno.ELOOP, "it is a link, into which nothing is written: copy the folder", str(path)
+        )
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Return the content of a regular file, which may be reached through links.
+
+    Raises:
+        OSError: it is a pipe or a device, or has more than ``limit`` bytes.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        content = file.read(limit + 1) if status.st_size <= limit else b""
+        if status.st_size > limit or len(content) > limit:
+            size = max(status.st_size, limit + 1)
+            raise OSError(
+                errno.EFBIG, f"it has {size} bytes, and at most {limit} are read", str(path)
+            )
+    return content
+
+
+def read_text(path: Path, limit: int) -> str:
+    """Return the text of a regular file, as :func:`read_bytes` does; UnicodeDecodeError where it is not UTF-8."""
+    return read_bytes(path, limit).decode("utf-8")
