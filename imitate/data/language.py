@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from imitate.errors import ConfigError, UserError, nearest
+from imitate.errors import ConfigError, DatasetError, UserError, nearest
+from imitate.wording import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -151,9 +152,21 @@ def instruction_of(attrs: Mapping[str, Any], given: str | None = None) -> str | 
 
     Returns:
         ``given``, else the attribute ``language``, else 'task <task_id>', else None.
+
+    Raises:
+        DatasetError: the attribute is an array of several values.
     """
     said = given or attrs.get("language")
-    if isinstance(said, str) and said.strip():
+    if not isinstance(said, str | None):  # as h5py writes a list of texts
+        texts = [
+            t.decode() if isinstance(t, bytes) else t for t in np.asarray(said).ravel().tolist()
+        ]
+        if len(texts) != 1 or not isinstance(texts[0], str):
+            raise DatasetError(
+                f"the attribute 'language' of a demo is an array of {counted(len(texts), 'value')}: expected one text"
+            )
+        said = texts[0]
+    if said is not None and said.strip():
         return said.strip()
     task = attrs.get("task_id")
     return None if task is None else f"task {task}"

@@ -141,6 +141,13 @@ class VisualCore(nn.Module):
                 "backbone_kwargs.features is 'class', a single vector, in which SpatialSoftmax finds no places; "
                 "set pool_class to null"
             )
+        if pool_class == "SpatialSoftmax" and min(trunk_shape[1:]) < 2:
+            size, places = ("x".join(map(str, shape[1:])) for shape in (input_shape, trunk_shape))
+            raise ConfigError(
+                f"images of {size} pixels leave {places} places after {backbone_class}, whose coordinates "
+                "SpatialSoftmax gives, so the policy would not see them: take larger images (a step 'resize' in "
+                "train.preprocess), backbone_class 'ShallowConv', or pool_class null"
+            )
         self.pool, shape = make_pool(pool_class, pool_kwargs, trunk_shape)
         self._pools_mean = isinstance(self.pool, SpatialMeanPool)
         frozen = getattr(self.backbone, "frozen", False) and not self.uses_language

@@ -80,6 +80,10 @@ def test_a_file_that_is_no_table(tmp_path, arrays):
 def test_what_a_demo_was_told():
     assert instruction_of({"language": " lift it ", "task_id": 3}) == "lift it"
     assert instruction_of({"language": "", "task_id": 3}) == "task 3"
+    for listed in (["lift it"], np.array([b"lift it"]), np.array("lift it", dtype=object)):
+        assert instruction_of({"language": listed}) == "lift it"
+    with pytest.raises(DatasetError, match="'language' of a demo is an array of 2 values"):
+        instruction_of({"language": np.array(["lift", "it"])})
     assert instruction_of({"task_id": 0}) == "task 0"
     assert instruction_of({}) is None
     assert instruction_of({"language": "lift it"}, "push it") == "push it"

@@ -70,7 +70,15 @@ def test_visual_core_options(kwargs, shape):
 )
 def test_visual_core_refuses(kwargs, message):
     with pytest.raises(ConfigError, match=message):
-        VisualCore((3, 32, 32), **kwargs)
+        VisualCore((3, 64, 64), **kwargs)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (24, 24), (32, 128), (128, 20)])
+def test_images_of_which_spatial_softmax_would_see_nothing_are_refused(size):
+    with pytest.raises(ConfigError, match="x1 places|1x.* places.*'ShallowConv'"):
+        VisualCore((3, *size))
+    VisualCore((3, *size), "ShallowConv")
+    VisualCore((3, *size), pool_class=None)
 
 
 def test_visual_core_gives_the_same_for_both_layouts_of_images():

@@ -11,6 +11,7 @@ import numpy as np
 
 from imitate.data.curate.rewrite import is_per_step
 from imitate.data.file.extents import Extents
+from imitate.data.file.faults import is_channel_first
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError
 
@@ -40,8 +41,7 @@ class Form(NamedTuple):
     @property
     def is_channel_first(self) -> bool:
         """True where the steps look like images (C, H, W)."""
-        step = self.step
-        return len(step) == 3 and step[0] in (1, 3, 4) and step[2] not in (1, 3, 4)
+        return is_channel_first(self.step)
 
 
 @dataclass(frozen=True)

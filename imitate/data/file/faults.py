@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from imitate.wording import counted
 
 ACTION_LIMIT = 1.0 + 1e-5
 """Actions beyond are outside [-1, 1], and not just rounded."""
+_CHANNELS = (1, 3, 4)
 
 
 def check_length(file: DemoFile, demo: str) -> int:
@@ -93,6 +95,11 @@ def check_bounded(
     )
 
 
+def is_channel_first(step: Sequence[int]) -> bool:
+    """Tell by the shape of one step whether an image is (C, H, W): few channels before two longer sides."""
+    return len(step) == 3 and step[0] in _CHANNELS and step[2] not in _CHANNELS
+
+
 def check_modality(file: DemoFile, demo: str, key: str, modality: str) -> None:
     """Refuse an observation ``key`` that does not look like its modality."""
     step, dtype = file.shape(demo, f"obs/{key}")[1:], file.dtype(demo, f"obs/{key}")
@@ -106,4 +113,9 @@ def check_modality(file: DemoFile, demo: str, key: str, modality: str) -> None:
         raise DatasetError(
             f"{file.path}: demo '{demo}': 'obs/{key}' has shape {step} but is declared {modality}, which is (H, W, C): "
             "list it under observation.modalities.obs.low_dim"
+        )
+    if modality in IMAGE_MODALITIES and is_channel_first(step):
+        raise DatasetError(
+            f"{file.path}: demo '{demo}': images of 'obs/{key}' are {step}, channels first: expected (H, W, C); to "
+            f"turn them: imitate dataset doctor {file.path} --fix --only image_layout --out NEW.hdf5"
         )

@@ -112,6 +112,16 @@ def test_the_check_names_the_fault(demo_file, fault):
     assert path.read_bytes() == before
 
 
+def test_images_with_the_channels_first_are_refused_in_training_too(demo_file):
+    path = demo_file(image=True, next_obs=False)
+    for demo in range(4):
+        turned = replace(f"data/demo_{demo}/obs/agentview_image", lambda a: np.moveaxis(a, 3, 1))
+        edit(path, turned)
+    config = data_config(path, KEYS, rgb=["agentview_image"])
+    with refused("'demo_0'|channels first|--only image_layout", path):
+        build_datasets(config)
+
+
 @pytest.mark.parametrize("fault", sorted(OF_FLOAT32))
 def test_the_check_accepts_what_float32_does_not_hold(demo_file, fault):
     path = demo_file(next_obs=False)
