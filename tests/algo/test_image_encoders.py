@@ -8,7 +8,7 @@ from imitate import algo_factory, load_config, policy_from_checkpoint
 from imitate.models.resnet import ResNet18Conv
 from imitate.policy.checkpoint import checkpoint_dict
 
-SHAPES = {"camera": (3, 32, 32)}
+SHAPES = {"camera": (3, 40, 40)}
 
 
 def make_algo(name, **backbone):
@@ -52,10 +52,10 @@ def test_a_checkpoint_needs_no_file_of_pretrained_weights(tmp_path):
     weights = tmp_path / "resnet18.pth"
     torch.save(ResNet18Conv().state_dict(), weights)
     algo = make_algo("bc", pretrained=str(weights))
-    obs = {"camera": torch.rand(1, 3, 32, 32)}
+    obs = {"camera": torch.rand(1, 3, 40, 40)}
     algo.set_eval()
     action = algo.get_action(obs)
-    shapes = {"raw_shapes": {"camera": [32, 32, 3]}, "action_dims": {"actions": 2}}
+    shapes = {"raw_shapes": {"camera": [40, 40, 3]}, "action_dims": {"actions": 2}}
     ckpt = checkpoint_dict(algo, env_metadata={}, shape_metadata=shapes, train_state={})
     weights.unlink()
     policy, _ = policy_from_checkpoint("cpu", ckpt_dict=ckpt)

@@ -177,10 +177,10 @@ def test_images_have_one_encoder_for_both_critics_or_one_each(worlds):
             "experiment": {"epoch_every_n_steps": 10},
             "observation": {"modalities": {"obs": {"low_dim": [], "rgb": ["image"]}}},
         }
-        algo = algo_factory("iql", load_config(tree), {"image": (3, 32, 32)}, 2)
+        algo = algo_factory("iql", load_config(tree), {"image": (3, 40, 40)}, 2)
         batch = {
-            "obs": {"image": torch.randint(256, (4, 1, 32, 32, 3), dtype=torch.uint8)},
-            "next_obs": {"image": torch.randint(256, (4, 1, 32, 32, 3), dtype=torch.uint8)},
+            "obs": {"image": torch.randint(256, (4, 1, 40, 40, 3), dtype=torch.uint8)},
+            "next_obs": {"image": torch.randint(256, (4, 1, 40, 40, 3), dtype=torch.uint8)},
             "actions": torch.zeros(4, 1, 2),
             "rewards": torch.ones(4, 1),
             "terminals": torch.zeros(4, 1),

@@ -15,19 +15,19 @@ from imitate.train.trainer import train
 
 from .conftest import config_dict, env_meta
 
-# 12 demos of 10 steps with images of 32 x 32: 368,640 bytes.
+# 12 demos of 10 steps with images of 40 x 40: 576,000 bytes.
 
 
 def write(path, storage):
     random = np.random.default_rng(0)
     with DatasetWriter(path, env_meta(), image_storage=storage) as writer:
         for _ in range(12):
-            row = random.integers(0, 200, (10, 1, 1, 3)) + np.arange(32)[:, None, None]
+            row = random.integers(0, 200, (10, 1, 1, 3)) + np.arange(40)[:, None, None]
             writer.append_episode(
                 Episode(
                     obs={
                         "pos": random.uniform(-1, 1, (10, 2)),
-                        "camera": np.broadcast_to(row, (10, 32, 32, 3)).astype(np.uint8),
+                        "camera": np.broadcast_to(row, (10, 40, 40, 3)).astype(np.uint8),
                     },
                     actions=random.uniform(-1, 1, (10, 2)),
                     rewards=np.zeros(10),
@@ -59,11 +59,11 @@ def test_ram_file_and_workers_give_equal_weights_and_are_told(tmp_path):
     path = write(tmp_path / "a.hdf5", "raw")
     in_ram, said = run(path, tmp_path / "auto")
     (line,) = [line for line in said if line.startswith("images")]
-    assert line.startswith("images: 369 kB in RAM (of ")
+    assert line.startswith("images: 576 kB in RAM (of ")
     assert line.endswith(" GB free)")
     in_file, said = run(path, tmp_path / "file", hdf5_cache_mode="low_dim", num_data_workers=2)
     (line,) = [line for line in said if line.startswith("images")]
-    assert line.startswith("images stay in the file: 369 kB, ")
+    assert line.startswith("images stay in the file: 576 kB, ")
     assert same(in_ram, in_file)
 
 
@@ -73,23 +73,23 @@ def test_jpegs_are_decoded_once_and_it_is_told(tmp_path):
     assert not any(line.startswith("obs/camera") for line in said)
     decoded, said = run(path, tmp_path / "low_dim", hdf5_cache_mode="low_dim")
     (cached,) = frames_folder().iterdir()
-    assert f"obs/camera was decoded once into {cached} (369 kB)" in said
+    assert f"obs/camera was decoded once into {cached} (576 kB)" in said
     again, said = run(path, tmp_path / "again", hdf5_cache_mode="low_dim")
-    assert f"obs/camera is read decoded from {cached} (369 kB)" in said
+    assert f"obs/camera is read decoded from {cached} (576 kB)" in said
     assert same(in_ram, decoded)
     assert same(in_ram, again)
 
 
 def test_what_does_not_fit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("imitate.data.batches.store.free_memory", lambda: 300_000)
+    monkeypatch.setattr("imitate.data.batches.store.free_memory", lambda: 500_000)
     path = write(tmp_path / "a.hdf5", "raw")
     with pytest.raises(
-        DatasetError, match="takes 372 kB of RAM and 300 kB are free: set it to 'auto'"
+        DatasetError, match="takes 579 kB of RAM and 500 kB are free: set it to 'auto'"
     ):
         run(path, tmp_path / "runs", hdf5_cache_mode="all")
     assert not (tmp_path / "runs").exists()
     _, said = run(path, tmp_path / "runs")
-    assert "images stay in the file: 369 kB, 300 kB free" in said
+    assert "images stay in the file: 576 kB, 500 kB free" in said
 
 
 class PinnedOnDemand(list):
