@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from imitate import SequenceDataset
 from imitate.data import DataSource
 from imitate.data.language import Instructions, instruction_of
-from imitate.errors import ConfigError, UserError
+from imitate.errors import ConfigError, DatasetError, UserError
 from tests.refusals import refused
 
 
