@@ -104,16 +104,16 @@ def _text(file: Path) -> str:
 
 
 def names(test_file: Path, source: str) -> bool:
-    """Return whether a file of tests names a module: it imports it, or starts a program that does."""
+    """Return whether a file of tests names a module: by its own name, by an import, or in a program that it starts."""
     package, _, name = source.removesuffix(".py").replace("/", ".").rpartition(".")
     if name == "__init__":
         package, _, name = package.rpartition(".")
-    whole = (
-        rf"{package}\.{name}\b".replace(".", r"\.")
-        if not package
-        else rf"{re.escape(package)}\.{name}\b"
-    )
+    whole = rf"{re.escape(package)}\.{name}\b"
     listed = rf"from {re.escape(package)} import (\([^)]*|[^\n]*)\b{name}\b"
+    if test_file.stem == f"test_{name}" or test_file.stem.startswith(f"test_{name}_"):
+        own = package.replace("imitate", "tests", 1).split(".")
+        if test_file.parent.parts[-len(own) :] == tuple(own):
+            return True
     return re.search(f"{whole}|{listed}", _text(test_file)) is not None
 
 

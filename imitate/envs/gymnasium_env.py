@@ -91,7 +91,7 @@ class GymnasiumEnv:
             if self._can_render:
                 self._check_draws(spec)
                 load_triton()
-            if self._can_render and "mujoco" in str(spec.entry_point):
+            if self._can_render and "mujoco" in str(spec.entry_point).lower():
                 prepare_gl()
             mode: dict[str, Any] = {"render_mode": "rgb_array"} if self._can_render else {}
             return gymnasium.make(env_id, **mode, **copy.deepcopy(self._kwargs))

@@ -209,6 +209,21 @@ def test_triton_is_imported_before_an_environment_draws(triton, render, image, m
     assert Pictures.found == {"made": made, "reset": reset}
 
 
+class MujocoPictures(Pictures):
+    """MuJoCo is in the class's name, as in gymnasium_robotics, rather than in the module's."""
+
+
+def test_opengl_is_prepared_for_mujoco_however_it_is_spelled(monkeypatch):
+    prepared = []
+    monkeypatch.setattr("imitate.envs.gymnasium_env.prepare_gl", lambda: prepared.append(True))
+    gymnasium.register("Pictures-v0", MujocoPictures, disable_env_checker=True)
+    try:
+        GymnasiumEnv("Pictures-v0", render=True)
+    finally:
+        del gymnasium.registry["Pictures-v0"]
+    assert prepared == [True]
+
+
 def test_a_triton_that_cannot_be_imported_is_no_matter(triton, tmp_path):
     (tmp_path / "triton.py").write_text("raise OSError('no driver')")
     rendering.load_triton()
