@@ -26,8 +26,9 @@ def serve(prepare: Prepare, connection: Connection, pulse: Pulse) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
-    with suppress(OSError):
+    with suppress(OSError, AttributeError):
         os.dup2(2, 1)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # as stderr is
     pulse("")  # it has begun
     with suppress(EOFError, OSError):
         work = _prepared(prepare, _Reports(pulse, connection))

@@ -1,5 +1,7 @@
 """Benchmarks of the wire and of faults run, and tell good from bad."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -77,11 +79,10 @@ def test_a_robot_that_goes_on_rests_at_the_end_only():
     assert good.outcome(faults.WENT_ON).row == ["fault", "", "", "", "", "goes on"]
 
 
-@pytest.mark.alone
 def test_a_fault_is_provoked_and_told(capsys, monkeypatch):
     assert faults.main(["--only", "NaN in actions"]) == 0
     table = capsys.readouterr().out
-    assert "| NaN in actions |  | 0." in table
+    assert re.search(r"\| NaN in actions \|  \| \d+\.\d+ \|", table)
     assert "not finite" in table
 
 

@@ -179,8 +179,7 @@ def test_a_scene_at_rest_in_a_simulator_is_no_frozen_camera_of_a_replay(call, mo
     call("replay d.hdf5 --robot sim --robot-arg in_step=true")
 
 
-@pytest.mark.alone
-def test_collect_with_a_device_is_record_in_a_simulator(call):
+def test_collect_with_a_device_is_record_in_a_simulator(call, virtual_time):
     device = "--teleop tests.deploy.logged_robot:Steady --teleop-arg every=4"
     collected = f"collect --env Pendulum-v1 {device} --seed 3 --out c.hdf5 --num"
     recorded = f"record r.hdf5 --robot sim --env Pendulum-v1 {device} --episodes 2"

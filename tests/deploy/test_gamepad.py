@@ -164,9 +164,9 @@ def test_signals_remain_pythons(pad, hand):
         "import signal; from imitate.deploy.gamepad import SDLGamepad\n"
         "try: SDLGamepad(9).open()\n"
         "except Exception as e: print(e)\n"
-        "print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL); signal.raise_signal(signal.SIGTERM)"
+        "print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush=True); signal.raise_signal(signal.SIGTERM)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.returncode == -signal.SIGTERM, done.stderr  # SDL would have swallowed it
     assert "True" in done.stdout
 

@@ -207,7 +207,6 @@ def test_no_stream_of_wishes_breaks_a_limit(wishes, start, answer, acceleration)
     assert (np.abs(change) * rate**2 <= acceleration * (1 + 1e-9) + 1e-7).all()
 
 
-@pytest.mark.alone
 def test_seven_joints_cost_less_than_a_hundred_clips():
     """Beside numpy's own clip in the same process: the filter takes about 60 microseconds, fifty of them."""
     limits = ActionLimits(

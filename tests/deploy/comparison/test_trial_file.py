@@ -166,7 +166,7 @@ with TrialFile(path, policies, {"alpha": 0.05}) as file:
         print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=600
     )
     assert f"{path}: cannot be written (File too large)" in done.stdout
     with TrialFile(path) as file:
