@@ -4,7 +4,7 @@ import torch
 
 from imitate.config.data_needs import Returns, Transitions
 from imitate.data.batches.rewards import RewardTransform
-from imitate.errors import CheckpointError, EnvError
+from imitate.errors import CheckpointError
 from imitate.online.replay import ReplayBuffer
 from imitate.online.steps import Step
 
@@ -28,7 +28,7 @@ def buffer(capacity=20, **kwargs):
     return ReplayBuffer({"s": (1,)}, 1, capacity, **kwargs)
 
 
-def fill(memory, first, rewards, end="c", start_obs=None):
+def fill(memory, first, rewards, end="c"):
     """An episode of one environment whose observation after reward i is ``first + i + 1``."""
     for i, reward in enumerate(rewards):
         last = i == len(rewards) - 1
@@ -51,17 +51,53 @@ def every_transition(memory):
     }
 
 
-def test_a_terminal_has_no_future_and_a_timeout_has_one():
-    memory = buffer(transitions=Transitions(discount=0.5))
-    fill(memory, 0, [1, 2], end="t")
-    fill(memory, 10, [3, 4], end="c")
-    assert len(memory) == 4
-    assert every_transition(memory) == {
-        0.0: (1, 1, 0.5, 1),
-        1.0: (2, 2, 0.0, 2),
-        10.0: (3, 3, 0.5, 11),
-        11.0: (4, 4, 0.5, 12),
-    }
+@pytest.mark.parametrize(
+    ("transitions", "reward", "episodes", "expected"),
+    [
+        # A terminal has no future and a timeout has one.
+        (
+            {},
+            (),
+            [(0, [1, 2], "t"), (10, [3, 4], "c")],
+            {0: (1, 1, 0.5, 1), 1: (2, 2, 0, 2), 10: (3, 3, 0.5, 11), 11: (4, 4, 0.5, 12)},
+        ),
+        # Sums of three steps end at ends and at the newest step.
+        (
+            {"n_step": 3},
+            (),
+            [(0, [1, 2, 4, 8], "t"), (10, [16, 32], "c"), (20, [64, 128], "-")],
+            {
+                0: (1, 1 + 1 + 1, 0.125, 3),
+                1: (2, 2 + 2 + 2, 0, 4),
+                2: (4, 4 + 4, 0, 4),
+                3: (8, 8, 0, 4),
+                10: (16, 16 + 16, 0.25, 12),
+                11: (32, 32, 0.5, 12),
+                20: (64, 64 + 64, 0.25, 22),
+                21: (128, 128, 0.5, 22),
+            },
+        ),
+        # Rewards are transformed when they are sampled: 2 r - 1.
+        (
+            {"n_step": 2},
+            (2.0, -1.0),
+            [(0, [1, 2], "t")],
+            {0: (1, 1 + 0.5 * 3, 0, 2), 1: (2, 3, 0, 2)},
+        ),
+        # A reward at a terminal counts for ever.
+        ({"infinite_horizon": True}, (), [(0, [1, 3], "t")], {0: (1, 1, 0.5, 1), 1: (3, 6, 0, 2)}),
+    ],
+    ids=["ends", "three steps", "scaled", "for ever"],
+)
+def test_transitions_by_hand(transitions, reward, episodes, expected):
+    transitions = Transitions(discount=0.5, **transitions)
+    memory = buffer(transitions=transitions, reward=RewardTransform(*reward))
+    for episode in episodes:
+        fill(memory, *episode)
+    assert every_transition(memory) == expected
+    assert [e.rewards.tolist() for e in memory.episodes()] == [
+        rewards for _, rewards, _ in episodes
+    ]
 
 
 def returns(memory):
@@ -93,44 +129,6 @@ def test_returns_go_to_the_end_of_the_episode_and_are_unknown_while_it_runs(want
     assert {key: found[key] for key in cut} == cut
 
 
-def test_sums_of_three_steps_end_at_ends_and_at_the_newest_step():
-    memory = buffer(transitions=Transitions(discount=0.5, n_step=3))
-    fill(memory, 0, [1, 2, 4, 8], end="t")
-    fill(memory, 10, [16, 32], end="c")
-    memory.add(step([20], [21], [64]))
-    memory.add(step([21], [22], [128]))
-    table = {
-        start: (reward, discount, after)
-        for start, (_, reward, discount, after) in every_transition(memory).items()
-    }
-    assert table == {
-        0.0: (1 + 1 + 1, 0.125, 3),
-        1.0: (2 + 2 + 2, 0.0, 4),
-        2.0: (4 + 4, 0.0, 4),
-        3.0: (8, 0.0, 4),
-        10.0: (16 + 16, 0.25, 12),
-        11.0: (32, 0.5, 12),
-        20.0: (64 + 64, 0.25, 22),
-        21.0: (128, 0.5, 22),
-    }
-
-
-def test_rewards_are_stored_raw_and_transformed_when_sampled():
-    memory = buffer(
-        transitions=Transitions(discount=0.5, n_step=2), reward=RewardTransform(2.0, -1.0)
-    )
-    fill(memory, 0, [1, 2], end="t")
-    table = every_transition(memory)
-    assert table[0.0][1] == (2 * 1 - 1) + 0.5 * (2 * 2 - 1)
-    assert [e.rewards.tolist() for e in memory.episodes()] == [[1.0, 2.0]]
-
-
-def test_a_reward_at_a_terminal_may_count_for_ever():
-    memory = buffer(transitions=Transitions(discount=0.5, infinite_horizon=True))
-    fill(memory, 0, [1, 3], end="t")
-    assert {k: v[1] for k, v in every_transition(memory).items()} == {0.0: 1.0, 1.0: 6.0}
-
-
 def test_next_actions_and_where_they_are_unknown():
     memory = buffer(transitions=Transitions(discount=0.5, next_actions=True))
     fill(memory, 0, [1, 2], end="t")
@@ -154,24 +152,6 @@ def test_environments_lie_beside_each_other_and_do_not_mix():
         200.0: (20, 35, 0.25, 202),
         201.0: (30, 30, 0.5, 202),
     }
-
-
-def test_environments_may_be_added_one_by_one():
-    memory = buffer(40, num_envs=2)
-    for i in range(3):
-        memory.add(step([i], [i + 1], [1]), np.array([1]))
-    memory.add(step([50], [51], [1]), np.array([0]))
-    assert set(every_transition(memory)) == {0.0, 1.0, 2.0, 50.0}
-    assert sorted(memory.sample(200)["obs"]["s"].unique().tolist()) == [0, 1, 2, 50]
-
-
-def test_environments_may_come_in_any_order():
-    memory = buffer(40, num_envs=2)
-    memory.add(step([0, 100], [1, 101], [1, 10]), np.array([0, 1]))
-    memory.add(step([101, 1], [102, 2], [20, 2]), np.array([1, 0]))
-    transitions = every_transition(memory)
-    assert {o: n for o, (_, _, _, n) in transitions.items()} == {0: 1, 1: 2, 100: 101, 101: 102}
-    assert [len(e.rewards) for e in memory.episodes()] == [2, 2]
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 5])
@@ -263,30 +243,6 @@ def test_images_stay_bytes_and_lie_once():
     assert memory.nbytes < 1.5 * 100 * (48 + 6 * 4)
 
 
-def test_a_lost_environment_takes_its_episode_along_and_nothing_else():
-    memory = buffer(40, num_envs=2)
-    memory.add(step([0, 100], [1, 101], [1, 1], "c-"))
-    memory.add(step([5, 101], [6, 102], [1, 1]))
-    memory.add(step([6, 102], [7, 102], [1, 1], lost=[False, True]))
-    memory.add(step([7, 200], [8, 201], [1, 1]))
-    assert set(every_transition(memory)) == {0.0, 5.0, 6.0, 7.0, 200.0}
-    assert len(memory) == 5
-    memory.add(step([8, 201], [8, 201], [1, 1], lost=[True, True]))
-    assert set(every_transition(memory)) == {0.0}
-
-
-def test_cut_episodes_end_by_the_clock():
-    memory = buffer()
-    memory.add(step([0], [1], [1]))
-    memory.add(step([1], [2], [1]))
-    memory.cut_episodes()
-    memory.add(step([10], [11], [1]))
-    episodes = list(memory.episodes())
-    assert [e.timeouts.tolist() for e in episodes] == [[0, 1], [0]]
-    assert episodes[0].next_obs["s"][:, 0].tolist() == [1, 2]
-    assert every_transition(memory)[1.0][3] == 2
-
-
 def test_sampling_is_uniform_over_steps():
     memory = buffer(40, num_envs=2)
     for i in range(6):
@@ -316,12 +272,6 @@ def test_a_copy_goes_on_identically(tmp_path):
 def test_a_memory_of_other_shape_is_refused():
     with pytest.raises(CheckpointError, match="layout"):
         buffer(11).load_state_dict(buffer(12).state_dict())
-
-
-def test_an_observation_of_another_shape_is_refused():
-    memory = buffer()
-    with pytest.raises(EnvError, match=r"'s' has shape \(2,\), but \(1,\)"):
-        memory.add(step([[0, 0]], [[1, 1]], [1]))
 
 
 def test_an_empty_memory_cannot_be_sampled():

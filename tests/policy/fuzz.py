@@ -1,19 +1,10 @@
 """Damaged and senseless checkpoints: each is used, or refused in one line that names the file.
 
-    python -m tests.policy.fuzz --seconds 60 --seed 0
-
-The tests run a fixed part of it; the command explores at random and prints whatever ends in another way.
+The tests run a fixed part of them; tools/fuzz_checkpoints.py explores others at random.
 """
 
-import argparse
 import copy
 import json
-import random
-import sys
-import tempfile
-import time
-import traceback
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,7 +12,7 @@ import torch
 from imitate import policy_from_checkpoint
 from imitate.cli.reports import checkpoint as report
 from imitate.errors import UserError
-from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from imitate.policy.checkpoint import checkpoint_dict
 from tests.tiny import tiny_algo
 
 SWAPS = (
@@ -117,47 +108,3 @@ def use(path):
     except UserError as error:
         refusal = str(error)
     return refusal
-
-
-def explore(seconds, seed, folder):
-    """Swaps and damaged bytes, drawn at random; the number of tries, and of those that ended otherwise."""
-    rng, path = random.Random(seed), folder / "model.pth"
-    ckpts = [plain_checkpoint("bc"), plain_checkpoint("flow_policy")]
-    save_checkpoint(ckpts[0], path)
-    whole = path.read_bytes()
-    swaps = [case for ckpt in ckpts for case in all_swaps(ckpt)]
-    end, tries, faults = time.monotonic() + seconds, 0, 0
-    while time.monotonic() < end:
-        if rng.random() < 0.7:
-            words, ckpt = rng.choice(swaps)
-            save_checkpoint(ckpt, path)
-        else:
-            words = f"bytes, try {tries}"
-            broken = bytearray(whole)
-            for _ in range(rng.choice((1, 20))):
-                broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
-            path.write_bytes(broken)
-        tries += 1
-        try:
-            use(path)
-        except Exception:
-            faults += 1
-            sys.stderr.write(f"{words}\n")
-            traceback.print_exc(limit=-4)
-    return tries, faults
-
-
-def main():
-    """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        tries, faults = explore(arguments.seconds, arguments.seed, Path(folder))
-    sys.stdout.write(f"{tries} checkpoints, {faults} faults\n")
-    sys.exit(faults > 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -64,7 +64,7 @@ def test_a_checkpoint_cut_short_is_refused(file, keep):
 
 
 def test_flipped_bytes_are_refused_or_change_nothing(tmp_path):
-    """Of a file that stays as it is; python -m tests.policy.fuzz tries others."""
+    """Of a file that stays as it is; tools/fuzz_checkpoints.py tries others."""
     file = tmp_path / "model.pth"
     data = SMALL.read_bytes()
     whole = load_checkpoint(SMALL)["model"]["nets"]
@@ -196,7 +196,7 @@ def test_parts_of_another_type_are_named(tmp_path, path, value, words):
 
 @pytest.mark.parametrize("name", ["bc", "flow_policy"])
 def test_swapped_values_are_used_or_refused(tmp_path, name):
-    """A fixed part of what python -m tests.policy.fuzz tries."""
+    """A fixed part of what tools/fuzz_checkpoints.py tries."""
     file, ckpt = tmp_path / "x.pth", fuzz.plain_checkpoint(name)
     save_checkpoint(ckpt, file)
     assert fuzz.use(file) is None
