@@ -187,6 +187,7 @@ class TestScene:
             [31.278, 0, 24], abs=1e-3
         )
 
+    @pytest.mark.nightly
     def test_a_restored_state_shows_the_same_pixels(self, lift):
         lift.reset(seed=1)
         obs, *_ = lift.step(np.full(7, 0.5))
@@ -196,6 +197,7 @@ class TestScene:
         for key in ("agentview_image", "agentview_depth", "agentview_segmentation"):
             assert (again[key] == obs[key]).all()
 
+    @pytest.mark.nightly
     def test_images_survive_the_collection_of_an_older_scene(self, lift):
         """robosuite leaves the scene before a reset to Python's collector, whenever that comes."""
         first, _ = lift.reset(seed=3)
@@ -206,6 +208,7 @@ class TestScene:
             assert (again[f"{camera}_image"] == first[f"{camera}_image"]).all()
             assert (later[f"{camera}_image"] == first[f"{camera}_image"]).all()
 
+    @pytest.mark.nightly
     def test_two_environments_in_one_process(self, lift):
         before, _ = lift.reset(seed=3)
         other = RobosuiteEnv("Lift", camera_names=["agentview"], camera_size=(96, 128))

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from imitate.envs import Env
 from imitate.envs.gymnasium_env import GymnasiumEnv
 from imitate.envs.trust import trust
 from imitate.errors import EnvError
@@ -73,11 +72,7 @@ gymnasium.register("ImitateTupled-v0", entry_point=Tupled)
 
 def test_box_is_flat_and_the_clock_truncates():
     env = GymnasiumEnv("Pendulum-v1")
-    assert isinstance(env, Env)
-    first, _ = env.reset(seed=1)
-    assert first["flat"].shape == (3,)
-    assert (env.reset(seed=1)[0]["flat"] == first["flat"]).all()
-    assert (env.reset(seed=2)[0]["flat"] != first["flat"]).any()
+    assert env.reset(seed=1)[0]["flat"].shape == (3,)
     assert (env.action_dim, env.action_low.tolist(), env.action_high.tolist()) == (1, [-2.0], [2.0])
     for step in range(200):
         _, reward, terminated, truncated, info = env.step(np.array([0.5]))
@@ -103,8 +98,6 @@ def test_discrete_actions_by_index_or_by_score():
     assert (outcomes[0] == outcomes[1]).all()
     assert (outcomes[0] == outcomes[2]).all()
     assert outcomes[0][1] > left[1]  # pushed to the right, the cart's velocity is larger
-    with pytest.raises(EnvError, match=r"shape \(3,\)"):
-        env.step(np.zeros(3))
     env.close()
 
 
@@ -124,8 +117,6 @@ def test_a_choice_and_numbers_beside_it_in_any_order(space, parts):
     env.reset(seed=0)
     place, tool = parts(env.step(np.array([0.2, 0.5, 0.3, -1.5, 2.5]))[4]["told"])
     assert tool == 6 and place.tolist() == [[-1.5], [2.5]]
-    with pytest.raises(EnvError, match=r"takes \(5,\)"):
-        env.step(np.zeros(3))
 
 
 @pytest.mark.parametrize("part", [spaces.Discrete(2), spaces.MultiBinary(2)])
@@ -150,40 +141,11 @@ def test_dict_image_and_discrete_observations():
     env.close()
 
 
-def test_states_of_mujoco_environments():
-    env = GymnasiumEnv("InvertedPendulum-v5")
-    env.reset(seed=0)
-    state = env.get_state()
-    assert state["states"].shape == (5,)
-    recorded = [env.step(np.array([0.3]))[0]["flat"] for _ in range(3)]
-    middle = env.get_state()
-    env.reset(seed=1)
-    env.reset_to(state)
-    replayed = [env.step(np.array([0.3]))[0]["flat"] for _ in range(3)]
-    np.testing.assert_allclose(replayed, recorded, atol=1e-10)
-    np.testing.assert_allclose(env.reset_to(middle)["flat"], recorded[-1], atol=1e-10)
-    with pytest.raises(EnvError, match=r"shape \(2,\).*\(5,\)"):
-        env.reset_to({"states": np.zeros(2)})
-    env.close()
-
-
-def test_states_of_others_are_refused():
-    env = GymnasiumEnv("Pendulum-v1")
-    env.reset(seed=0)
-    with pytest.raises(EnvError, match="only MuJoCo"):
-        env.get_state()
-    with pytest.raises(EnvError, match="only MuJoCo"):
-        env.reset_to({"states": np.zeros(3)})
-    env.close()
-
-
 def test_errors_say_what_to_do():
     with pytest.raises(EnvError, match="did you mean 'Pendulum-v1'"):
         GymnasiumEnv("Pendulm-v1")
     with pytest.raises(EnvError, match="no_such_argument"):
         GymnasiumEnv("Pendulum-v1", {"no_such_argument": 1})
-    with pytest.raises(EnvError, match="did you mean 'flat'"):
-        GymnasiumEnv("Pendulum-v1", obs_keys=["flt"]).reset(seed=0)
     with pytest.raises(EnvError, match="render=True"):
         GymnasiumEnv("Pendulum-v1").render()
     with pytest.raises(EnvError, match="Tuple.*FlattenObservation"):

@@ -6,18 +6,20 @@ from imitate.envs import make_env
 from imitate.errors import EnvError
 
 
-def test_unknown_type_names_the_known_ones():
-    with pytest.raises(
-        EnvError, match=r"env_args\['type'\] is 3.*1 \(robosuite\), 2 \(gymnasium\)"
-    ):
-        make_env({"env_name": "Lift", "type": 3})
-    with pytest.raises(EnvError, match="is missing"):
-        make_env({})
-
-
-def test_missing_name():
-    with pytest.raises(EnvError, match="'env_name'"):
-        make_env({"type": 1})
+@pytest.mark.parametrize(
+    ("meta", "words"),
+    [
+        (
+            {"env_name": "Lift", "type": 3},
+            r"env_args\['type'\] is 3.*1 \(robosuite\), 2 \(gymnasium\)",
+        ),
+        ({}, "is missing"),
+        ({"type": 1}, "'env_name'"),
+    ],
+)
+def test_a_description_that_names_no_environment(meta, words):
+    with pytest.raises(EnvError, match=words):
+        make_env(meta)
 
 
 def test_missing_robosuite_says_how_to_install_it(monkeypatch):

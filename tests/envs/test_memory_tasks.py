@@ -1,7 +1,5 @@
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 
 from imitate.envs.gymnasium_env import GymnasiumEnv
 from imitate.envs.memory_tasks import Recall
@@ -40,11 +38,6 @@ def test_both_cues_come_and_a_seed_gives_the_same():
     first = [float(Recall().reset(seed=seed)[0][0]) for seed in range(30)]
     assert first == [float(Recall().reset(seed=seed)[0][0]) for seed in range(30)]
     assert set(first) == {-1.0, 1.0}
-
-
-@pytest.mark.parametrize("name", ["Recall-v0", "RecallContinuous-v0"])
-def test_gymnasium_finds_nothing_wrong(name):
-    check_env(gymnasium.make(f"{MODULE}:{name}").unwrapped, skip_render_check=True)
 
 
 @pytest.mark.parametrize(

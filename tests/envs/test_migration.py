@@ -73,23 +73,12 @@ V15 = {
     },
 }
 NEW_CONTROLLER = {
-    "type": "OSC_POSE",
-    "input_max": 1,
-    "input_min": -1,
-    "output_max": [0.05, 0.05, 0.05, 0.5, 0.5, 0.5],
-    "output_min": [-0.05, -0.05, -0.05, -0.5, -0.5, -0.5],
-    "kp": 150,
-    "impedance_mode": "fixed",
-    "kp_limits": [0, 300],
-    "position_limits": None,
-    "orientation_limits": None,
-    "uncouple_pos_ori": True,
-    "interpolation": None,
-    "ramp_ratio": 0.2,
-    "input_type": "delta",
-    "input_ref_frame": "world",
-    "gripper": {"type": "GRIP"},
+    **{key: OLD_CONTROLLER[key] for key in OLD_CONTROLLER if not key.startswith("damping")},
+    **{"input_type": "delta", "input_ref_frame": "world", "gripper": {"type": "GRIP"}},
 }
+del NEW_CONTROLLER["control_delta"]
+CAMERAS = {"camera_names": ["agentview", "robot0_eye_in_hand"], "render_gpu_device_id": 0}
+DRAWN = {"has_offscreen_renderer": True, "use_camera_obs": True, **CAMERAS}
 
 
 def with_kwargs(**kwargs):
@@ -219,13 +208,16 @@ def test_a_mismatch_is_one_line_that_names_the_command():
     assert version_note({**OLD, "type": 2}, "1.5.2") is None
 
 
+@pytest.mark.robosuite
 def test_environments_are_translated_and_say_so(caplog):
     with caplog.at_level(logging.WARNING, logger="imitate.envs.migration"):
-        env = make_env(OLD)
+        env = make_env(with_kwargs(**DRAWN))
     assert [record.getMessage() for record in caplog.records] == [version_note(OLD)]
+    assert env.action_dim == 7
     caplog.clear()
     meta = env.serialize()
-    assert meta["env_kwargs"]["lite_physics"] is False
+    assert meta["env_kwargs"]["lite_physics"] is False  # the physics stepping of then
+    assert meta["env_kwargs"]["has_offscreen_renderer"] is False
     start, _ = env.reset(seed=0)
     for _ in range(5):
         obs, *_ = env.step(np.array([1.0, 0, 0, 0, 0, 0, 0]))

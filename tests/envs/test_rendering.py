@@ -59,6 +59,7 @@ def test_a_backend_that_ends_its_process_is_not_taken(monkeypatch):
 
 
 @pytest.mark.robosuite
+@pytest.mark.slow("a new interpreter imports the simulator")
 def test_importing_robosuite_leaves_the_variable_and_the_screen_alone():
     program = (
         "import os; from imitate.envs.robosuite_env import import_robosuite; import_robosuite();"
@@ -139,22 +140,15 @@ def test_other_failures_stay_what_they_are(monkeypatch, no_library):
     ],
     ids=["collect", "render", "gymnasium"],
 )
-def test_commands_say_it_in_one_line(tmp_path, args, code):
+def test_commands_say_it_in_one_line(tmp_path, monkeypatch, imitate, args, code):
     """Without images too: MuJoCo wants the library when it is imported."""
     lift = Path(__file__).parents[1] / "data" / "fixtures" / "robosuite_1.4.1_lift.hdf5"
-    environ = {**os.environ, "MUJOCO_GL": "neither"}
-    done = subprocess.run(
-        [sys.executable, "-m", "imitate", *(arg.format(lift=lift) for arg in args)],
-        env=environ,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout
-    assert "MUJOCO_GL is 'neither', but that is no way of drawing" in done.stdout
-    assert "Traceback" not in done.stdout
+    monkeypatch.setenv("MUJOCO_GL", "neither")
+    done = imitate(*(arg.format(lift=lift) for arg in args), cwd=tmp_path, check=False)
+    printed = done.stdout + done.stderr
+    assert done.returncode == code, printed
+    assert "MUJOCO_GL is 'neither', but that is no way of drawing" in printed
+    assert "Traceback" not in printed
 
 
 # ---- triton before the first drawing ---------------------------------------------------------------

@@ -40,6 +40,7 @@ def test_a_reset_frees_the_old_scene_before_it_builds_the_new_one(lift, monkeypa
     assert kept == [None, None]
 
 
+@pytest.mark.nightly
 def test_a_closed_environment_holds_no_scene(lift):
     before, closed = resident_mb(), []
     for _ in range(10):
@@ -50,6 +51,7 @@ def test_a_closed_environment_holds_no_scene(lift):
     assert resident_mb() - before < 200  # a scene takes 60 MB, a robot alone 40 MB
 
 
+@pytest.mark.nightly
 def test_mujoco_does_not_keep_the_last_scene(lift):
     import mujoco
 

@@ -2,21 +2,21 @@
 
 import json
 import os
-import subprocess
 import sys
+from functools import partial
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from imitate import algo_factory, load_config
+from imitate import load_config
 from imitate.cli.main import app
-from imitate.data import DatasetWriter, Episode
 from imitate.envs import make_env
 from imitate.envs.trust import VARIABLE, check_trusted, trust, trust_env, trust_file
 from imitate.errors import EnvError
 from imitate.evaluation.evaluate import evaluate
-from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from tests.tiny import tiny_checkpoint, tiny_demos
+
+SEEN = {"flat": 3}
 
 EVIL = """
 import pathlib
@@ -43,39 +43,17 @@ def place(tmp_path, nobody):
     folder = tmp_path / "place"
     folder.mkdir()
     (folder / "evilmod.py").write_text(EVIL)
-    tree = {
-        "algo_name": "bc",
-        "algo": {"actor_layer_dims": [4]},
-        "experiment": {"rollout": {"horizon": 2}},
-        "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
-    }
-    algo = algo_factory("bc", load_config(tree), {"flat": (3,)}, 1)
-    save_checkpoint(
-        checkpoint_dict(algo, env_metadata=meta(), shape_metadata={}), folder / "evil.pth"
+    tiny_checkpoint(
+        folder / "evil.pth", env=meta(), obs=SEEN, experiment={"rollout": {"horizon": 2}}
     )
-    steps = 5
-    with DatasetWriter(folder / "evil.hdf5", meta()) as writer:
-        writer.append_episode(
-            Episode(
-                obs={"flat": np.zeros((steps, 3), np.float32)},
-                actions=np.zeros((steps, 1)),
-                rewards=np.zeros(steps),
-                terminals=np.zeros(steps, bool),
-                timeouts=np.arange(steps) == steps - 1,
-            )
-        )
+    tiny_demos(folder / "evil.hdf5", SEEN, env_meta=meta())
     return folder
 
 
-def command(place, *words, **variables):
-    return subprocess.run(
-        [sys.executable, "-m", "imitate", *words],
-        cwd=place,  # which is on the path of modules
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def command(place, imitate):
+    """Runs a command in the folder, which is on the path of modules."""
+    return partial(imitate, cwd=place, check=False)
 
 
 EVAL = ("eval", "--agent", "evil.pth", "--episodes", "2", "--workers", "2", "-q")
@@ -93,8 +71,8 @@ EVAL = ("eval", "--agent", "evil.pth", "--episodes", "2", "--workers", "2", "-q"
     ],
     ids=["eval", "playback", "train"],
 )
-def test_a_module_that_a_file_names_is_not_imported(place, words):
-    done = command(place, *words)
+def test_a_module_that_a_file_names_is_not_imported(place, command, words):
+    done = command(*words)
     assert not (place / "CANARY").exists()
     assert done.returncode == 2, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
@@ -103,17 +81,18 @@ def test_a_module_that_a_file_names_is_not_imported(place, words):
     assert "Traceback" not in done.stderr
 
 
-def test_it_is_where_the_user_says_so_and_workers_know(place):
-    done = command(place, *EVAL, "--trust", "evilmod")
+@pytest.mark.slow("workers as users' are, each a new interpreter")
+def test_it_is_where_the_user_says_so_and_workers_know(place, command):
+    done = command(*EVAL, "--trust", "evilmod")
     assert done.returncode == 0, done.stderr
     assert (place / "CANARY").exists()
 
 
-def test_naming_it_on_the_command_line_is_saying_so(place):
-    done = command(place, "check-env", "evilmod:Evil-v0", "--steps", "2")
+def test_naming_it_on_the_command_line_is_saying_so(place, command):
+    done = command("check-env", "evilmod:Evil-v0", "--steps", "2")
     assert (place / "CANARY").exists(), done.stderr
     (place / "CANARY").unlink()
-    done = command(place, "check-env", "evil.hdf5")
+    done = command("check-env", "evil.hdf5")
     assert not (place / "CANARY").exists()
     assert done.returncode == 2
     assert "--trust evilmod" in done.stderr
@@ -194,11 +173,7 @@ def test_the_configuration_of_a_training_is_the_users(nobody):
     ids=["env", "additional_envs", "env_meta_update_dict", "online"],
 )
 def test_the_configuration_in_a_checkpoint_is_not_the_users(place, named):
-    tree = {"algo_name": "bc", "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}}}
-    config = load_config({**tree, **named})
-    algo = algo_factory("bc", config, {"flat": (3,)}, 1)
-    saved = checkpoint_dict(algo, env_metadata=meta("Pendulum-v1"), shape_metadata={})
-    save_checkpoint(saved, place / "own.pth")
+    tiny_checkpoint(place / "own.pth", env=meta("Pendulum-v1"), obs=SEEN, **named)
     args = ["train", "--init", str(place / "own.pth"), "--dataset", str(place / "evil.hdf5")]
     done = CliRunner().invoke(app, [*args, "--output-dir", str(place / "runs")])
     assert done.exit_code == 2

@@ -45,7 +45,7 @@ def test_an_environment_that_cannot_be_made():
 
 
 @pytest.mark.robosuite
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_robosuite_copies():
     envs = make_vector_env(LIFT, 2, obs_keys=["object", "robot0_eef_pos"])
     obs, info = envs.reset(seed=[1, 2])

@@ -61,14 +61,16 @@ def test_an_asynchronous_robot_rests_only_at_the_beginning():
     assert actions[8:] == sorted(actions[8:])
 
 
-def test_guidance_knows_what_is_planned_and_how_much_of_it_will_be_executed():
+@pytest.mark.parametrize(("inference", "guidance"), [("rtc-vjp", "vjp"), ("prefix", "prefix")])
+def test_a_prediction_knows_what_is_planned_and_how_much_of_it_will_be_executed(
+    inference, guidance
+):
     policy = Clock()
-    acted(LatePolicy(policy, Lateness(100.0, "rtc-vjp"), META), 8)
-    (_, first, *_), (step, planned, delay, guidance) = policy.asked[:2]
+    policy.max_prefix = 2
+    acted(LatePolicy(policy, Lateness(100.0, inference), META), 8)
+    (_, first, *_), (step, planned, delay, given) = policy.asked[:2]
     assert first is None
-    assert (delay, guidance) == (2, "vjp")
-    assert planned[:2, 0].tolist() == [5, 6]
-    assert step == 7
+    assert (step, planned[:2, 0].tolist(), delay, given) == (7, [5, 6], 2, guidance)
 
 
 def test_a_part_of_a_step_counts_as_a_step():
@@ -93,15 +95,6 @@ def test_the_rate_has_to_be_known():
 def test_a_robosuite_gripper_keeps_its_command_while_the_robot_rests():
     late = LatePolicy(Clock(), Lateness(100.0), {**META, "type": 1})
     assert acted(late, 8)[6:] == [4, 4]
-
-
-def test_a_prediction_is_given_what_is_executed_meanwhile():
-    policy = Clock()
-    policy.max_prefix = 2
-    acted(LatePolicy(policy, Lateness(100.0, "prefix"), META), 8)
-    (_, first, *_), (_, planned, delay, guidance) = policy.asked[:2]
-    assert first is None
-    assert (planned[:2, 0].tolist(), delay, guidance) == ([5, 6], 2, "prefix")
 
 
 def test_a_policy_that_is_not_trained_for_the_delay_is_refused():

@@ -43,13 +43,11 @@ def fill(memory, first, count, end):
 
 
 def at(memory, first):
-    """The sequence whose first step shows ``first``."""
-    rows = np.flatnonzero(memory.live & (memory.vectors[:, 0] == first))
-    batch = memory.at(rows)
-    return {
-        key: value[0] if key not in ("obs",) else value["s"][0, :, 0].tolist()
-        for key, value in batch.items()
-    }
+    """The sequence whose first step shows ``first``, as lists; of what was seen the numbers."""
+    batch = memory.at(np.flatnonzero(memory.live & (memory.vectors[:, 0] == first)))
+    obs = batch.pop("obs")["s"][0, :, 0].tolist()
+    found = {key: value[0].tolist() for key, value in batch.items()}
+    return {**found, "obs": obs, "actions": [action for (action,) in found["actions"]]}
 
 
 @pytest.fixture
@@ -62,57 +60,44 @@ def two_episodes():
     return memory
 
 
-def test_a_sequence_in_the_middle(two_episodes):
+@pytest.mark.parametrize(
+    ("first", "burn_in", "before", "seen", "mask", "state"),
+    [
+        (2, 2, [0, 1], [2, 3, 4, 5], [True, True, True], [0, 0]),  # in the middle
+        (0, 0, [], [0, 1, 2, 3], [True, True, True], [0, 0]),  # nothing lies before the beginning
+        (1, 1, [0], [1, 2, 3, 4], [True, True, True], [0, 0]),
+        (4, 2, [2, 3], [4, 5, 5, 5], [True, False, False], [2, -2]),  # an end cuts it
+        (10, 0, [], [10, 11, 12, 12], [True, True, False], [10, -10]),  # nothing of another episode
+        (21, 1, [20], [21, 22], [True, False, False], [20, -20]),  # the newest step
+    ],
+)
+def test_sequences_by_hand(two_episodes, first, burn_in, before, seen, mask, state):
+    found = at(two_episodes, first)
+    assert found["burn_in"] == burn_in
+    assert found["obs"][:burn_in] == before  # the rest up to 2 is padding
+    assert found["obs"][2 : 2 + len(seen)] == seen
+    assert found["mask"] == mask
+    assert found["memory/h"] == [state]
+
+
+def test_actions_rewards_and_discounts_of_sequences(two_episodes):
     found = at(two_episodes, 2)
-    assert found["burn_in"] == 2
-    assert found["obs"] == [0, 1, 2, 3, 4, 5]
-    assert found["mask"].tolist() == [True, True, True]
-    assert found["actions"][:, 0].tolist() == [2, 3, 4]
-    assert found["n_step_rewards"].tolist() == [2, 3, 4]
-    assert found["discounts"].tolist() == [0.5, 0.5, 0.5]
-    assert found["ahead"].tolist() == [1, 1, 1]
-    assert found["memory/h"].tolist() == [[0, 0]]
+    assert found["actions"] == found["n_step_rewards"] == [2, 3, 4]
+    assert found["discounts"] == [0.5, 0.5, 0.5] and found["ahead"] == [1, 1, 1]
+    assert at(two_episodes, 4)["discounts"][0] == 0.5  # a timeout: what follows has a value
+    assert at(two_episodes, 10)["discounts"][:2] == [0.5, 0.0]
 
 
-def test_the_beginning_has_nothing_before_it(two_episodes):
-    found = at(two_episodes, 0)
-    assert found["burn_in"] == 0
-    assert found["obs"][2:] == [0, 1, 2, 3]
-    found = at(two_episodes, 1)
-    assert found["burn_in"] == 1
-    assert found["obs"][0] == 0
-    assert found["obs"][2:] == [1, 2, 3, 4]
-    assert found["memory/h"].tolist() == [[0, 0]]
-
-
-def test_ends_cut_sequences(two_episodes):
-    found = at(two_episodes, 4)
-    assert found["mask"].tolist() == [True, False, False]
-    assert found["obs"] == [2, 3, 4, 5, 5, 5]
-    assert found["discounts"][0] == 0.5  # a timeout: what follows has a value
-    found = at(two_episodes, 10)
-    assert found["mask"].tolist() == [True, True, False]
-    assert found["burn_in"] == 0  # nothing of the episode before
-    assert found["obs"][2:] == [10, 11, 12, 12]
-    assert found["discounts"][:2].tolist() == [0.5, 0.0]
-    found = at(two_episodes, 21)
-    assert found["mask"].tolist() == [True, False, False]
-    assert found["obs"][:4] == [20, 21, 21, 22]  # the second one is padding
-    assert found["memory/h"].tolist() == [[20, -20]]
-
-
-def test_several_steps_are_summed_within_the_episode(two_episodes):
+def test_several_steps_are_summed_within_the_episode():
     memory = make(n_step=2)
     fill(memory, 0, 5, "c")
     fill(memory, 10, 2, "t")
     found = at(memory, 2)
-    assert found["n_step_rewards"].tolist() == [2 + 1.5, 3 + 2, 4]
-    assert found["ahead"].tolist() == [2, 2, 1]
-    assert found["discounts"].tolist() == [0.25, 0.25, 0.5]
+    assert found["n_step_rewards"] == [2 + 1.5, 3 + 2, 4]
+    assert (found["ahead"], found["discounts"]) == ([2, 2, 1], [0.25, 0.25, 0.5])
     assert found["obs"] == [0, 1, 2, 3, 4, 5, 5]
     found = at(memory, 10)
-    assert found["n_step_rewards"][:2].tolist() == [10 + 5.5, 11]
-    assert found["discounts"][:2].tolist() == [0, 0]
+    assert found["n_step_rewards"][:2] == [10 + 5.5, 11] and found["discounts"][:2] == [0, 0]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -163,7 +148,7 @@ def test_after_the_ring_is_full_nothing_that_is_left_is_missed():
     assert sorted(memory.vectors[memory.live, 0]) == list(range(31, 50))
     assert at(memory, 31)["burn_in"] == 0
     assert at(memory, 33)["burn_in"] == 2
-    assert at(memory, 40)["memory/h"].tolist() == [[37, -37]]
+    assert at(memory, 40)["memory/h"] == [[37, -37]]
 
 
 def test_steps_are_drawn_alike_and_beginnings_with_what_follows():

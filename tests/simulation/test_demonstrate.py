@@ -165,6 +165,7 @@ def test_workers_need_no_torch():
 
 
 @pytest.mark.robosuite
+@pytest.mark.nightly
 def test_a_person_waits_and_takes_longer():
     lengths, still = {}, {}
     for name, habits in (("plain", None), ("person", Habits())):
@@ -179,6 +180,7 @@ def test_a_person_waits_and_takes_longer():
 
 
 @pytest.mark.robosuite
+@pytest.mark.nightly
 def test_a_person_tries_a_missed_grasp_again():
     always = replace(Habits(), miss_probability=1.0)
     missed = demonstrate(Plan(env_meta=LIFT, habits=always, horizon=250, keep_failures=True), 0)

@@ -19,6 +19,7 @@ FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 LIFT, TWO_ARMS = (FIXTURES / f"robosuite_1.4.1_{name}.hdf5" for name in ("lift", "two_arms"))
 
 
+@pytest.mark.slow("plays whole episodes in the simulator")
 def test_a_file_of_1_4_1_plays_in_1_5(tmp_path):
     out = tmp_path / "new.hdf5"
     before = LIFT.read_bytes()
@@ -47,6 +48,7 @@ def test_a_file_of_1_4_1_plays_in_1_5(tmp_path):
     assert not (tmp_path / "again.hdf5").exists()
 
 
+@pytest.mark.nightly
 def test_commands_stay_in_the_worlds_frame(tmp_path):
     """Two robots that face each other: in the frames of their bases every command would point elsewhere."""
     report = migrate_file(TWO_ARMS, None, check=1)

@@ -211,6 +211,7 @@ render(sys.argv[1], sys.argv[2], (Camera("agentview", 16, 16),), workers=2, on_d
 """
 
 
+@pytest.mark.nightly
 def test_killed_and_resumed_equals_uninterrupted(live, tmp_path):
     cameras, out = (Camera("agentview", 16, 16),), tmp_path / "out.hdf5"
     done = subprocess.run([sys.executable, "-c", _KILLED, str(live[0]), str(out)], check=False)

@@ -118,6 +118,7 @@ def collected(tmp_path_factory):
 
 
 @pytest.mark.robosuite
+@pytest.mark.nightly
 def test_what_robosuites_own_script_recorded(collected, tmp_path):
     path, seen = collected
     report = convert(path, tmp_path / "o.hdf5", replay=replayed)
@@ -134,6 +135,7 @@ def test_what_robosuites_own_script_recorded(collected, tmp_path):
 
 
 @pytest.mark.robosuite
+@pytest.mark.nightly
 def test_two_processes_give_the_same_demos(collected, tmp_path):
     for workers in (1, 2):
         given = Options(workers=workers)
@@ -147,16 +149,16 @@ def test_two_processes_give_the_same_demos(collected, tmp_path):
 
 
 @pytest.mark.robosuite
-def test_a_demo_that_cannot_be_replayed_is_named_whoever_replays_it(collected, tmp_path):
+def test_a_demo_that_cannot_be_replayed_is_named_whoever_replays_it(recorded, tmp_path):
     path = tmp_path / "bad.hdf5"
-    copy(collected[0], path)
+    copy(recorded[0], path)
     with h5py.File(path, "a") as file:
-        states = file["data/demo_2/states"][:, :9]
-        del file["data/demo_2/states"]
-        file["data/demo_2/states"] = states
+        states = file["data/demo_1/states"][:, :9]
+        del file["data/demo_1/states"]
+        file["data/demo_1/states"] = states
     for workers in (1, 2):
         with pytest.raises(
-            UserError, match="bad.hdf5: demo 'demo_2' cannot be replayed .*shape \\(9,\\)"
+            UserError, match="bad.hdf5: demo 'demo_1' cannot be replayed .*shape \\(9,\\)"
         ):
             convert(path, tmp_path / "o.hdf5", replay=replayed, options=Options(workers=workers))
         assert not (tmp_path / "o.hdf5").exists()

@@ -7,14 +7,13 @@ from imitate.envs.experts import LEVELS, QUALITIES, Style
 from imitate.envs.experts.expert import CLOSE, OPEN
 from imitate.envs.experts.lift import LiftExpert
 
+from .hands import observation as above
 
-def observation(eef=(0.0, 0.0, 0.83), width=0.08):
-    return {
-        "robot0_eef_pos": np.array(eef),
-        "robot0_eef_quat": np.array([1.0, 0.0, 0.0, 0.0]),
-        "robot0_gripper_qpos": np.array([width / 2, -width / 2]),
-        "object": np.array([0.0, 0.0, 0.83, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]),
-    }
+AT_THE_CUBE = (0.0, 0.0, 0.83)
+
+
+def observation(eef=AT_THE_CUBE, width=0.08):
+    return above(eef, AT_THE_CUBE, width)
 
 
 def demonstrator(quality, seed=0):

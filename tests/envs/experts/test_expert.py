@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from imitate.envs.experts import QUALITIES, Style, find_expert
+from imitate.envs.experts import QUALITIES, Style
 from imitate.envs.experts.expert import (
     gripper_down,
     gripper_yaw,
@@ -15,19 +15,10 @@ from imitate.envs.experts.expert import (
 )
 from imitate.envs.experts.lift import LiftExpert
 from imitate.envs.experts.pick_place_can import PickPlaceCanExpert
-from imitate.errors import EnvError
+
+from .hands import PLAIN, observation
 
 HALF = math.sqrt(0.5)
-PLAIN = Style(speed=0.6, hover_m=0.08, grasp_offset_m=np.zeros(3), detour_m=np.zeros(2))
-
-
-def observation(eef=(0.0, 0.0, 1.0), cube=(0.0, 0.0, 0.82), width=0.08, quat=(1.0, 0.0, 0.0, 0.0)):
-    return {
-        "robot0_eef_pos": np.array(eef),
-        "robot0_eef_quat": np.array(quat),
-        "robot0_gripper_qpos": np.array([width / 2, -width / 2]),
-        "object": np.array([*cube, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]),
-    }
 
 
 def test_rotation_error_is_the_short_turn_in_world_axes():
@@ -117,8 +108,3 @@ def test_demonstrators_differ_in_speed_and_exactness():
     assert speed["better"] > speed["worse"] > speed["okay"]
     assert offset[0] < offset[1] < offset[2]
     assert draws["better"][0] != draws["better"][1]
-
-
-def test_a_task_without_expert():
-    with pytest.raises(EnvError, match="no scripted expert for 'Stck'; did you mean 'Stack'"):
-        find_expert("Stck")

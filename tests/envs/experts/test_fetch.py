@@ -3,7 +3,6 @@ import pytest
 
 from imitate.envs.experts import find_expert
 from imitate.envs.experts.fetch import pick_and_place, push
-from imitate.errors import EnvError
 from imitate.simulation.demonstrate import Plan, demonstrate
 
 PACKAGE = "gymnasium_robotics"
@@ -53,10 +52,3 @@ def test_the_block_is_pushed_from_behind_and_gone_around_from_ahead():
     assert ahead[2] > 0.5  # over the block
     there = push(seen((0.05, 0.0, 0.0), (0.005, 0.0, 0.0)))
     assert there.tolist() == [0.0, 0.0, 0.0, -1.0]
-
-
-def test_a_task_without_expert():
-    with pytest.raises(
-        EnvError, match=r"no scripted expert for 'gymnasium_robotics:FetchSlide-v4'"
-    ):
-        find_expert(f"{PACKAGE}:FetchSlide-v4")

@@ -4,10 +4,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from imitate.envs.experts import Habits, HumanLike, Style, find_expert
+from imitate.envs.experts import Habits, HumanLike, find_expert
 from imitate.envs.experts.expert import CLOSE, OPEN, Expert, Layout
 
-PLAIN = Style(speed=0.6, hover_m=0.08, grasp_offset_m=np.zeros(3), detour_m=np.zeros(2))
+from .hands import PLAIN
+
 STEADY = replace(
     Habits(),
     start_steps=(0, 1),

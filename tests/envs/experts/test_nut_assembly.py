@@ -3,10 +3,11 @@ import math
 import numpy as np
 import pytest
 
-from imitate.envs.experts import Style, find_expert
+from imitate.envs.experts import find_expert
 from imitate.envs.experts.expert import CLOSE, OPEN, gripper_down
 
-PLAIN = Style(speed=0.6, hover_m=0.08, grasp_offset_m=np.zeros(3), detour_m=np.zeros(2))
+from .hands import PLAIN
+
 PEG = np.array([0.23, 0.1])
 HANDLE_M = 0.06
 

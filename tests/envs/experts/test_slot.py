@@ -42,9 +42,22 @@ def test_an_installed_package_brings_experts_for_its_environments(monkeypatch):
         find_expert("other_package:Push-v0")
 
 
-def test_a_package_without_experts_is_told_of_the_entry_point():
-    with pytest.raises(EnvError, match="entry point 'my_package' in the group imitate.experts"):
-        find_expert("my_package:Reach-v0")
+@pytest.mark.parametrize(
+    ("env_name", "words"),
+    [
+        ("Stck", "no scripted expert for 'Stck'; did you mean 'Stack'"),
+        ("my_package:Reach-v0", "entry point 'my_package' in the group imitate.experts"),
+        ("gymnasium_robotics:FetchSlide-v4", "no scripted expert for 'gymnasium_robotics:FetchSli"),
+        (
+            "gym_aloha:gym_aloha/AlohaInsertion-v0",
+            "there is one for gym_aloha:gym_aloha/AlohaTransferCube-v0",
+        ),
+        ("metaworld:psh-v3", "no task 'psh-v3'; did you mean 'push-v3'"),
+    ],
+)
+def test_a_task_without_expert(env_name, words):
+    with pytest.raises(EnvError, match=words):
+        find_expert(env_name)
 
 
 def test_experts_that_cannot_be_loaded_are_an_error_of_one_line(monkeypatch):

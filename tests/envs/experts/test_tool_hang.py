@@ -3,10 +3,11 @@ import math
 import numpy as np
 import pytest
 
-from imitate.envs.experts import Style, find_expert
+from imitate.envs.experts import find_expert
 from imitate.envs.experts.expert import CLOSE, OPEN, gripper_down, rotated, tilted
 
-PLAIN = Style(speed=0.6, hover_m=0.08, grasp_offset_m=np.zeros(3), detour_m=np.zeros(2))
+from .hands import PLAIN
+
 X, Y, Z = np.eye(3)
 BASE = np.array([-0.08, 0.0, 0.805])
 TUBE = BASE + [0.0, 0.045, 0.155]  # middle of its upper end

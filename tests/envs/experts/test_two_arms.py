@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from imitate.envs.experts import Style, find_expert
+from imitate.envs.experts import find_expert
 from imitate.envs.experts.expert import (
     CLOSE,
     OPEN,
@@ -15,7 +15,8 @@ from imitate.envs.experts.expert import (
     turned,
 )
 
-PLAIN = Style(speed=0.6, hover_m=0.08, grasp_offset_m=np.zeros(3), detour_m=np.zeros(2))
+from .hands import PLAIN
+
 QUARTER = math.pi / 2
 X, Y, Z = np.eye(3)
 

