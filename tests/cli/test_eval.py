@@ -2,16 +2,12 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from imitate.cli import eval as verb
 from imitate.cli import eval_places
-from imitate.cli.main import app
 from imitate.cli.reports.evaluation import cpu_warning, short_name
-from imitate.errors import ConfigError, EnvError, UserError
 from imitate.evaluation.episodes import Episode
 from imitate.evaluation.eval_result import EvalResult
 from tests.loading import load
@@ -25,102 +21,85 @@ def importable(monkeypatch):
 
 
 @pytest.fixture
-def run():
-    app = typer.Typer()
-    app.command()(verb.command)
-
-    def invoke(*arguments):
-        return CliRunner().invoke(app, [str(a) for a in arguments])
-
-    return invoke
+def play(call):
+    """Calls ``imitate eval`` with one worker in the test's folder."""
+    return lambda line, code=0: call(f"eval --workers 1 {line}", code=code)
 
 
-def test_a_table_and_a_report_with_seeds(run, tmp_path):
-    agent = ground.write_expert(tmp_path / "a.pth")
-    report = tmp_path / "out" / "r.json"
-    result = run("--agent", agent, "--episodes", 3, "--seed", 7, "--workers", 1, "--json", report)
-    assert result.exit_code == 0, result.output
-    assert "3/3 = 100.0 %" in result.stdout
-    assert "43.9 - 100.0 %" in result.stdout
-    assert "seeds 7 - 9, horizon 30" in result.stdout
-    (evaluation,) = json.loads(report.read_text())["evaluations"]
+def evaluations(path):
+    return json.loads(Path(path).read_text())["evaluations"]
+
+
+def test_a_table_and_a_report_with_seeds(play):
+    ground.write_expert(Path("a.pth"))
+    printed = play("--agent a.pth --episodes 3 --seed 7 --json out/r.json").stdout
+    for words in ("3/3 = 100.0 %", "43.9 - 100.0 %", "seeds 7 - 9, horizon 30"):
+        assert words in printed
+    (evaluation,) = evaluations("out/r.json")
     assert evaluation["success_rate"] == 1.0
     assert [episode["seed"] for episode in evaluation["per_episode"]] == [7, 8, 9]
-    assert evaluation["checkpoint"] == str(agent)
+    assert evaluation["checkpoint"] == "a.pth"
 
 
-def test_an_environment_that_ends_episodes_before_the_horizon(run, tmp_path):
-    agent = ground.write_expert(tmp_path / "a.pth", gain=0.0)
-    options = ("--agent", agent, "--episodes", 2, "--workers", 1)
-    assert run(*options, "--horizon", 12).stdout.splitlines()[-1] == "seeds 0 - 1, horizon 12"
-    meta = tmp_path / "meta.json"
-    meta.write_text(json.dumps(ground.env_meta(max_episode_steps=29)))
-    expert = ground.write_expert(tmp_path / "b.pth")
-    shown = run("--agent", expert, *options, "--horizon", 40, "--env", meta).stdout.splitlines()
+def test_an_environment_that_ends_episodes_before_the_horizon(play):
+    ground.write_expert(Path("a.pth"), gain=0.0)
+    ground.write_expert(Path("b.pth"))
+    printed = play("--agent a.pth --episodes 2 --horizon 12").stdout
+    assert printed.splitlines()[-1] == "seeds 0 - 1, horizon 12"
+    Path("meta.json").write_text(json.dumps(ground.env_meta(max_episode_steps=29)))
+    shown = play("--agent b.pth a.pth --episodes 2 --horizon 40 --env meta.json").stdout
     told = "the environment itself ended failed episodes after at most 29 steps, before the horizon"
-    assert [line for line in shown if told in line and "a.pth in " in line]
-    assert not [line for line in shown if told in line and "b.pth in " in line]
+    (line,) = [line for line in shown.splitlines() if told in line]
+    assert "a.pth in " in line
 
 
-def test_two_checkpoints_on_the_same_seeds(run, tmp_path):
-    first = ground.write_expert(tmp_path / "a.pth")
-    second = ground.write_expert(tmp_path / "b.pth", gain=0.0)
-    report = tmp_path / "r.json"
-    arguments = ("--agent", first, "--agent", second, "--workers", 1, "--horizon", 25)
-    result = run(*arguments, "--episodes", 4, "--json", report)
-    assert result.exit_code == 0, result.output
-    assert "paired on 4 seeds: first - second = +100.0 %" in result.stdout
-    assert "only the first succeeds 4 times, only the second 0; p = 0.125" in result.stdout
-    data = json.loads(report.read_text())
+def test_two_checkpoints_on_the_same_seeds(play):
+    ground.write_expert(Path("a.pth"))
+    ground.write_expert(Path("b.pth"), gain=0.0)
+    printed = play("--agent a.pth --agent b.pth --horizon 25 --episodes 4 --json r.json").stdout
+    assert "paired on 4 seeds: first - second = +100.0 %" in printed
+    assert "only the first succeeds 4 times, only the second 0; p = 0.125" in printed
+    data = json.loads(Path("r.json").read_text())
     assert data["comparison"]["difference"] == 1.0
     assert [e["horizon"] for e in data["evaluations"]] == [25, 25]
 
 
-def test_a_note_about_both_checkpoints_is_printed_once(run, tmp_path, monkeypatch):
+def test_a_note_about_both_checkpoints_is_printed_once(play, monkeypatch):
     monkeypatch.setattr(EvalResult, "horizon_note", lambda self, option: "a longer horizon")
-    agent = ground.write_expert(tmp_path / "a.pth")
-    arguments = ("--agent", agent, "--agent", agent, "--workers", 1, "--horizon", 5)
-    result = run(*arguments, "--episodes", 1)
-    assert result.stderr.count("note: a longer horizon") == 1
+    ground.write_expert(Path("a.pth"))
+    told = play("--agent a.pth --agent a.pth --horizon 5 --episodes 1").stderr
+    assert told.count("note: a longer horizon") == 1
 
 
-def test_user_errors(run, tmp_path):
-    agent = ground.write_expert(tmp_path / "a.pth", ground.env_meta(action_dim=3))
-    result = run("--agent", agent, "--episodes", 1, "--workers", 1)
-    assert isinstance(result.exception, EnvError)
-    assert "takes actions of 3 numbers, the checkpoint gives 2" in str(result.exception)
-    other = run("--agent", agent, "--episodes", 1, "--workers", 1, "--env", "point_mass:Nothing-v0")
-    assert isinstance(other.exception, EnvError)
+def test_what_does_not_fit_the_checkpoint_is_one_line(play):
+    ground.write_expert(Path("a.pth"), ground.env_meta(action_dim=3))
+    told = play("--agent a.pth --episodes 1", code=2).stderr
+    assert "takes actions of 3 numbers, the checkpoint gives 2" in told
+    play("--agent a.pth --episodes 1 --env point_mass:Nothing-v0", code=2)
 
 
-def test_a_typo_in_rename_is_told_before_the_question_of_trust(run, tmp_path):
+def test_a_typo_in_rename_is_told_before_the_question_of_trust(play):
     strange = {"env_name": "strange_module:Strange-v0", "type": 2, "env_kwargs": {}}
-    agent = ground.write_expert(tmp_path / "a.pth", strange)
-    untrusted = run("--agent", agent, "--episodes", 1, "--workers", 1)
-    assert "--trust strange_module" in str(untrusted.exception)
-    typo = run("--agent", agent, "--episodes", 1, "--workers", 1, "--rename", "position=pso")
-    assert isinstance(typo.exception, UserError)
-    assert "a.pth: rename position=pso: the policy has no observation 'pso'" in str(typo.exception)
+    ground.write_expert(Path("a.pth"), strange)
+    assert "--trust strange_module" in play("--agent a.pth --episodes 1", code=2).stderr
+    typo = play("--agent a.pth --episodes 1 --rename position=pso", code=2).stderr
+    assert "a.pth: rename position=pso: the policy has no observation 'pso'" in typo
 
 
-def test_an_episode_that_cannot_be_played_is_exit_code_1(run, tmp_path):
-    agent = ground.write_expert(tmp_path / "a.pth", ground.env_meta(raise_at=[1]))
-    result = run("--agent", agent, "--episodes", 3, "--workers", 1)
-    assert result.exit_code == 1
+def test_an_episode_that_cannot_be_played_is_exit_code_1(play):
+    ground.write_expert(Path("a.pth"), ground.env_meta(raise_at=[1]))
+    result = play("--agent a.pth --episodes 3", code=1)
     assert "2/3" in result.stdout
     assert "warning: episode 1 (seed 1) could not be played" in result.stderr
-    nothing = run("--agent", agent, "--episodes", 1, "--workers", 1, "--seed", 1)
-    assert nothing.exit_code == 1
+    nothing = play("--agent a.pth --episodes 1 --seed 1", code=1)
     assert "no episode could be played" in nothing.stderr
 
 
-def test_a_video_for_each_checkpoint(run, tmp_path):
-    agent = ground.write_expert(tmp_path / "a.pth")
-    arguments = ("--agent", agent, "--agent", agent, "--episodes", 1, "--workers", 1)
-    result = run(*arguments, "--video", tmp_path / "v.mp4", "--video-episodes", 1)
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "v_1.mp4").stat().st_size > 0
-    assert (tmp_path / "v_2.mp4").stat().st_size > 0
+def test_a_video_for_each_checkpoint(play):
+    ground.write_expert(Path("a.pth"))
+    play("--agent a.pth --agent a.pth --episodes 1 --video v.mp4 --video-episodes 1")
+    assert Path("v_1.mp4").stat().st_size > 0
+    assert Path("v_2.mp4").stat().st_size > 0
 
 
 def test_the_name_of_a_checkpoint_in_the_table_tells_experiments_apart():
@@ -133,54 +112,47 @@ def test_the_name_of_a_checkpoint_in_the_table_tells_experiments_apart():
 # ---- several checkpoints -------------------------------------------------------------------------
 
 
-def test_checkpoints_as_the_shell_names_them_and_a_table_that_is_resumed(run, tmp_path):
-    agents = [ground.write_expert(tmp_path / f"{name}.pth", gain=g) for name, g in GAINS.items()]
-    table, report = tmp_path / "out" / "table.json", tmp_path / "report.json"
-    options = ("--episodes", 2, "--workers", 1, "--env", "all", "--table", table)
-    first = run("--agent", *agents[:2], *options)
-    assert first.exit_code == 0, first.output
-    before = json.loads(table.read_text())["evaluations"]
-    again = run("--agent", *agents, *options, "--resume", "--json", report)
-    assert again.exit_code == 0, again.output
+def test_checkpoints_as_the_shell_names_them_and_a_table_that_is_resumed(play):
+    for name, gain in {"a": 4.0, "b": 0.0, "c": 4.0}.items():
+        ground.write_expert(Path(f"{name}.pth"), gain=gain)
+    options = "--episodes 2 --env all --table out/table.json"
+    play(f"--agent a.pth b.pth {options}")
+    before = evaluations("out/table.json")
+    again = play(f"--agent a.pth b.pth c.pth {options} --resume --json report.json")
     assert "2 of 3 are there already" in again.stderr
-    after = json.loads(table.read_text())["evaluations"]
+    after = evaluations("out/table.json")
     assert after[:2] == before and len(after) == 3
-    shown = json.loads(report.read_text())["evaluations"]
-    assert [entry["checkpoint"] for entry in shown] == [str(agent) for agent in agents]
+    shown = evaluations("report.json")
+    assert [entry["checkpoint"] for entry in shown] == ["a.pth", "b.pth", "c.pth"]
     assert [entry["successes"] for entry in shown] == [2, 0, 2]
     assert shown == [{k: v for k, v in entry.items() if k != "settings"} for entry in after]
-    assert all(f"{name}.pth" in again.stdout for name in GAINS)
+    assert all(f"{name}.pth" in again.stdout for name in "abc")
     # Other numbers under the same name are other evaluations.
-    ground.write_expert(agents[0], gain=0.0)
-    changed = run("--agent", agents[0], *options, "--resume")
-    assert "0/2" in changed.stdout and len(json.loads(table.read_text())["evaluations"]) == 4
-    refused = run("--agent", agents[0], *options)
-    assert isinstance(refused.exception, ConfigError)
-    assert "continue it with --resume" in str(refused.exception)
+    ground.write_expert(Path("a.pth"), gain=0.0)
+    changed = play(f"--agent a.pth {options} --resume")
+    assert "0/2" in changed.stdout and len(evaluations("out/table.json")) == 4
+    assert "continue it with --resume" in play(f"--agent a.pth {options}", code=2).stderr
 
 
 @pytest.mark.parametrize("written", ["auto", "processes", "an older version"])
-def test_a_table_is_resumed_whether_its_mode_was_named_or_not(run, tmp_path, written):
-    agent, table = ground.write_expert(tmp_path / "a.pth"), tmp_path / "t.json"
-    options = ("--agent", agent, "--episodes", 2, "--workers", 1, "--table", table)
-    run(*options, "--mode", "processes" if written == "processes" else "auto")
-    saved = json.loads(table.read_text())
+def test_a_table_is_resumed_whether_its_mode_was_named_or_not(play, written):
+    ground.write_expert(Path("a.pth"))
+    options = "--agent a.pth --episodes 2 --table t.json --mode"
+    play(f"{options} {'processes' if written == 'processes' else 'auto'}")
+    saved = json.loads(Path("t.json").read_text())
     assert saved["evaluations"][0]["settings"]["mode"] == "processes"
     if written == "an older version":
         saved["evaluations"][0]["settings"]["mode"] = "auto"
-        table.write_text(json.dumps(saved))
+        Path("t.json").write_text(json.dumps(saved))
     for mode in ("auto", "processes"):
-        again = run(*options, "--resume", "--mode", mode)
-        assert "1 of 1 are there already" in again.stderr
-    other = run(*options, "--resume", "--mode", "vector")
-    assert "are there already" not in other.stderr
-    assert len(json.loads(table.read_text())["evaluations"]) == 2
+        assert "1 of 1 are there already" in play(f"{options} {mode} --resume").stderr
+    assert "are there already" not in play(f"{options} vector --resume").stderr
+    assert len(evaluations("t.json")) == 2
 
 
-def test_an_interrupted_evaluation_is_resumed_with_its_episodes(run, tmp_path, monkeypatch):
-    agent = ground.write_expert(tmp_path / "a.pth", noise=0.5)
-    table, whole, log = (tmp_path / name for name in ("t.json", "whole.json", "t.json.episodes"))
-    options = ("--agent", agent, "--episodes", 5, "--workers", 1)
+def test_an_interrupted_evaluation_is_resumed_with_its_episodes(play, monkeypatch):
+    ground.write_expert(Path("a.pth"), noise=0.5)
+    table, log = Path("t.json"), Path("t.json.episodes")
     add, seen = eval_places._Successes.add, []
 
     def stop(count, episode):
@@ -190,17 +162,16 @@ def test_an_interrupted_evaluation_is_resumed_with_its_episodes(run, tmp_path, m
         add(count, episode)
 
     monkeypatch.setattr(eval_places._Successes, "add", stop)
-    run(*options, "--table", table)
+    line = "--agent a.pth --episodes 5"
+    play(f"{line} --table t.json", code=130)
     assert not table.exists() and len(log.read_text().splitlines()) == 3
-    refused = run(*options, "--table", table)
-    assert isinstance(refused.exception, ConfigError) and f"{log}: exists" in str(refused.exception)
+    assert "t.json.episodes: exists" in play(f"{line} --table t.json", code=2).stderr
     log.write_text(log.read_text()[:-9])  # a kill in the middle of the third line
-    resumed = run(*options, "--table", table, "--resume")
-    assert resumed.exit_code == 0, resumed.output
+    resumed = play(f"{line} --table t.json --resume")
     assert "0 of 1 are there already, and 2 episodes of the others" in resumed.stderr
     assert seen == [0, 1, 2, 2, 3, 4] and not log.exists()
-    run(*options, "--json", whole)
-    (found,), (wanted,) = (json.loads(p.read_text())["evaluations"] for p in (table, whole))
+    play(f"{line} --json whole.json")
+    (found,), (wanted,) = evaluations(table), evaluations("whole.json")
     assert found["per_episode"] == wanted["per_episode"]
     assert {episode["cpu"] for episode in found["per_episode"]} == set(found["cpu_models"])
 
@@ -219,74 +190,48 @@ def test_a_comparison_over_several_models_of_processors_is_warned_of():
     assert "on 2 CPU models (a; b)" in cpu_warning(results[1:2])
 
 
-GAINS = {"a": 4.0, "b": 0.0, "c": 4.0}
-
-
-def test_an_evaluation_that_fails_is_named_and_the_others_go_on(run, tmp_path):
-    good = ground.write_expert(tmp_path / "good.pth")
-    bad = ground.write_expert(tmp_path / "bad.pth", ground.env_meta(action_dim=3))
-    table = tmp_path / "table.json"
-    result = run("--agent", bad, good, "--episodes", 2, "--workers", 1, "--table", table)
-    assert result.exit_code == 1
+def test_an_evaluation_that_fails_is_named_and_the_others_go_on(play):
+    ground.write_expert(Path("good.pth"))
+    ground.write_expert(Path("bad.pth"), ground.env_meta(action_dim=3))
+    result = play("--agent bad.pth good.pth --episodes 2 --table table.json", code=1)
     assert "2/2 = 100.0 %" in result.stdout
     assert "bad.pth: environment 'point_mass:PointMass-v0' takes actions of 3" in result.stderr
-    (entry,) = json.loads(table.read_text())["evaluations"]
-    assert entry["checkpoint"] == str(good)
+    (entry,) = evaluations("table.json")
+    assert entry["checkpoint"] == "good.pth"
 
 
-def test_several_environments_by_name(run, tmp_path):
-    agent = ground.write_expert(tmp_path / "a.pth")
-    other = tmp_path / "other.json"
-    other.write_text(json.dumps({**ground.env_meta(impossible_at=[0, 1]), "key": "impossible"}))
-    envs = ("--env", "all", "--env", other)
-    result = run("--agent", agent, *envs, "--episodes", 2, "--workers", 1, "--horizon", 20)
-    assert result.exit_code == 0, result.output
-    assert "2/2 = 100.0 %" in result.stdout and "0/2 = 0.0 %" in result.stdout
-    assert "mean of 2 environments 50.0 %" in result.stdout
+def test_several_environments_by_name(play):
+    ground.write_expert(Path("a.pth"))
+    other = {**ground.env_meta(impossible_at=[0, 1]), "key": "impossible"}
+    Path("other.json").write_text(json.dumps(other))
+    printed = play("--agent a.pth --env all --env other.json --episodes 2 --horizon 20").stdout
+    assert "2/2 = 100.0 %" in printed and "0/2 = 0.0 %" in printed
+    assert "mean of 2 environments 50.0 %" in printed
 
 
-def test_modules_of_each_environment_that_is_named_are_trusted(tmp_path, monkeypatch):
+def test_modules_of_each_environment_that_is_named_are_trusted(call, monkeypatch):
     monkeypatch.setattr("imitate.envs.trust.trust_env", (trusted := []).append)
-    missing = str(tmp_path / "none.pth")
-    named = ["--env", "first:A-v0", "--env", "Lift", "--env", "second:B-v0"]
-    CliRunner().invoke(app, ["eval", "--agent", missing, *named])
-    CliRunner().invoke(app, ["eval", "--agent", missing, "--env", "third:C-v0"])
+    call("eval --agent none.pth --env first:A-v0 --env Lift --env second:B-v0", code=2)
+    call("eval --agent none.pth --env third:C-v0", code=2)
     assert trusted == ["first:A-v0", "second:B-v0", "third:C-v0"]
 
 
-RENAMED = ("--rename", "goal=aim", "--rename", "pos=here")
-
-
-def test_observations_under_other_names(run, tmp_path):
-    agent = ground.write_expert(tmp_path / "a.pth", keys=("aim", "here"))
-    played = ("--agent", agent, "--episodes", 2, "--workers", 1)
-    result = run(*played, *RENAMED)
-    assert result.exit_code == 0, result.output
-    assert "2/2 = 100.0 %" in result.stdout
-    swapped = run(*played, "--rename", "pos=aim", "--rename", "goal=here", "--horizon", 5)
-    assert "0/2 = 0.0 %" in swapped.stdout
-
-
-def test_names_that_do_not_exist(run, tmp_path):
-    agent = ground.write_expert(tmp_path / "a.pth", keys=("aim", "here"))
-    played = ("--agent", agent, "--episodes", 1, "--workers", 1)
-    assert "did you mean 'aim'" in str(run(*played, "--rename", "goal=aims").exception)
-    missed = str(run(*played, "--rename", "goals=aim", "--rename", "pos=here").exception)
+def test_observations_under_other_names(call, play):
+    """In the command, and saved in a copy of the checkpoint."""
+    agent = ground.write_expert(Path("a.pth"), keys=("aim", "here"))
+    renamed = "--rename goal=aim --rename pos=here"
+    assert "2/2 = 100.0 %" in play(f"--agent a.pth --episodes 2 {renamed}").stdout
+    swapped = "--rename pos=aim --rename goal=here"
+    assert "0/2 = 0.0 %" in play(f"--agent a.pth --episodes 2 --horizon 5 {swapped}").stdout
+    missed = play("--agent a.pth --rename goals=aim --rename pos=here", code=2).stderr
     assert "no observation 'goals'; did you mean 'goal'" in missed
     assert "--rename NEW=goals" in missed
-
-
-def test_names_saved_in_a_copy_are_used_and_told(run, tmp_path):
-    agent, copy = ground.write_expert(tmp_path / "a.pth", keys=("aim", "here")), tmp_path / "b.pth"
     before = agent.read_bytes()
-    convert = ["convert-checkpoint", str(agent), str(copy), *RENAMED]
-    wrong = CliRunner().invoke(app, convert)
-    assert wrong.exit_code == 2 and "add --to imitate" in wrong.stderr
-    done = CliRunner().invoke(app, [*convert, "--to", "imitate"])
-    assert done.exit_code == 0, done.output
-    assert "takes 'goal' as 'aim', 'pos' as 'here'" in done.stdout
+    convert = f"convert-checkpoint a.pth b.pth {renamed}"
+    assert "add --to imitate" in call(convert, code=2).stderr
+    assert "takes 'goal' as 'aim', 'pos' as 'here'" in call(f"{convert} --to imitate").stdout
     assert agent.read_bytes() == before
-    result = run("--agent", copy, "--episodes", 1, "--workers", 1)
+    result = play("--agent b.pth --episodes 1")
     assert "1/1 = 100.0 %" in result.stdout
     assert "b.pth: takes 'goal' as 'aim', 'pos' as 'here', as saved in it" in result.stderr
-    assert "takes" in CliRunner().invoke(app, ["info", str(copy)]).stdout
+    assert "takes" in call("info b.pth").stdout
