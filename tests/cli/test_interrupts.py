@@ -54,7 +54,7 @@ def interrupted(words, call):
 
 
 @pytest.mark.parametrize("verb", ["record", "run", "replay"])
-def test_ctrl_c_in_each_call_of_the_robot_stops_it(verb, checkpoint, tmp_path):
+def test_ctrl_c_in_each_call_of_the_robot_stops_it(verb, checkpoint, tmp_path, virtual_time):
     """Two episodes, once without an interrupt, and then with one in each call that was made."""
     done, calls = interrupted(("record", tmp_path / "demo.hdf5", *DEVICE, "-n", 2), 0)
     assert done.exit_code == 0, done.output
@@ -86,7 +86,7 @@ def test_ctrl_c_in_each_call_of_the_robot_stops_it(verb, checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)]
 )
-def test_a_signal_that_python_drops_ends_the_step(number, code, tmp_path):
+def test_a_signal_that_python_drops_ends_the_step(number, code, tmp_path, virtual_time):
     device = ("--teleop", "tests.deploy.logged_robot:Dropping")
     device += ("--teleop-arg", f"number={int(number)}")
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

@@ -1,12 +1,11 @@
 """A robot on which the success of constant policies is known, and such policies as checkpoints."""
 
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from imitate import algo_factory, load_config
+from imitate import algo_factory, clock, load_config
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Observation, Robot
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
@@ -37,7 +36,7 @@ class Coin(Robot):
     def observe(self):
         self._tick += 1
         camera = np.full((4, 6, 3), self._tick % 251, np.uint8)
-        return Observation({"flat": np.zeros(3, np.float32), "camera": camera}, time.monotonic())
+        return Observation({"flat": np.zeros(3, np.float32), "camera": camera}, clock.now())
 
     def send(self, action):
         self.sent.append(float(action[0]))

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 
+from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
 
@@ -49,9 +50,9 @@ class LoggedRobot(Robot):
 
     def observe(self):
         self.note("observe")
-        time.sleep(0.01 * self.in_step)
+        clock.sleep(0.01 * self.in_step)
         camera = self.random.integers(0, 255, (self.size, self.size, 3), np.uint8)
-        return Observation({"flat": np.zeros(3, np.float32), "camera": camera}, time.monotonic())
+        return Observation({"flat": np.zeros(3, np.float32), "camera": camera}, clock.now())
 
     def send(self, action):
         self.note("send")
