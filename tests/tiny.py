@@ -71,7 +71,7 @@ def tiny_tree(algo_name="bc", *, obs=None, goal=(), data=None, hidden=(16,), **s
     Args:
         algo_name: the algorithm.
         obs: {key: size, or shape as networks see it}; {"s": 3} by default. A shape of three numbers is an image.
-        goal: keys that are goals too, or subgoals of an algorithm that plans them.
+        goal: keys that are goals too, or subgoals of an algorithm that plans them; {key: size} where not observed.
         data: demonstration file, or None.
         hidden: sizes of all hidden layers; with () networks are linear maps.
         **sections: `algo`, `train`, `experiment`, `observation`: trees laid over the small ones.
@@ -126,8 +126,10 @@ def tiny_config(algo_name="bc", *overrides, **words):
 def tiny_algo(algo_name="bc", *overrides, obs=None, action=1, seed=0, device="cpu", **words):
     """A new algorithm of `tiny_config`, whose weights come from the seed; `action` is the size of its action."""
     config = tiny_config(algo_name, *overrides, obs=obs, **words)
+    goal = words.get("goal", ())
+    shapes = shapes_of({**(obs or {"s": 3}), **(goal if isinstance(goal, Mapping) else {})})
     torch.manual_seed(seed)
-    return algo_factory(algo_name, config, shapes_of(obs or {"s": 3}), action, device)
+    return algo_factory(algo_name, config, shapes, action, device)
 
 
 def tiny_batch(algo, size=6, seed=0, **changes):

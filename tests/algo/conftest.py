@@ -1,31 +1,19 @@
 """Worlds small enough to work out by hand, for algorithms with critics."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
+from tests.tiny import tiny_algo
 
 
 def make_algo(algo_name, section=None, state=1, action=1, hidden=(), seed=0, **train):
     """An algorithm on one observation 's'; without hidden layers its networks are linear maps."""
-    layers = {"layer_dims": list(hidden)}
-    tree = {
-        "algo_name": algo_name,
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": {"num_epochs": 10, "obs_normalization": None, **train},
-        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-    }
-    tree["algo"] = (
-        {"actor_layer_dims": list(hidden)}
-        if algo_name == "bc"
-        else {"actor": dict(layers), "critic": dict(layers)}
-    )
-    for key, value in (section or {}).items():
-        old = tree["algo"].get(key)
-        tree["algo"][key] = {**old, **value} if isinstance(old, dict) else value
-    torch.manual_seed(seed)
-    return algo_factory(algo_name, load_config(tree), {"s": (state,)}, action)
+    train = {"num_epochs": 10, "obs_normalization": None, **train}
+    words = {"hidden": hidden, "seed": seed, "algo": section or {}, "train": train}
+    return tiny_algo(algo_name, obs={"s": state}, action=action, **words)
 
 
 def set_critic(critic, *members):
@@ -131,6 +119,30 @@ def gradients(algo, batch, epoch=1):
     return {key: value.item() for key, value in algo.train_on_batch(batch, epoch).items()}
 
 
+def losses_that_see(algo, batch, network, names):
+    """Those of the losses that are others where the last layer of a network is."""
+
+    def found():
+        torch.manual_seed(0)
+        return losses(algo, batch)
+
+    before = found()
+    kept = {key: value.clone() for key, value in algo.nets.state_dict().items()}
+    for parameter in algo.nets[network].head.parameters():
+        parameter.data += 0.3
+    after = found()
+    algo.nets.load_state_dict(kept)
+    return [name for name in names if before[name] != after[name]]
+
+
+def moved_by(algo, batch, epoch=1, **kwargs):
+    """Networks whose weights an update moves."""
+    before = {key: value.clone() for key, value in algo.nets.state_dict().items()}
+    algo.train_on_batch(batch, epoch, **kwargs)
+    after = algo.nets.state_dict()
+    return {key.split(".")[0] for key in before if not torch.equal(before[key], after[key])}
+
+
 def learn(algo, batch, steps, seed=0):
     """Updates on the whole data."""
     torch.manual_seed(seed)
@@ -141,24 +153,28 @@ def learn(algo, batch, steps, seed=0):
     return info
 
 
+def learns(algo, batch, most, learned):
+    """True as soon as a condition holds after further 50 updates on the whole data, of `most` in all."""
+    for seed in range(most // 50):
+        learn(algo, batch, 50, seed)
+        if learned():
+            return True
+    return False
+
+
 def action_in(algo, *state):
     """What it does in a state, first dimension."""
     algo.reset()
     return float(algo.get_action({"s": torch.tensor([[float(x) for x in state]])})[0, 0])
 
 
-def make_imitator(algo_name, section=None, train=None, seed=0):
+def make_imitator(algo_name, section=None, train=None):
     """An algorithm that learns from demonstrations without rewards, with linear discriminators of x and two choices."""
-    tree = {
-        "algo_name": algo_name,
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": {"online": {"env": "CartPole-v1"}, **(train or {})},
-        "algo": {"discount": 0.5, "num_choices": 2, **(section or {})},
-        "observation": {"modalities": {"obs": {"low_dim": ["x"]}}},
-    }
-    tree["algo"]["discriminator"] = {"layer_dims": [], **tree["algo"].get("discriminator", {})}
-    torch.manual_seed(seed)
-    return algo_factory(algo_name, load_config(tree), {"x": (1,)}, 2)
+    section = {"discount": 0.5, "num_choices": 2, **(section or {})}
+    section["discriminator"] = {"layer_dims": [], **section.get("discriminator", {})}
+    train = {"online": {"env": "CartPole-v1"}, **(train or {})}
+    words = {"hidden": (64, 64), "algo": section, "train": train}
+    return tiny_algo(algo_name, obs={"x": 1}, action=2, **words)
 
 
 def set_discriminator(discriminator, of_state, of_actions, of_absorbing, bias=0.0):
@@ -189,21 +205,4 @@ def two_lanes():
 @pytest.fixture
 def worlds():
     """This module's functions."""
-    import types
-
-    return types.SimpleNamespace(
-        make_algo=make_algo,
-        set_critic=set_critic,
-        set_actor=set_actor,
-        two_transitions=two_transitions,
-        bandit=bandit,
-        stitching=stitching,
-        only=only,
-        losses=losses,
-        gradients=gradients,
-        learn=learn,
-        action_in=action_in,
-        make_imitator=make_imitator,
-        set_discriminator=set_discriminator,
-        two_lanes=two_lanes,
-    )
+    return SimpleNamespace(**globals())

@@ -6,59 +6,25 @@ import numpy as np
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.algo.act import Reconstruction
 from imitate.policy.rollout_policy import RolloutPolicy
 from tests.algo.conftest import gradients, losses
+from tests.tiny import tiny_algo, tiny_batch
 
 SMALL = {
     "chunk": {"size": 4, "execute": 2},
-    "transformer": {
-        "embed_dim": 16,
-        "num_heads": 2,
-        "feedforward_dim": 24,
-        "encoder_layers": 1,
-        "decoder_layers": 2,
-        "dropout": 0.0,
-    },
-    "vae": {"latent_dim": 2, "encoder_layers": 1},
+    "transformer": {"feedforward_dim": 24, "decoder_layers": 2, "dropout": 0.0},
+    "vae": {"latent_dim": 2},
 }
 IMAGE = (3, 40, 64)
 
 
-def make(overrides=(), groups=None, encoder=None, **train):
-    groups = groups or {"obs": {"low_dim": ["state"]}}
-    tree = {
-        "algo_name": "act",
-        "algo": SMALL,
-        "train": {"seq_length": 4, **train},
-        "experiment": {"epoch_every_n_steps": 10},
-        "observation": {"modalities": groups, "encoder": {"rgb": encoder} if encoder else {}},
-    }
-    config = load_config(tree, overrides)
-    torch.manual_seed(0)
-    return algo_factory("act", config, {"state": (3,), "target": (2,), "cam": IMAGE}, 2)
-
-
-def raw_batch(algo, size=4):
-    train = algo.global_config.train
-    steps = train.frame_stack - 1 + train.seq_length
-    generator = torch.Generator().manual_seed(0)
-    batch = {
-        "obs": {
-            key: torch.randn(size, steps, *shape, generator=generator)
-            for key, shape in algo.obs_shapes.items()
-        },
-        "goal_obs": {
-            key: torch.randn(size, *shape, generator=generator)
-            for key, shape in algo.goal_shapes.items()
-        },
-        "actions": torch.rand(size, steps, 2, generator=generator) - 0.5,
-        "pad_mask": torch.ones(size, steps, dtype=torch.bool),
-    }
-    if "cam" in batch["obs"]:
-        batch["obs"]["cam"] = torch.randint(0, 256, (size, steps, 40, 64, 3), dtype=torch.uint8)
-    return batch
+def make(*overrides, obs=None, encoder=None, **words):
+    observation = {"encoder": {"rgb": encoder}} if encoder else {}
+    obs = obs or {"state": 3}
+    return tiny_algo(
+        "act", *overrides, obs=obs, action=2, algo=SMALL, observation=observation, **words
+    )
 
 
 def loss_and_gradient(algo, batch):
@@ -100,7 +66,7 @@ def test_the_divergence_is_summed_over_the_latent():
     with torch.no_grad():
         head.weight.zero_()
         head.bias.copy_(torch.tensor([1.0, 2.0, 0.0, 0.0]))  # means 1 and 2, variances 1
-    _, _, info = loss_and_gradient(algo, raw_batch(algo))
+    _, _, info = loss_and_gradient(algo, tiny_batch(algo))
     assert info["KL_Loss"] == pytest.approx(0.5 * (1 + 4))
 
 
@@ -121,7 +87,7 @@ def test_the_latent_is_drawn_with_the_mean_and_the_standard_deviation_of_the_pos
 
 def test_what_padded_actions_hold_does_not_matter():
     algo = make()
-    batch = raw_batch(algo)
+    batch = tiny_batch(algo)
     batch["pad_mask"][:2, 2:] = False
     loss, gradient, _ = loss_and_gradient(algo, batch)
     batch["actions"][:2, 2:] = 50.0
@@ -134,7 +100,7 @@ def test_what_padded_actions_hold_does_not_matter():
 
 def test_a_batch_without_a_mask_is_all_real():
     algo = make()
-    batch = raw_batch(algo)
+    batch = tiny_batch(algo)
     with_mask = loss_and_gradient(algo, batch)[0]
     del batch["pad_mask"]
     assert loss_and_gradient(algo, batch)[0] == with_mask
@@ -166,15 +132,15 @@ def test_the_latent_reaches_the_chunk():
 
 
 def test_without_the_autoencoder_nothing_is_drawn():
-    algo = make(("algo.vae.enabled=false",))
+    algo = make("algo.vae.enabled=false")
     assert not any("posterior" in name for name, _ in algo.nets.named_parameters())
-    _, _, info = loss_and_gradient(algo, raw_batch(algo))
+    _, _, info = loss_and_gradient(algo, tiny_batch(algo))
     assert info["KL_Loss"] == 0
     assert info["Loss"] == info["L1_Loss"]
 
 
 def test_the_published_mistake_leaves_later_layers_of_the_decoder_out():
-    right, wrong = make(), make(("algo.transformer.decoder_first_layer_only=true",))
+    right, wrong = make(), make("algo.transformer.decoder_first_layer_only=true")
     wrong.nets.load_state_dict(right.nets.state_dict())
     obs = {"state": torch.randn(1, 3)}
     before = chunk(wrong, obs)
@@ -193,10 +159,10 @@ MAP = {"core_kwargs": {"pool_class": None, "feature_dimension": None, "flatten":
 @pytest.mark.parametrize("low_dim", [["state"], []], ids=["state", "no_state"])
 @pytest.mark.parametrize("frame_stack", [1, 2])
 def test_images_are_learned_from_and_acted_on(encoder, low_dim, frame_stack):
-    groups = {"obs": {"low_dim": low_dim, "rgb": ["cam"]}}
-    algo = make(groups=groups, encoder=encoder, frame_stack=frame_stack)
+    obs = {**dict.fromkeys(low_dim, 3), "cam": IMAGE}
+    algo = make(obs=obs, encoder=encoder, train={"frame_stack": frame_stack})
     algo.set_train()
-    _, _, info = loss_and_gradient(algo, raw_batch(algo, size=2))
+    _, _, info = loss_and_gradient(algo, tiny_batch(algo, size=2))
     trunk = algo.nets["policy"].obs.encoder.nets["cam"].core.backbone
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in trunk.parameters())
     obs = {key: torch.randn(1, *shape) for key, shape in algo.obs_shapes.items()}
@@ -204,9 +170,8 @@ def test_images_are_learned_from_and_acted_on(encoder, low_dim, frame_stack):
 
 
 def test_a_goal_is_further_tokens():
-    groups = {"obs": {"low_dim": ["state"]}, "goal": {"low_dim": ["target"]}}
-    algo = make(groups=groups)
-    loss_and_gradient(algo, raw_batch(algo))
+    algo = make(goal={"target": 2})
+    loss_and_gradient(algo, tiny_batch(algo))
     algo.set_eval()
     obs = {"state": torch.zeros(1, 3)}
     chunks = [
@@ -217,7 +182,7 @@ def test_a_goal_is_further_tokens():
 
 
 def test_it_learns_a_linear_expert():
-    algo = make(("algo.optim_params.policy.learning_rate.initial=0.003",))
+    algo = make("algo.optim_params.policy.learning_rate.initial=0.003")
     algo.set_train()
     torch.manual_seed(2)
     for _ in range(150):
@@ -232,7 +197,7 @@ def test_it_learns_a_linear_expert():
 
 
 def test_where_its_image_encoder_looks_can_be_drawn():
-    algo = make(groups={"obs": {"low_dim": ["state"], "rgb": ["cam"]}})
+    algo = make(obs={"state": 3, "cam": IMAGE})
     algo.set_eval()
     raw = {"state": np.zeros(3), "cam": np.zeros((40, 64, 3), dtype=np.uint8)}
     assert RolloutPolicy(algo).keypoints(raw)["cam"].shape == (32, 2)

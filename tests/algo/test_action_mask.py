@@ -5,29 +5,27 @@ import math
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.algo.action_mask import ActionMask
 from imitate.errors import ConfigError, EnvError
 from imitate.functional.action_masks import masked, uniform_choice
 from imitate.models.categorical import Categorical
 from imitate.models.heads import Gaussian, TanhDistribution
 from imitate.models.mixed import Mixed
+from tests.algo.conftest import losses
+from tests.tiny import tiny_algo
 
 OBS = {"s": torch.ones(1, 1), "action_mask": torch.tensor([[1.0, 0.0, 1.0]])}
 
 
 def make(name, num_choices=3, frame_stack=1, **section):
-    config = load_config(
-        {
-            "algo_name": name,
-            "experiment": {"epoch_every_n_steps": 10},
-            "algo": {"num_choices": num_choices, **section},
-            "train": {"frame_stack": frame_stack, "seq_length": 1},
-            "observation": {"modalities": {"obs": {"low_dim": ["s"], "mask": ["action_mask"]}}},
-        }
+    return tiny_algo(
+        name,
+        obs={"s": 1, "action_mask": num_choices},
+        action=num_choices,
+        algo={"num_choices": num_choices, **section},
+        train={"frame_stack": frame_stack, "seq_length": 1},
+        observation={"modalities": {"obs": {"low_dim": ["s"], "mask": ["action_mask"]}}},
     )
-    torch.manual_seed(0)
-    return algo_factory(name, config, {"s": (1,), "action_mask": (num_choices,)}, num_choices)
 
 
 def transitions(next_mask, mask=(1.0, 1.0, 1.0)):
@@ -40,10 +38,6 @@ def transitions(next_mask, mask=(1.0, 1.0, 1.0)):
         "discounts": torch.tensor([0.5]),
         "weight": None,
     }
-
-
-def losses(algo, batch):
-    return {k: float(v) for k, v in algo.train_on_batch(batch, 1, validate=True).items()}
 
 
 def test_probabilities_entropy_and_log_probability_of_what_is_left():

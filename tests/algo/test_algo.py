@@ -9,6 +9,7 @@ import torch
 from imitate import algo_factory, load_config, register_algo_factory_func
 from imitate.algo.bc import BC
 from imitate.errors import ConfigError
+from tests.tiny import tiny_algo
 
 SHAPES = {"state": (2,)}
 THIRD_PARTY = """
@@ -45,14 +46,9 @@ class Constant(Algo):
 
 
 def config_for(algo_name, algo=None, overrides=()):
-    return load_config(
-        {
-            "algo_name": algo_name,
-            "algo": algo or {},
-            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
-        },
-        overrides,
-    )
+    modalities = {"obs": {"low_dim": ["state"]}}
+    tree = {"algo_name": algo_name, "algo": algo or {}, "observation": {"modalities": modalities}}
+    return load_config(tree, overrides)
 
 
 def test_a_third_party_algorithm_comes_through_an_entry_point(tmp_path, monkeypatch):
@@ -119,9 +115,23 @@ def test_bf16_computes_nearly_the_same_with_fp32_weights():
     torch.testing.assert_close(low_weights, weights, atol=5e-4, rtol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_compiled_networks_compute_the_same_and_save_under_the_same_names():
     loss, weights = one_update(())
     compiled_loss, compiled_weights = one_update(("train.compile=true",))
     assert compiled_loss == pytest.approx(loss, rel=1e-5)
     torch.testing.assert_close(compiled_weights, weights, atol=1e-6, rtol=1e-5)
+
+
+def test_each_network_is_compiled_once_where_that_is_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda net, **how: asked.append((net, how)))
+    for compiles in ("true", "false"):
+        algo = tiny_algo("td3_bc", f"train.compile={compiles}")
+        algo.set_train()
+        algo.set_eval()
+        algo.set_train()
+        wanted = list(algo.nets.values()) if compiles == "true" else []
+        assert asked == [(net, {"mode": "default"}) for net in wanted]
+        asked.clear()

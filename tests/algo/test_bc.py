@@ -6,33 +6,28 @@ import numpy as np
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.algo import bc
 from imitate.models.actor import Actor, RecurrentActor, TransformerActor
 from imitate.models.heads import Deterministic, DeterministicHead, GaussianHead, GMMHead
+from tests.tiny import tiny_algo, tiny_config
 
 SHAPES = {"state": (2,)}
+FAST = {"optim_params": {"policy": {"learning_rate": {"initial": 0.01}}}}
 
 
-def make(overrides=(), ac_dim=2, shapes=None, goal=False, seed=0, hidden=32):
-    torch.manual_seed(seed)
-    shapes = shapes or SHAPES
-    modalities = {"obs": {"low_dim": list(shapes)}}
-    if goal:
-        modalities["goal"] = {"low_dim": list(shapes)}
-    config = load_config(
-        {
-            "algo_name": "bc",
-            "train": {"num_epochs": 10},
-            "algo": {
-                "actor_layer_dims": [hidden],
-                "optim_params": {"policy": {"learning_rate": {"initial": 0.01}}},
-            },
-            "observation": {"modalities": modalities},
-        },
-        overrides,
+def make(overrides=(), ac_dim=2, goal=False, seed=0, hidden=32):
+    words = {"algo": FAST, "train": {"num_epochs": 10}, "experiment": {"epoch_every_n_steps": 100}}
+    goal = ("state",) if goal else ()
+    return tiny_algo(
+        "bc",
+        *overrides,
+        obs={"state": 2},
+        action=ac_dim,
+        seed=seed,
+        hidden=[hidden],
+        goal=goal,
+        **words,
     )
-    return algo_factory("bc", config, shapes, ac_dim, "cpu")
 
 
 def batch_of(obs, actions, **extra):
@@ -140,13 +135,10 @@ class OwnBC(bc.BC):
 def test_a_derived_class_has_the_enabled_parts_and_a_named_one_its_own(
     algo_class, enabled, network, head
 ):
-    config = load_config(
-        {
-            "algo_name": "bc",
-            "algo": {part: {"enabled": True} for part in enabled},
-            "train": {"seq_length": 10, "frame_stack": 10 if "transformer" in enabled else 1},
-            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
-        }
+    config = tiny_config(
+        obs={"state": 2},
+        algo={part: {"enabled": True} for part in enabled},
+        train={"seq_length": 10, "frame_stack": 10 if "transformer" in enabled else 1},
     )
     algo = algo_class(config.algo, config.observation, config, SHAPES, 2, "cpu")
     assert type(algo.policy) is network

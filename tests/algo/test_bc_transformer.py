@@ -5,35 +5,18 @@ import math
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.algo.bc import BC_Transformer, BC_Transformer_GMM
 from tests.algo.conftest import losses
+from tests.tiny import tiny_algo, tiny_batch
 
 W = 4
 
 
 def make(overrides=(), frame_stack=W, seq_length=1, ac_dim=2, **transformer):
-    config = load_config(
-        {
-            "algo_name": "bc",
-            "algo": {
-                "transformer": {
-                    "enabled": True,
-                    "context_length": W,
-                    "embed_dim": 16,
-                    "num_layers": 2,
-                    "num_heads": 2,
-                    **transformer,
-                }
-            },
-            "train": {"frame_stack": frame_stack, "seq_length": seq_length},
-            "experiment": {"epoch_every_n_steps": 10},
-            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
-        },
-        overrides,
-    )
-    torch.manual_seed(0)
-    return algo_factory("bc", config, {"state": (3,)}, ac_dim)
+    options = {"enabled": True, "context_length": W, "num_layers": 2, **transformer}
+    train = {"frame_stack": frame_stack, "seq_length": seq_length}
+    words = {"algo": {"transformer": options}, "train": train}
+    return tiny_algo("bc", *overrides, obs={"state": 3}, action=ac_dim, **words)
 
 
 def make_rotary(**options):
@@ -44,17 +27,6 @@ def make_rotary(**options):
 
 def make_future(overrides=(), **options):
     return make(overrides, seq_length=W, supervise_all_steps=True, pred_future_acs=True, **options)
-
-
-def raw_batch(algo, size=5):
-    train = algo.global_config.train
-    steps = train.frame_stack - 1 + train.seq_length
-    generator = torch.Generator().manual_seed(0)
-    return {
-        "obs": {"state": torch.randn(size, steps, 3, generator=generator)},
-        "actions": torch.rand(size, steps, algo.ac_dim, generator=generator) - 0.5,
-        "pad_mask": torch.ones(size, steps, dtype=torch.bool),
-    }
 
 
 def predicted(algo, batch):
@@ -80,7 +52,7 @@ def predicted(algo, batch):
 )
 def test_which_actions_are_learned(algo, steps, first):
     algo = algo()
-    batch = raw_batch(algo)
+    batch = tiny_batch(algo, 5)
     selected = algo.process_batch_for_training(batch)
     assert torch.equal(selected["actions"], batch["actions"][:, first : first + steps])
     assert predicted(algo, selected).shape == selected["actions"].shape
@@ -88,7 +60,7 @@ def test_which_actions_are_learned(algo, steps, first):
 
 def test_the_newest_frames_are_seen():
     algo = make(frame_stack=6)
-    batch = raw_batch(algo)
+    batch = tiny_batch(algo, 5)
     seen = algo.process_batch_for_training(batch)["obs"]["state"]
     assert torch.equal(seen, batch["obs"]["state"][:, 2:6])
     algo.set_eval()
@@ -103,7 +75,7 @@ def test_the_newest_frames_are_seen():
 def test_padded_steps_are_not_supervised():
     algo = make(supervise_all_steps=True)
     algo.set_eval()
-    batch = raw_batch(algo)
+    batch = tiny_batch(algo, 5)
     batch["pad_mask"][:, :3] = False
     expected = losses(algo, algo.process_batch_for_training(batch))["Loss"]
     batch["actions"][:, :3] = 0.9
@@ -169,7 +141,7 @@ def test_chunks_at_each_step():
         seq_length=3,
         supervise_all_steps=True,
     )
-    batch = raw_batch(algo)
+    batch = tiny_batch(algo, 5)
     selected = algo.process_batch_for_training(batch)
     assert selected["actions"].shape == (5, W, 3, 2)
     assert torch.equal(selected["actions"][:, 1], batch["actions"][:, 1:4])
@@ -179,7 +151,7 @@ def test_chunks_at_each_step():
 def test_a_mixture():
     algo = make(("algo.gmm.enabled=true",), supervise_all_steps=True)
     assert type(algo) is BC_Transformer_GMM
-    info = losses(algo, algo.process_batch_for_training(raw_batch(algo)))
+    info = losses(algo, algo.process_batch_for_training(tiny_batch(algo, 5)))
     assert info["Log_Likelihood"] == pytest.approx(-info["Loss"])
     assert type(make()) is BC_Transformer
 

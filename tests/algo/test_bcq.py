@@ -6,8 +6,9 @@ import math
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.algo.bcq import BCQ, GMMSampler, VAESampler
+from tests.algo.conftest import moved_by
+from tests.tiny import tiny_algo
 
 STATE, ACTION, BATCH = 3, 2, 6
 ACTOR = ("algo.actor.enabled=true", "algo.actor.layer_dims=[16]")
@@ -20,30 +21,10 @@ DISTRIBUTIONAL = (
 
 
 def make(overrides=(), ac_dim=ACTION, seed=0):
-    config = load_config(
-        {
-            "algo_name": "bcq",
-            "algo": {
-                "critic": {
-                    "layer_dims": [32],
-                    "num_action_samples": 4,
-                    "num_action_samples_rollout": 16,
-                },
-                "action_sampler": {
-                    "vae": {
-                        "latent_dim": 2,
-                        "encoder_layer_dims": [32],
-                        "decoder_layer_dims": [32],
-                    }
-                },
-            },
-            "experiment": {"epoch_every_n_steps": 10},
-            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
-        },
-        overrides,
-    )
-    torch.manual_seed(seed)
-    return algo_factory("bcq", config, {"state": (STATE,)}, ac_dim)
+    critic = {"num_action_samples": 4, "num_action_samples_rollout": 16}
+    algo = {"critic": critic, "action_sampler": {"vae": {"latent_dim": 2}}}
+    words = {"obs": {"state": STATE}, "hidden": [32], "algo": algo}
+    return tiny_algo("bcq", *overrides, action=ac_dim, seed=seed, **words)
 
 
 def prepared(algo, size=BATCH, seed=0):
@@ -250,16 +231,9 @@ def test_networks_learn_in_their_epochs_only():
         )
     )
     algo.set_train()
-
-    def moved(epoch):
-        before = {k: v.clone() for k, v in algo.nets.state_dict().items()}
-        algo.train_on_batch(prepared(algo), epoch)
-        after = algo.nets.state_dict()
-        return {k.split(".")[0] for k, v in before.items() if not torch.equal(v, after[k])}
-
-    assert moved(1) == {"action_sampler"}
-    assert moved(2) == {"critic", "critic_target"}
-    assert moved(3) == {"critic", "critic_target", "actor", "actor_target"}
+    moves = [moved_by(algo, prepared(algo), epoch) for epoch in (1, 2, 3)]
+    critics = {"critic", "critic_target"}
+    assert moves == [{"action_sampler"}, critics, {*critics, "actor", "actor_target"}]
 
 
 def target_distribution(worlds, algo, batch):
@@ -379,21 +353,3 @@ def test_on_a_bandit_of_mostly_bad_actions_it_takes_the_good_one_and_imitation_d
     actions = algo.get_action({"state": torch.zeros(20, STATE)})
     assert 0.35 < actions.mean().item() < 0.75
     assert actions.max() < 0.95
-
-
-def test_it_puts_halves_of_demos_together_where_no_demo_goes_all_the_way(worlds):
-    rates = {name: {"learning_rate": {"initial": 0.005}} for name in ("critic", "action_sampler")}
-    algo = worlds.make_algo(
-        "bcq",
-        {
-            "optim_params": rates,
-            "target_tau": 0.05,
-            "action_sampler": {"gmm": {"enabled": True}, "actor_layer_dims": [32]},
-        },
-        state=3,
-        hidden=(32,),
-    )
-    worlds.learn(algo, worlds.stitching(128), 400)
-    # The likeliest actions in S and M are near -0.5.
-    assert worlds.action_in(algo, 1, 0, 0) > 0.2
-    assert worlds.action_in(algo, 0, 1, 0) > 0.2

@@ -5,22 +5,15 @@ import math
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
+from tests.tiny import tiny_algo
 
 SLOPE, KEPT, PUSH = -0.6, 0.9, 0.5
 
 
 def make_algo(seed=0, **section):
     """Linear networks on one observation 's'."""
-    tree = {
-        "algo_name": "causal_bc",
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": {"seq_length": section.get("instrument_lag", 1) + 1},
-        "algo": {"actor_layer_dims": [], "discriminator_layer_dims": [], **section},
-        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-    }
-    torch.manual_seed(seed)
-    return algo_factory("causal_bc", load_config(tree), {"s": (1,)}, 1)
+    train = {"seq_length": section.get("instrument_lag", 1) + 1}
+    return tiny_algo("causal_bc", obs={"s": 1}, seed=seed, hidden=(), algo=section, train=train)
 
 
 def set_slopes(algo, policy, discriminator):
@@ -107,15 +100,7 @@ def test_the_instrument_lies_as_many_steps_back_as_said():
 
 
 def test_stacked_frames_end_at_the_step():
-    config = load_config(
-        {
-            "algo_name": "causal_bc",
-            "experiment": {"epoch_every_n_steps": 10},
-            "train": {"frame_stack": 2},
-            "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-        }
-    )
-    algo = algo_factory("causal_bc", config, {"s": (1,)}, 1)
+    algo = tiny_algo("causal_bc", "train.frame_stack=2", obs={"s": 1})
     raw = {"obs": {"s": torch.arange(3.0).view(1, 3, 1)}, "actions": torch.zeros(1, 3, 1)}
     batch = algo.process_batch_for_training(raw)
     assert batch["obs"]["s"].flatten().tolist() == [1.0, 2.0]

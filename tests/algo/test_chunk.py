@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from tests.algo.conftest import losses
+from tests.tiny import tiny_algo, tiny_batch
 
 VARIANTS = {
     "bc": (),
@@ -23,28 +23,10 @@ VARIANTS = {
 
 
 def make(overrides=(), ac_dim=2, frames=1):
-    config = load_config(
-        {
-            "algo_name": "bc",
-            "algo": {"actor_layer_dims": [32], "chunk": {"enabled": True, "size": 4, "execute": 2}},
-            "train": {"seq_length": 8, "frame_stack": frames},
-            "experiment": {"epoch_every_n_steps": 10},
-            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
-        },
-        overrides,
-    )
-    torch.manual_seed(0)
-    return algo_factory("bc", config, {"state": (2,)}, ac_dim, "cpu")
-
-
-def raw_batch(algo, size=5, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    steps = algo.global_config.train.frame_stack - 1 + algo.global_config.train.seq_length
-    return {
-        "obs": {"state": torch.randn(size, steps, 2, generator=generator)},
-        "actions": torch.rand(size, steps, algo.ac_dim, generator=generator) - 0.5,
-        "pad_mask": torch.ones(size, steps, dtype=torch.bool),
-    }
+    chunk = {"enabled": True, "size": 4, "execute": 2}
+    train = {"seq_length": 8, "frame_stack": frames}
+    words = {"obs": {"state": 2}, "hidden": [32], "algo": {"chunk": chunk}, "train": train}
+    return tiny_algo("bc", *overrides, action=ac_dim, **words)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -54,7 +36,7 @@ def test_padded_steps_do_not_matter(variant):
     for padding in (0.1, 0.7):
         algo = make(VARIANTS[variant])
         algo.set_eval()
-        batch = raw_batch(algo)
+        batch = tiny_batch(algo, 5)
         batch["pad_mask"][:, 6:] = False
         batch["pad_mask"][0, 1:] = False
         batch["actions"][~batch["pad_mask"]] = padding
@@ -96,7 +78,7 @@ def test_the_mean_error_of_a_chunk_by_hand():
         "Chunk", (), {"mean": torch.tensor([[1.0, 2.0, 3.0, 4.0]])}
     )()
     algo.set_eval()
-    batch = raw_batch(algo, size=1)
+    batch = tiny_batch(algo, 1)
     batch["actions"].zero_()
     batch["pad_mask"][0, 2:] = False
     info = losses(algo, algo.process_batch_for_training(batch))
@@ -108,7 +90,7 @@ def test_likelihood_of_a_chunk_is_per_real_step():
     algo = make(("algo.gaussian.enabled=true", "algo.gaussian.fixed_std=true"))
     for parameter in algo.nets.parameters():
         torch.nn.init.zeros_(parameter)
-    batch = raw_batch(algo, size=2)
+    batch = tiny_batch(algo, 2)
     batch["actions"].fill_(0.1)
     batch["pad_mask"][0, 1:] = False
     expected = 2 * (math.log(0.1) + 0.5 * math.log(2 * math.pi) + 0.5)
@@ -118,7 +100,7 @@ def test_likelihood_of_a_chunk_is_per_real_step():
 
 def test_the_chunk_begins_at_the_newest_frame():
     algo = make(frames=3)
-    batch = raw_batch(algo)
+    batch = tiny_batch(algo, 5)
     selected = algo.process_batch_for_training(batch)
     assert torch.equal(selected["actions"], batch["actions"][:, 2:6])
     assert torch.equal(selected["obs"]["state"], batch["obs"]["state"][:, :3])
@@ -126,7 +108,7 @@ def test_the_chunk_begins_at_the_newest_frame():
 
 def test_a_recurrent_policy_learns_a_chunk_at_each_step():
     algo = make(VARIANTS["rnn"])
-    batch = raw_batch(algo)
+    batch = tiny_batch(algo, 5)
     selected = algo.process_batch_for_training(batch)
     assert selected["obs"]["state"].shape == (5, 5, 2)
     assert selected["actions"].shape == (5, 5, 4, 2)
@@ -154,7 +136,7 @@ EMA = ("algo.ema.enabled=true",)
 def trained_with_ema(steps=5):
     algo = make(EMA)
     for seed in range(steps):
-        algo.train_on_batch(algo.process_batch_for_training(raw_batch(algo, seed=seed)), 1)
+        algo.train_on_batch(algo.process_batch_for_training(tiny_batch(algo, seed=seed)), 1)
     return algo
 
 
@@ -176,7 +158,7 @@ def test_the_average_follows_the_formula():
     algo = make(EMA)
     average = None
     for seed, decay in enumerate([0, 0, 1 - 2**-0.75, 1 - 3**-0.75, 1 - 4**-0.75]):
-        algo.train_on_batch(algo.process_batch_for_training(raw_batch(algo, seed=seed)), 1)
+        algo.train_on_batch(algo.process_batch_for_training(tiny_batch(algo, seed=seed)), 1)
         weight = algo.nets["policy"].mlp.state_dict()
         average = {
             key: value.clone() if average is None else decay * average[key] + (1 - decay) * value

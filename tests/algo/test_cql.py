@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from imitate import load_config
 from imitate.algo.cql import CQL
+from tests.tiny import tiny_config
 
 STATE, ACTION, BATCH = 3, 2, 6
 
@@ -21,17 +21,9 @@ class Sampled(CQL):
 
 
 def make(overrides=(), ac_dim=ACTION, algo_name="cql", seed=0):
-    config = load_config(
-        {
-            "algo_name": algo_name,
-            "algo": {
-                "actor": {"layer_dims": [32]},
-                "critic": {"layer_dims": [32], "num_random_actions": 4},
-            },
-            "experiment": {"epoch_every_n_steps": 10},
-            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
-        },
-        overrides,
+    critic = {"num_random_actions": 4}
+    config = tiny_config(
+        algo_name, *overrides, obs={"state": STATE}, hidden=[32], algo={"critic": critic}
     )
     torch.manual_seed(seed)
     return Sampled(config.algo, config.observation, config, {"state": (STATE,)}, ac_dim, "cpu")
@@ -359,21 +351,3 @@ def test_the_conservative_term_pushes_unseen_actions_below_those_of_the_data():
         advantage[weight] = (unseen - good).item()
     assert advantage[1e-9] > 0.0
     assert advantage[0.3] < -0.1
-
-
-def test_it_puts_halves_of_demos_together_where_no_demo_goes_all_the_way(worlds):
-    rates = {name: {"learning_rate": {"initial": 0.005}} for name in ("critic", "actor")}
-    algo = worlds.make_algo(
-        "cql",
-        {
-            "optim_params": rates,
-            "target_tau": 0.05,
-            "critic": {"target_q_gap": None, "cql_weight": 0.1, "num_random_actions": 4},
-        },
-        state=3,
-        hidden=(32,),
-    )
-    worlds.learn(algo, worlds.stitching(128), 400)
-    # The likeliest actions in S and M are near -0.5.
-    assert worlds.action_in(algo, 1, 0, 0) > 0.2
-    assert worlds.action_in(algo, 0, 1, 0) > 0.2

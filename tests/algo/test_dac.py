@@ -1,32 +1,16 @@
-"""DAC: a discriminator's rewards for replayed transitions."""
+"""DAC and SQIL: a discriminator's rewards for replayed transitions, and rewards that say who acted."""
 
 import math
 
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
-
-TREE = {
-    "algo_name": "dac",
-    "experiment": {"epoch_every_n_steps": 10},
-    "train": {"online": {"env": "Pendulum-v1"}},
-    "algo": {
-        "discount": 0.9,
-        "actor": {"layer_dims": [8]},
-        "critic": {"layer_dims": [8]},
-        "discriminator": {"layer_dims": []},
-    },
-    "observation": {"modalities": {"obs": {"low_dim": ["x"]}}},
-}
+from tests.tiny import tiny_algo
 
 
 def make_algo(**discriminator):
-    config = load_config(TREE).with_overrides(
-        {f"algo.discriminator.{key}": value for key, value in discriminator.items()}
-    )
-    torch.manual_seed(0)
-    return algo_factory("dac", config, {"x": (1,)}, 1)
+    section = {"discount": 0.9, "discriminator": {"layer_dims": [], **discriminator}}
+    return tiny_algo("dac", obs={"x": 1}, hidden=[8], algo=section)
 
 
 def set_discriminator(algo, of_state, of_action, of_absorbing, bias=0.0):
@@ -125,3 +109,30 @@ def test_a_policy_that_is_rewarded_for_likeness_becomes_like_the_expert():
     algo.set_eval()
     assert info["Policy_Accuracy"] > 0.6
     assert algo.get_action({"x": torch.ones(1, 1)}).item() == pytest.approx(0.5, abs=0.2)
+
+
+def sqil_batch(**changes):
+    x = torch.zeros(4, 1, 2)
+    values = {
+        "obs": {"x": x},
+        "next_obs": {"x": x},
+        "actions": torch.zeros(4, 1, 1),
+        "rewards": torch.full((4, 1), -7.0),
+        "n_step_rewards": torch.full((4,), -7.0),
+        "discounts": torch.tensor([0.9, 0.0, 0.9, 0.0]),
+        "dones": torch.tensor([[0.0], [1.0], [0.0], [1.0]]),
+    }
+    return {**values, **changes}
+
+
+def test_demonstrations_are_worth_1_rollouts_0_and_ends_last_for_ever():
+    algo = tiny_algo("sqil", obs={"x": 2}, algo={"discount": 0.9})
+    mixed = algo.process_batch_for_training(sqil_batch(part=torch.tensor([0, 0, 1, 1])))
+    # After a terminal: 1 / (1 - 0.9) = 10 times the reward. The environment's -7 counts nowhere.
+    torch.testing.assert_close(
+        algo.reward_source.rewards(mixed), torch.tensor([0.0, 0.0, 1.0, 10.0])
+    )
+    shown = algo.process_batch_for_training(sqil_batch())
+    torch.testing.assert_close(
+        algo.reward_source.rewards(shown), torch.tensor([1.0, 10.0, 1.0, 10.0])
+    )

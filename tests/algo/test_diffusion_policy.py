@@ -3,38 +3,17 @@
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
+from tests.tiny import tiny_algo, tiny_batch
 
 SMALL = {
     "unet": {"down_dims": [16, 32], "diffusion_step_embed_dim": 16},
-    "ddim": {"num_inference_timesteps": 5},
+    "ddpm": {"num_train_timesteps": 100, "num_inference_timesteps": 100},
+    "ddim": {"num_train_timesteps": 100},
 }
 
 
-def make(overrides=(), **train):
-    config = load_config(
-        {
-            "algo_name": "diffusion_policy",
-            "algo": SMALL,
-            "train": train,
-            "experiment": {"epoch_every_n_steps": 10},
-            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
-        },
-        overrides,
-    )
-    torch.manual_seed(0)
-    return algo_factory("diffusion_policy", config, {"state": (3,)}, 2)
-
-
-def raw_batch(algo, size=4):
-    train = algo.global_config.train
-    steps = train.frame_stack - 1 + train.seq_length
-    generator = torch.Generator().manual_seed(0)
-    return {
-        "obs": {"state": torch.randn(size, steps, 3, generator=generator)},
-        "actions": torch.rand(size, steps, 2, generator=generator) - 0.5,
-        "pad_mask": torch.ones(size, steps, dtype=torch.bool),
-    }
+def make(overrides=()):
+    return tiny_algo("diffusion_policy", *overrides, obs={"state": 3}, action=2, algo=SMALL)
 
 
 class Recorder(torch.nn.Module):
@@ -56,7 +35,7 @@ class Recorder(torch.nn.Module):
 
 def test_windows_begin_at_the_oldest_observation():
     algo = make()
-    batch = raw_batch(algo)
+    batch = tiny_batch(algo, 4)
     selected = algo.process_batch_for_training(batch)
     assert torch.equal(selected["actions"], batch["actions"][:, :16])
     assert torch.equal(selected["obs"]["state"], batch["obs"]["state"][:, :2])
@@ -68,7 +47,7 @@ def test_the_loss_is_the_mean_square_of_the_target(prediction):
     algo = make((f"algo.ddpm.prediction_type={prediction}",))
     algo.set_train()
     algo.nets["policy"] = Recorder(algo, answer=0.5)
-    batch = raw_batch(algo)
+    batch = tiny_batch(algo, 4)
     batch["pad_mask"][:, 10:] = False
     batch["actions"][:, 10:] = 77.0
     torch.manual_seed(5)

@@ -1,20 +1,11 @@
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
+from tests.tiny import tiny_algo
 
 
 def make(**section):
-    config = load_config(
-        {
-            "algo_name": "dqn",
-            "experiment": {"epoch_every_n_steps": 10},
-            "algo": {"critic": {"layer_dims": []}, **section},
-            "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-        }
-    )
-    torch.manual_seed(0)
-    return algo_factory("dqn", config, {"s": (1,)}, 2)
+    return tiny_algo("dqn", obs={"s": 1}, action=2, hidden=(), algo=section)
 
 
 def set_values(net, *slopes):
@@ -53,7 +44,7 @@ def test_the_loss_is_huber_of_the_taken_action(worlds):
 
 
 def test_quantiles_of_the_taken_action_follow_those_of_the_best_next_one(worlds):
-    algo = make(critic={"layer_dims": [], "num_quantiles": 2}, double=False)
+    algo = make(critic={"num_quantiles": 2}, double=False)
     # By choice: quantiles 0 and 2 times the state, 1 and 3 times the state; the targets' second choice is best too.
     set_values(algo.nets["critic"], 0, 2, 1, 3)
     set_values(algo.nets["critic_target"], 0, 2, 1, 3)

@@ -4,33 +4,23 @@ import numpy as np
 import pytest
 import torch
 
-from imitate import RolloutPolicy, algo_factory, load_config
+from imitate import RolloutPolicy
 from imitate.algo.dt import DT
 from tests.algo.conftest import losses
+from tests.tiny import tiny_algo
 
 K, ACTION = 4, 2
 
 
 def make(overrides=(), seed=0, ac_dim=ACTION, length=K):
-    config = load_config(
-        {
-            "algo_name": "dt",
-            "algo": {
-                "context_length": length,
-                "max_episode_steps": 6,
-                "target_return": 8.0,
-                "return_scale": 2.0,
-                "transformer": {"embed_dim": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.0},
-                "optim_params": {"policy": {"learning_rate": {"initial": 0.01, "warmup_steps": 0}}},
-            },
-            "train": {"frame_stack": length},
-            "experiment": {"epoch_every_n_steps": 10},
-            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
-        },
-        overrides,
-    )
-    torch.manual_seed(seed)
-    return algo_factory("dt", config, {"state": (3,)}, ac_dim)
+    algo = {
+        **{"context_length": length, "max_episode_steps": 6},
+        **{"target_return": 8.0, "return_scale": 2.0},
+        "transformer": {"num_layers": 2, "dropout": 0.0},
+        "optim_params": {"policy": {"learning_rate": {"initial": 0.01, "warmup_steps": 0}}},
+    }
+    words = {"obs": {"state": 3}, "algo": algo, "train": {"frame_stack": length}}
+    return tiny_algo("dt", *overrides, action=ac_dim, seed=seed, **words)
 
 
 def raw_batch(size=5, seed=0, ac_dim=ACTION):

@@ -3,24 +3,15 @@
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.algo.execution import ChunkExecution
 from imitate.functional.flow import draw_times
+from tests.tiny import tiny_algo
 
 OBS = {"state": torch.zeros(1, 3)}
 
 
 def make(*overrides):
-    config = load_config(
-        {
-            "algo_name": "flow_policy",
-            "experiment": {"epoch_every_n_steps": 10},
-            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
-        },
-        overrides,
-    )
-    torch.manual_seed(0)
-    return algo_factory("flow_policy", config, {"state": (3,)}, 2)
+    return tiny_algo("flow_policy", *overrides, obs={"state": 3}, action=2)
 
 
 class StandIn(torch.nn.Module):

@@ -3,31 +3,20 @@
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.algo.gl import GL, GL_VAE
 from imitate.config.readiness import check_trainable
 from imitate.errors import DatasetError, UserError
 from tests.algo.conftest import losses
+from tests.tiny import tiny_algo
 
 SHAPES = {"a": (1,), "b": (2,)}
 
 
-def tree(vae=False, train=None, **section):
-    vae = vae if isinstance(vae, dict) else {"enabled": vae, "latent_dim": 2}
-    return {
-        "algo_name": "gl",
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": {"num_epochs": 10, **(train or {})},
-        "algo": {"vae": vae, **section},
-        "observation": {
-            "modalities": {"obs": {"low_dim": ["a"]}, "subgoal": {"low_dim": ["a", "b"]}}
-        },
-    }
-
-
-def make(**kwargs):
-    torch.manual_seed(0)
-    return algo_factory("gl", load_config(tree(**kwargs)), SHAPES, 1)
+def make(vae=False, train=None, observation=None, **section):
+    section["vae"] = vae if isinstance(vae, dict) else {"enabled": vae, "latent_dim": 2}
+    words = {"algo": section, "train": {"num_epochs": 10, **(train or {})}}
+    words["observation"] = observation or {}
+    return tiny_algo("gl", obs={"a": 1}, goal={"a": 1, "b": 2}, hidden=(300, 400), **words)
 
 
 def constant(heads, **values):
@@ -165,21 +154,17 @@ def test_a_planner_does_not_act():
     algo = make()
     with pytest.raises(UserError, match="train hbc or iris"):
         algo.get_action({"a": torch.zeros(1, 1)})
-    check_trainable(load_config(tree()))
+    check_trainable(algo.global_config)
 
 
 def test_images_are_predicted_pixel_by_pixel():
-    config = tree(vae=True)
-    config["observation"] = {
-        "modalities": {
-            "obs": {"low_dim": [], "rgb": ["cam"]},
-            "subgoal": {"rgb": ["cam"], "low_dim": ["b"]},
-        },
-        "encoder": {
-            "rgb": {"core_kwargs": {"backbone_class": "ShallowConv", "feature_dimension": 8}}
-        },
+    core = {"backbone_class": "ShallowConv", "feature_dimension": 8}
+    observation = {
+        "modalities": {"subgoal": {"rgb": ["cam"], "low_dim": ["b"]}},
+        "encoder": {"rgb": {"core_kwargs": core}},
     }
-    algo = algo_factory("gl", load_config(config), {"cam": (3, 32, 32), "b": (2,)}, 1)
+    words = {"algo": {"vae": {"latent_dim": 2}}, "observation": observation}
+    algo = tiny_algo("gl", obs={"cam": (3, 32, 32)}, goal={"b": 2}, **words)
     pixels = torch.randint(256, (2, 32, 32, 3), dtype=torch.uint8)
     raw = {
         "obs": {"cam": pixels[:, None]},

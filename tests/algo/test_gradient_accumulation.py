@@ -3,23 +3,15 @@
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.config.readiness import check_trainable
 from imitate.errors import ConfigError
+from tests.tiny import tiny_algo
 
 
 def make(accumulation, steps=8):
-    config = load_config(
-        {
-            "algo_name": "bc",
-            "algo": {"actor_layer_dims": [16], "ema": {"enabled": True}},
-            "train": {"gradient_accumulation": accumulation},
-            "experiment": {"epoch_every_n_steps": steps},
-            "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
-        }
-    )
-    torch.manual_seed(0)
-    return algo_factory("bc", config, {"state": (3,)}, 2)
+    words = {"algo": {"ema": {"enabled": True}}, "experiment": {"epoch_every_n_steps": steps}}
+    train = {"gradient_accumulation": accumulation}
+    return tiny_algo("bc", obs={"state": 3}, action=2, train=train, **words)
 
 
 def batches(count, size):

@@ -3,36 +3,20 @@
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
+from imitate import algo_factory
 from imitate.config.data_needs import Subgoals
 from imitate.errors import DatasetError
 from imitate.policy.rollout_policy import RolloutPolicy
+from tests.tiny import tiny_algo, tiny_config
 
 SHAPES = {"x": (1,), "task": (2,)}
-LOW = {"low_dim": ["x"]}
 
 
-def tree(actor=None, planner=None, observation=None, train=None, **section):
-    return {
-        "algo_name": "hbc",
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": {"num_epochs": 10, "seq_length": 1, **(train or {})},
-        "algo": {
-            "planner": {"vae": {"latent_dim": 2, "kl_weight": 0.02}, **(planner or {})},
-            "actor": {"rnn": {"enabled": False}, "actor_layer_dims": [64], **(actor or {})},
-            **section,
-        },
-        "observation": observation
-        or {
-            "planner": {"modalities": {"obs": LOW, "subgoal": LOW}},
-            "actor": {"modalities": {"obs": LOW}},
-        },
-    }
-
-
-def make(seed=0, **kwargs):
-    torch.manual_seed(seed)
-    return algo_factory("hbc", load_config(tree(**kwargs)), SHAPES, 1)
+def make(actor=None, planner=None, train=None, **section):
+    section["planner"] = {"vae": {"latent_dim": 2, "kl_weight": 0.02}, **(planner or {})}
+    section["actor"] = {"rnn": {"enabled": False}, **(actor or {})}
+    train = {"num_epochs": 10, "seq_length": 1, **(train or {})}
+    return tiny_algo("hbc", obs={"x": 1}, hidden=[64], algo=section, train=train)
 
 
 def raw(size=64, steps=1, seed=0, every=0):
@@ -64,11 +48,7 @@ FAST = {
         "vae": {"latent_dim": 2, "kl_weight": 0.02},
         "optim_params": {"goal_network": {"learning_rate": {"initial": 0.01}}},
     },
-    "actor": {
-        "rnn": {"enabled": False},
-        "actor_layer_dims": [64],
-        "optim_params": {"policy": {"learning_rate": {"initial": 0.01}}},
-    },
+    "actor": {"optim_params": {"policy": {"learning_rate": {"initial": 0.01}}}},
 }
 
 
@@ -143,7 +123,7 @@ def test_a_subgoal_holds_for_its_interval_and_each_client_has_its_own():
 
 
 def test_who_plans_leaves_the_draws_of_the_others_as_they_are():
-    algo = make(actor={"rnn": {"enabled": False}, "gmm": {"enabled": True}})
+    algo = make(actor={"gmm": {"enabled": True}})
     algo.set_eval()
     obs = {"x": torch.zeros(2, 1)}
 
@@ -174,16 +154,8 @@ def walk(algo, rows=20, steps=4):
 def test_where_two_ways_lead_on_it_takes_one_and_cloning_stays_between():
     """Each step left and right are as good. The mean action is 0; a subgoal holds for four steps of 0.125."""
     hbc = learn(make(**FAST, subgoal_update_interval=4), 300)
-    bc_tree = {
-        **tree(),
-        "algo_name": "bc",
-        "algo": {
-            "actor_layer_dims": [64],
-            "optim_params": {"policy": {"learning_rate": {"initial": 0.01}}},
-        },
-        "observation": {"modalities": {"obs": LOW}},
-    }
-    bc = learn(algo_factory("bc", load_config(bc_tree), SHAPES, 1), 300)
+    rates = {"optim_params": FAST["actor"]["optim_params"]}
+    bc = learn(tiny_algo("bc", obs={"x": 1}, hidden=[64], algo=rates), 300)
     reached = walk(hbc)
     assert (reached > 0).any()
     assert (reached < 0).any()
@@ -229,10 +201,12 @@ def test_a_planner_with_classes_gives_the_actor_one_hot_latents():
 
 def test_each_part_sees_its_own_and_the_planner_the_task_s_goal():
     observation = {
-        "planner": {"modalities": {"obs": LOW, "subgoal": LOW, "goal": {"low_dim": ["task"]}}},
+        "planner": {"modalities": {"goal": {"low_dim": ["task"]}}},
         "actor": {"modalities": {"obs": {"low_dim": ["x", "wrist"]}}},
     }
-    config = load_config(tree(observation=observation, train={"goal_mode": "last"}))
+    words = {"algo": {"actor": {"rnn": {"enabled": False}}}, "observation": observation}
+    changes = ("train.goal_mode=last", "train.seq_length=1")
+    config = tiny_config("hbc", *changes, obs={"x": 1}, **words)
     algo = algo_factory("hbc", config, {**SHAPES, "wrist": (3,)}, 1)
     assert set(algo.obs_shapes) == {"x", "wrist"}
     assert set(algo.goal_shapes) == {"task"}
@@ -269,7 +243,7 @@ def test_frames_are_stacked_for_both_parts():
 
 
 def test_each_part_has_its_optimizer_and_its_average():
-    algo = learn(make(actor={"ema": {"enabled": True}, "rnn": {"enabled": False}}), 3)
+    algo = learn(make(actor={"ema": {"enabled": True}}), 3)
     assert set(algo.optimizers) == {"planner/goal_network", "actor/policy"}
     averaged = algo.actor.ema.module["policy"].mlp.layers[0].weight
     assert algo.active_nets["actor"]["policy"].mlp.layers[0].weight is averaged

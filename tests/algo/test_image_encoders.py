@@ -4,28 +4,18 @@ import pytest
 import torch
 from torch import nn
 
-from imitate import algo_factory, load_config, policy_from_checkpoint
+from imitate import policy_from_checkpoint
 from imitate.models.resnet import ResNet18Conv
 from imitate.policy.checkpoint import checkpoint_dict
+from tests.tiny import tiny_algo
 
 SHAPES = {"camera": (3, 40, 40)}
 
 
 def make_algo(name, **backbone):
-    tree = {
-        "algo_name": name,
-        "experiment": {"epoch_every_n_steps": 10},
-        "observation": {
-            "modalities": {"obs": {"low_dim": [], "rgb": ["camera"]}},
-            "encoder": {
-                "rgb": {
-                    "core_class": "VisualCore",
-                    "core_kwargs": {"backbone_class": "ResNet18Conv", "backbone_kwargs": backbone},
-                }
-            },
-        },
-    }
-    return algo_factory(name, load_config(tree), SHAPES, 2)
+    core = {"core_kwargs": {"backbone_class": "ResNet18Conv", "backbone_kwargs": backbone}}
+    observation = {"encoder": {"rgb": core}}
+    return tiny_algo(name, obs=SHAPES, action=2, observation=observation)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
+from imitate import load_config
 from imitate.algo.imagination import ImaginationConfig, imagined, with_imagined
 from imitate.dynamics.dynamics import Dynamics, Outcome
 from imitate.errors import ConfigError
+from tests.tiny import tiny_algo
 
 
 class Walk(Dynamics):
@@ -96,22 +97,13 @@ def test_the_share_is_that_of_the_whole(share, count):
 
 
 def make(seed=0, **algo):
-    small = {"layer_dims": [8]}
-    tree = {
-        "algo_name": "sac",
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": {"batch_size": 8, "online": {"enabled": True, "env": "Pendulum-v1"}},
-        "algo": {
-            "actor": small,
-            "critic": small,
-            "dynamics": {**small, "members": 2},
-            "imagination": {"start_updates": 2},
-            **algo,
-        },
-        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
+    algo = {
+        "dynamics": {"members": 2, "layer_dims": [8]},
+        "imagination": {"start_updates": 2},
+        **algo,
     }
-    torch.manual_seed(seed)
-    return algo_factory("sac", load_config(tree), {"s": (2,)}, 1)
+    train = {"batch_size": 8, "online": {"enabled": True, "env": "Pendulum-v1"}}
+    return tiny_algo("sac", obs={"s": 2}, seed=seed, hidden=[8], algo=algo, train=train)
 
 
 def raw(size=8):

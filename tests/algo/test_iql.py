@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from imitate import algo_factory, load_config
+from tests.algo.conftest import losses, losses_that_see
+from tests.tiny import tiny_algo, tiny_batch
 
 WIDE = {"net": {"gaussian": {"state_independent_std": True, "init_std": 0.5}}}
 
@@ -20,10 +21,6 @@ def algo(worlds):
     worlds.set_critic(algo.nets["critic"], (1, 0), (0, 1))
     worlds.set_actor(algo.nets["actor"], 0.0)
     return algo
-
-
-def losses(algo, batch):
-    return algo.train_on_batch(batch, 1, validate=True)
 
 
 def test_the_value_learns_an_expectile_of_the_least_target(algo, worlds):
@@ -41,7 +38,7 @@ def test_a_huber_loss(worlds, algo):
     other.nets.load_state_dict(algo.nets.state_dict())
     # |error| 2, 1.5 for both: 1.5 + 1, halved, twice
     found = losses(other, worlds.two_transitions())
-    assert float(found["Critic_Loss"]) == pytest.approx(2.5)
+    assert found["Critic_Loss"] == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize(
@@ -60,35 +57,24 @@ def test_the_actor_is_weighted_by_advantage(worlds, algo, adv, weights):
     log_prob = float(Normal(0.0, 0.5).log_prob(torch.tensor(1.0)))  # alike for 1 and -1
     expected = -log_prob * sum(weights) / 2
     found = losses(other, worlds.two_transitions())
-    assert float(found["Actor_Loss"]) == pytest.approx(expected, rel=1e-5)
-    assert float(found["Advantage"]) == pytest.approx(-0.5)
+    assert found["Actor_Loss"] == pytest.approx(expected, rel=1e-5)
+    assert found["Advantage"] == pytest.approx(-0.5)
 
 
 def test_what_is_logged_is_a_mean_over_the_batch(algo, worlds):
     found = losses(algo, worlds.two_transitions())
-    assert float(found["V"]) == pytest.approx(1.5)
-    assert float(found["Q"]) == pytest.approx(0.75)  # (1 + 2 + 1 - 1) / 4
+    assert found["V"] == pytest.approx(1.5)
+    assert found["Q"] == pytest.approx(0.75)  # (1 + 2 + 1 - 1) / 4
     # Actions 1 and -1 are two standard deviations from the mean of 0.
     log_prob = -2.0 - math.log(0.5 * math.sqrt(2 * math.pi))
-    assert float(found["Log_Likelihood"]) == pytest.approx(log_prob)
-    assert float(found["Advantage_Weight"]) == pytest.approx((math.exp(2) + math.exp(-3)) / 2)
+    assert found["Log_Likelihood"] == pytest.approx(log_prob)
+    assert found["Advantage_Weight"] == pytest.approx((math.exp(2) + math.exp(-3)) / 2)
 
 
 def test_which_networks_each_loss_sees(algo, worlds):
-    batch = worlds.two_transitions()
-    before = losses(algo, batch)
-
-    def changed(name):
-        kept = {key: value.clone() for key, value in algo.nets.state_dict().items()}
-        algo.nets[name].head.bias.data += 1.0
-        after = losses(algo, batch)
-        algo.nets.load_state_dict(kept)
-        names = ("Vf_Loss", "Critic_Loss", "Actor_Loss")
-        return [key for key in names if not torch.equal(before[key], after[key])]
-
-    assert changed("critic") == ["Critic_Loss"]
-    assert changed("critic_target") == ["Vf_Loss", "Actor_Loss"]
-    assert changed("vf") == ["Vf_Loss", "Critic_Loss", "Actor_Loss"]
+    names = ("Vf_Loss", "Critic_Loss", "Actor_Loss")
+    for network, seen in (("critic", names[1:2]), ("critic_target", names[::2]), ("vf", names)):
+        assert losses_that_see(algo, worlds.two_transitions(), network, names) == list(seen)
 
 
 def test_the_actor_and_the_critics_see_the_new_value(worlds, algo):
@@ -116,15 +102,15 @@ def test_values_here_and_next_belong_to_the_goal_of_their_sample(algo, worlds):
     )
     found = losses(algo, batch)
     # Here 11 and 32; next 14 and 38, so that the two critics' targets are 8 and 19.5.
-    assert float(found["Advantage"]) == pytest.approx(-(11 + 32) / 2)
-    assert float(found["Critic_Loss"]) == pytest.approx(2 * (8**2 + 19.5**2) / 2)
+    assert found["Advantage"] == pytest.approx(-(11 + 32) / 2)
+    assert found["Critic_Loss"] == pytest.approx(2 * (8**2 + 19.5**2) / 2)
 
 
 def test_weights_of_samples(algo, worlds):
     batch = worlds.two_transitions(weight=torch.tensor([1.0, 0.0]))
     found = losses(algo, batch)
-    assert float(found["Vf_Loss"]) == pytest.approx(3.6)
-    assert float(found["Critic_Loss"]) == pytest.approx(8.0)
+    assert found["Vf_Loss"] == pytest.approx(3.6)
+    assert found["Critic_Loss"] == pytest.approx(8.0)
 
 
 def test_targets_follow_by_target_tau(worlds, algo):
@@ -135,57 +121,11 @@ def test_targets_follow_by_target_tau(worlds, algo):
     torch.testing.assert_close(algo.nets["critic_target"].head.bias, expected)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "gmm"])
-def test_it_takes_the_good_action_of_a_bandit_where_imitation_takes_the_common_one(worlds, kind):
-    fast = {"learning_rate": {"initial": 0.01}}
-    section = {
-        "optim_params": {"critic": fast, "vf": fast, "actor": fast},
-        "adv": {"beta": 0.1},
-        "actor": {"net": {"type": kind, "gmm": {"num_modes": 2}}},
-    }
-    algo = worlds.make_algo("iql", section, hidden=(32,))
-    worlds.learn(algo, worlds.bandit(), 300)
-    actions = [worlds.action_in(algo, 1.0) for _ in range(5)]
-    assert min(actions) > 0.3
-    cloned = worlds.make_algo("bc", {"optim_params": {"policy": fast}}, hidden=(32,))
-    worlds.learn(cloned, worlds.bandit(), 300)
-    assert worlds.action_in(cloned, 1.0) < -0.2
-
-
-def test_it_joins_halves_of_demos(worlds):
-    fast = {"learning_rate": {"initial": 0.01}}
-    section = {
-        "optim_params": {"critic": fast, "vf": fast, "actor": fast},
-        "adv": {"beta": 0.1},
-        "target_tau": 0.05,
-    }
-    algo = worlds.make_algo("iql", section, state=3, hidden=(32,))
-    worlds.learn(algo, worlds.stitching(), 500)
-    assert worlds.action_in(algo, 1, 0, 0) > 0.3
-    assert worlds.action_in(algo, 0, 1, 0) > 0.3
-    cloned = worlds.make_algo("bc", {"optim_params": {"policy": fast}}, state=3, hidden=(32,))
-    worlds.learn(cloned, worlds.stitching(), 500)
-    assert worlds.action_in(cloned, 1, 0, 0) < 0.0
-    assert worlds.action_in(cloned, 0, 1, 0) < 0.0
-
-
-def test_images_have_one_encoder_for_both_critics_or_one_each(worlds):
+def test_images_have_one_encoder_for_both_critics_or_one_each():
     def critics(shared):
-        tree = {
-            "algo_name": "iql",
-            "algo": {"critic": {"ensemble": {"shared_encoder": shared}}},
-            "experiment": {"epoch_every_n_steps": 10},
-            "observation": {"modalities": {"obs": {"low_dim": [], "rgb": ["image"]}}},
-        }
-        algo = algo_factory("iql", load_config(tree), {"image": (3, 40, 40)}, 2)
-        batch = {
-            "obs": {"image": torch.randint(256, (4, 1, 40, 40, 3), dtype=torch.uint8)},
-            "next_obs": {"image": torch.randint(256, (4, 1, 40, 40, 3), dtype=torch.uint8)},
-            "actions": torch.zeros(4, 1, 2),
-            "rewards": torch.ones(4, 1),
-            "terminals": torch.zeros(4, 1),
-        }
-        info = algo.train_on_batch(algo.process_batch_for_training(batch), 1)
+        section = {"critic": {"ensemble": {"shared_encoder": shared}}}
+        algo = tiny_algo("iql", obs={"image": (3, 40, 40)}, action=2, algo=section)
+        info = algo.train_on_batch(algo.process_batch_for_training(tiny_batch(algo, 4)), 1)
         assert all(torch.isfinite(value) for value in info.values())
         return algo.nets["critic"]
 

@@ -2,54 +2,26 @@
 
 import torch
 
-from imitate import algo_factory, load_config
-
-LOW = {"low_dim": ["s"]}
-OBSERVED = {"modalities": {"obs": LOW}}
-PLANNER = {"modalities": {"obs": LOW, "subgoal": LOW}}
-SHAPES = {"s": (1,)}
+from tests.tiny import tiny_algo
 
 
 def rate(name, value):
     return {"optim_params": {name: {"learning_rate": {"initial": value}}}}
 
 
-def tree(observation=None, train=None, value=None, planner=None, num_samples=20, **section):
-    return {
-        "algo_name": "iris",
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": {"num_epochs": 10, "seq_length": 1, **(train or {})},
-        "algo": {
-            "value_planner": {
-                "num_samples": num_samples,
-                "planner": planner
-                or {
-                    "vae": {"latent_dim": 2, "kl_weight": 0.02},
-                    **rate("goal_network", 0.01),
-                },
-                "value": value
-                or {
-                    "critic": {"layer_dims": [32], "num_action_samples_rollout": 5},
-                    "action_sampler": {
-                        "vae": {"encoder_layer_dims": [32], "decoder_layer_dims": [32]}
-                    },
-                },
-            },
-            "actor": {
-                "rnn": {"enabled": False},
-                "actor_layer_dims": [32],
-                **rate("policy", 0.01),
-            },
-            **section,
-        },
-        "observation": observation
-        or {"value_planner": {"planner": PLANNER, "value": OBSERVED}, "actor": OBSERVED},
-    }
+LAYERS = {"encoder_layer_dims": [300, 400], "decoder_layer_dims": [300, 400]}
+PLANNER = {
+    "vae": {"latent_dim": 2, "kl_weight": 0.02, **LAYERS},
+    **rate("goal_network", 0.01),
+}
+ACTOR = {"rnn": {"enabled": False}, **rate("policy", 0.01)}
 
 
-def make(seed=0, **kwargs):
-    torch.manual_seed(seed)
-    return algo_factory("iris", load_config(tree(**kwargs)), SHAPES, 1)
+def make(train=None, value=None, num_samples=20, **section):
+    parts = {"planner": PLANNER, "value": value or {"critic": {"num_action_samples_rollout": 5}}}
+    section |= {"value_planner": {"num_samples": num_samples, **parts}, "actor": ACTOR}
+    train = {"num_epochs": 10, "seq_length": 1, **(train or {})}
+    return tiny_algo("iris", obs={"s": 1}, hidden=[32], algo=section, train=train)
 
 
 def linear(**kwargs):
@@ -133,14 +105,9 @@ def test_it_goes_where_a_fifth_of_the_data_earned_something_and_cloning_does_not
     iris = act(learn(make()))
     assert float((iris > 0.2).float().mean()) >= 0.95
     for name in ("bc", "hbc"):
-        config = tree()
-        planner, actor = config["algo"]["value_planner"]["planner"], config["algo"]["actor"]
-        parts = {"planner": PLANNER, "actor": OBSERVED}
-        config["algo_name"] = name
-        config["algo"] = {"planner": planner, "actor": actor} if name == "hbc" else actor
-        config["observation"] = parts if name == "hbc" else OBSERVED
-        torch.manual_seed(0)
-        actions = act(learn(algo_factory(name, load_config(config), SHAPES, 1)))
+        section = {"planner": PLANNER, "actor": ACTOR} if name == "hbc" else ACTOR
+        words = {"algo": section, "train": {"num_epochs": 10, "seq_length": 1}}
+        actions = act(learn(tiny_algo(name, obs={"s": 1}, hidden=[32], **words)))
         assert float((actions > 0.2).float().mean()) < 0.5, name
         assert float(actions.mean()) < -0.1, name
 

@@ -3,28 +3,18 @@
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.dynamics.dynamics import Dynamics, Outcome
 from imitate.errors import DatasetError
 from imitate.policy.rollout_policy import RolloutPolicy
+from tests.tiny import tiny_algo
 
 PLANNER = {"horizon": 3, "population": 200, "elites": 20, "iterations": 5}
 
 
-def make(planner=None, dynamics=None, train=None, **algo):
-    tree = {
-        "algo_name": "mbrl",
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": {"num_epochs": 10, **(train or {})},
-        "algo": {
-            "planner": {**PLANNER, **(planner or {})},
-            "dynamics": {"members": 2, "layer_dims": [32], **(dynamics or {})},
-            **algo,
-        },
-        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-    }
-    torch.manual_seed(0)
-    return algo_factory("mbrl", load_config(tree), {"s": (1,)}, 1)
+def make(planner=None, dynamics=None, **algo):
+    algo = {"planner": {**PLANNER, **(planner or {})}, **algo}
+    algo["dynamics"] = {"members": 2, "layer_dims": [32], **(dynamics or {})}
+    return tiny_algo("mbrl", obs={"s": 1}, algo=algo)
 
 
 class Road(Dynamics):

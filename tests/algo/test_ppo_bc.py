@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.policy.checkpoint import checkpoint_dict
+from tests.tiny import tiny_algo
 
 
 @pytest.fixture
@@ -15,14 +15,7 @@ def ppo_bc(worlds):
     def make(hidden=(), slope=0.5, seed=0, **section):
         base = worlds.make_algo("bc")
         worlds.set_actor(base.nets["policy"], slope)
-        tree = {
-            "algo_name": "ppo_bc",
-            "experiment": {"epoch_every_n_steps": 10},
-            "algo": {"net": {"layer_dims": list(hidden)}, **section},
-            "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-        }
-        torch.manual_seed(seed)
-        algo = algo_factory("ppo_bc", load_config(tree), {"s": (1,)}, 1)
+        algo = tiny_algo("ppo_bc", obs={"s": 1}, hidden=hidden, seed=seed, algo=section)
         ckpt = checkpoint_dict(base, env_metadata={}, shape_metadata={})
         algo.base.adopt(ckpt, algo.preprocess)
         return algo
@@ -78,18 +71,11 @@ def test_the_distance_is_half_the_square_of_the_mean_s(ppo_bc):
 
 
 def test_of_choices_it_is_the_likelihood():
-    tree = {
-        "algo_name": "ppo_bc",
-        "experiment": {"epoch_every_n_steps": 10},
-        "algo": {"net": {"layer_dims": []}, "num_choices": 2},
-        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-    }
-    algo = algo_factory("ppo_bc", load_config(tree), {"s": (1,)}, 2)
+    algo = tiny_algo("ppo_bc", "algo.num_choices=2", obs={"s": 1}, action=2, hidden=())
     logits = algo.nets["policy"].head.logits
     torch.nn.init.zeros_(logits.bias)
-    logits.weight.data = torch.tensor(
-        [[0.0], [math.log(3.0)]]
-    )  # in states 0 and 1: 1/2, 1/2; 1/4, 3/4
+    # In states 0 and 1: 1/2, 1/2; 1/4, 3/4.
+    logits.weight.data = torch.tensor([[0.0], [math.log(3.0)]])
     data = batch([0.0, 1.0], [0.0, 0.0])
     data["actions"] = data["base_actions"] = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     info = algo.train_on_batch(data, 1, validate=True)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.errors import UserError
+from tests.tiny import tiny_algo
 
 STEPS, MAX_DELAY = 8, 3
 NETWORKS = {
@@ -15,29 +15,25 @@ NETWORKS = {
 
 
 def make(algo_name="flow_policy", network="mlp", frames=1, max_delay=MAX_DELAY):
-    tree = {
-        "algo_name": algo_name,
-        "algo": {
-            **{name: {"enabled": name == network, **NETWORKS[name]} for name in NETWORKS},
-            "horizon": {
-                "observation_horizon": frames,
-                "prediction_horizon": STEPS,
-                "action_horizon": 4,
-            },
-            "prefix": {"max_delay": max_delay},
-            "optim_params": {
-                "policy": {"learning_rate": {"initial": 0.003, "scheduler_type": "multistep"}}
-            },
-            "ema": {"enabled": False},
+    rate = {"initial": 0.003, "scheduler_type": "multistep"}
+    section = {
+        **{name: {"enabled": name == network, **NETWORKS[name]} for name in NETWORKS},
+        "horizon": {
+            "observation_horizon": frames,
+            "prediction_horizon": STEPS,
+            "action_horizon": 4,
         },
-        "train": {"frame_stack": frames, "seq_length": STEPS},
-        "experiment": {"epoch_every_n_steps": 100},
-        "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
+        "prefix": {"max_delay": max_delay},
+        "optim_params": {"policy": {"learning_rate": rate}},
+        "ema": {"enabled": False},
     }
     if algo_name == "diffusion_policy":
-        tree["algo"] |= {"ddpm": {"enabled": False}, "ddim": {"enabled": True}}
-    torch.manual_seed(0)
-    return algo_factory(algo_name, load_config(tree), {"state": (3,)}, 2)
+        samplers = {"num_train_timesteps": 100, "num_inference_timesteps": 10}
+        section |= {"ddpm": {"enabled": False}, "ddim": {"enabled": True, **samplers}}
+    train = {"frame_stack": frames, "seq_length": STEPS}
+    epochs = {"epoch_every_n_steps": 100}
+    words = {"algo": section, "train": train, "experiment": epochs}
+    return tiny_algo(algo_name, obs={"state": 3}, action=2, **words)
 
 
 def batch_of(actions, frames=1):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from pydantic import Field
 
-from imitate import algo_factory, load_config
 from imitate.algo.factory import register
 from imitate.algo.recurrence import ReplayedMemoryConfig, from_stored
 from imitate.algo.td3 import TD3, TD3Config
@@ -19,6 +18,7 @@ from imitate.data.batches.build import build_datasets
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
 from imitate.online.sequences import SequenceReplay
+from tests.tiny import tiny_algo
 
 OFFLINE = {"train": {"online": {"enabled": False}}, "burn_in": 1}
 KINDS = {"numbers": (0, None), "choices": (2, None), "mixed": (2, 1)}
@@ -49,47 +49,19 @@ class Walk:
 
 
 def make(
-    kind="numbers",
-    rnn_type="GRU",
-    num_layers=1,
-    burn_in=3,
-    rnn=None,
-    train=None,
-    algo_name="sac",
-    **section,
+    kind="numbers", rnn_type="GRU", num_layers=1, burn_in=3, train=None, algo_name="sac", **section
 ):
     choices, numbers = KINDS[kind]
-    train = dict(train or {})
-    online = {"enabled": True, **train.pop("online", {})}
-    config = load_config(
-        {
-            "algo_name": algo_name,
-            "experiment": {"epoch_every_n_steps": 10},
-            "train": {"batch_size": 4, "seq_length": 4, "online": online, **train},
-            "algo": {
-                "actor": {"layer_dims": [8]},
-                "critic": {"layer_dims": [8]},
-                **(
-                    {"num_choices": choices, "num_continuous": numbers}
-                    if algo_name == "sac"
-                    else {}
-                ),
-                "rnn": {
-                    "enabled": True,
-                    "hidden_dim": 8,
-                    "rnn_type": rnn_type,
-                    "num_layers": num_layers,
-                    "burn_in": burn_in,
-                    **(rnn or {}),
-                },
-                **section,
-            },
-            "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-        }
-    )
-    check_trainable(config)
-    torch.manual_seed(0)
-    return algo_factory(algo_name, config, {"s": (3,)}, (choices + (numbers or 0)) or 2)
+    if algo_name == "sac":
+        section |= {"num_choices": choices, "num_continuous": numbers}
+    rnn = {"rnn_type": rnn_type, "num_layers": num_layers, "burn_in": burn_in}
+    section["rnn"] = {"enabled": True, **rnn}
+    online = {"online": {"enabled": True, **(train or {}).get("online", {})}}
+    train = {"batch_size": 4, "seq_length": 4, **(train or {}), **online}
+    action = (choices + (numbers or 0)) or 2
+    algo = tiny_algo(algo_name, action=action, hidden=[8], algo=section, train=train)
+    check_trainable(algo.global_config)
+    return algo
 
 
 def replayed(algo, steps=40, envs=2, capacity=200):
@@ -269,21 +241,16 @@ def test_an_algorithm_without_a_memory_gets_one_by_its_section():
 
     if "recurrent_td3" not in algorithms.available():
         register("recurrent_td3", RecurrentTD3Config)(TD3)
-    tree = {
-        "algo_name": "recurrent_td3",
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": {"batch_size": 4, "seq_length": 4, "online": {"enabled": True}},
-        "algo": {
-            "actor": {"layer_dims": [8], "update_freq": 1},
-            "critic": {"layer_dims": [8]},
-            "rnn": {"enabled": True, "hidden_dim": 8, "burn_in": 3},
-        },
-        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-    }
-    torch.manual_seed(0)
-    config = load_config(tree)
-    assert config.algo.data_needs(config).sequences == Sequences(length=4, burn_in=3)
-    algo = algo_factory("recurrent_td3", config, {"s": (3,)}, 2)
+    rnn = {"enabled": True, "hidden_dim": 8, "burn_in": 3}
+    algo = tiny_algo(
+        "recurrent_td3",
+        action=2,
+        hidden=[8],
+        algo={"actor": {"update_freq": 1}, "rnn": rnn},
+        train={"batch_size": 4, "seq_length": 4, "online": {"enabled": True}},
+    )
+    needs = algo.config.data_needs(algo.global_config)
+    assert needs.sequences == Sequences(length=4, burn_in=3)
     memory = replayed(algo)
     before = {name: p.detach().clone() for name, p in algo.nets.named_parameters()}
     algo.set_train()
@@ -369,30 +336,21 @@ def cued_demos(path, count=60):
 
 @pytest.mark.parametrize("remembers", [True, False])
 def test_iql_with_a_memory_answers_what_it_saw_two_steps_ago(tmp_path, remembers):
-    config = load_config(
-        {
-            "algo_name": "iql",
-            "experiment": {"epoch_every_n_steps": 10},
-            "train": {
-                "data": str(cued_demos(tmp_path / "cue.hdf5")),
-                "batch_size": 64,
-                "seq_length": 4,
-            },
-            "algo": {
-                "rnn": {"enabled": remembers, "hidden_dim": 16, "burn_in": 1},
-                "actor": {"layer_dims": [32]},
-                "critic": {"layer_dims": [32]},
-                "adv": {"beta": 0.2},
-                "optim_params": {
-                    name: {"learning_rate": {"initial": 0.01}} for name in ("critic", "vf", "actor")
-                },
-            },
-            "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-        }
+    fast = {"learning_rate": {"initial": 0.01}}
+    algo = tiny_algo(
+        "iql",
+        obs={"s": 2},
+        hidden=[32],
+        data=cued_demos(tmp_path / "cue.hdf5"),
+        algo={
+            "rnn": {"enabled": remembers, "hidden_dim": 16, "burn_in": 1},
+            "adv": {"beta": 0.2},
+            "optim_params": {"critic": fast, "vf": fast, "actor": fast},
+        },
+        train={"batch_size": 64, "seq_length": 4},
     )
-    check_trainable(config)
-    data, _ = build_datasets(config)
-    algo = algo_factory("iql", config, {"s": (2,)}, 1)
+    check_trainable(algo.global_config)
+    data, _ = build_datasets(algo.global_config)
     algo.set_train()
     for batch in range(150):
         index = np.random.default_rng(batch).integers(len(data), size=64)

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.algo.recurrence import one_step
 from imitate.algo.recurrent_rollouts import sequences
-from imitate.config.readiness import check_trainable
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
 from imitate.online.learners import stacked
+from tests.tiny import tiny_algo
 
 
 class Walk:
@@ -47,26 +46,10 @@ class Frail(Walk):
 
 
 def make(name="ppo", rnn_type="GRU", num_layers=1, seq_length=4, **section):
-    config = load_config(
-        {
-            "algo_name": name,
-            "experiment": {"epoch_every_n_steps": 10},
-            "train": {"batch_size": 16, "seq_length": seq_length, "online": {"collect_steps": 20}},
-            "algo": {
-                "rnn": {
-                    "enabled": True,
-                    "hidden_dim": 8,
-                    "rnn_type": rnn_type,
-                    "num_layers": num_layers,
-                },
-                **section,
-            },
-            "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-        }
-    )
-    check_trainable(config)
-    torch.manual_seed(0)
-    return algo_factory(name, config, {"s": (3,)}, 2)
+    rnn = {"enabled": True, "rnn_type": rnn_type, "num_layers": num_layers}
+    train = {"seq_length": seq_length, "online": {"collect_steps": 20}}
+    words = {"algo": {"rnn": rnn, **section}, "train": train}
+    return tiny_algo(name, action=2, hidden=(64, 64), **words)
 
 
 def rollouts(algo, env=Walk, envs=3, steps=20, number=2):

@@ -6,7 +6,6 @@ import pytest
 import torch
 from pydantic import Field
 
-from imitate import algo_factory, load_config
 from imitate.algo.adversarial import (
     AdversarialConfig,
     DiscriminatorConfig,
@@ -18,6 +17,7 @@ from imitate.algo.factory import register_learner
 from imitate.algo.gail import GAILRewards
 from imitate.algo.reward_source import RewardSource
 from imitate.config import algorithms
+from tests.tiny import tiny_algo
 
 
 class ReplayedGAIL(DACConfig):
@@ -67,20 +67,8 @@ def sources():
 
 
 def make_sac(name):
-    tree = {
-        "algo_name": name,
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": {"online": {"env": "Pendulum-v1"}},
-        "algo": {
-            "discount": 0.9,
-            "actor": {"layer_dims": [8]},
-            "critic": {"layer_dims": [8]},
-            "discriminator": {"layer_dims": [], "gradient_penalty": 0.0},
-        },
-        "observation": {"modalities": {"obs": {"low_dim": ["x"]}}},
-    }
-    torch.manual_seed(0)
-    return algo_factory(name, load_config(tree), {"x": (1,)}, 1)
+    section = {"discount": 0.9, "discriminator": {"layer_dims": [], "gradient_penalty": 0.0}}
+    return tiny_algo(name, obs={"x": 1}, hidden=[8], algo=section)
 
 
 def replayed():

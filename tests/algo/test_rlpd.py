@@ -94,19 +94,3 @@ def test_critics_are_ten_and_normalized(worlds):
     algo = worlds.make_algo("rlpd", hidden=(4,))
     assert algo.nets["critic"].size == 10
     assert len(algo.nets["critic"].norms) == 1
-
-
-def test_it_learns_the_better_action(worlds):
-    algo = worlds.make_algo(
-        "rlpd",
-        {
-            "temperature": {"initial": 0.01, "tuned": False},
-            "actor": {"update_freq": 1},
-            "critic": {"ensemble": {"n": 4}},
-        },
-        hidden=(32,),
-    )
-    for name in ("actor", "critic"):
-        algo.optimizers[name].param_groups[0]["lr"] = 1e-2
-    worlds.learn(algo, worlds.bandit(), 400)
-    assert worlds.action_in(algo, 1) > 0.5

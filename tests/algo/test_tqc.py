@@ -87,12 +87,3 @@ def test_errors_for_prioritized_replay_are_of_the_means(tqc, worlds):
     worlds.losses(algo, worlds.two_transitions(discounts=torch.zeros(2)))
     # Means 1/3 and 10/3 against 1; -1/3 and 8/3 against 0.5.
     assert algo.sample_errors.tolist() == pytest.approx([1.5, 1.5])
-
-
-def test_it_learns_the_better_action(worlds):
-    section = {"temperature": {"initial": 0.01, "tuned": False}, "critic": {"ensemble": {"n": 2}}}
-    algo = worlds.make_algo("tqc", section, hidden=(32,))
-    for name in ("actor", "critic"):
-        algo.optimizers[name].param_groups[0]["lr"] = 1e-2
-    worlds.learn(algo, worlds.bandit(), 300)
-    assert worlds.action_in(algo, 1) > 0.3

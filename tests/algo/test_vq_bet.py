@@ -6,60 +6,39 @@ import pytest
 import torch
 from torch import nn
 
-from imitate import algo_factory, load_config
 from imitate.algo.vq_bet import hold_last
 from imitate.errors import ConfigError
 from imitate.models.vq import Quantized
+from tests.tiny import tiny_algo, tiny_batch
 
 SMALL = {
     "chunk": {"size": 4, "execute": 2},
     "vq": {"pretrain_epochs": 2, "num_codes": 3, "latent_dim": 4, "hidden_dims": [16]},
-    "transformer": {"embed_dim": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.1},
+    "transformer": {"num_layers": 1, "dropout": 0.1},
 }
 STEPS = 5
 """Updates per epoch."""
 
 
-def make(overrides=(), groups=None, seed=0, encoder=None, **train):
-    tree = {
-        "algo_name": "vq_bet",
-        "algo": SMALL,
-        "train": {"seq_length": 4, "frame_stack": 2, "num_epochs": 4, **train},
-        "experiment": {"epoch_every_n_steps": STEPS},
-        "observation": {"modalities": groups or {"obs": {"low_dim": ["state"]}}},
-    }
-    config = load_config(tree, overrides)
-    torch.manual_seed(seed)
-    shapes = {"state": (3,), "target": (2,), "cam": (3, 40, 64)}
-    return algo_factory("vq_bet", config, shapes, 2)
-
-
-def raw_batch(algo, size=8, seed=0):
-    train = algo.global_config.train
-    steps = train.frame_stack - 1 + train.seq_length
-    generator = torch.Generator().manual_seed(seed)
-    batch = {
-        "obs": {
-            key: torch.randn(size, steps, *shape, generator=generator)
-            for key, shape in algo.obs_shapes.items()
-        },
-        "goal_obs": {
-            key: torch.randn(size, *shape, generator=generator)
-            for key, shape in algo.goal_shapes.items()
-        },
-        "actions": torch.rand(size, steps, 2, generator=generator) - 0.5,
-        "pad_mask": torch.ones(size, steps, dtype=torch.bool),
-    }
-    if "cam" in batch["obs"]:
-        batch["obs"]["cam"] = torch.randint(0, 256, (size, steps, 40, 64, 3), dtype=torch.uint8)
-    return batch
+def make(overrides=(), seed=0, obs=None, goal=(), **train):
+    return tiny_algo(
+        "vq_bet",
+        *overrides,
+        obs=obs or {"state": 3},
+        goal=goal,
+        action=2,
+        seed=seed,
+        algo=SMALL,
+        train={"seq_length": 4, "frame_stack": 2, "num_epochs": 4, **train},
+        experiment={"epoch_every_n_steps": STEPS},
+    )
 
 
 def updates(algo, first, last):
     """Updates number ``first`` to ``last - 1``, counted from 0, as the trainer does them."""
     algo.set_train()
     for step in range(first, last):
-        batch = algo.process_batch_for_training(raw_batch(algo, seed=step))
+        batch = algo.process_batch_for_training(tiny_batch(algo, 8, seed=step))
         algo.train_on_batch(batch, step // STEPS + 1)
 
 
@@ -135,7 +114,7 @@ def test_what_padded_actions_hold_does_not_matter(epoch):
     def after(value):
         algo = make()
         updates(algo, 0, 3)  # so that there are codes
-        batch = raw_batch(algo, seed=9)
+        batch = tiny_batch(algo, 8, seed=9)
         batch["pad_mask"][:4, 3:] = False
         batch["actions"][:4, 3:] = value
         torch.manual_seed(1)
@@ -199,7 +178,7 @@ def test_validation_is_of_the_policy_in_both_stages():
     updates(algo, 0, 2)
     algo.set_eval()
     before = weights(algo)
-    batch = algo.process_batch_for_training(raw_batch(algo))
+    batch = algo.process_batch_for_training(tiny_batch(algo, 8))
     infos = [algo.train_on_batch(batch, epoch, validate=True) for epoch in (1, 3)]
     assert infos[0]["Loss"] == infos[1]["Loss"]
     assert {"Action_Error", "Reconstruction_Loss", "Code_Loss"} <= infos[0].keys()
@@ -260,10 +239,10 @@ def test_draws_follow_the_generator():
 @pytest.mark.parametrize("low_dim", [["state"], []], ids=["state", "no_state"])
 @pytest.mark.parametrize("frame_stack", [1, 2])
 def test_images_and_goals(low_dim, frame_stack):
-    groups = {"obs": {"low_dim": low_dim, "rgb": ["cam"]}, "goal": {"low_dim": ["target"]}}
-    algo = make(groups=groups, frame_stack=frame_stack)
+    obs = {**dict.fromkeys(low_dim, 3), "cam": (3, 40, 64)}
+    algo = make(obs=obs, goal={"target": 2}, frame_stack=frame_stack)
     algo.set_train()
-    batch = algo.process_batch_for_training(raw_batch(algo, size=3))
+    batch = algo.process_batch_for_training(tiny_batch(algo, 3))
     for epoch in (1, 3):
         assert torch.isfinite(algo.train_on_batch(batch, epoch)["Loss"])
     trunk = algo.nets["policy"].encoder.obs.nets["cam"].core.backbone

@@ -5,47 +5,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.algo.weights import sample_weight, step_weight
+from tests.algo.test_contract import algo_of
+from tests.tiny import tiny_batch
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CLONING = ("bc", "act", "vq_bet", "diffusion_policy", "flow_policy")
 PATHS = [path for name in CLONING for path in sorted((CONFIGS / name).glob("*.json"))]
-SHAPES = {
-    "robot0_eef_pos": (3,),
-    "robot0_eef_quat": (4,),
-    "robot0_gripper_qpos": (2,),
-    "object": (10,),
-    "agentview_image": (3, 84, 84),
-    "robot0_eye_in_hand_image": (3, 84, 84),
-    "corner2_image": (3, 84, 84),
-}
-AC_DIM = 7
 
 
 def make_algo(path):
-    torch.manual_seed(0)
-    config = load_config(path).with_overrides({"experiment.epoch_every_n_steps": 10})
-    shapes = {key: SHAPES[key] for key in config.observation.modality_of("obs")}
-    algo = algo_factory(config.algo_name, config, shapes, AC_DIM)
+    algo = algo_of(path)
     algo.set_eval()
     return algo
-
-
-def raw_batch(algo, size=6):
-    generator = torch.Generator().manual_seed(0)
-    train = algo.global_config.train
-    steps = train.frame_stack - 1 + train.seq_length
-    return {
-        "obs": {
-            key: torch.randint(256, (size, steps, *shape), generator=generator, dtype=torch.uint8)
-            if algo.preprocess.modalities[key] == "rgb"
-            else torch.randn(size, steps, *shape, generator=generator)
-            for key, shape in algo.preprocess.raw_shapes.items()
-        },
-        "actions": torch.rand(size, steps, AC_DIM, generator=generator) * 2 - 1,
-        "pad_mask": torch.ones(size, steps, dtype=torch.bool),
-    }
 
 
 def row(raw, i):
@@ -61,7 +33,7 @@ def loss(algo, raw):
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_what_weighs_nothing_does_not_change_the_loss(path):
     algo = make_algo(path)
-    raw, other = raw_batch(algo), raw_batch(algo)
+    raw, other = tiny_batch(algo), tiny_batch(algo)
     other["actions"][2:] = torch.rand(other["actions"][2:].shape) * 2 - 1
     assert loss(algo, raw) != loss(algo, other)
     for batch in (raw, other):
@@ -73,7 +45,7 @@ def test_what_weighs_nothing_does_not_change_the_loss(path):
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_equal_weights_change_nothing(path):
     algo = make_algo(path)
-    raw = raw_batch(algo)
+    raw = tiny_batch(algo)
     if algo.global_config.train.seq_length > 3:
         raw["pad_mask"][:2, -2:] = False
     unweighted = loss(algo, raw)
@@ -83,7 +55,7 @@ def test_equal_weights_change_nothing(path):
 
 def test_a_weighted_loss_is_the_weighted_mean_of_the_samples():
     algo = make_algo(CONFIGS / "bc/bc_gmm.json")
-    raw = raw_batch(algo, size=3)
+    raw = tiny_batch(algo, 3)
     each = [loss(algo, row(raw, i)) for i in range(3)]
     raw["weight"] = torch.tensor([[1.0], [0.5], [2.5]])
     expected = (1.0 * each[0] + 0.5 * each[1] + 2.5 * each[2]) / 4.0

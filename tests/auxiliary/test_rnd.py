@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from imitate import algo_factory, load_config
 from imitate.auxiliary.rnd import RND, RNDConfig
 from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import ConfigError
@@ -14,6 +13,7 @@ from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
 from imitate.online.learners import RolloutLearner
 from imitate.online.normalization import RewardScaler
+from tests.tiny import tiny_algo
 
 
 def encoder(size=2):
@@ -73,26 +73,18 @@ def test_what_is_new_is_worth_more_than_what_was_often_seen():
 
 
 ALGORITHMS = {
-    "sac": {"actor": {"layer_dims": [8]}, "critic": {"layer_dims": [8]}},
-    "td3": {"actor": {"layer_dims": [8], "update_freq": 1}, "critic": {"layer_dims": [8]}},
-    "dqn": {"num_choices": 2, "critic": {"layer_dims": [8]}},
-    "ppo": {"num_choices": 0, "net": {"layer_dims": [8]}, "rollout_epochs": 1},
+    "sac": {},
+    "td3": {"actor": {"update_freq": 1}},
+    "dqn": {"num_choices": 2},
+    "ppo": {"num_choices": 0, "rollout_epochs": 1},
 }
 
 
 def make_algo(name, **novelty):
-    tree = {
-        "algo_name": name,
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": {"batch_size": 8, "online": {"enabled": True, "env": "Pendulum-v1"}},
-        "algo": {
-            **ALGORITHMS[name],
-            "auxiliary": {"novelty": {"type": "rnd", "reward": 0.5, **novelty}},
-        },
-        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-    }
-    torch.manual_seed(0)
-    return algo_factory(name, load_config(tree), {"s": (2,)}, 2)
+    section = {"auxiliary": {"novelty": {"type": "rnd", "reward": 0.5, **novelty}}}
+    train = {"batch_size": 8, "online": {"enabled": True, "env": "Pendulum-v1"}}
+    words = {"hidden": [8], "algo": {**ALGORITHMS[name], **section}, "train": train}
+    return tiny_algo(name, obs={"s": 2}, action=2, **words)
 
 
 def raw_transitions(size=8):

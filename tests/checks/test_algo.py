@@ -15,6 +15,7 @@ from imitate.algo.sac import SAC
 from imitate.checks.algo import check_algo
 from imitate.checks.update import follows
 from imitate.train.setup import resolve
+from tests.tiny import tiny_tree
 
 COUNTER = itertools.count()
 
@@ -156,23 +157,15 @@ gymnasium.register("ImitateSick-v0", entry_point=Sick)
 
 
 def findings(fault="none", name="faulty_for_check", env=None, **more):
-    small = {"layer_dims": [8]}
-    tree = {
-        "algo_name": name,
-        "experiment": {"epoch_every_n_steps": 1000, "rollout": {"horizon": 200}},
-        "train": {
-            "cuda": False,
-            "num_epochs": 5,
-            "num_threads": 1,
-            "online": {"enabled": True, "env": {"env_name": "ImitateSick-v0", "type": 2}},
-        },
-        "algo": {"actor": small, "critic": small},
-        "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
-    }
-    if name == "faulty_for_check":
-        tree["algo"]["fault"] = fault
-    if env is not None:
-        tree["train"]["online"]["env"]["env_kwargs"] = env
+    world = {"env_name": "ImitateSick-v0", "type": 2, "env_kwargs": env or {}}
+    tree = tiny_tree(
+        name,
+        obs={"flat": 2},
+        hidden=[8],
+        algo={"fault": fault} if name == "faulty_for_check" else {},
+        train={"num_epochs": 5, "online": {"enabled": True, "env": world}},
+        experiment={"epoch_every_n_steps": 1000, "rollout": {"enabled": True, "horizon": 200}},
+    )
     found = check_algo(resolve(load_config(tree | more), None, None))
     return {finding.name: finding for finding in found}
 

@@ -1,10 +1,18 @@
+"""Critics, values over a policy's encoder, discriminators."""
+
+import math
+
 import pytest
 import torch
 from torch import nn
 
+from imitate.config.observation import EncodersConfig
 from imitate.models.actor import GroupEncoder
 from imitate.models.critics import CriticEnsemble, polyak_update_, target_of
+from imitate.models.discriminator import Discriminator, gradient_penalty
 from imitate.models.observation import ObservationEncoder
+from imitate.models.policy_and_value import PolicyAndValue
+from imitate.models.rnn import RNN
 
 
 def encoder(dim=4):
@@ -134,3 +142,97 @@ def test_rows_in_pieces_give_the_same_values_and_gradients(monkeypatch):
         results.append([values.detach(), *(p.grad.clone() for p in critic.parameters())])
     for whole, pieces in zip(*results, strict=True):
         torch.testing.assert_close(whole, pieces)
+
+
+def make(num_choices=0, memory=None, **settings):
+    torch.manual_seed(0)
+    encoder = ObservationEncoder({"x": (3,)}, {"x": "low_dim"}, EncodersConfig())
+    return PolicyAndValue(
+        GroupEncoder(encoder), 2, num_choices, memory, layer_dims=(8, 8), **settings
+    )
+
+
+@pytest.mark.parametrize("num_choices", [0, 2])
+def test_weights_begin_orthogonal_with_a_small_last_layer_of_the_policy(num_choices):
+    net = make(num_choices)
+    last = net.head.logits if num_choices else net.head.mean
+    for layer, gain in ((net.policy.layers[1], math.sqrt(2)), (last, 0.01), (net.value_head, 1.0)):
+        singular = torch.linalg.svdvals(layer.weight)
+        torch.testing.assert_close(singular, torch.full_like(singular, gain))
+        assert (layer.bias == 0).all()
+
+
+def test_another_start_and_standard_deviation_are_options():
+    net = make(orthogonal_init=False, init_std=0.5)
+    singular = torch.linalg.svdvals(net.head.mean.weight)
+    assert singular[0] - singular[-1] > 0.01
+    stds = net.actor({"x": torch.randn(4, 3)}).stds
+    torch.testing.assert_close(stds, torch.full((4, 2), 0.5))
+
+
+def test_the_activation_is_an_option():
+    x = {"x": torch.randn(4, 3)}
+    assert not torch.equal(make().decide(torch.ones(1, 3))[1], make(activation="relu")(x)[1][:1])
+    assert make(activation="relu").policy(torch.randn(50, 3)).min() >= 0
+
+
+def test_with_a_memory_policy_and_value_read_its_output():
+    net = make(memory=RNN(3, 5, 1, "GRU"))
+    policy, values = net.decide(torch.randn(4, 5))
+    assert policy.mean.shape == (4, 2) and values.shape == (4,)
+    weight = net.memory.nets.weight_hh_l0
+    torch.testing.assert_close(weight.T @ weight, torch.eye(5), rtol=0, atol=1e-5)
+    assert (net.memory.nets.bias_hh_l0 == 0).all()
+
+
+def make_discriminator(ac_dim=2, layer_dims=()):
+    torch.manual_seed(0)
+    encoder = ObservationEncoder({"x": (1,)}, {"x": "low_dim"}, EncodersConfig())
+    return Discriminator(GroupEncoder(encoder), ac_dim, layer_dims)
+
+
+def test_the_absorbing_state_is_unlike_any_other():
+    net = make_discriminator()
+    inputs = net.inputs({"x": torch.full((1, 1), 3.0)}, torch.tensor([[0.0, 1.0]]))
+    assert inputs.tolist() == [[3, 0, 1, 0]]
+    assert net.absorbing().tolist() == [[0, 0, 0, 1]]
+
+
+def test_logits_by_hand():
+    net = make_discriminator()
+    net.last.weight.data = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    net.last.bias.data = torch.tensor([0.5])
+    inputs = net.inputs({"x": torch.full((1, 1), 3.0)}, torch.tensor([[0.0, 1.0]]))
+    assert net(inputs).tolist() == [6.5]
+    assert net.at_absorbing().item() == 4.5 and net.at_absorbing().shape == ()
+
+
+def test_without_actions_it_sees_states_alone():
+    net = make_discriminator(ac_dim=0, layer_dims=(8,))
+    x, actions = {"x": torch.rand(3, 1)}, torch.rand(3, 2)
+    assert net.inputs(x, actions).shape == (3, 2)
+    assert torch.equal(net(net.inputs(x, actions)), net(net.inputs(x, 1 - actions)))
+
+
+class Linear(torch.nn.Module):
+    def forward(self, inputs):
+        return 3 * inputs[:, 0] + 4 * inputs[:, 1]
+
+
+def test_gradient_penalty_of_a_linear_function():
+    penalty = gradient_penalty(Linear(), torch.rand(5, 2), torch.rand(3, 2))
+    assert float(penalty) == pytest.approx((5 - 1) ** 2)  # the gradient is (3, 4)
+
+
+def test_the_penalty_is_of_places_between_the_inputs_and_teaches_the_network_alone():
+    class Square(torch.nn.Module):
+        def forward(self, inputs):
+            seen.append(inputs)
+            return 0.5 * inputs.square().sum(-1)
+
+    seen = []
+    first, second = torch.full((50, 1), 2.0, requires_grad=True), torch.full((50, 1), 4.0)
+    penalty = gradient_penalty(Square(), first, second)
+    assert 2 <= seen[0].min() < 2.5 < 3.5 < seen[0].max() <= 4
+    assert penalty.item() == pytest.approx((seen[0] - 1).square().mean().item())  # the slope is x
+    assert torch.autograd.grad(penalty, first, allow_unused=True) == (None,)

@@ -1,17 +1,25 @@
-"""Latents and priors against torch.distributions and numbers worked out by hand."""
+"""Tokens, latents and subgoals."""
 
 import math
 
 import pytest
 import torch
 import torch.distributions as D
+from torch import nn
 
+from imitate.algo.sections import VAEConfig
+from imitate.config import ObservationConfig, load_config
+from imitate.models.actor import GroupEncoder
+from imitate.models.detr import sinusoidal_positions_2d
 from imitate.models.latents import (
     CategoricalLatent,
     GaussianLatent,
     GMMLatent,
     LearnedGaussianLatent,
 )
+from imitate.models.observation import ObservationEncoder
+from imitate.models.subgoals import SubgoalNetwork, SubgoalVAE
+from imitate.models.tokens import ObservationTokens
 
 B, Z, C = 6, 3, 4  # batch, latent, condition
 
@@ -214,3 +222,200 @@ def test_a_generator_replaces_the_global_one(latent):
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(one, latent.sample_prior(condition, torch.Generator().manual_seed(3)))
     assert one.shape == (B, latent.size)
+
+
+MAP = {"pool_class": None, "feature_dimension": None, "flatten": False}
+SHAPES = {"cam": (3, 40, 64), "joints": (4,), "speed": (2,)}
+MODALITIES = {"cam": "rgb", "left": "rgb", "right": "rgb", "joints": "low_dim", "speed": "low_dim"}
+
+
+def encoder(shapes=SHAPES, share=False, **core_kwargs):
+    tree = {
+        "algo_name": "bc",
+        "observation": {"encoder": {"rgb": {"core_kwargs": core_kwargs, "share": share}}},
+    }
+    config = load_config(tree).observation.encoder
+    return ObservationEncoder(shapes, {key: MODALITIES[key] for key in shapes}, config)
+
+
+def observation(shapes=SHAPES, lead=(2,)):
+    generator = torch.Generator().manual_seed(0)
+    return {key: torch.randn(*lead, *shape, generator=generator) for key, shape in shapes.items()}
+
+
+class Maps:
+    """In place of an encoder: a map with 2 channels and 2 x 3 cells, counted from 0, and a vector."""
+
+    feature_dims = {"map": 12, "vector": 1}
+    encoded_shapes = {"map": (2, 2, 3)}
+
+    def features(self, obs):
+        return {"map": torch.arange(12.0).expand(1, 1, 12), "vector": torch.full((1, 1, 1), 7.0)}
+
+
+def test_a_map_gives_its_cells_row_by_row_after_the_vectors():
+    tokens = ObservationTokens(Maps(), 4)
+    with torch.no_grad():
+        tokens.state.weight.fill_(1.0)
+        tokens.state.bias.zero_()
+        tokens.maps[0].weight.copy_(torch.tensor([[1.0, 0], [0, 1], [0, 0], [0, 0]]))
+        tokens.maps[0].bias.zero_()
+        tokens.places.copy_(torch.tensor([10.0, 20.0]).view(1, 2, 1).expand(1, 2, 4))
+        made, positions = tokens(tokens.features({}))
+    assert made[0, 0].tolist() == [7, 7, 7, 7]
+    # Channel 0 holds 0 .. 5, channel 1 holds 6 .. 11.
+    assert made[0, 1:, :2].tolist() == [[0, 6], [1, 7], [2, 8], [3, 9], [4, 10], [5, 11]]
+    expected = torch.cat([torch.full((1, 4), 10.0), 20.0 + sinusoidal_positions_2d(2, 3, 4)])
+    torch.testing.assert_close(positions[0], expected)
+
+
+def test_a_trunk_without_pooling_gives_a_token_per_cell():
+    tokens = ObservationTokens(encoder(**MAP), 8)
+    made, positions = tokens(tokens.features(observation()))
+    # ResNet18: 40 x 64 pixels to 2 x 2 cells; and one token of joints and speed.
+    assert made.shape == (2, 1 + 4, 8)
+    assert positions.shape == (1, 5, 8)
+
+
+def test_pooled_features_are_one_token():
+    tokens = ObservationTokens(encoder(), 8)
+    made, positions = tokens(tokens.features(observation()))
+    assert made.shape == (2, 2, 8)
+    assert positions.shape == (1, 2, 8)
+
+
+def test_images_alone_have_no_token_of_vectors():
+    shapes = {"cam": SHAPES["cam"]}
+    tokens = ObservationTokens(encoder(shapes), 8)
+    features = tokens.features(observation(shapes))
+    assert tokens.state is None
+    assert tokens(features)[0].shape == (2, 1, 8)
+
+
+def test_frames_are_told_apart_by_their_positions():
+    shapes = {"joints": (4,), "speed": (2,)}
+    tokens = ObservationTokens(encoder(shapes), 8, frames=3)
+    obs = observation(shapes, lead=(2, 3))
+    features = tokens.features(obs)
+    made, positions = tokens(features)
+    assert made.shape == (2, 3, 8)
+    joined = torch.cat([obs["joints"], obs["speed"]], dim=-1)
+    torch.testing.assert_close(
+        made[:, 1], nn.functional.linear(joined[:, 1], *tokens.state.parameters())
+    )
+    assert len(positions[0].unique(dim=0)) == 3
+
+
+@pytest.mark.parametrize("core_kwargs", [MAP, {}])
+def test_features_of_keys_joined_are_the_encoders_output(core_kwargs):
+    net = encoder(**core_kwargs).eval()
+    obs = observation()
+    features = net.features(obs)
+    assert {key: value.shape[-1] for key, value in features.items()} == net.feature_dims
+    assert torch.equal(net(obs), torch.cat([features[key] for key in sorted(SHAPES)], dim=-1))
+
+
+def test_each_vector_makes_a_token_of_its_own():
+    shapes = {"joints": (4,), "speed": (2,)}
+    tokens = ObservationTokens(encoder(shapes), 8, separate_vectors=True)
+    obs = observation(shapes)
+    made, positions = tokens(tokens.features(obs))
+    assert made.shape == positions.expand_as(made).shape == (2, 2, 8)
+    for number, key in enumerate(shapes):
+        wanted = nn.functional.linear(obs[key], *tokens.vector_maps[number].parameters())
+        torch.testing.assert_close(made[:, number], wanted)
+
+
+def test_cameras_with_one_network_share_the_map_to_tokens_and_have_no_place():
+    shapes = {"left": SHAPES["cam"], "right": SHAPES["cam"], "joints": (4,)}
+    options = {"shared_maps": True, "learned_camera_positions": False}
+    tokens = ObservationTokens(encoder(shapes, share=True, **MAP), 8, **options)
+    assert tokens.maps[0] is tokens.maps[1]
+    obs = observation(shapes)
+    obs["right"] = obs["left"]
+    made, positions = tokens(tokens.features(obs))
+    vector, left, right = 0, slice(1, made.shape[1] // 2 + 1), slice(made.shape[1] // 2 + 1, None)
+    torch.testing.assert_close(made[:, left], made[:, right])
+    assert torch.equal(positions[:, left], positions[:, right])
+    assert positions[:, vector].abs().sum() > 0
+    made.sum().backward()
+    positions.sum().backward()
+    assert (tokens.places.grad[0, 1:] == 0).all()
+    assert (tokens.places.grad[0, 0] == 1).all()
+
+
+SUBGOAL_SHAPES = {"cube.pos": (3,), "grid": (2, 4)}
+
+
+def encoder_of_subgoals(**shapes):
+    return ObservationEncoder(shapes, dict.fromkeys(shapes, "low_dim"), ObservationConfig().encoder)
+
+
+def test_a_mean_subgoal_has_the_shape_of_each_key():
+    torch.manual_seed(0)
+    net = SubgoalNetwork(
+        GroupEncoder(encoder_of_subgoals(s=(5,)), encoder_of_subgoals(task=(2,))),
+        SUBGOAL_SHAPES,
+        (8,),
+    )
+    out = net({"s": torch.randn(4, 5)}, {"task": torch.randn(4, 2)})
+    assert {key: value.shape for key, value in out.items()} == {
+        "cube.pos": (4, 3),
+        "grid": (4, 2, 4),
+    }
+    assert net.net.heads["cube/pos"].weight.shape == (3, 8)
+
+
+def test_a_head_of_its_own_predicts_each_key_without_squashing():
+    net = SubgoalNetwork(GroupEncoder(encoder_of_subgoals(s=(1,))), {"a": (1,), "b": (2,)}, ())
+    torch.nn.init.constant_(net.net.heads["a"].weight, 3.0)
+    torch.nn.init.constant_(net.net.heads["a"].bias, 1.0)
+    torch.nn.init.constant_(net.net.heads["b"].weight, -5.0)
+    torch.nn.init.constant_(net.net.heads["b"].bias, 0.0)
+    out = net({"s": torch.tensor([[2.0]])})
+    assert out["a"].tolist() == [[7.0]]
+    assert out["b"].tolist() == [[-10.0, -10.0]]
+
+
+def vae(**section):
+    torch.manual_seed(0)
+    shapes = {"x": (2,), "y": (3, 2)}
+    subgoal = ObservationEncoder(
+        shapes, dict.fromkeys(shapes, "low_dim"), ObservationConfig().encoder
+    )
+    config = VAEConfig.model_validate({"enabled": True, "latent_dim": 3, **section})
+    return SubgoalVAE(GroupEncoder(encoder_of_subgoals(s=(4,))), subgoal, config)
+
+
+def test_samples_differ_and_follow_the_generator():
+    net, obs = vae(), {"s": torch.randn(5, 4)}
+    samples = net.sample(obs, None, 7, torch.Generator().manual_seed(3))
+    assert samples["x"].shape == (5, 7, 2)
+    assert samples["y"].shape == (5, 7, 3, 2)
+    assert (samples["x"].std(1) > 0).all()
+    again = net.sample(obs, None, 7, torch.Generator().manual_seed(3))
+    assert torch.equal(samples["y"], again["y"])
+    assert net.sample_prior(obs, None, 7).shape == (5, 7, 3)
+
+
+def test_the_terms_of_the_bound():
+    """Mean 1 and log variance 0 of three latents: KL to the standard normal 3 * 0.5."""
+    net = vae()
+    for head, bias in (("mean", 1.0), ("logvar", 0.0)):
+        torch.nn.init.zeros_(net.vae.encoder.heads[head].weight)
+        torch.nn.init.constant_(net.vae.encoder.heads[head].bias, bias)
+    for head in net.vae.decoder.heads.values():
+        torch.nn.init.zeros_(head.weight)
+        torch.nn.init.constant_(head.bias, 2.5)  # out of a tanh's reach
+    subgoals = {"x": torch.randn(5, 2), "y": torch.randn(5, 3, 2)}
+    out = net(subgoals, {"s": torch.randn(5, 4)})
+    torch.testing.assert_close(out.kl, torch.full((5,), 1.5))
+    assert torch.equal(out.reconstruction["y"], torch.full((5, 3, 2), 2.5))
+    assert out.latent.shape == (5, 3)
+
+
+def test_latents_of_classes_are_one_hot_side_by_side():
+    net = vae(prior={"use_categorical": True, "categorical_dim": 4})
+    latents = net.sample_prior({"s": torch.randn(2, 4)}, None, 6)
+    assert latents.shape == (2, 6, 12)
+    assert torch.equal(latents.sum(-1), torch.full((2, 6), 3.0))

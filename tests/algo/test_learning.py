@@ -1,0 +1,86 @@
+"""Algorithms with critics learn what imitation does not: a rare good action, and a way that no demonstration goes."""
+
+import pytest
+
+from tests.tiny import tiny_algo
+
+
+def rates(**networks):
+    paths = {name: f"algo.optim_params.{name}.learning_rate.initial" for name in networks}
+    return " ".join(f"{paths[name]}={rate}" for name, rate in networks.items())
+
+
+BOTH = rates(critic=0.01, actor=0.01)
+THREE = rates(critic=0.01, actor=0.01, vf=0.01)
+CRITIC = rates(critic=0.01)
+COLD = "algo.temperature.initial=0.01 algo.temperature.tuned=false"
+GMM = "algo.actor.net.type=gmm algo.actor.net.gmm.num_modes=2"
+NEAR = f"{CRITIC} algo.actor.bc_weight=0.1 algo.critic.bc_weight=0.1"
+FAR = f"{rates(critic=0.01, actor=0.003)} algo.alpha=10.0"
+SAMPLED = "algo.action_sampler.gmm.enabled=true algo.critic.num_action_samples_rollout=100"
+CONSERVATIVE = "algo.critic.target_q_gap=null algo.critic.cql_weight=0.1"
+
+
+def make(name, changes, state):
+    train = {"num_epochs": 10, "obs_normalization": None}
+    return tiny_algo(name, *changes.split(), obs={"s": state}, hidden=[32], train=train)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "bound"),
+    [
+        ("awac", f"{BOTH} algo.adv.beta=0.1", 0.3),
+        ("ddpg", CRITIC, 0.3),
+        ("iql", f"{THREE} algo.adv.beta=0.1", 0.3),
+        ("iql", f"{THREE} algo.adv.beta=0.1 {GMM}", 0.3),
+        ("rebrac", NEAR, 0.1),
+        ("rlpd", f"{BOTH} {COLD} algo.actor.update_freq=1 algo.critic.ensemble.n=4", 0.5),
+        ("sac", f"{BOTH} {COLD}", 0.3),
+        ("td3", CRITIC, 0.3),
+        ("td3_bc", FAR, 0.3),
+        ("tqc", f"{BOTH} {COLD} algo.critic.ensemble.n=2", 0.3),
+    ],
+)
+def test_it_takes_the_good_action_of_a_bandit(worlds, name, changes, bound):
+    algo = make(name, changes, 1)
+
+    def learned():
+        return min(worlds.action_in(algo, 1) for _ in range(5)) > bound
+
+    assert worlds.learns(algo, worlds.bandit(), 400, learned)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "size", "bound"),
+    [
+        ("awac", f"{BOTH} algo.adv.beta=0.1", 256, 0.3),
+        ("bcq", f"{rates(critic=0.005, action_sampler=0.005)} {SAMPLED}", 128, 0.2),
+        ("cql", f"{rates(critic=0.005, actor=0.005)} {CONSERVATIVE}", 128, 0.2),
+        ("iql", f"{THREE} algo.adv.beta=0.1", 256, 0.3),
+        ("rebrac", NEAR, 256, 0.3),
+        ("td3_bc", FAR, 256, 0.3),
+    ],
+)
+def test_it_puts_halves_of_demos_together(worlds, name, changes, size, bound):
+    algo = make(name, f"{changes} algo.target_tau=0.05", 3)
+
+    def learned():
+        return min(worlds.action_in(algo, *state) for state in ((1, 0, 0), (0, 1, 0))) > bound
+
+    assert worlds.learns(algo, worlds.stitching(size), 600, learned)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("bc", rates(policy=0.01)), ("td3_bc", f"{FAR} algo.alpha=0.0")]
+)
+def test_imitation_takes_the_common_action(worlds, name, changes):
+    algo = make(name, changes, 1)
+    worlds.learn(algo, worlds.bandit(), 300)
+    assert worlds.action_in(algo, 1) < -0.2
+
+
+def test_imitation_turns_where_most_demos_turn(worlds):
+    algo = make("bc", rates(policy=0.01), 3)
+    worlds.learn(algo, worlds.stitching(), 500)
+    assert worlds.action_in(algo, 1, 0, 0) < 0.0
+    assert worlds.action_in(algo, 0, 1, 0) < 0.0

@@ -1,0 +1,328 @@
+"""Returns, advantages and the losses of values and policies, by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from imitate.functional.action_masks import FORBIDDEN, masked, uniform_choice
+from imitate.functional.advantages import generalized_advantages, lambda_returns
+from imitate.functional.adversarial import discriminator_loss, with_absorbing_state
+from imitate.functional.conservative import calibrated, sampled_logsumexp, uniform_log_density
+from imitate.functional.expectile import advantage_weights, expectile_loss
+from imitate.functional.policy_gradient import (
+    clipped_share,
+    clipped_surrogate,
+    clipped_value_error,
+    divergence_of_ratios,
+)
+from imitate.functional.returns import returns_to_go
+
+
+def compute(rewards, terminals, lengths, discount, **options):
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    as_array = np.array(rewards, dtype=np.float32), np.array(terminals, dtype=np.float32)
+    return returns_to_go(*as_array, starts, ends, discount, **options).tolist()
+
+
+def test_two_episodes_of_different_length_do_not_mix():
+    # 4; 2 + 4/2; 1 + 4/2 | 10; 8 + 10/2.
+    values = compute([1, 2, 4, 8, 10], [0, 0, 1, 0, 1], [3, 2], 0.5)
+    assert values == [3.0, 4.0, 4.0, 13.0, 10.0]
+
+
+def test_without_discount_it_is_the_sum():
+    assert compute([1, 2, 3], [0, 0, 0], [3], 1.0) == [6.0, 5.0, 3.0]
+
+
+def test_what_comes_after_a_terminal_does_not_count():
+    assert compute([1, 2, 4], [0, 1, 0], [3], 0.5) == [2.0, 2.0, 4.0]
+
+
+def test_a_truncated_episode_may_go_on_with_its_last_reward():
+    # -1 for ever at discount 0.9: -10, whatever the step. The second one ended: -1.9, -1.
+    values = compute([-1, -1, -1, -1], [0, 0, 0, 1], [2, 2], 0.9, continue_truncated=True)
+    assert values == pytest.approx([-10.0, -10.0, -1.9, -1.0])
+
+
+def test_a_solved_task_that_is_truncated_goes_on_with_nothing():
+    values = compute([-1, 0], [0, 0], [2], 0.9, continue_truncated=True)
+    assert values == [-1.0, 0.0]
+
+
+def test_no_episodes():
+    assert compute([], [], [], 0.9) == []
+
+
+def column(*values):
+    return np.array(values, dtype=np.float32)[:, None]
+
+
+def flags(*values):
+    return np.array(values, dtype=bool)[:, None]
+
+
+REWARDS = column(1, 2, 4, 8)
+VALUES = column(0.5, 1, 1.5, 2)
+NONE = flags(0, 0, 0, 0)
+
+
+def test_gae_without_ends():
+    # Errors with discount 0.5: 1 + 0.5 - 0.5, 2 + 0.75 - 1, 4 + 1 - 1.5, 8 + 1.5 - 2; then 0.25 of the next one each.
+    following = column(1, 1.5, 2, 3)
+    found = generalized_advantages(REWARDS, VALUES, following, NONE, NONE, 0.5, 0.5)
+    assert found[:, 0].tolist() == [1 + 0.25 * 3.09375, 1.75 + 0.25 * 5.375, 3.5 + 0.25 * 7.5, 7.5]
+
+
+def test_gae_of_a_single_step():
+    found = generalized_advantages(
+        column(1), column(0.5), column(3), flags(0), flags(0), discount=0.5, trace=0.5
+    )
+    assert found.tolist() == [[1 + 1.5 - 0.5]]
+
+
+def test_gae_stops_at_a_terminal_and_bootstraps_at_a_timeout():
+    following = column(1, 100, 10, 3)  # 100: after a terminal; 10: where the clock cut
+    found = generalized_advantages(
+        REWARDS, VALUES, following, flags(0, 1, 0, 0), flags(0, 0, 1, 0), 0.5, 0.5
+    )
+    assert found[:, 0].tolist() == [1 + 0.25 * 1, 2 - 1, 4 + 5 - 1.5, 7.5]
+
+
+def test_gae_with_trace_one_is_the_return_and_with_zero_the_error():
+    following = column(1, 1.5, 2, 3)
+    whole = generalized_advantages(REWARDS, VALUES, following, NONE, NONE, 0.5, 1.0)
+    assert (whole + VALUES)[:, 0].tolist() == [
+        1 + 1 + 1 + 1 + 3 / 16,
+        2 + 2 + 2 + 3 / 8,
+        4 + 4 + 0.75,
+        9.5,
+    ]
+    error = generalized_advantages(REWARDS, VALUES, following, NONE, NONE, 0.5, 0.0)
+    assert error[:, 0].tolist() == [1, 1.75, 3.5, 7.5]
+
+
+def test_environments_do_not_mix():
+    both = np.concatenate([REWARDS, 2 * REWARDS], axis=1)
+    zeros = np.zeros_like(both)
+    ends = np.concatenate([NONE, flags(0, 1, 0, 0)], axis=1)
+    found = generalized_advantages(both, zeros, zeros, ends, np.zeros_like(ends), 0.5, 1.0)
+    assert found.tolist() == [[4, 4], [6, 4], [8, 16], [8, 16]]
+
+
+def test_lambda_returns_by_hand():
+    following = column(1, 1.5, 2, 3)
+    # From behind: 8 + 0.5 * 3; 4 + 0.5 (0.5 * 2 + 0.5 * 9.5); ...
+    last = 9.5
+    third = 4 + 0.5 * (1 + 0.5 * last)
+    second = 2 + 0.5 * (0.75 + 0.5 * third)
+    first = 1 + 0.5 * (0.5 + 0.5 * second)
+    found = lambda_returns(REWARDS, following, NONE, NONE, 0.5, 0.5)
+    assert found[:, 0].tolist() == pytest.approx([first, second, third, last])
+
+
+@pytest.mark.parametrize("trace", [0.0, 0.3, 1.0])
+def test_lambda_returns_are_advantages_plus_values(trace):
+    rng = np.random.default_rng(0)
+    shape = (30, 4)
+    rewards, values = rng.normal(size=(2, *shape)).astype(np.float32)
+    terminals = rng.random(shape) < 0.1
+    timeouts = (rng.random(shape) < 0.1) & ~terminals
+    following = np.concatenate([values[1:], rng.normal(size=(1, 4))]).astype(np.float32)
+    following[timeouts] = 7.0
+    advantages = generalized_advantages(rewards, values, following, terminals, timeouts, 0.9, trace)
+    returns = lambda_returns(rewards, following, terminals, timeouts, 0.9, trace)
+    np.testing.assert_allclose(advantages + values, returns, rtol=1e-4, atol=1e-4)
+
+
+def test_expectile_loss_by_hand():
+    error = torch.tensor([2.0, -2.0, 0.0, -0.5])
+    torch.testing.assert_close(expectile_loss(error, 0.9), torch.tensor([3.6, 0.4, 0.0, 0.025]))
+    torch.testing.assert_close(expectile_loss(error, 0.5), error.square() / 2)
+
+
+@pytest.mark.parametrize("expectile", [0.5, 0.7, 0.9])
+def test_its_minimum_is_the_expectile(expectile):
+    """Of 0 and 1 alike often: tau (1 - v) = (1 - tau) v, so v = tau."""
+    values = torch.linspace(0, 1, 1001)
+    targets = torch.tensor([0.0, 1.0])
+    losses = expectile_loss(targets - values[:, None], expectile).mean(-1)
+    assert float(values[losses.argmin()]) == pytest.approx(expectile, abs=1e-3)
+
+
+def test_weights_by_hand():
+    advantage = torch.tensor([0.0, 1.0, -1.0, 10.0], requires_grad=True)
+    weights = advantage_weights(advantage, temperature=2.0)
+    expected = [1.0, math.exp(0.5), math.exp(-0.5), math.exp(5.0)]
+    torch.testing.assert_close(weights, torch.tensor(expected))
+    assert not weights.requires_grad
+
+
+def test_clips():
+    advantage = torch.tensor([1.0, 10.0])
+    assert advantage_weights(advantage, 1.0, max_weight=100.0)[1] == 100.0
+    clipped = advantage_weights(advantage, 1.0, max_advantage=2.0)
+    torch.testing.assert_close(clipped, torch.tensor([math.e, math.exp(2.0)]))
+
+
+def test_uniform_log_density():
+    assert uniform_log_density(3) == pytest.approx(math.log(1 / 8))
+
+
+def test_a_constant_value_integrates_exactly():
+    # Q = 2 everywhere on [-1, 1]^2: log of 4 e^2, whatever the number of samples.
+    q = torch.full((3, 5, 7), 2.0)
+    log_density = torch.full((5, 7), uniform_log_density(2))
+    expected = torch.full((3, 5), 2.0 + math.log(4.0))
+    torch.testing.assert_close(sampled_logsumexp(q, log_density), expected)
+
+
+def test_samples_are_weighted_by_their_density():
+    # (e^1 / 0.5 + e^2 / 0.25) / 2.
+    q = torch.tensor([[1.0, 2.0]])
+    log_density = torch.tensor([[0.5, 0.25]]).log()
+    expected = math.log((2 * math.e + 4 * math.e**2) / 2)
+    assert sampled_logsumexp(q, log_density).item() == pytest.approx(expected)
+
+
+def test_samples_of_two_distributions_together_estimate_the_integral():
+    # Q(a) = 3 a on [-1, 1]: the integral of exp(Q) is (e^3 - e^-3) / 3. Half of the samples are uniform, half have the
+    # density (1 + a) / 2, whose distribution function (1 + a)^2 / 4 is inverted.
+    generator = torch.Generator().manual_seed(0)
+    u = torch.rand(2, 1, 100_000, generator=generator, dtype=torch.float64)
+    uniform, tilted = 2 * u[0] - 1, 2 * u[1].sqrt() - 1
+    actions = torch.cat([uniform, tilted], dim=1)
+    log_density = torch.cat([torch.full_like(uniform, 0.5).log(), ((1 + tilted) / 2).log()], dim=1)
+    expected = math.log((math.exp(3) - math.exp(-3)) / 3)
+    assert sampled_logsumexp(3 * actions, log_density).item() == pytest.approx(expected, abs=0.01)
+
+
+def test_values_below_the_reference_are_not_pushed_further():
+    q = torch.tensor([[[1.0, 5.0], [2.0, -4.0]]], requires_grad=True)
+    values = calibrated(q, torch.tensor([3.0, -1.0]))
+    assert values.tolist() == [[[3.0, 5.0], [2.0, -1.0]]]
+    values.sum().backward()
+    assert q.grad.tolist() == [[[0.0, 1.0], [1.0, 0.0]]]
+
+
+RATIOS = torch.log(torch.tensor([2.0, 0.5, 1.1, 2.0, 0.5]))
+"""Two ratios beyond 1 +- 0.2, one within, and the first two once more."""
+
+
+def test_the_surrogate_is_clipped_where_a_larger_change_would_pay():
+    advantages = torch.tensor([1.0, 1.0, 3.0, -1.0, -1.0])
+    found = clipped_surrogate(RATIOS, advantages, clip=0.2)
+    # Gains are held to 1.2, but too small a ratio of a good action is not; the other way round for bad actions.
+    assert found.tolist() == pytest.approx([-1.2, -0.5, -3.3, 2.0, 0.8])
+
+
+def test_where_it_is_clipped_there_is_no_gradient():
+    ratios = RATIOS.clone().requires_grad_()
+    clipped_surrogate(ratios, torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0]), clip=0.2).sum().backward()
+    assert ratios.grad.tolist() == pytest.approx([0.0, -0.5, -1.1, 2.0, 0.0])
+
+
+def test_values_are_clipped_around_the_old_ones_and_the_larger_error_counts():
+    values, returns = torch.tensor([3.0, 6.0, 0.2]), torch.tensor([4.0, 0.0, 1.0])
+    assert clipped_value_error(values, returns, torch.zeros(3), None).tolist() == pytest.approx(
+        [1.0, 36.0, 0.64]
+    )
+    # Held to 0.5 the values are 0.5, 0.5 and 0.2.
+    assert clipped_value_error(values, returns, torch.zeros(3), 0.5).tolist() == pytest.approx(
+        [12.25, 36.0, 0.64]
+    )
+
+
+def test_the_divergence_is_zero_at_equal_policies_and_else_positive():
+    found = divergence_of_ratios(torch.tensor([0.0, math.log(2.0), math.log(0.5)]))
+    assert found.tolist() == pytest.approx([0.0, 1.0 - math.log(2.0), -0.5 + math.log(2.0)])
+
+
+def test_the_divergence_estimates_that_of_the_old_policy_from_the_new():
+    old, new = torch.tensor([0.8, 0.2]), torch.tensor([0.5, 0.5])
+    expected = (old * (old / new).log()).sum()
+    assert (old * divergence_of_ratios((new / old).log())).sum().item() == pytest.approx(
+        expected.item()
+    )
+
+
+def test_the_share_of_clipped_ratios():
+    assert clipped_share(RATIOS, 0.2).item() == pytest.approx(4 / 5)
+
+
+MASK = torch.tensor([[True, False, True, True], [False, True, False, False]])
+
+
+def test_forbidden_choices_have_no_probability_and_entropies_stay_finite():
+    scores = masked(torch.zeros(2, 4), MASK)
+    assert scores[0].tolist() == [0.0, FORBIDDEN, 0.0, 0.0]
+    chances = scores.softmax(-1)
+    torch.testing.assert_close(chances[0], torch.tensor([1 / 3, 0.0, 1 / 3, 1 / 3]))
+    assert chances[1].tolist() == [0.0, 1.0, 0.0, 0.0]
+    entropy = -(chances * scores.log_softmax(-1)).sum(-1)
+    torch.testing.assert_close(entropy, torch.tensor([math.log(3), 0.0]))
+
+
+def test_without_a_mask_scores_are_as_they_are():
+    scores = torch.randn(2, 4)
+    assert masked(scores, None) is scores
+
+
+def test_each_allowed_choice_has_its_part_of_the_unit_interval():
+    shares = torch.tensor([0.0, 0.33, 0.34, 0.66, 0.67, 0.999])
+    rows = MASK[:1].expand(6, -1)
+    assert uniform_choice(shares, rows, 4).tolist() == [0, 0, 2, 2, 3, 3]
+    assert uniform_choice(shares, MASK[1:].expand(6, -1), 4).tolist() == [1] * 6
+
+
+def test_without_a_mask_all_choices_are_alike():
+    shares = torch.tensor([0.0, 0.24, 0.25, 0.5, 0.75, 0.999, 1.0])
+    assert uniform_choice(shares, None, 4).tolist() == [0, 0, 1, 2, 3, 3, 3]
+
+
+def test_where_nothing_is_allowed_the_number_is_a_choice_all_the_same():
+    assert uniform_choice(
+        torch.tensor([0.9]), torch.zeros(1, 3, dtype=torch.bool), 3
+    ).item() in range(3)
+
+
+def softplus(x):
+    return math.log1p(math.exp(x))
+
+
+def test_each_terminal_counts_as_one_more_step_in_the_absorbing_state():
+    logits, absorbing = torch.tensor([0.0, 1.0, -1.0, 2.0, 3.0]), torch.tensor(-4.0)
+    expert = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0])
+    terminals = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0])
+    loss = discriminator_loss(logits, absorbing, expert, terminals)
+    of_expert = (softplus(0) + softplus(-1) + softplus(4)) / 3
+    of_policy = (softplus(-1) + softplus(2) + softplus(3) + 2 * softplus(-4)) / 5
+    assert loss.item() == pytest.approx(of_expert + of_policy)
+
+
+def test_without_terminals_the_absorbing_state_is_left_out():
+    logits, expert = torch.tensor([2.0, -3.0]), torch.tensor([1.0, 0.0])
+    loss = discriminator_loss(logits, torch.tensor(math.inf), expert, torch.zeros(2))
+    assert loss.item() == pytest.approx(softplus(-2) + softplus(-3))
+
+
+def test_one_side_alone_has_no_loss_from_the_other():
+    loss = discriminator_loss(torch.ones(2), torch.tensor(5.0), torch.ones(2), torch.zeros(2))
+    assert loss.item() == pytest.approx(softplus(-1))
+
+
+@pytest.mark.parametrize(("discount", "steps"), [(0.5, 1.0), (0.9, 9.0), (1.0, 1000.0)])
+def test_a_terminal_adds_the_return_of_the_absorbing_state(discount, steps):
+    rewards, terminals = torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0])
+    found = with_absorbing_state(rewards, torch.tensor(3.0), terminals, discount)
+    assert found.tolist() == pytest.approx([1.0, 2.0 + steps * 3.0], rel=1e-6)
+
+
+def test_where_all_states_have_one_reward_the_length_of_an_episode_does_not_matter():
+    once = torch.tensor(0.7)
+    rewards = with_absorbing_state(torch.full((3,), 0.7), once, torch.tensor([0.0, 0.0, 1.0]), 0.9)
+    short = with_absorbing_state(torch.full((1,), 0.7), once, torch.ones(1), 0.9)
+    long = rewards[0] + 0.9 * rewards[1] + 0.81 * rewards[2]
+    assert long.item() == pytest.approx(short.item())
