@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from imitate.config import Config, load_config
+from imitate.config.data_paths import MissingFileError, located_data
 from imitate.envs.trust import trust_options
 from imitate.errors import CheckpointError, ConfigError, UserError
 from imitate.evaluation.environments import untrusted_in
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.run_folder import RunFolder
+from imitate.wording import counted
 
 # Keys that may differ from the run's configuration. All others would make it another run. A new num_epochs also
 # stretches a learning-rate schedule that depends on it.
 CHANGEABLE = (
+    "train.data",
     "train.num_epochs",
     "train.num_data_workers",
     "train.num_threads",
@@ -37,11 +41,18 @@ CHANGEABLE = (
 )
 
 
-def resumed_config(folder: RunFolder, overrides: Sequence[str]) -> Config:
+def resumed_config(
+    folder: RunFolder, overrides: Sequence[str], dataset: str | Path | None = None
+) -> Config:
     """Return the run's configuration with permitted overrides.
 
+    Args:
+        folder: the run.
+        overrides: ``key=value`` texts.
+        dataset: new place of the run's only dataset; that it is the same is checked later.
+
     Raises:
-        ConfigError: an override would make it another run.
+        ConfigError: an override would make it another run, or its demonstrations are not where they were.
     """
     for text in overrides:
         key = text.partition("=")[0].strip()
@@ -50,7 +61,24 @@ def resumed_config(folder: RunFolder, overrides: Sequence[str]) -> Config:
                 f"--set {key}: cannot change in a resumed run ({folder.path}); these can: {', '.join(CHANGEABLE)}. "
                 "Start a new run for others"
             )
-    return load_config(folder.config, overrides)
+    config = load_config(folder.config, overrides)
+    entries = config.train.data or ()
+    if dataset is not None:
+        if len(entries) != 1:
+            raise ConfigError(
+                f"--dataset: the run has {counted(len(entries), 'dataset')}: name the new place of each by "
+                "--set train.data=[...], or put them back"
+            )
+        moved = entries[0].model_copy(update={"path": str(dataset)})
+        config = config.with_overrides({"train.data": [moved.to_dict()]})
+    try:
+        if entries:
+            located_data(config)
+    except MissingFileError as error:
+        raise ConfigError(
+            f"{error}; if it was moved, say where it is now: --dataset PATH"
+        ) from error
+    return config
 
 
 def last_state(folder: RunFolder) -> dict[str, Any] | None:
@@ -103,10 +131,17 @@ def check_same_data(
     Raises:
         CheckpointError: a file has changed since the run began.
     """
-    for before, now in zip(saved, present, strict=False):
-        incomparable = {"size_bytes"}  # a filter key more is no other data
+    if len(saved) != len(present):
+        raise CheckpointError(
+            f"train.data: the run began with {counted(len(saved), 'dataset')}, now there are {len(present)}"
+        )
+    for before, now in zip(saved, present, strict=True):
+        incomparable = {
+            "size_bytes",
+            "path",
+        }  # a filter key more is no other data, nor is a new place
         if before.get("content_version") != now.get("content_version"):
-            incomparable = {"content_version", "content_sha256"}
+            incomparable |= {"content_version", "content_sha256"}
             say(
                 f"{now['path']}: its actions are those that the run began with; observations and rewards "
                 "were not noted by the version that began it"

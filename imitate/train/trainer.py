@@ -140,7 +140,6 @@ def train(
             console.say(line)
         if config.experiment.render:
             console.say("experiment.render: no window is opened; look at the videos instead")
-        write_text(folder.config, config.to_json() + "\n")
         if ckpt is not None:
             check_same_data(
                 ckpt["provenance"]["datasets"], setup.provenance["datasets"], console.say
@@ -149,6 +148,7 @@ def train(
                 f"resumed at epoch {ckpt['train_state']['epoch']}, step {ckpt['train_state']['step']}"
             )
             setup.keep_decision(ckpt["provenance"])
+        write_text(folder.config, config.to_json() + "\n")
         # A rank that writes no run has files of its own beside those of rank 0 all the same: its replay buffer.
         shared = RunFolder(Path(ranks.gather(str(folder.path.resolve()))[0]))
         with _full_disk_is_told(folder):
@@ -251,8 +251,6 @@ def _folder_and_config(
         config = load_resolved(config, overrides, dataset, output_dir)
         trust_named(config, env)  # of a resumed run the configuration is that of a file
         return None, config
-    if dataset is not None:
-        raise ConfigError("a resumed run keeps its demonstrations: leave --dataset out")
     if resume is True:
         if config is None:
             raise ConfigError(
@@ -263,7 +261,7 @@ def _folder_and_config(
         folder = newest_run_folder(parent, wanted.experiment.name)
     else:
         folder = open_run_folder(resume)
-    return folder, resumed_config(folder, overrides)
+    return folder, resumed_config(folder, overrides, dataset)
 
 
 def _threads(config: Config, device: torch.device, shared_workers: int) -> int | None:

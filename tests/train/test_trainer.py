@@ -185,8 +185,6 @@ def test_a_finished_run_can_be_extended_but_not_turned_into_another(run, demos):
     assert equal(weights(longer.checkpoint), weights(run().checkpoint))
     with pytest.raises(ConfigError, match="train.batch_size: cannot change in a resumed run"):
         run(resume=first.run_dir, overrides=["train.batch_size=3"])
-    with pytest.raises(ConfigError, match="leave --dataset out"):
-        train(resume=first.run_dir, dataset=demos)
     with pytest.raises(CheckpointError, match="not a run folder"):
         run(resume=first.run_dir / "checkpoints")
     demos.unlink()
@@ -195,6 +193,22 @@ def test_a_finished_run_can_be_extended_but_not_turned_into_another(run, demos):
         CheckpointError, match=r"demos.hdf5: has changed since the run began \(.*sha256"
     ):
         run(resume=first.run_dir)
+
+
+def test_a_run_is_resumed_where_its_dataset_has_moved_to(run, demos, tmp_path):
+    first = run(train={"num_epochs": 2})
+    moved = demos.rename(tmp_path / "moved.hdf5")
+    with pytest.raises(ConfigError, match="if it was moved, say where it is now: --dataset"):
+        run(resume=first.run_dir)
+    other, before = write_demos(demos, seed=1), (first.run_dir / "config.json").read_bytes()
+    with pytest.raises(CheckpointError, match="demos.hdf5: has changed since the run began"):
+        train(resume=first.run_dir, dataset=other)
+    assert (first.run_dir / "config.json").read_bytes() == before
+    other.unlink()
+    longer = train(resume=first.run_dir, dataset=moved, overrides=["train.num_epochs=3"])
+    assert longer.results["epoch"] == 3
+    again = train(resume=first.run_dir, overrides=["train.num_epochs=4"])  # its place was noted
+    assert again.results["epoch"] == 4
 
 
 @pytest.mark.parametrize("key", ["obs/pos", "rewards"])
