@@ -43,7 +43,7 @@ def test_simple_train_loop_as_a_command(lift_demos, tmp_path):
         [sys.executable, str(EXAMPLES / "simple_train_loop.py"), str(lift_demos), str(model)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env=ENVIRON,
     )
     assert done.returncode == 0, done.stderr
