@@ -4,6 +4,8 @@ Run as a program with the path of a socket, this is a server that forks a proces
 PATH, made by `preloaded_commands`, sends its arguments, folder, environment and open streams there.
 """
 
+import atexit
+import gc
 import importlib
 import json
 import os
@@ -13,6 +15,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -74,6 +78,7 @@ def _serve(address):
     """Answer commands until killed."""
     for name in PRELOADED:
         importlib.import_module(name)
+    gc.freeze()  # collections of a command pass by what is imported
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
@@ -117,7 +122,28 @@ def _become(connection):
     sys.path[:1] = [said["folder"], *filter(None, path.split(os.pathsep))]
     sys.argv = ["imitate", *said["argv"]]
     importlib.invalidate_caches()
-    sys.modules["imitate.cli.main"].main()
+    _end(sys.modules["imitate.cli.main"].main)
+
+
+def _end(main):
+    """Run it, and end as an interpreter would, but for freeing each object that the server has imported: a second."""
+    code = 0
+    try:
+        main()
+    except SystemExit as told:
+        code = told.code if isinstance(told.code, int) else int(told.code is not None)
+        if isinstance(told.code, str):
+            sys.stderr.write(f"{told.code}\n")
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
