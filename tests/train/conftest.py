@@ -128,3 +128,13 @@ def write_expert(path, meta=None, gain=4.0, noise=None, keys=("goal", "pos")):
     )
     save_checkpoint(ckpt, path)
     return path
+
+
+@pytest.fixture(scope="module")
+def forked_trainings(preloaded_commands):
+    """Runs of sweeps are commands of `preloaded_commands`; they do not end with the sweep that is killed."""
+    command = str(preloaded_commands / "imitate")
+    program = f"import os, sys; os.execv({command!r}, [{command!r}, *sys.argv[1:]])"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("imitate.train.sweep_work.PROGRAM", program)
+        yield

@@ -99,14 +99,16 @@ def test_one_run_gets_all_its_epochs_however_few_there_are():
 
 
 @pytest.fixture(scope="module")
-def halved(tmp_path_factory):
+def halved(tmp_path_factory, forked_trainings):
     """Three learning rates, of which one learns; reduction 3, rungs 1 and 3."""
     config = write_config(tmp_path_factory.mktemp("halved"))
     tree = json.loads(config.read_text())
     tree["train"] |= {"seed": 1, "num_epochs": 3}
     tree["algo"]["optim_params"] = {"policy": {"learning_rate": {"initial": [1e-9, 1e-2, 1e-8]}}}
     config.write_text(json.dumps(tree))
-    result = Sweep(config).run(resources=Resources(workers=2), halving=Halving("train_loss"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("imitate.train.sweep.draw_settings", lambda _, paths, **words: paths)
+        result = Sweep(config).run(resources=Resources(workers=2), halving=Halving("train_loss"))
     return config, result
 
 
@@ -156,7 +158,9 @@ def test_a_run_that_may_yet_be_promoted_is_not_pruned_by_an_interruption(copied,
     assert result.exit_code == 130
 
 
-def test_the_same_call_has_nothing_left_to_do_and_the_others_can_be_trained_later(copied):
+def test_the_same_call_has_nothing_left_to_do_and_the_others_can_be_trained_later(
+    copied, forked_trainings
+):
     config, result = copied
     heard = []
     again = Sweep(config).run(on_change=heard.append, halving=Halving("train_loss"))

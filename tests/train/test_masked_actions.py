@@ -57,9 +57,9 @@ def last_epoch(result):
 @pytest.mark.parametrize(
     ("name", "mask", "online"),
     [
-        ("ppo", "info", {}),
-        ("a2c", "observation", {}),
-        ("dqn", "info", {"num_workers": 1}),
+        pytest.param("ppo", "info", {}, marks=pytest.mark.nightly),
+        pytest.param("a2c", "observation", {}, marks=pytest.mark.nightly),
+        pytest.param("dqn", "info", {"num_workers": 1}, marks=pytest.mark.nightly),
         ("sac", "observation", {}),
     ],
 )
@@ -89,6 +89,8 @@ def test_a_policy_asks_for_the_mask_and_the_mask_is_not_normalized(tmp_path):
     preprocess = policy.algo.preprocess
     assert preprocess.normalization.obs_affine("action_mask")[0].tolist() == [0.0] * 6
     assert not torch.equal(preprocess.normalization.obs_affine("flat")[0], torch.zeros(8))
+    last = result.run_dir / "checkpoints/last.pth"
+    assert evaluate(last, episodes=4, horizon=20, mode="vector").success_rate == 1.0
 
 
 def test_a_mask_of_another_size_than_the_choices_is_refused(tmp_path):

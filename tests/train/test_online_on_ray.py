@@ -42,6 +42,7 @@ def workers(address):
 
 
 @pytest.mark.ray
+@pytest.mark.nightly
 def test_a_killed_training_leaves_no_worker_and_is_resumed(ray_nodes, tmp_path):
     config = tmp_path / "config.json"
     config.write_text(json.dumps(tree(train={"num_epochs": 4, "online": WORKERS})))

@@ -94,42 +94,29 @@ def test_a_run_leaves_what_every_run_leaves(tmp_path):
     assert evaluated.mean_return == pytest.approx(records(result, "rollout")[-1]["Rollout/Return"])
 
 
+MODEL = {"dynamics": {"members": 2, "layer_dims": [8]}}
+PLANNER = {"horizon": 3, "population": 8, "elites": 2, "iterations": 2}
+ON_POLICY = {
+    "train": {
+        "obs_normalization": "mean_std",
+        "obs_clip": 1.5,
+        "reward": {"normalization": "running"},
+        "online": {"collect_steps": 200, "num_envs": 2, "warmup_steps": 0},
+    },
+    "experiment": {"epoch_every_n_steps": 400},
+    "algo": {"rollout_epochs": 2},
+}
+NIGHTLY = pytest.mark.nightly
+
+
 @pytest.mark.parametrize(
     ("name", "sections"),
     [
-        ("sac", {}),
-        (
-            "sac",
-            {
-                "algo": {
-                    "dynamics": {"members": 2, "layer_dims": [8]},
-                    "imagination": {"start_updates": 10},
-                }
-            },
-        ),
-        (
-            "mbrl",
-            {
-                "algo": {
-                    "dynamics": {"members": 2, "layer_dims": [8]},
-                    "planner": {"horizon": 3, "population": 8, "elites": 2, "iterations": 2},
-                }
-            },
-        ),
-        ("td3", {"train": {"obs_normalization": "mean_std"}}),
-        (
-            "ppo",
-            {
-                "train": {
-                    "obs_normalization": "mean_std",
-                    "obs_clip": 1.5,
-                    "reward": {"normalization": "running"},
-                    "online": {"collect_steps": 200, "num_envs": 2, "warmup_steps": 0},
-                },
-                "experiment": {"epoch_every_n_steps": 400},
-                "algo": {"rollout_epochs": 2},
-            },
-        ),
+        pytest.param("sac", {}, marks=NIGHTLY),
+        ("sac", {"algo": {**MODEL, "imagination": {"start_updates": 10}}}),
+        pytest.param("mbrl", {"algo": {**MODEL, "planner": PLANNER}}, marks=NIGHTLY),
+        pytest.param("td3", {"train": {"obs_normalization": "mean_std"}}, marks=NIGHTLY),
+        ("ppo", ON_POLICY),
     ],
 )
 def test_a_resumed_run_ends_bit_equal(tmp_path, name, sections):

@@ -109,7 +109,7 @@ def test_the_setup_is_that_of_the_whole_dataset(folder):
         torch.testing.assert_close(prepared[0][key], value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_resumed_run_is_the_same_as_one_in_one_go(folder, tmp_path, epochs):
     saves = {"save": {"every_n_epochs": 1}, "epoch_every_n_steps": 7, "validate": True}
     laid = sections(num_epochs=4)
@@ -123,9 +123,9 @@ def test_a_resumed_run_is_the_same_as_one_in_one_go(folder, tmp_path, epochs):
 
 
 def test_a_slow_server_changes_nothing(server, folder, tmp_path):
-    local = run(tmp_path, folder, "local", **sections())
+    local = run(tmp_path, folder, "local", **sections(num_epochs=1))
     server.every_s = 0.05
-    remote = run(tmp_path, f"{server.url}/demos", "remote", **sections())
+    remote = run(tmp_path, f"{server.url}/demos", "remote", **sections(num_epochs=1))
 
     assert remote.results["train_loss"] == local.results["train_loss"]
     assert same(weights_of(remote), weights_of(local))
@@ -144,7 +144,7 @@ def test_learning_begins_before_the_last_shard_is_there(file_server, demos, tmp_
     with file_server() as server:
         server.put_folder(tmp_path / "ten", "/demos")
         server.every_s = 0.1
-        laid = sections(num_epochs=6)
+        laid = sections(num_epochs=2)
         laid["experiment"] = {"validate": False}
         run(tmp_path, f"{server.url}/demos", "x", **laid)
 
@@ -199,7 +199,7 @@ def test_the_cache_holds_two_windows_and_no_more_than_its_bound(
 ):
     size = sum(path.stat().st_size for path in folder.glob("*.hdf5"))
     monkeypatch.setenv("IMITATE_CACHE_GB", str(0.7 * size / 1e9))  # four of six shards
-    laid = sections(shard_window=1, num_epochs=6)
+    laid = sections(shard_window=1, num_epochs=3)
     laid["experiment"] = {"validate": False}
     result = run(tmp_path, f"{server.url}/demos", "x", **laid)
 
@@ -299,6 +299,6 @@ def test_check_algo_takes_windows(folder):
 
 
 def test_reading_processes_may_help(folder, tmp_path):
-    alone = run(tmp_path, folder, "alone", **sections())
-    helped = run(tmp_path, folder, "helped", **sections(num_data_workers=1))
+    alone = run(tmp_path, folder, "alone", **sections(num_epochs=1))
+    helped = run(tmp_path, folder, "helped", **sections(num_epochs=1, num_data_workers=1))
     assert helped.results["train_loss"] == alone.results["train_loss"]

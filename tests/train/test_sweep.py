@@ -26,7 +26,7 @@ def config(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory):
+def swept(tmp_path_factory, forked_trainings):
     """A sweep that has been run: its configuration, the result, and every change that was heard of."""
     config, heard = write_config(tmp_path_factory.mktemp("swept")), []
     return config, Sweep(config).run(workers=2, on_change=heard.append), heard
@@ -174,7 +174,7 @@ def processes_with(words):
     return found
 
 
-def test_a_run_that_fails_is_told_and_the_others_go_on(config):
+def test_a_run_that_fails_is_told_and_the_others_go_on(config, forked_trainings):
     tree = json.loads(config.read_text())
     tree["train"]["data"] = str(config.parent / "data.hdf5")
     tree["algo"]["optim_params"] = {"policy": {"learning_rate": {"initial": [0.001, 1e30]}}}

@@ -12,7 +12,7 @@ from imitate.train.sweep import Resources, Sweep
 from tests.train.test_gpus import check_gpus, runs_seen
 from tests.train.test_sweep import processes_with, wait_until, write_config
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.nightly]
 EPOCHS = 200
 
 
