@@ -92,7 +92,7 @@ def same_start():
 
 @pytest.fixture(autouse=True)
 def no_picture(monkeypatch, request):
-    """Trainings and sweeps draw no learning curves, which take as long as they, but in tests that are marked 'draws'."""
+    """Trainings and sweeps draw no learning curves, but in tests that are marked 'draws'."""
     if not request.node.get_closest_marker("draws"):
         monkeypatch.setattr("imitate.train.trainer.draw_curves", lambda folder: None)
         monkeypatch.setattr("imitate.train.sweep.draw_settings", lambda _, paths, **words: paths)

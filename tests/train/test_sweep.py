@@ -102,6 +102,7 @@ def test_a_run_per_value_then_nothing_left_to_do(swept):
         Sweep(config, ["train.batch_size=[4,8]"])
 
 
+@pytest.mark.slow("a sweep and its training import torch, as users' do")
 @pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN], ids=["shell", "background"])
 def test_an_interrupted_sweep_goes_on(config, tmp_path, before):
     command = [
@@ -133,6 +134,7 @@ def test_an_interrupted_sweep_goes_on(config, tmp_path, before):
     assert states == ["interrupted", "waiting"]
 
 
+@pytest.mark.nightly
 def test_a_killed_sweep_leaves_no_training_and_the_same_call_resumes_it(config, tmp_path):
     command = [sys.executable, "-m", "imitate", "sweep", str(config), "--workers", "2"]
     command += ["--set", "train.num_epochs=100000"]

@@ -75,6 +75,7 @@ def test_a_run_that_loses_its_worker_twice_is_named_and_the_others_go_on(swept, 
     wait_until(lambda: not processes_with(str(tmp_path)))
 
 
+@pytest.mark.slow("trainings import torch, as users' do")
 def test_a_training_whose_worker_is_killed_is_resumed(tmp_path):
     """The same metrics as undisturbed: nothing twice, nothing left out."""
     config = write_config(tmp_path)
