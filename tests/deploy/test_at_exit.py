@@ -1,8 +1,6 @@
 """A robot is stopped when its process ends; the signal is as it was before, in whatever order takers are released."""
 
-import atexit
 import itertools
-import os
 import signal
 import subprocess
 import sys
@@ -18,55 +16,6 @@ class Closed:
 
     def close(self):
         self.times += 1
-
-
-def in_a_fork(body):
-    """Run a function in a forked process, which ends as Python does; return its wait status and what it printed."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.dup2(writer, 1)
-            body()
-            atexit._run_exitfuncs()
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as output:
-        printed = output.read()
-    return os.waitpid(child, 0)[1], printed
-
-
-class Telling:
-    def close(self):
-        os.write(1, b"closed ")
-
-
-def test_the_end_of_the_process_closes():
-    things = []
-
-    def body():
-        atexit._clear()
-        kept, released = Telling(), Telling()
-        AtExit(kept.close)
-        AtExit(released.close).release()
-        things.append(kept)
-
-    status, printed = in_a_fork(body)
-    assert (os.waitstatus_to_exitcode(status), printed) == (0, "closed ")
-
-
-def test_sigterm_closes_and_then_ends_the_process():
-    def body():
-        atexit._clear()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        thing = Telling()
-        AtExit(thing.close)
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.write(1, b"goes on")
-
-    status, printed = in_a_fork(body)
-    assert (os.waitstatus_to_exitcode(status), printed) == (-signal.SIGTERM, "closed ")
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))

@@ -66,6 +66,12 @@ def test_images_per_channel(demo_file):
     assert found.max.tolist() == pixels.max(axis=0).tolist()
 
 
+def test_images_of_other_types_per_channel():
+    images = np.random.default_rng(0).normal(size=(7, 4, 5, 3))
+    found = Pieces([images]).statistics("obs/image")
+    np.testing.assert_allclose(found.mean, images.mean(axis=(0, 1, 2)), rtol=1e-12)
+
+
 def test_white_images_do_not_overflow():
     piece = np.full((3000, 2, 2, 1), 255, dtype=np.uint8)
     found = Pieces([piece] * 4).statistics("obs/image")
