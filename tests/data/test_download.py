@@ -51,39 +51,29 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        server = self.server
-        server.asked.append(self.headers.get("Range"))
-        if server.codes:
-            self.send_response(server.codes.pop(0))
-            self.send_header("Retry-After", "0")
-            self.end_headers()
-            return
-        start, content = 0, server.content
-        wanted = self.headers.get("Range")
-        same = self.headers.get("If-Range") == server.etag
-        if wanted and server.ranges and same:
+        server, wanted = self.server, self.headers.get("Range")
+        server.asked.append(wanted)
+        start, size = 0, len(server.content)
+        if wanted and server.ranges and self.headers.get("If-Range") == server.etag:
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
-            if start >= len(content):
-                self.send_response(416)
-                self.send_header("Content-Range", f"bytes */{len(content)}")
-                self.end_headers()
-                return
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        else:
-            self.send_response(200)
-        if server.etag is not None:
-            self.send_header("ETag", server.etag)
-        if server.length:
-            self.send_header("Content-Length", str(len(content) - start))
+        code, body = 206 if start else 200, server.content[start:]
+        if server.codes or start >= size:
+            code, body = server.codes.pop(0) if server.codes else 416, b""
+        self.send_response(code)
+        part = f"{start}-{size - 1}" if start < size else "*"
+        headers = {
+            "Retry-After": "0",
+            "ETag": server.etag,
+            "Content-Length": str(len(body)) if server.length else None,
+            "Content-Range": f"bytes {part}/{size}" if start else None,
+        }
+        for name, value in headers.items():
+            if value is not None:
+                self.send_header(name, value)
         self.end_headers()
-        body = content[start:]
-        if server.drops:
-            body = body[: server.drops.pop(0)]
-        self.wfile.write(body)
+        self.wfile.write(body[: server.drops.pop(0)] if server.drops and body else body)
         if server.change_after is not None:
-            server.content, server.etag = server.change_after
-            server.change_after = None
+            (server.content, server.etag), server.change_after = server.change_after, None
 
 
 @pytest.fixture(scope="module")

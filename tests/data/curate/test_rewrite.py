@@ -24,22 +24,17 @@ def test_without_changes_everything_is_there(demo_file, tmp_path):
         file["data"].attrs["labels"] = ["a", "b"]
         file["data/b9"].attrs["model_file"] = "x" * 100_000
         file["data/b9/info/scalar"] = 3.5
-    found = []
     out = copied(path, tmp_path, Changes())
     with h5py.File(path) as old, h5py.File(out) as new:
-        for file in (old, new):
-            names = []
-            file.visit(names.append)
-            values = {n: file[n][()] for n in names if isinstance(file[n], h5py.Dataset)}
-            attrs = {n: dict(file[n].attrs) for n in names} | {"/": dict(file.attrs)}
-            found.append((sorted(names), values, attrs))
-    (names, values, attrs), (new_names, new_values, new_attrs) = found
-    assert names == new_names
-    for name, value in values.items():
-        np.testing.assert_array_equal(value, new_values[name])
-    for name in names:
-        assert attrs[name].keys() == new_attrs[name].keys()
-        assert all(np.all(attrs[name][k] == new_attrs[name][k]) for k in attrs[name])
+        names = []
+        old.visit(names.append)
+        for name in ["/", *names]:
+            assert old[name].attrs.keys() == new[name].attrs.keys()
+            assert all(np.all(value == new[name].attrs[k]) for k, value in old[name].attrs.items())
+            if isinstance(old[name], h5py.Dataset):
+                np.testing.assert_array_equal(new[name][()], old[name][()])
+            else:
+                assert old[name].keys() == new[name].keys()
 
 
 def test_rows_and_values_go_together_over_many_pieces(demo_file, tmp_path, monkeypatch):
