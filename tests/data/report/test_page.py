@@ -95,7 +95,10 @@ def test_what_a_person_reads(demo_file, tmp_path):
         5 to 20 steps, median 12.5, mean 12.5 | 3 of 4 demos solved their task (75 %). Not solved: demo_2
         robot0_eef_pos seen from above
     """
-    for words in (*re.split(r" \| |\n", wanted), f"imitate dataset delete {shlex.quote(str(path))} --demos demo_1"):
+    for words in (
+        *re.split(r" \| |\n", wanted),
+        f"imitate dataset delete {shlex.quote(str(path))} --demos demo_1",
+    ):
         assert words.strip() in said, words
     errors = [f for f in subject.health.findings if f.level.value == "error"]
     assert re.search(rf" {len(errors)} errors? ", said)
