@@ -88,6 +88,7 @@ def test_observations_are_chosen_by_name(meta, env):
         make_env(meta, obs_keys=[name[:-1]]).reset(seed=0)
 
 
+@pytest.mark.slow("steps of simulators")
 def test_a_recorded_state_can_be_restored_and_its_actions_played_back(env):
     env.reset(seed=4)
     try:

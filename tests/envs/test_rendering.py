@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import gymnasium
@@ -130,13 +131,17 @@ def test_other_failures_stay_what_they_are(monkeypatch, no_library):
         raise EnvError("mine")
 
 
+nightly = partial(pytest.param, marks=pytest.mark.nightly)
+
+
 @pytest.mark.robosuite
+@pytest.mark.slow("looks for a way of drawing that works, in new processes")
 @pytest.mark.parametrize(
     ("args", "code"),
     [
         (("collect", "--env", "Lift", "--num", "1", "--out", "out.hdf5"), 2),
-        (("dataset", "render", "{lift}", "--out", "out.hdf5"), 2),
-        (("check-env", "HalfCheetah-v5"), 1),
+        nightly(("dataset", "render", "{lift}", "--out", "out.hdf5"), 2),
+        nightly(("check-env", "HalfCheetah-v5"), 1),
     ],
     ids=["collect", "render", "gymnasium"],
 )

@@ -100,6 +100,7 @@ def test_errors_say_what_to_do(lift):
 
 
 @pytest.mark.render
+@pytest.mark.slow("draws in software")
 def test_images_are_right_side_up():
     env = RobosuiteEnv("Lift", render=True, camera_names=["agentview"], camera_size=64)
     obs, _ = env.reset(seed=0)

@@ -88,6 +88,7 @@ def test_it_is_where_the_user_says_so_and_workers_know(place, command):
     assert (place / "CANARY").exists()
 
 
+@pytest.mark.slow("two commands")
 def test_naming_it_on_the_command_line_is_saying_so(place, command):
     done = command("check-env", "evilmod:Evil-v0", "--steps", "2")
     assert (place / "CANARY").exists(), done.stderr

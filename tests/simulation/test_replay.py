@@ -53,6 +53,7 @@ def recorded(tmp_path_factory):
 
 
 @pytest.mark.robosuite
+@pytest.mark.slow("imports the simulator")
 def test_replayed_observations_are_those_that_were_seen(recorded, tmp_path):
     path, seen = recorded
     report = convert(path, tmp_path / "o.hdf5", replay=replayed)
@@ -149,6 +150,7 @@ def test_two_processes_give_the_same_demos(collected, tmp_path):
 
 
 @pytest.mark.robosuite
+@pytest.mark.slow("two processes make the simulator")
 def test_a_demo_that_cannot_be_replayed_is_named_whoever_replays_it(recorded, tmp_path):
     path = tmp_path / "bad.hdf5"
     copy(recorded[0], path)

@@ -133,6 +133,7 @@ def test_a_missing_package_is_named_with_its_cure(monkeypatch):
 
 
 @pytest.mark.render
+@pytest.mark.slow("draws in software")
 def test_images_of_the_corners_are_turned_upright():
     env = MetaWorldEnv("push-v3", camera_names=["corner2", "gripperPOV"], camera_size=32)
     obs, _ = env.reset(seed=0)
@@ -161,6 +162,7 @@ def test_images_of_the_corners_are_turned_upright():
 
 
 @pytest.mark.render
+@pytest.mark.slow("draws in software")
 def test_images_without_shadows():
     env = MetaWorldEnv("push-v3", camera_names=["corner2"], camera_size=48, shadows=False)
     drawn = env.reset(seed=0)[0]["corner2_image"].astype(int)
