@@ -124,14 +124,7 @@ def test_triggers_close_and_open_the_gripper(pad, hand):
 
 @pytest.mark.parametrize(
     ("key", "event"),
-    [
-        ("y", "success"),
-        ("a", "failure"),
-        ("b", "discard"),
-        ("x", "redo"),
-        ("start", "end"),
-        ("back", "quit"),
-    ],
+    zip(["y", "a", "b", "x", "start", "back"], ["success", "failure", "discard", "redo", "end", "quit"], strict=True),
 )
 def test_buttons_end_episodes(pad, hand, key, event):
     pad.press(key)

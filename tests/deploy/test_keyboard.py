@@ -71,14 +71,7 @@ def test_absolute_actions_begin_at_the_pose(terminal, keyboard):
 
 @pytest.mark.parametrize(
     ("key", "event"),
-    [
-        ("\n", "success"),
-        ("x", "failure"),
-        ("\x7f", "discard"),
-        ("z", "redo"),
-        (".", "end"),
-        ("\x1b", "quit"),
-    ],
+    list(zip("\nx\x7fz.\x1b", ["success", "failure", "discard", "redo", "end", "quit"], strict=True)),
 )
 def test_keys_end_episodes(terminal, keyboard, key, event):
     device = keyboard()

@@ -25,6 +25,29 @@ def loop(robot, policy=None, **rest):
     return ControlLoop(robot, policy or Constant(), RATE, **rest)
 
 
+def aged(*moments):
+    """A robot whose observations are five periods old when so many have been made, the one before the episode first."""
+    robot = FakeRobot()
+
+    def age():
+        robot.age_s = 0.05 if len(robot.times("observe")) in moments else 0.0
+
+    robot.faults["observe"] = age
+    return robot
+
+
+def failing(call, error, times=math.inf):
+    """A robot of which the first calls of a kind raise an error."""
+    robot = FakeRobot()
+
+    def fail():
+        if len(robot.times(call)) <= times:
+            raise error
+
+    robot.faults[call] = fail
+    return robot
+
+
 def after_stop(robot):
     """What was begun after the first stop."""
     names = robot.last_calls()
@@ -101,12 +124,7 @@ def test_old_observations_hold_the_robot_and_then_stop_it():
 
 
 def test_one_old_observation_holds_one_step():
-    robot = FakeRobot()
-
-    def age():
-        robot.age_s = 0.05 if len(robot.times("observe")) == 4 else 0.0
-
-    robot.faults["observe"] = age
+    robot = aged(4)
     report = loop(robot).run(6)
     assert report.held == {"the observation is old": 1}
     assert robot.last_calls() == ["send", "send", "hold", "send", "send", "send", "stop"]
@@ -114,12 +132,7 @@ def test_one_old_observation_holds_one_step():
 
 @pytest.mark.parametrize("policy", [None, Constant()])
 def test_a_person_does_not_move_the_robot_by_an_old_observation_either(policy):
-    robot, steps = FakeRobot(), []
-
-    def age():  # the first observation is that before the episode
-        robot.age_s = 0.05 if len(robot.times("observe")) in (3, 4) else 0.0
-
-    robot.faults["observe"] = age
+    robot, steps = aged(3, 4), []
     person = Pushing((0.3, 0.0))
     made = ControlLoop(robot, policy, RATE, teleoperator=person, safety=CALM, on_step=steps.append)
     report = made.run(5)
@@ -130,12 +143,7 @@ def test_a_person_does_not_move_the_robot_by_an_old_observation_either(policy):
 
 
 def test_old_observations_stop_a_person_too_but_a_pause_before_does_not_count():
-    robot = FakeRobot()
-
-    def age():
-        robot.age_s = 0.05 if len(robot.times("observe")) > 30 else 0.0
-
-    robot.faults["observe"] = age
+    robot = aged(*range(31, 1000))
     safety = Safety(late=0, hold_s=0.095)
     made = ControlLoop(robot, None, RATE, teleoperator=Scripted({}), safety=safety)
     with pytest.raises(RobotError, match=r"no action for 0.095 s \(the observation is old\)"):
@@ -144,12 +152,7 @@ def test_old_observations_stop_a_person_too_but_a_pause_before_does_not_count():
 
 
 def test_a_pause_between_old_observations_starts_the_time_anew():
-    robot = FakeRobot()
-
-    def age():
-        robot.age_s = 0.05 if len(robot.times("observe")) % 10 < 3 else 0.0
-
-    robot.faults["observe"] = age
+    robot = aged(*(k for k in range(1, 50) if k % 10 < 3))
     safety = Safety(late=0, hold_s=0.2)
     made = ControlLoop(robot, None, RATE, teleoperator=Scripted({}), safety=safety)
     report = made.run(40)  # 0.4 s, of which never more than 0.03 s in a row without an observation
@@ -214,12 +217,7 @@ def test_observations_with_other_keys_or_shapes_hold(values, words):
 
 
 def test_a_driver_that_raises_stops_the_robot_in_one_line():
-    robot = FakeRobot()
-
-    def fail():
-        raise OSError("bus error")
-
-    robot.faults["send"] = fail
+    robot = failing("send", OSError("bus error"))
     with pytest.raises(RobotError, match=r"^send\(\) failed \(OSError: bus error\); the robot was"):
         loop(robot).run(4)
     assert robot.last_calls() == ["send", "stop"]
@@ -387,24 +385,13 @@ def test_late_steps_need_not_be_in_a_row():
 
 
 def test_a_stop_that_raises_is_tried_again():
-    robot = FakeRobot()
-
-    def fail():
-        if len(robot.times("stop")) < 3:
-            raise OSError("bus error")
-
-    robot.faults["stop"] = fail
+    robot = failing("stop", OSError("bus error"), times=2)
     loop(robot).run(2)
     assert len(robot.times("stop")) == 3
 
 
 def test_a_stop_that_never_works_says_what_to_do():
-    robot = FakeRobot()
-
-    def fail():
-        raise OSError("bus error")
-
-    robot.faults["stop"] = fail
+    robot = failing("stop", OSError("bus error"))
     with pytest.raises(RobotError, match="PRESS THE EMERGENCY STOP"):
         loop(robot).run(2)
 
