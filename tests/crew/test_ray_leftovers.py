@@ -56,9 +56,7 @@ def test_what_a_program_starts_meanwhile_ends_with_it(end, ended):
             time.sleep(0.5)
             program.kill()
         program.wait()
-        until = time.monotonic() + 30.0
         while [not is_running(child) for child in children] != ended:
-            assert time.monotonic() < until
             time.sleep(0.05)
         time.sleep(1.0)
         assert [not is_running(child) for child in children] == ended

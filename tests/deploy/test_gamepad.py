@@ -124,7 +124,11 @@ def test_triggers_close_and_open_the_gripper(pad, hand):
 
 @pytest.mark.parametrize(
     ("key", "event"),
-    zip(["y", "a", "b", "x", "start", "back"], ["success", "failure", "discard", "redo", "end", "quit"], strict=True),
+    zip(
+        ["y", "a", "b", "x", "start", "back"],
+        ["success", "failure", "discard", "redo", "end", "quit"],
+        strict=True,
+    ),
 )
 def test_buttons_end_episodes(pad, hand, key, event):
     pad.press(key)

@@ -71,7 +71,9 @@ def test_absolute_actions_begin_at_the_pose(terminal, keyboard):
 
 @pytest.mark.parametrize(
     ("key", "event"),
-    list(zip("\nx\x7fz.\x1b", ["success", "failure", "discard", "redo", "end", "quit"], strict=True)),
+    list(
+        zip("\nx\x7fz.\x1b", ["success", "failure", "discard", "redo", "end", "quit"], strict=True)
+    ),
 )
 def test_keys_end_episodes(terminal, keyboard, key, event):
     device = keyboard()
