@@ -90,6 +90,7 @@ def test_pickles_by_a_former_path():
     assert pickle.loads(former) is supervised_episode
 
 
+@pytest.mark.slow("a spawned process imports torch by a former path")
 def test_processes_find_a_function_by_a_former_path():
     former = imported("imitate.train.seeding").seed_everything
     with multiprocessing.get_context("spawn").Pool(1) as pool:
