@@ -28,6 +28,7 @@ def played(backend, place, workers=2):
     return outcome
 
 
+@pytest.mark.slow("on a cluster too")
 @pytest.mark.parametrize("backend", [*PLACES, ONE_NODE], indirect=True)
 def test_the_same_episodes_and_the_same_video_wherever_they_are_played(tmp_path, backend):
     """With a policy that draws: its random numbers follow from the episode, not from the worker."""
@@ -45,6 +46,7 @@ def test_the_same_episodes_and_the_same_video_wherever_they_are_played(tmp_path,
     assert here.cpu_models and there.to_dict()["cpu_models"] == here.cpu_models
 
 
+@pytest.mark.slow("on a cluster too")
 @pytest.mark.parametrize("backend", PLACES, indirect=True)
 def test_dying_and_hanging_episodes_are_named_and_the_others_are_as_ever(tmp_path, backend):
     meta = env_meta(hang_in="step", hang_at=[7], die_at=[3])

@@ -113,6 +113,7 @@ def shards(folder):
 # ---- places --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("on a cluster too")
 @pytest.mark.parametrize("backend", [*PLACES, ONE_NODE], indirect=True)
 def test_the_same_file_and_the_same_images_wherever_the_workers_run(tmp_path, backend):
     here, there = tmp_path / "here.hdf5", tmp_path / "there.hdf5"
@@ -130,6 +131,7 @@ def test_the_same_file_and_the_same_images_wherever_the_workers_run(tmp_path, ba
     assert ("demo_7", "obs/agentview_image") in images[0][0]
 
 
+@pytest.mark.slow("on a cluster too")
 @pytest.mark.parametrize("backend", PLACES, indirect=True)
 def test_episodes_that_hang_or_die_are_named_and_left_out(tmp_path, backend):
     path, sound = tmp_path / "faults.hdf5", tmp_path / "sound.hdf5"
@@ -144,6 +146,7 @@ def test_episodes_that_hang_or_die_are_named_and_left_out(tmp_path, backend):
     assert all(attrs in whole.values() for attrs in found.values())
 
 
+@pytest.mark.slow("on a cluster too")
 @pytest.mark.parametrize("backend", PLACES, indirect=True)
 def test_demos_that_hang_or_die_are_named_and_left_out(tmp_path, backend, monkeypatch):
     path, out = tmp_path / "demos.hdf5", tmp_path / "images.hdf5"
