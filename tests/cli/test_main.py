@@ -4,12 +4,14 @@ import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from imitate.cli import main as cli
 from imitate.errors import DatasetError
+from tests.demo_files import episode, write_demos
 
 
 def run(*args):
@@ -54,23 +56,27 @@ def test_help_names_every_verb_and_shows_the_whole_way():
     assert "imitate train --config robosuite/lift/bc\n" in done.stdout
 
 
-def test_a_user_error_is_one_line_and_exit_code_2(extra_verb):
+@pytest.mark.parametrize(
+    ("error", "code", "printed"),
+    [
+        (
+            DatasetError("a.hdf5: no actions; record it"),
+            2,
+            "error: a.hdf5: no actions; record it\n",
+        ),
+        (DatasetError("first\nsecond"), 2, "error: first\nerror: second\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (typer.Exit(3), 3, ""),
+    ],
+    ids=["user error", "several problems", "interrupt", "exit code"],
+)
+def test_how_a_command_ends(extra_verb, error, code, printed):
     def probe() -> None:
-        raise DatasetError("a.hdf5: demo_3: no actions; record it again")
+        raise error
 
     extra_verb(probe)
     done = invoke("probe")
-    assert done.exit_code == 2
-    assert done.stderr == "error: a.hdf5: demo_3: no actions; record it again\n"
-    assert done.stdout == ""
-
-
-def test_several_problems_are_several_lines(extra_verb):
-    def probe() -> None:
-        raise DatasetError("first\nsecond")
-
-    extra_verb(probe)
-    assert invoke("probe").stderr == "error: first\nerror: second\n"
+    assert (done.exit_code, done.stderr, done.stdout) == (code, printed, "")
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(extra_verb):
@@ -83,23 +89,6 @@ def test_a_fault_of_the_program_keeps_its_traceback(extra_verb):
     assert isinstance(done.exception, ZeroDivisionError)
 
 
-def test_an_interrupt_exits_with_130(extra_verb):
-    def probe() -> None:
-        raise KeyboardInterrupt
-
-    extra_verb(probe)
-    done = invoke("probe")
-    assert (done.exit_code, done.stderr) == (130, "interrupted\n")
-
-
-def test_the_exit_code_of_a_verb_is_kept(extra_verb):
-    def probe() -> None:
-        raise typer.Exit(3)
-
-    extra_verb(probe)
-    assert invoke("probe").exit_code == 3
-
-
 def test_options_reach_the_verb(extra_verb):
     seen = []
 
@@ -109,3 +98,24 @@ def test_options_reach_the_verb(extra_verb):
     extra_verb(probe)
     assert invoke("probe", "x", "--count", "7").exit_code == 0
     assert seen == [("x", 7)]
+
+
+# ---- names out of files --------------------------------------------------------------------------
+
+NASTY = "\x1b[2J\x1b]0;owned\x07"
+
+
+@pytest.mark.parametrize("verb", ["info", "dataset doctor", "check-env"])
+def test_control_sequences_of_names_reach_the_terminal_as_text(tmp_path, verb):
+    env = {"env_name": f"Lift{NASTY}", "type": 1, "env_kwargs": {}}
+    path = write_demos(tmp_path / "demos.hdf5", [episode(4, {"state": np.zeros((4, 2))})], env)
+    printed = invoke(*verb.split(), str(path)).output
+    assert "\x1b" not in printed and "\x07" not in printed
+    assert verb != "info" or "Lift\\x1b[2J" in printed
+
+
+def test_nor_those_in_errors(tmp_path):
+    done = invoke("info", str(tmp_path / f"no{NASTY}.hdf5"))
+    assert done.exit_code == 2
+    assert "no\\x1b[2J" in done.output
+    assert "\x1b" not in done.output
