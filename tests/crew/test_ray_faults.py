@@ -23,7 +23,7 @@ pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).parents[2]
 GONE_S = 600.0
-"""Time within which the processes of a lost node or command have ended."""
+"""Time after which a test no longer waits for the processes of a lost node or command to end."""
 
 DRIVER = """
 import json, sys, threading
