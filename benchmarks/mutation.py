@@ -127,6 +127,8 @@ def _conclude(verdicts: Sequence[Verdict], same: dict[str, Any], at_least: float
         print(f"{group:<12} {killed}, {entry['percent']:.1f} %")
     if not same:
         return int(any(entry["percent"] < at_least for entry in rates.values()))
+    gone = sum(entry["status"] != "equivalent" for entry in same["mutants"]) - len(verdicts)
+    print(f"{gone} mutants of the earlier run are not there any more, or are of other modules")
     lost = newly_alive(same, verdicts)
     for verdict in lost:
         print(
