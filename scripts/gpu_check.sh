@@ -27,7 +27,7 @@ main() {
             exit 2
         fi
         say "Tests marked 'cuda'"
-        "$PY" -m pytest -n 0 -q -m cuda tests </dev/null || tested=$?
+        "$PY" -m pytest -n 0 -q --set all -m cuda tests </dev/null || tested=$?
     fi
     say "Training steps"
     "$PY" -m benchmarks gpu --json "$OUT/gpu.json" --markdown "$OUT/gpu.md" "$@" || measured=$?
