@@ -92,7 +92,14 @@ def lift():
     env.close()
 
 
-pixels = [pytest.mark.robosuite, pytest.mark.render]
+@pytest.fixture(scope="module")
+def seen(lift):
+    """Observations after a reset, and what is known of the cameras then."""
+    obs, _ = lift.reset(seed=0)
+    return obs, lift.camera_info()
+
+
+pixels = [pytest.mark.robosuite, pytest.mark.render, pytest.mark.slow("draws in software")]
 
 
 def label(env, camera, name):
@@ -102,8 +109,8 @@ def label(env, camera, name):
 class TestScene:
     pytestmark = pixels
 
-    def test_shapes_and_types(self, lift):
-        obs, _ = lift.reset(seed=0)
+    def test_shapes_and_types(self, seen):
+        obs, _ = seen
         found = {
             key: (value.shape, value.dtype.name)
             for key, value in obs.items()
@@ -120,10 +127,10 @@ class TestScene:
             "robot0_eye_in_hand_segmentation": ((48, 48, 1), "uint8"),
         }
 
-    def test_depth_of_the_table_from_above(self, lift):
+    def test_depth_of_the_table_from_above(self, seen):
         """The camera hangs at 3.0 m and looks straight down on a table top at 0.8 m and a floor at 0."""
-        obs, _ = lift.reset(seed=0)
-        names = lift.camera_info()["birdview"]["segmentation"]
+        obs, info = seen
+        names = info["birdview"]["segmentation"]
         ids = obs["birdview_segmentation"][..., 0]
         depth = obs["birdview_depth"][..., 0]
         table = ids == names.index("table_visual") + 1
@@ -133,10 +140,10 @@ class TestScene:
         assert np.isclose(depth[table], 2.2, atol=0.001).mean() > 0.98
         assert np.isclose(depth[floor], 3.0, atol=0.001).mean() > 0.98
 
-    def test_pixels_and_depth_lead_back_to_the_cube(self, lift):
+    def test_pixels_and_depth_lead_back_to_the_cube(self, lift, seen):
         """A pixel, its depth, intrinsics and extrinsics give a point of the cube, whose place is observed."""
-        obs, _ = lift.reset(seed=0)
-        info = lift.camera_info()["agentview"]
+        obs, info = seen
+        info = info["agentview"]
         assert info["frame"] == "world"
         labels = obs["agentview_segmentation"][..., 0]
         rows, columns = np.nonzero(labels == label(lift, "agentview", "cube"))
@@ -153,9 +160,8 @@ class TestScene:
         )  # half a side, to a corner
         np.testing.assert_allclose(points[:2].mean(axis=1), cube[:2], atol=0.022)
 
-    def test_segmentation_by_class_and_by_instance(self, lift):
-        obs, _ = lift.reset(seed=0)
-        info = lift.camera_info()
+    def test_segmentation_by_class_and_by_instance(self, lift, seen):
+        obs, info = seen
         assert info["agentview"]["segmentation"][:2] == ["cube", "Panda0"]
         assert info["robot0_eye_in_hand"]["segmentation"][:2] == ["BoxObject", "Panda"]
         # table and walls; cube; the arm's mount; its gripper; the arm itself is above the image
@@ -164,9 +170,9 @@ class TestScene:
         in_hand = obs["robot0_eye_in_hand_segmentation"][..., 0]
         assert (in_hand == gripper).any()  # the camera in the hand sees its fingers
 
-    def test_nothing_invisible_covers_the_segmentation(self, lift):
+    def test_nothing_invisible_covers_the_segmentation(self, lift, seen):
         """Each pixel shows floor, wall or something before them; the line below the gripper has no label."""
-        obs, _ = lift.reset(seed=0)
+        obs, info = seen
         assert obs["birdview_segmentation"].min() >= 1
         front = Camera("frontview", 64, 64, segmentation="element")
         assert observe(lift.base_env, front)["frontview_segmentation"].min() >= 1

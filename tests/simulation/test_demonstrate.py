@@ -76,6 +76,7 @@ def test_a_recording_ends_with_the_environments_own_clock():
 
 
 @pytest.mark.robosuite
+@pytest.mark.slow("whole episodes of Lift")
 def test_an_episode_depends_on_its_number_alone():
     plan = Plan(env_meta=LIFT, seed=3)
     first = demonstrate(plan, 5)
@@ -110,6 +111,7 @@ def test_what_is_recorded():
 
 
 @pytest.mark.robosuite
+@pytest.mark.slow("whole episodes of Lift")
 def test_labels_of_the_expert_differ_from_what_was_executed():
     clean = demonstrate(Plan(env_meta=LIFT, seed=0, label="expert"), 0)
     noisy_twin = demonstrate(Plan(env_meta=LIFT, seed=0), 0)
@@ -133,6 +135,7 @@ def test_failures_are_kept_or_replaced(monkeypatch):
 
 
 @pytest.mark.robosuite
+@pytest.mark.slow("whole episodes of Lift")
 def test_a_simulator_that_blows_up_is_replaced(monkeypatch):
     made = []
 
