@@ -17,7 +17,7 @@ from imitate.deploy.client import RemoteError
 from imitate.deploy.server import PolicyServer
 from imitate.deploy.wire import decode, encode
 from imitate.errors import UserError
-from tests.cli.test_robot_verbs import checkpoint  # noqa: F401 (a fixture)
+from tests.cli.test_robot_verbs import checkpoint, trained  # noqa: F401 (fixtures)
 from tests.deploy.counting_policy import Counter, observation
 from tests.deploy.in_process import Patient
 
