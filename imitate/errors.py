@@ -45,6 +45,10 @@ class EnvError(UserError):
     """An environment that cannot be made, or does not fit the policy or the data."""
 
 
+class FileError(UserError, ValueError):
+    """A small file that cannot be read: it is no text, no JSON, too large, or no regular file."""
+
+
 class WireError(ValueError):
     """A message that is malformed, too large, or of a kind that is not allowed."""
 

@@ -1,12 +1,14 @@
-"""Files that are written: opened without following links, and only where they are regular files.
+"""Files that are written, and small ones that are read whole.
 
-A folder that somebody gave away may hold a link under the name of a lock, a log, a journal or a temporary file.
-Whatever this package writes beside or in place of the files that the user names, it opens here.
+What is written is opened without following links, and only where it is a regular file: a folder that somebody gave
+away may hold a link under the name of a lock, a log, a journal or a temporary file. What is read whole has a bound, and
+is no pipe or device.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -14,6 +16,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from imitate.errors import FileError
+
+MAX_TEXT, MAX_DEPTH = 2**26, 100
+"""Bytes of the largest text file that is read whole, and levels of lists and objects in JSON."""
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 
@@ -144,6 +150,58 @@ def read_bytes(path: Path, limit: int) -> bytes:
     return content
 
 
-def read_text(path: Path, limit: int) -> str:
-    """Return the text of a regular file, as :func:`read_bytes` does; UnicodeDecodeError where it is not UTF-8."""
-    return read_bytes(path, limit).decode("utf-8")
+def read_text(path: Path, limit: int = MAX_TEXT) -> str:
+    """Return the text of a regular file of at most ``limit`` bytes.
+
+    Raises:
+        FileNotFoundError: there is none.
+        FileError: it cannot be read, is larger, or is not UTF-8.
+    """
+    try:
+        return read_bytes(path, limit).decode("utf-8")
+    except FileNotFoundError:
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise FileError(f"{path}: cannot be read as text ({reason})") from error
+
+
+def read_json(path: Path, limit: int = MAX_TEXT) -> Any:
+    """Return the content of a JSON file, as :func:`read_text` does; FileError too where it is no JSON."""
+    return parsed_json(read_text(path, limit), str(path))
+
+
+def parsed_json(text: str | bytes, name: str) -> Any:
+    """Return the content of JSON text.
+
+    Raises:
+        FileError: it is none, is nested too deep, or has a number of too many digits; the message has ``name``.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{name}: {json_fault(error)}") from error
+    check_depth(value, name)
+    return value
+
+
+def json_fault(error: Exception) -> str:
+    """Describe an error of ``json.loads``."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
+    if isinstance(error, RecursionError):
+        return f"is nested deeper than {MAX_DEPTH} levels"
+    return f"not JSON that can be read ({str(error).partition(';')[0]})"
+
+
+def check_depth(value: Any, name: str) -> None:
+    """Raise FileError for lists and dicts that are nested deeper than what reads them can go."""
+    level, depth = [value], 0
+    while level:
+        if depth > MAX_DEPTH:
+            raise FileError(f"{name}: is nested deeper than {MAX_DEPTH} levels")
+        depth += 1
+        parts = [
+            x.values() if isinstance(x, dict) else x for x in level if isinstance(x, dict | list)
+        ]
+        level = [part for values in parts for part in values if isinstance(part, dict | list)]

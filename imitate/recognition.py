@@ -6,6 +6,7 @@ Nothing is unpickled or imported, and at most a megabyte of a file is read.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import zipfile
@@ -87,8 +88,7 @@ def archive_words(path: str | Path) -> str | None:
 
 
 def _begins_with(path: str | Path, first: bytes) -> bool:
-    with Path(path).expanduser().open("rb") as stream:
-        return stream.read(len(first)) == first
+    return _begin(Path(path).expanduser(), len(first)) == first
 
 
 def _url_words(text: str) -> str | None:
@@ -130,9 +130,8 @@ def _lerobot_dataset(folder: Path) -> Found | None:
 
 
 def _shards(folder: Path) -> Found | None:
-    with (folder / "index.json").open("rb") as file:
-        if b'"imitate-shards"' not in file.read(200):
-            return None
+    if b'"imitate-shards"' not in _begin(folder / "index.json", 200):
+        return None
     return Found(
         "shards",
         "a folder of shards with an index",
@@ -250,9 +249,8 @@ def _as_written(file: Path, folder: Path) -> Path:
 
 
 def _safetensors(file: Path) -> Found | None:
-    with file.open("rb") as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        begins = stream.read(1)
+    head = _begin(file, 9)
+    size, begins = int.from_bytes(head[:8], "little"), head[8:]
     if begins != b"{" or not 2 <= size <= file.stat().st_size - 8:
         return None
     found = _policy_of(_json(file.with_name("config.json")))
@@ -387,6 +385,10 @@ def _names_in(file: Path) -> list[str]:
 
 
 def _begin(file: Path, size: int = _MOST_BYTES) -> bytes:
+    if file.exists() and not file.is_file():
+        raise OSError(
+            errno.EINVAL, "it is no regular file", str(file)
+        )  # a pipe would be waited for
     with file.open("rb") as stream:
         return stream.read(size)
 

@@ -28,6 +28,7 @@ from imitate.cli.policies import (
 from imitate.cli.renaming import RenameObs
 from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, Slow
 from imitate.errors import UserError
+from imitate.plain_files import read_json
 
 if TYPE_CHECKING:
     from imitate.cli.interrupts import Interrupts
@@ -301,7 +302,7 @@ def _made_judge(name: str, body: Robot) -> Judge:
 
 def _limits(path: Path | None) -> Any:
     """Content of the file of limits, which :func:`imitate.cli.robots.robot_of` has read before."""
-    return None if path is None else json.loads(path.expanduser().read_text())
+    return None if path is None else read_json(path.expanduser())
 
 
 def _identity(name: str, found: FoundPolicy) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from imitate.errors import UserError, nearest
+from imitate.plain_files import read_json
 
 if TYPE_CHECKING:
     from imitate.deploy.limits import ActionLimits
@@ -138,7 +139,7 @@ def _limits_in(path: Path) -> dict[str, Any]:
     from imitate.deploy.limits import ActionLimits
 
     try:
-        read = json.loads(path.expanduser().read_text())
+        read = read_json(path.expanduser())
     except (OSError, ValueError) as error:
         raise UserError(f"--limits {path}: cannot be read: {error}") from error
     known = [field.name for field in fields(ActionLimits)]

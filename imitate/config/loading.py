@@ -14,7 +14,8 @@ from imitate.config.config import Config
 from imitate.config.migration import migrate
 from imitate.config.overrides import parse_override, put
 from imitate.config.ready_configs import bundled, names
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, FileError
+from imitate.plain_files import check_depth, json_fault, read_text
 from imitate.recognition import archive_words, diagnosis, hdf5_words, recognise
 
 MOST_NEAR = 3
@@ -105,12 +106,10 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
             )
         path = found
     try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
+        text = read_text(path)
+    except (FileError, OSError) as error:
         known = hdf5_words(path) or archive_words(path)
-        raise ConfigError(known or f"{path}: cannot be read as text: {error}") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read as text: {error}") from None
+        raise ConfigError(known or str(error)) from None
     kind = recognise(path)
     if kind is not None and kind.kind != "configuration":
         raise ConfigError(f"{path}: is {kind.what}: {kind.advice}")
@@ -148,10 +147,9 @@ def _parse(text: str, label: str) -> dict[str, Any]:
 
     try:
         tree = json.loads(text, object_pairs_hook=once)
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{label}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
-        ) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{label}: {json_fault(error)}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{label}: wanted a JSON object {{...}}, got a {type(tree).__name__}")
+    check_depth(tree, label)
     return tree

@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 from imitate.data.catalogue import PublicFile
 from imitate.data.dataset_file import DatasetFile
 from imitate.errors import DatasetError
-from imitate.plain_files import appended, fresh
+from imitate.plain_files import appended, fresh, read_json
 
 _BLOCK = 2**20
 _SPARE_BYTES = 64 * 2**20
@@ -120,7 +120,7 @@ class _Part:
         self._url = url
         self.validator: str | None = None
         with suppress(OSError, ValueError, LookupError, TypeError):
-            notes = json.loads(self._notes.read_text(encoding="utf-8"))
+            notes = read_json(self._notes)
             if notes["url"] == url:
                 self.validator = notes["validator"]
         if self.validator is None:

@@ -39,6 +39,28 @@ _TOKEN_BYTES = 16
 _HANDSHAKE_S = 10.0
 _SEND_S = 10.0
 _PING_S = 20.0
+MAX_WAITING = 32
+"""Connections at a time that have not shown the token yet; one more ends the oldest of them."""
+MAX_TOGETHER = 64
+"""Messages of a session that are read together; more wait in the connection, and its sender with them."""
+
+
+class _Waiting:
+    """A connection that has not shown the token yet."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock, self.gone = sock, threading.Event()
+
+    def secure(self, tls: ssl.SSLContext) -> None:
+        """Do the handshake of TLS; :meth:`end` reaches it too."""
+        secured = tls.wrap_socket(self.sock, server_side=True, do_handshake_on_connect=False)
+        self.sock = secured
+        secured.do_handshake()
+
+    def end(self) -> None:
+        """End the connection: its thread, which waits for the other side, goes on and ends."""
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
 
 
 class PolicyServer:
@@ -85,6 +107,7 @@ class PolicyServer:
         self._tls = tls
         self._lock = threading.Lock()
         self._channels: set[Channel] = set()
+        self._waiting: list[_Waiting] = []
         self._closed = threading.Event()
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -112,7 +135,29 @@ class PolicyServer:
                 LOG.warning("a connection was not accepted: %s", error)
                 self._closed.wait(0.1)  # as when all file descriptors are taken
                 continue
-            threading.Thread(target=self._welcome, args=(sock,), daemon=True).start()
+            self._start(_Waiting(sock))
+
+    def _start(self, waiting: _Waiting) -> None:
+        """Start the thread of a connection, which takes the place of the one that waits longest if all are taken."""
+        with self._lock:
+            self._waiting.append(waiting)
+            ended = self._waiting[:-MAX_WAITING]
+        for oldest in ended:
+            self.statistics.count("refused")
+            oldest.end()
+            oldest.gone.wait(_HANDSHAKE_S)
+        try:
+            threading.Thread(target=self._welcome, args=(waiting,), daemon=True).start()
+        except RuntimeError as error:  # the system has no more threads
+            LOG.warning("a connection was not accepted: %s", error)
+            waiting.end()
+            self._forget(waiting)
+
+    def _forget(self, waiting: _Waiting) -> None:
+        with self._lock:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+        waiting.gone.set()
 
     def __enter__(self) -> PolicyServer:
         self._thread = threading.Thread(
@@ -139,17 +184,19 @@ class PolicyServer:
 
     # ---- connections -----------------------------------------------------------------------------
 
-    def _welcome(self, sock: socket.socket) -> None:
+    def _welcome(self, waiting: _Waiting) -> None:
         """The life of one connection, in a thread of its own."""
         try:
-            sock.settimeout(_HANDSHAKE_S)
+            waiting.sock.settimeout(_HANDSHAKE_S)
             if self._tls is not None:
-                sock = self._tls.wrap_socket(sock, server_side=True)
-            handshake = Handshake(sock, _HANDSHAKE_S, self._max_bytes)
+                waiting.secure(self._tls)
+            handshake = Handshake(waiting.sock, _HANDSHAKE_S, self._max_bytes)
             channel = self._admitted(handshake)
         except (OSError, ValueError):
-            sock.close()
+            waiting.sock.close()
             return
+        finally:
+            self._forget(waiting)
         if channel is None:
             return
         try:
@@ -212,11 +259,14 @@ class PolicyServer:
             raise
 
     def _received(self, channel: Channel) -> list[dict[str, Any]]:
-        """All messages that wait, at least one."""
-        messages = [self._decoded(self._awaited(channel))]
+        """The messages that wait, at least one, and at most as many as a sender that never pauses may have read."""
+        data = self._awaited(channel)
+        messages, size = [self._decoded(data)], len(data)
         with suppress(TimeoutError):
-            while not channel.emptied:
-                messages.append(self._decoded(channel.recv(0.0)))
+            while not channel.emptied and len(messages) < MAX_TOGETHER and size < self._max_bytes:
+                data = channel.recv(0.0)
+                messages.append(self._decoded(data))
+                size += len(data)
         return messages
 
     def _awaited(self, channel: Channel) -> memoryview | str:

@@ -25,6 +25,8 @@ MAX_MESSAGE = 64 * 2**20
 DTYPES = frozenset(["f2", "f4", "f8", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "b1"])
 """Dtypes of arrays, without byte order."""
 _MAX_ENTRIES = 4096
+MAX_OBJECTS = 2**16
+"""Numbers, texts, lists and maps of the largest message that is read: each takes many times its bytes in memory."""
 _MAX_DEPTH = 8
 _MAX_DIMENSIONS = 8
 
@@ -65,14 +67,17 @@ def decode(data: bytes | memoryview, limit: int = MAX_MESSAGE) -> Any:
     """The message in ``data``; arrays are read-only views where possible.
 
     Raises:
-        WireError: it is malformed, larger than ``limit`` bytes, nested too deep, or contains what is not allowed.
+        WireError: it is malformed, larger than ``limit`` bytes (its images decoded), of more than ``MAX_OBJECTS``
+            parts, nested too deep, or contains what is not allowed.
     """
     if len(data) > limit:
         raise WireError(f"the message has {len(data)} bytes; at most {limit} are read")
+    if len(data) > MAX_OBJECTS:
+        _check_objects(data)
     try:
         message = msgpack.unpackb(
             data,
-            object_hook=_unpack,
+            object_hook=_Unpacking(limit),
             strict_map_key=False,
             max_bin_len=limit,
             max_str_len=min(limit, 2**20),
@@ -86,6 +91,49 @@ def decode(data: bytes | memoryview, limit: int = MAX_MESSAGE) -> Any:
         raise WireError(f"the message is malformed: {type(error).__name__}") from error
     _check_depth(message, _MAX_DEPTH)
     return message
+
+
+# Bytes behind the first one of an object, by that one: of a length, and of a value.
+_LENGTHS = {
+    0xC4: 1,
+    0xC5: 2,
+    0xC6: 4,
+    0xD9: 1,
+    0xDA: 2,
+    0xDB: 4,
+    0xDC: 2,
+    0xDD: 4,
+    0xDE: 2,
+    0xDF: 4,
+}
+_VALUES = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+
+
+def _check_objects(data: bytes | memoryview) -> None:
+    """Count the objects by their first bytes, before any is made.
+
+    Raises:
+        WireError: there are too many.
+    """
+    at, wanted, counted = 0, 1, 0
+    while wanted and at < len(data):
+        first = data[at]
+        wanted, counted, at = wanted - 1, counted + 1, at + 1
+        if counted + wanted > MAX_OBJECTS:
+            raise WireError(f"the message has more than {MAX_OBJECTS} parts")
+        if first in _LENGTHS:
+            size = int.from_bytes(data[at : at + _LENGTHS[first]], "big")
+            at += _LENGTHS[first]
+            if first < 0xDC:
+                at += size
+            else:
+                wanted += size if first < 0xDE else 2 * size
+        elif 0x80 <= first < 0xA0:
+            wanted += 2 * (first - 0x80) if first < 0x90 else first - 0x90
+        elif 0xA0 <= first < 0xC0:
+            at += first - 0xA0
+        else:
+            at += _VALUES.get(first, 0)
 
 
 def _check_depth(value: Any, left: int) -> None:
@@ -120,14 +168,28 @@ def _check_dtype(dtype: np.dtype[Any]) -> None:
         raise WireError(f"a message cannot hold arrays of dtype {dtype}")
 
 
-def _unpack(value: dict[Any, Any]) -> Any:
-    if b"__ndarray__" in value:
-        return _array(value)
-    if b"__npgeneric__" in value:
-        return _scalar(value)
-    if b"__jpeg__" in value:
-        return _image(value)
-    return value
+class _Unpacking:
+    """Arrays and images of one message, whose pictures take at most so many bytes when they are decoded."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = self._left = limit
+
+    def __call__(self, value: dict[Any, Any]) -> Any:
+        if b"__ndarray__" in value:
+            return _array(value)
+        if b"__npgeneric__" in value:
+            return _scalar(value)
+        if b"__jpeg__" not in value:
+            return value
+        shape = _shape(value)
+        if math.prod(shape) > self._limit:
+            raise WireError(
+                f"a JPEG has the shape {shape}; wanted (H, W, 3) within {self._limit} bytes"
+            )
+        self._left -= math.prod(shape)
+        if self._left < 0:
+            raise WireError(f"the images of the message take more than {self._limit} bytes")
+        return _image(value, shape)
 
 
 def _dtype(value: dict[Any, Any]) -> np.dtype[Any]:
@@ -180,19 +242,12 @@ def _jpeg(picture: Jpeg) -> bytes:
     return buffer.getvalue()
 
 
-def _image(value: dict[Any, Any]) -> NDArray[np.uint8]:
+def _image(value: dict[Any, Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
     from PIL import Image
 
-    shape, data = _shape(value), value[b"__jpeg__"]
-    if (
-        len(shape) != 3
-        or shape[2] != 3
-        or math.prod(shape) > MAX_MESSAGE
-        or not isinstance(data, bytes)
-    ):
-        raise WireError(
-            f"a JPEG has the shape {shape}; wanted (H, W, 3) within {MAX_MESSAGE} bytes"
-        )
+    data = value[b"__jpeg__"]
+    if len(shape) != 3 or shape[2] != 3 or not isinstance(data, bytes):
+        raise WireError(f"a JPEG has the shape {shape}; wanted (H, W, 3)")
     try:
         picture = Image.open(io.BytesIO(data), formats=["JPEG"])
         if picture.size != (shape[1], shape[0]):  # known before anything is decoded

@@ -5,7 +5,6 @@ One rule: ``--env`` wins, then ``experiment.env_meta_update_dict``, then the ``e
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from imitate.envs.trust import (
     untrusted,
 )
 from imitate.errors import ConfigError
+from imitate.plain_files import read_json
 from imitate.recognition import recognise
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _of_a_file(meta: dict[str, Any]) -> dict[str, Any]:
 
 def _env_args_in(path: Path) -> dict[str, Any]:
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
+        meta = read_json(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as JSON ({error}); give env_args") from error
     if not isinstance(meta, dict):

@@ -16,6 +16,7 @@ from imitate.evaluation.episodes import Episode
 from imitate.evaluation.eval_result import EvalResult
 from imitate.evaluation.late import Lateness
 from imitate.evaluation.prepared import EvalSettings
+from imitate.plain_files import read_json
 from imitate.run_folder import find_checkpoint, to_json, write_text
 
 SAME = "settings"
@@ -49,7 +50,7 @@ class ResultsFile:
         if not path.exists():
             return
         try:
-            self._entries = list(json.loads(path.read_text(encoding="utf-8"))["evaluations"])
+            self._entries = list(read_json(path)["evaluations"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._log.close(remove=False)
             raise ConfigError(

@@ -17,6 +17,7 @@ from imitate.data.batches.build import training_sources
 from imitate.data.file.action_scale import refuse_rescaled
 from imitate.envs.make import is_robot
 from imitate.errors import ConfigError
+from imitate.plain_files import read_json
 from imitate.run_folder import write_text
 from imitate.train.training_data import with_filter_key
 
@@ -127,7 +128,7 @@ class RoundFiles:
         write_text(self._progress, json.dumps(content, indent=2) + "\n")
 
     def _saved(self) -> dict[str, Any]:
-        saved: dict[str, Any] = json.loads(self._progress.read_text(encoding="utf-8"))
+        saved: dict[str, Any] = read_json(self._progress)
         return saved
 
     def recorded_before(self) -> int:

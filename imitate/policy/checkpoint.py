@@ -42,7 +42,7 @@ from imitate.models.preprocess import Preprocess
 from imitate.plain_files import fresh
 from imitate.policy.allocation import AllocationLimit
 from imitate.policy.archive import check_archive, damage, first_line, is_archive
-from imitate.policy.structure import check_structure, check_weights, stored_numbers
+from imitate.policy.structure import check_kinds, check_structure, check_weights, stored_numbers
 from imitate.recognition import diagnosis, hdf5_words, lerobot_policy
 from imitate.version import __version__
 
@@ -309,6 +309,7 @@ def _built(ckpt: Mapping[str, Any], device: str | torch.device) -> Algo:
 
 
 def _fill(algo: Algo, model: Mapping[str, Any], load_optimizers: bool) -> None:
+    check_kinds(model["nets"], algo.nets.state_dict())
     try:
         algo.deserialize(model, load_optimizers=load_optimizers)
     except UserError:

@@ -133,12 +133,38 @@ def check_structure(ckpt: Mapping[str, Any]) -> None:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise CheckpointError(f"'{where}' of the checkpoint: {first['msg']}") from error
+    for name, tensor in _tensors(ckpt):
+        check_plain(name, tensor)
+
+
+def check_plain(name: str, tensor: torch.Tensor) -> None:
+    """Raise CheckpointError for a tensor that is no array of real numbers, or is larger than what is stored of it."""
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.device.type == "meta":
+        raise CheckpointError(f"'{name}' is no plain tensor")
+    if tensor.is_complex() or tensor.is_quantized:
+        raise CheckpointError(f"'{name}' has dtype {tensor.dtype}; expected real numbers")
+    stored = tensor.untyped_storage().nbytes()
+    if tensor.numel() * tensor.element_size() > stored:
+        raise CheckpointError(
+            f"'{name}' of shape {tuple(tensor.shape)} repeats {stored} stored bytes"
+        )
+
+
+def check_kinds(saved: Mapping[str, Any], own: Mapping[str, torch.Tensor]) -> None:
+    """Raise CheckpointError where a weight is stored as whole numbers and used as real ones, or the other way."""
+    for name, tensor in saved.items():
+        wanted = own.get(name)
+        if wanted is not None and tensor.is_floating_point() != wanted.is_floating_point():
+            raise CheckpointError(
+                f"'nets.{name}' has dtype {tensor.dtype}; expected {wanted.dtype}"
+            )
 
 
 def check_weights(model: Mapping[str, Any], preprocess: Mapping[str, Any]) -> None:
     """Raise CheckpointError, naming the tensor, where a weight or a statistic is NaN or infinite."""
     averages = {key: model[key] for key in ("ema", "emas") if key in model}
     for name, tensor in _tensors({"nets": model["nets"], **averages, "preprocess": preprocess}):
+        check_plain(name, tensor)
         # A sum in float64 is finite where every number is, and many times as fast as looking at each.
         if not tensor.is_floating_point() or math.isfinite(tensor.sum(dtype=torch.float64)):
             continue
@@ -158,11 +184,8 @@ def stored_numbers(model: Mapping[str, Any]) -> int:
     """
     count, seen = 0, set()
     for name, tensor in _tensors(model):
+        check_plain(name, tensor)
         storage = tensor.untyped_storage()
-        if tensor.numel() * tensor.element_size() > storage.nbytes():
-            raise CheckpointError(
-                f"'{name}' of shape {tuple(tensor.shape)} repeats {storage.nbytes()} stored bytes"
-            )
         if storage.data_ptr() not in seen:
             seen.add(storage.data_ptr())
             count += tensor.numel()
@@ -172,7 +195,7 @@ def stored_numbers(model: Mapping[str, Any]) -> int:
 def _tensors(tree: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors of nested dicts with their dotted names; a dict that is there several times counts once."""
     waiting: list[tuple[str, Any]] = [("", tree)]
-    seen = set()
+    seen: set[int] = set()
     while waiting:
         name, value = waiting.pop()
         if isinstance(value, torch.Tensor):
@@ -180,3 +203,6 @@ def _tensors(tree: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
         elif isinstance(value, Mapping) and id(value) not in seen:
             seen.add(id(value))
             waiting += [(f"{name}.{key}" if name else str(key), x) for key, x in value.items()]
+        elif isinstance(value, list | tuple) and id(value) not in seen:
+            seen.add(id(value))
+            waiting += [(f"{name}.{number}", x) for number, x in enumerate(value)]

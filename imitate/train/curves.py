@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from imitate.data.file.hdf5_format import natural_key
 from imitate.errors import UserError
+from imitate.plain_files import read_json
 from imitate.run_folder import RunFolder, open_run_folder
 from imitate.train.metrics import MetricsFile
 
@@ -58,7 +58,7 @@ def read_curves(paths: Iterable[str | Path]) -> list[Curve]:
         UserError: there is no run, or it has no metrics yet.
     """
     folders = [folder for path in paths for folder in _runs(Path(path).expanduser())]
-    configs = [json.loads(folder.config.read_text(encoding="utf-8")) for folder in folders]
+    configs = [read_json(folder.config) for folder in folders]
     names = [str(config["experiment"]["name"]) for config in configs]
     curves = []
     for folder, name, config in zip(folders, names, configs, strict=True):

@@ -33,6 +33,7 @@ from imitate.data.file.cache import cache_folder
 from imitate.errors import ConfigError
 from imitate.functional.products import onednn_is_faster
 from imitate.models.precision import autocast, has_fast_bf16
+from imitate.plain_files import read_json
 from imitate.ranks import Ranks
 from imitate.run_folder import write_text
 from imitate.seeding import preserved_rng, torch_threads
@@ -258,7 +259,7 @@ def _digest(
 def _kept(path: Path) -> Decision | None:
     """Return the decision in a file of the cache; None where there is none, or it cannot be read."""
     with suppress(OSError, ValueError, TypeError):
-        return Decision(**json.loads(path.read_text(encoding="utf-8")), kept=str(path))
+        return Decision(**read_json(path), kept=str(path))
     return None
 
 

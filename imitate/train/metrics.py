@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from imitate.errors import ConfigError
-from imitate.plain_files import appended
+from imitate.plain_files import appended, read_text
 from imitate.run_folder import to_json, write_text
 
 
@@ -72,6 +72,13 @@ def _dtype_of_sums(device: torch.device) -> torch.dtype:
     return torch.float64 if device.type == "cpu" else torch.float32
 
 
+_MAX_BYTES, _LARGEST = 2**30, 1e300
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and abs(value) < _LARGEST)
+
+
 class MetricsFile:
     """File `metrics.jsonl`: appended to, flushed after every line."""
 
@@ -85,17 +92,17 @@ class MetricsFile:
             handle.write(line + "\n")
 
     def read(self) -> list[dict[str, Any]]:
-        """Read every whole line; a line that a kill cut short is left out."""
+        """Read every whole line; a line that a kill cut short is left out, and what is no number."""
         if not self.path.is_file():
             return []
         records = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        for line in read_text(self.path, _MAX_BYTES).splitlines():
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError:
+            except (ValueError, RecursionError):
                 continue
-            if isinstance(record, dict) and "epoch" in record:
-                records.append(record)
+            if isinstance(record, dict) and type(record.get("epoch")) is int:
+                records.append({k: v for k, v in record.items() if k == "kind" or _is_number(v)})
         return records
 
     def truncate(self, epoch: int) -> None:

@@ -15,6 +15,7 @@ from imitate.config.loading import Source
 from imitate.errors import ConfigError
 from imitate.evaluation.environments import trust_named
 from imitate.functional.over_seeds import FEWEST_SEEDS, Statistic
+from imitate.plain_files import read_json
 from imitate.processes import available_cores
 from imitate.run_folder import RunFolder, to_json, write_text
 from imitate.train.curves import read_curves
@@ -171,7 +172,7 @@ class Sweep:
         path = self.folder / "sweep.json"
         content = {"axes": self.axes, "runs": list(self._configs)}
         if path.is_file():
-            if json.loads(path.read_text(encoding="utf-8")) != json.loads(to_json(content)):
+            if read_json(path) != json.loads(to_json(content)):
                 raise ConfigError(
                     f"{self.folder}: holds a sweep over other values; choose another --name"
                 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from imitate.config.axes import Axes
+from imitate.plain_files import read_json
 from imitate.run_folder import RunFolder, runs_in
 from imitate.train.over_seeds import Setting
 from imitate.train.state import PAUSED
@@ -88,7 +89,7 @@ def read_run(place: Path, values: dict[str, Any]) -> SweepRun:
         return SweepRun(place.name, values, "waiting", {})
     if not folder.results.is_file():
         return SweepRun(place.name, values, "interrupted", {})
-    results = json.loads(folder.results.read_text(encoding="utf-8"))
+    results = read_json(folder.results)
     return SweepRun(place.name, values, str(results["status"]), results)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from imitate.cli.reports.layout import Report, pairs, shape_words, table
 from imitate.data.file.features import dimension_names
 from imitate.errors import DatasetError
+from imitate.plain_files import read_json
 from imitate.wording import counted
 
 _AUTOMATIC = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
@@ -18,7 +18,7 @@ _AUTOMATIC = {"timestamp", "frame_index", "episode_index", "index", "task_index"
 def describe(path: Path) -> Report:
     """Version, episodes, frames, rate, robot and features of a dataset folder."""
     file = path / "meta" / "info.json"
-    info: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    info: dict[str, Any] = read_json(file)
     features = info["features"]
     if not isinstance(features, dict) or not all(isinstance(f, dict) for f in features.values()):
         raise DatasetError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from imitate.cli.reports.layout import Report, number, pairs, percent, table
 from imitate.config.experiment import EarlyStoppingConfig
 from imitate.errors import CheckpointError, UserError
+from imitate.plain_files import read_json
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.run_folder import RunFolder
 from imitate.train.metrics import MetricsFile
@@ -76,7 +76,7 @@ def _kept(
 
 def _read_json(path: Path) -> Report:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(value, dict):

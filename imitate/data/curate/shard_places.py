@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from imitate.config.data_paths import url_of
 from imitate.data.remote.transport import filesystem
 from imitate.errors import DatasetError
-from imitate.plain_files import write_text
+from imitate.plain_files import read_text, write_text
 
 
 class ShardPlace(Protocol):
@@ -78,7 +78,7 @@ class FolderPlace:
     def text(self, name: str) -> str | None:
         """Return the content of a text file; None if there is none."""
         with suppress(FileNotFoundError):
-            return (self._folder / name).read_text(encoding="utf-8")
+            return read_text(self._folder / name)
         return None
 
     def put(self, name: str, text: str) -> None:

@@ -32,13 +32,14 @@ from imitate.data.formats.lerobot_writer import LAYOUT, write
 from imitate.data.formats.report import Report
 from imitate.data.formats.sidecar import Sidecar, beside
 from imitate.errors import DatasetError
+from imitate.plain_files import read_json
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 
 
 def _recognises(path: Path) -> bool:
     file = path / "meta" / "info.json"
-    return file.is_file() and "codebase_version" in json.loads(file.read_text())
+    return file.is_file() and "codebase_version" in read_json(file)
 
 
 @contextmanager
@@ -82,7 +83,7 @@ def _info(path: Path) -> dict[str, Any]:
     file = path / "meta" / "info.json"
     if not file.is_file():
         raise DatasetError(f"{path}: has no 'meta/info.json': it is not a dataset of LeRobot")
-    info: dict[str, Any] = json.loads(file.read_text())
+    info: dict[str, Any] = read_json(file)
     if info.get("codebase_version") not in VERSIONS:
         raise DatasetError(
             f"{file}: codebase_version is {info.get('codebase_version')!r}; {', '.join(VERSIONS)} are read: "

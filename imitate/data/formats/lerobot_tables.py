@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats.extras import extra
 from imitate.data.formats.frames import as_encoded, decoded
 from imitate.errors import DatasetError
+from imitate.plain_files import parsed_json, read_text
 from imitate.wording import counted
 
 _BATCH_ROWS = 256
@@ -67,7 +67,9 @@ class Tables:
         lines = self.path / "meta" / "tasks.jsonl"
         if not lines.exists():
             return {}
-        rows = [json.loads(line) for line in lines.read_text().splitlines() if line.strip()]
+        rows = [
+            parsed_json(line, str(lines)) for line in read_text(lines).splitlines() if line.strip()
+        ]
         return {int(row["task_index"]): str(row["task"]) for row in rows}
 
     def task(self, index: NDArray[Any] | None) -> str | None:

@@ -39,6 +39,7 @@ from imitate.data.formats.minari_spaces import action_columns, leaves, space_of
 from imitate.data.formats.report import Report
 from imitate.data.formats.sidecar import NAME, Sidecar, SidecarWriter, arrays_to_write, beside
 from imitate.errors import DatasetError
+from imitate.plain_files import read_json
 
 _PREFIX, _FINAL, _LINK = "minari.", "final_infos.", "minari.next_obs"
 _STRUCTURE = {"total_episodes", "total_steps", "data_format", "observation_space", "action_space"}
@@ -51,7 +52,7 @@ def _data_folder(path: Path) -> Path:
 
 def _recognises(path: Path) -> bool:
     file = _data_folder(path) / "metadata.json"
-    return file.is_file() and "data_format" in json.loads(file.read_text())
+    return file.is_file() and "data_format" in read_json(file)
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
     folder = _data_folder(path)
     if not (folder / "metadata.json").is_file():
         raise DatasetError(f"{path}: has no 'data/metadata.json': it is not a dataset of Minari")
-    raw = json.loads((folder / "metadata.json").read_text())
+    raw = read_json(folder / "metadata.json")
     for file in sorted(folder.rglob("*.hdf5")):
         check_file(file)  # which the package opens itself
     storage = storages.MinariStorage.read(folder)

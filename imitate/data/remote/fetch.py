@@ -19,7 +19,7 @@ from imitate.data.download import sha256_of
 from imitate.data.remote.store import KNOWN, hold, make_room, remote_folder, writing
 from imitate.data.remote.transport import Head, RemoteFile, UnreachableError, remote_file
 from imitate.errors import DatasetError
-from imitate.plain_files import appended, fresh
+from imitate.plain_files import appended, fresh, read_json
 
 RETRIES = 5
 """Attempts in a row that bring no byte before it is given up."""
@@ -104,7 +104,7 @@ def head_of(url: str) -> Head:
                 f"{url}: cannot be reached ({error}): check host and port, or try again later"
             ) from None
         _logger.warning("%s: cannot be reached (%s): the copy in the cache is used", url, error)
-        return Head(**json.loads(path.read_text(encoding="utf-8")))
+        return Head(**read_json(path))
     _keep(path, json.dumps(asdict(head)).encode())
     return head
 

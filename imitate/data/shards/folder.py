@@ -15,8 +15,9 @@ from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.file.fingerprint import CONTENT_VERSION
 from imitate.data.remote.fetch import cached_path, fetch, fetch_file, fetch_small
 from imitate.data.remote.store import hold, make_room, release
-from imitate.data.shards.index import FORMAT, Shard, ShardIndex
+from imitate.data.shards.index import FORMAT, MAX_BYTES, Shard, ShardIndex
 from imitate.errors import DatasetError
+from imitate.plain_files import read_bytes
 from imitate.progress_bar import ProgressBar
 
 _CONNECTIONS = 4
@@ -222,7 +223,7 @@ def _read(folder: str, size: int, changed_ns: int) -> ShardFolder | None:
     """Read an index once; ``size`` and ``changed_ns`` tell a later one of this name."""
     path = Path(folder, INDEX_NAME)
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, MAX_BYTES)
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
     if FORMAT.encode() not in content[:200]:

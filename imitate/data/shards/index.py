@@ -27,7 +27,7 @@ ALL = ""
 """Name of the statistics over all demos, where those of a filter key have its name."""
 _Count = Annotated[int, Field(ge=0)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
-_MAX_BYTES = 2**30
+MAX_BYTES = 2**30
 
 
 class _Record(BaseModel):
@@ -181,7 +181,7 @@ class ShardIndex(_Record):
             DatasetError: it is no index, or of a later version.
         """
         try:
-            tree = json.loads(text) if len(text) <= _MAX_BYTES else None
+            tree = json.loads(text) if len(text) <= MAX_BYTES else None
         except (ValueError, RecursionError) as error:
             raise DatasetError(
                 f"{place}: is cut short or no JSON ({error}): copy it again"

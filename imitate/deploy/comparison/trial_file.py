@@ -23,10 +23,11 @@ from types import TracebackType
 from typing import Any
 
 from imitate.errors import UserError
-from imitate.plain_files import appended
+from imitate.plain_files import appended, read_bytes
 from imitate.version import __version__
 
 VERSION = 1
+_MAX_BYTES = 2**28
 POLICIES = ("A", "B")
 _BEGINNING = b'{"kind": "comparison"'
 
@@ -114,7 +115,7 @@ class TrialFile:
         if policies is None or settings is None:
             if not path.is_file():
                 raise UserError(f"{path}: there is no such comparison")
-            self._read(path.read_bytes())
+            self._read(read_bytes(path, _MAX_BYTES))
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,6 @@ place of the feature's dots. Since 0.4 they lie in files of their own, named by 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from imitate import plain_files
 from imitate.errors import CheckpointError
 from imitate.models.pretrained import read_safetensors
 from imitate.recognition import LEROBOT_WEIGHTS
@@ -95,7 +95,7 @@ def read_json(file: Path) -> dict[str, Any]:
             raise CheckpointError(
                 f"{file}: has {file.stat().st_size} bytes, too many for a configuration"
             )
-        tree = json.loads(file.read_text(encoding="utf-8"))
+        tree = plain_files.read_json(file)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{file}: cannot be read ({type(error).__name__}: {error})"

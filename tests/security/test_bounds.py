@@ -1,0 +1,266 @@
+"""Bounds before memory: messages, connections, checkpoints, small files."""
+
+import contextlib
+import os
+import resource
+import shutil
+import socket
+import struct
+import threading
+import time
+import tracemalloc
+import warnings
+import zipfile
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+import torch
+
+from imitate import algo_factory, load_config
+from imitate.data.shards.folder import shards_at
+from imitate.deploy import server as server_module
+from imitate.deploy.server import PolicyServer
+from imitate.deploy.wire import MAX_OBJECTS, Jpeg, WireError, decode, encode
+from imitate.errors import CheckpointError, FileError, UserError
+from imitate.plain_files import read_json
+from imitate.policy.checkpoint import (
+    algo_from_checkpoint,
+    checkpoint_dict,
+    load_checkpoint,
+    save_checkpoint,
+)
+from imitate.recognition import diagnosis
+from imitate.run_folder import open_run_folder
+from imitate.train.curves import read_curves
+
+# ---- messages ----------------------------------------------------------------------------------------
+
+
+def nested(count, inner):
+    """A list of lists of objects that take a byte each."""
+    part = b"\xdc\x0f\xa0" + inner * 4000
+    return b"\xdc" + struct.pack(">H", count) + part * count
+
+
+BOMBS = {
+    "empty maps": nested(400, b"\x80"),
+    "empty lists": nested(400, b"\x90"),
+    "numbers": nested(400, b"\x01"),
+    "texts": nested(400, b"\xa0"),
+    "map of many": b"\xdf" + struct.pack(">I", 2**31) + b"\x01" * 70_000,
+    "list of many": b"\xdd" + struct.pack(">I", 2**32 - 1) + b"\xc0" * 70_000,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_message_of_too_many_parts_takes_no_memory(name):
+    tracemalloc.start()
+    with pytest.raises(WireError, match="parts"):
+        decode(BOMBS[name])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_large_messages_of_few_parts_are_read():
+    message = {
+        "obs": {
+            "a": np.zeros((2**20,)),
+            "b": [1.5] * 4000,
+            "c": b"x" * 70_000,
+            "d": "é" * 40_000,
+            "e": -1e300,
+        }
+    }
+    read = decode(encode(message))
+    np.testing.assert_array_equal(read["obs"].pop("a"), message["obs"].pop("a"))
+    assert read == message
+    numbers = [list(range(4000))] * (MAX_OBJECTS // 4001)
+    assert decode(msgpack.packb(numbers)) == numbers
+
+
+def test_the_images_of_a_message_are_bounded_together():
+    image = Jpeg(np.zeros((512, 512, 3), np.uint8))
+    data = encode([image] * 3)
+    assert len(decode(data, 3 * 512 * 512 * 3)) == 3
+    with pytest.raises(WireError, match="images of the message take more than"):
+        decode(data, 3 * 512 * 512 * 3 - 1)
+
+
+# ---- checkpoints -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    tree = {
+        "algo_name": "bc",
+        "algo": {"actor_layer_dims": [4]},
+        "observation": {"modalities": {"obs": {"low_dim": ["a"]}}},
+    }
+    algo = algo_factory("bc", load_config(tree), {"a": (3,)}, 1)
+    path = tmp_path_factory.mktemp("checkpoint") / "c.pth"
+    save_checkpoint(checkpoint_dict(algo, env_metadata={}, shape_metadata={}), path)
+    return path
+
+
+def weight(change):
+    """Change the first weight."""
+
+    def changed(path):
+        ckpt = torch.load(path, weights_only=True)
+        nets = ckpt["model"]["nets"]
+        name = next(iter(nets))
+        nets[name] = change(nets[name])
+        torch.save(ckpt, path)
+
+    return changed
+
+
+def entries(change):
+    """Change the entries of the archive: ``change(name, data)`` gives pairs of them."""
+
+    def changed(path):
+        with zipfile.ZipFile(path) as archive:
+            read = [(name, archive.read(name)) for name in archive.namelist()]
+        with zipfile.ZipFile(path, "w") as archive, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of two entries of one name
+            for name, data in read:
+                for pair in change(name, data):
+                    archive.writestr(*pair)
+
+    return changed
+
+
+def pickled(data):
+    return entries(lambda name, old: [(name, data if name.endswith("data.pkl") else old)])
+
+
+BYTEARRAY = b"\x80\x02cbuiltins\nbytearray\n\x8a\x05" + (2**33).to_bytes(5, "little") + b"\x85R."
+WRONG = {
+    "expanded": (weight(lambda w: torch.zeros(1).expand(2**40)), "repeats 4 stored bytes"),
+    "meta": (weight(lambda w: w.to("meta")), "tensor of another kind"),
+    "nested": (weight(lambda w: torch.nested.nested_tensor([w, w])), "tensor of another kind"),
+    "sparse": (weight(lambda w: w.to_sparse()), "tensor of another kind"),
+    "quantized": (weight(lambda w: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8)), "tensor of another kind"),
+    "complex": (weight(lambda w: w.to(torch.complex64)), "dtype torch.complex64"),
+    "whole numbers": (weight(lambda w: w.to(torch.int64)), "dtype torch.int64; expected torch.float32"),
+    "truth values": (weight(lambda w: w > 0), "dtype torch.bool; expected torch.float32"),
+    "bytearray": (pickled(BYTEARRAY), "bytearray"),
+    "two entries of a name": (entries(lambda n, d: [(n, d)] * (1 + n.endswith("data/0"))), "two of its entries"),
+    "two entries but for case": (entries(lambda n, d: [(n, d), (n.upper(), d)]), "two of its entries"),
+    "byte order": (entries(lambda n, d: [(n, b"big" if n.endswith("byteorder") else d)]), "byte order 'big'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_a_checkpoint_is_scanned_before_it_is_loaded(checkpoint, tmp_path, name):
+    change, words = WRONG[name]
+    path = Path(shutil.copy(checkpoint, tmp_path))
+    change(path)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CheckpointError, match=words):
+        algo_from_checkpoint(load_checkpoint(path))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+# ---- small files -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("[" * 5000 + "]" * 5000, "nested deeper than"), ('{"a":' * 150 + "1" + "}" * 150, "nested deeper than"),
+    ("9" * 5000, "not JSON that can be read"), ("{", "not JSON"), (b"\xff\xfe", "not UTF-8"),
+    ("[1]" + " " * 100, "at most"),
+])  # fmt: skip
+def test_a_json_file_that_cannot_be_read_is_one_line(tmp_path, text, words):
+    path = tmp_path / "a.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(FileError, match=words):
+        read_json(path, limit=100 if words == "at most" else 2**20)
+    if words != "at most":
+        with pytest.raises(UserError):
+            load_config(path)
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "sparse"])
+@pytest.mark.parametrize("name", ["index.json", "config.json", "metrics.jsonl", "info.json"])
+def test_devices_pipes_and_files_without_end_are_not_read(tmp_path, kind, name):
+    path = tmp_path / "d" / name
+    path.parent.mkdir()
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        with path.open("wb") as file:
+            file.truncate(2**36)
+    with pytest.raises(FileError, match="no regular file|at most"):
+        read_json(path)
+    for read in (
+        shards_at,
+        open_run_folder,
+        read_curves_of,
+        diagnosis,
+        lambda _: load_config(path),
+    ):
+        with contextlib.suppress(UserError):
+            read(path.parent)
+
+
+def read_curves_of(folder):
+    read_curves([folder])
+
+
+# ---- the server --------------------------------------------------------------------------------------
+
+
+class Channel:
+    """Messages that never end."""
+
+    emptied = False
+
+    def __init__(self, data):
+        self.data, self.read = data, 0
+
+    def recv(self, timeout_s):
+        self.read += 1
+        return memoryview(self.data)
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, server_module.MAX_TOGETHER), (2**20, 4)])
+def test_a_sender_that_never_pauses_fills_no_memory(size, most):
+    server = object.__new__(PolicyServer)
+    server._max_bytes, server._idle_s = 4 * 2**20, 1.0
+    channel = Channel(encode({"a": b"x" * size}))
+    assert len(server._received(channel)) == channel.read == most
+
+
+@pytest.fixture
+def server():
+    class Policy:
+        schema = None
+
+    with PolicyServer(Policy(), port=0, token="a token of some length") as server:
+        yield server
+
+
+def opened(server, count):
+    return [socket.create_connection((server.host, server.port), timeout=60) for _ in range(count)]
+
+
+def test_connections_before_the_token_are_bounded_and_others_are_still_answered(server):
+    before = threading.active_count()
+    silent = opened(server, server_module.MAX_WAITING + 40)
+    for sock in silent[:40]:
+        assert sock.recv(1) == b"", "the oldest ones were ended"
+    assert threading.active_count() - before <= server_module.MAX_WAITING + 1
+    (good,) = opened(server, 1)
+    good.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+                 b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n")  # fmt: skip
+    assert b"200 OK" in good.recv(1000)
+    for sock in [*silent, good]:
+        sock.close()
+    while server._waiting:
+        time.sleep(0.01)
