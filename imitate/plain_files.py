@@ -163,7 +163,7 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
         raise
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise FileError(f"{path}: cannot be read as text ({reason})") from error
+        raise FileError(f"{path}: cannot be read as text: {reason}") from error
 
 
 def read_json(path: Path, limit: int = MAX_TEXT) -> Any:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import pickletools
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -78,15 +79,21 @@ def _wrong_pickle(archive: zipfile.ZipFile, names: Sequence[str]) -> str | None:
     for name in (name for name in names if name.rpartition("/")[2] == "data.pkl"):
         if archive.getinfo(name).file_size > _MAX_PICKLE:
             return f"{name} has more than {_MAX_PICKLE:,} bytes"
-        for opcode, argument, _ in pickletools.genops(archive.read(name)):
-            module, _, attribute = str(argument).partition(" ")
-            if opcode.name != "GLOBAL":  # torch refuses the other ways to name something
-                continue
+        for module, attribute in _globals(archive.read(name)):
             if module in ("torch._utils", "torch._tensor") and attribute not in _REBUILT:
                 return f"it holds a tensor of another kind ({attribute})"
             if attribute == "bytearray":
                 return "it holds a bytearray, of any size"
     return None
+
+
+def _globals(pickled: bytes) -> Iterator[tuple[str, str]]:
+    """Modules and names in a pickle, up to where it is none; torch refuses other ways to name them."""
+    with suppress(Exception):  # malformed ones raise many kinds
+        for opcode, argument, _ in pickletools.genops(pickled):
+            if opcode.name == "GLOBAL":
+                module, _, name = str(argument).partition(" ")
+                yield module, name
 
 
 def damage(name: str | Path, words: str) -> CheckpointError:

@@ -134,7 +134,7 @@ def check_structure(ckpt: Mapping[str, Any]) -> None:
         where = ".".join(map(str, first["loc"]))
         raise CheckpointError(f"'{where}' of the checkpoint: {first['msg']}") from error
     for name, tensor in _tensors(ckpt):
-        check_plain(name, tensor)
+        check_plain(name.removeprefix("model."), tensor)
 
 
 def check_plain(name: str, tensor: torch.Tensor) -> None:
