@@ -24,7 +24,7 @@ from imitate.errors import DatasetError
 from imitate.progress_bar import ProgressBar
 from imitate.recognition import diagnosis
 
-_VERSION = 2
+_VERSION = 3
 """To be raised when conversions give other files."""
 _logger = logging.getLogger(__name__)
 
@@ -111,6 +111,8 @@ def _convert(path: Path, found: Format, file: Path) -> None:
         report.steps,
         file.stat().st_size / 1e6,
     )
+    for name, why in report.doubts.items():
+        _logger.warning("%s: %s: %s", path, name, why)
 
 
 def _fingerprint(path: Path, found: Format) -> str:

@@ -115,13 +115,20 @@ def _demos(
                     report.dropped[key] = "text"
                 else:
                     values[key] = found
-            values.update(cameras.frames(number, length))
+            values.update(cameras.frames(number, row_times(values, length, tables.fps)))
             if sidecar is not None and layout is not None:
                 yield sidecar.demo(number, from_features(values, layout), report)
                 continue
             yield Demo(f"demo_{number}", _episode(values, length, tables, options, report))
     finally:
         cameras.close()
+
+
+def row_times(values: dict[str, Any], length: int, fps: float) -> NDArray[np.float64]:
+    """Return the seconds (T,) of an episode's rows: their ``timestamp``, or by the rate if they have none."""
+    if "timestamp" in values:
+        return np.asarray(values["timestamp"], dtype=np.float64).reshape(length)
+    return np.arange(length) / fps
 
 
 def _episode(

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from imitate.data.file.encoded_frames import EncodedFrames, can_be_written
 from imitate.data.file.video_frames import VideoForm, colours_of, frames_from
 from imitate.data.formats.extras import extra
+from imitate.errors import DatasetError
+
+NEAR = 0.51
+"""A row's frame is at most this part of a period away: half of one, and what rates like 29.97 for 30 add to it."""
+
+
+def seconds_of(item: Any, stream: Any) -> float:
+    """Return the time of a frame or packet in a stream.
+
+    Raises:
+        DatasetError: it has none.
+    """
+    if item.pts is None:
+        raise DatasetError(
+            "a frame of the video has no time: the file is damaged; download it again"
+        )
+    return float(item.pts * stream.time_base)
 
 
 class PacketReader:
@@ -27,59 +46,66 @@ class PacketReader:
         self._path: Path | None = None
         self._container: Any = None
         self._packets: Iterator[Any] = iter(())
-        self._next = 0
+        self._first_s = 0.0  # time of the file's first packet
+        self._last_s = np.inf  # of the last packet that was read, counted from the first
         self._agrees: dict[Path, bool] = {}
 
-    def read(self, path: Path, start_s: float, length: int) -> EncodedFrames | None:
+    def read(self, path: Path, times: NDArray[np.float64]) -> EncodedFrames | None:
         """Return the packets of an episode; None where they alone do not give its frames.
 
-        That is the case where the episode does not begin with a key frame, or where the packets alone give other
-        colours than the file.
+        That is the case where the episode does not begin with a key frame, where there is not one packet for each
+        row, or where the packets alone give other colours than the file.
+
+        Args:
+            path: of the video.
+            times: (T,) of the rows, seconds since the file's first frame.
         """
-        start = round(start_s * self._fps)
+        near = NEAR / self._fps
         if not path.is_file():
             return None  # the error is that of decoding it
-        if path != self._path or start < self._next:
+        if path != self._path or not times[0] - near > self._last_s:
             self._open(path)
         stream = self._container.streams.video[0]
         if self._shape and not {stream.height, stream.width} <= set(self._shape):
             return None
         cells: list[bytes] = []
-        keys, order = [], []
-        while len(cells) < length:
+        keys, found = [], []
+        while len(cells) < len(times):
             packet = next(self._packets, None)
             if packet is None or packet.pts is None:
+                self._last_s = np.inf
                 return None
-            number = round(float(packet.pts * stream.time_base) * self._fps)
-            if number >= start:
+            at = seconds_of(packet, stream) - self._first_s
+            self._last_s = max(self._last_s, at)
+            if at >= times[0] - near:
                 cells.append(bytes(packet))
                 keys.append(packet.is_keyframe)
-                order.append(number - start)
-        self._next = start + length
+                found.append(at)
+        in_order = np.argsort(found)
+        if not (np.abs(np.asarray(found)[in_order] - times) <= near).all():
+            return None
         form = VideoForm(
             codec=stream.codec_context.codec.canonical_name,
             shape=(stream.height, stream.width, 3),
             setup=bytes(stream.codec_context.extradata or b""),
             keys=np.array(keys),
-            order=np.array(order),
+            order=np.argsort(in_order),
             colours=colours_of(stream),
         )
-        if max(order) >= length:  # packets of the next episode came between: it is to have them
-            self.close()
         if not can_be_written(form):
             return None
         frames = EncodedFrames("video", cells, form.shape, form)
         if path not in self._agrees:
-            self._agrees[path] = self._is_equal(frames, path, start)
+            self._agrees[path] = self._is_equal(frames, path, times[0])
         return frames if self._agrees[path] else None
 
-    def _is_equal(self, frames: EncodedFrames, path: Path, start: int) -> bool:
+    def _is_equal(self, frames: EncodedFrames, path: Path, start_s: float) -> bool:
         """Compare the first frame as the packets give it with that of the file."""
         assert frames.video is not None
         with extra("av", "lerobot").open(str(path)) as container, suppress(ValueError):
             stream = container.streams.video[0]
             for frame in container.decode(stream):
-                if round(float(frame.pts * stream.time_base) * self._fps) == start:
+                if abs(seconds_of(frame, stream) - self._first_s - start_s) <= NEAR / self._fps:
                     own = next(frames_from(frames.cells, frames.video, 0))
                     return np.array_equal(frame.to_ndarray(format="rgb24"), own)
         return False
@@ -87,9 +113,13 @@ class PacketReader:
     def _open(self, path: Path) -> None:
         self.close()
         self._container = extra("av", "lerobot").open(str(path))
-        self._path, self._next = path, 0
+        self._path = path
         stream = self._container.streams.video[0]
-        self._packets = (packet for packet in self._container.demux(stream) if packet.size)
+        packets = (packet for packet in self._container.demux(stream) if packet.size)
+        first = next(packets, None)
+        self._packets = chain([] if first is None else [first], packets)
+        self._first_s = 0.0 if first is None or first.pts is None else seconds_of(first, stream)
+        self._last_s = -np.inf
 
     def close(self) -> None:
         """Close the file."""

@@ -1,7 +1,13 @@
-"""Camera videos of a LeRobot dataset in the order of the episodes, decoded or as their packets."""
+"""Camera videos of a LeRobot dataset in the order of the episodes, decoded or as their packets.
+
+A row's picture is found by time: its frame is the one nearest to the row's ``timestamp`` (``from_timestamp`` of the
+episode added, counted from the first frame of the file), at most half a period away. A row without such a frame is
+refused: frames that were lost, another rate, or the frames of the next episode would show another moment.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +17,15 @@ from numpy.typing import NDArray
 
 from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.data.formats.extras import extra
-from imitate.data.formats.lerobot_packets import PacketReader
+from imitate.data.formats.lerobot_packets import NEAR, PacketReader, seconds_of
 from imitate.data.formats.lerobot_tables import Tables
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
+from imitate.wording import counted
+
+_ADVICE = "take the episode out of the dataset, or encode its video anew with a frame for each row"
+NEAREST_S = 1e-6
+"""Frames whose distances to a row differ by less are equally near."""
 
 
 class Cameras:
@@ -30,6 +41,8 @@ class Cameras:
         self._tables, self._report = tables, report
         self._readers: dict[str, _Reader] = {}
         self._packets: dict[str, PacketReader] = {}
+        self._starts: dict[str, dict[Path, list[float]]] = {}
+        self._repeated: dict[str, int] = {}
         for key, feature in tables.features.items():
             if feature.get("dtype") != "video":
                 continue
@@ -40,26 +53,55 @@ class Cameras:
             if encoded:
                 self._packets[key] = PacketReader(tables.fps, tuple(feature.get("shape", ())))
 
-    def frames(self, episode: int, length: int) -> dict[str, NDArray[Any] | EncodedFrames]:
-        """Return the images of an episode: feature -> (T, H, W, 3) uint8."""
-        return {key: self._frames(key, episode, length) for key in self._readers}
+    def frames(
+        self, episode: int, times: NDArray[np.float64]
+    ) -> dict[str, NDArray[Any] | EncodedFrames]:
+        """Return the images of an episode: feature -> (T, H, W, 3) uint8.
 
-    def _frames(self, key: str, episode: int, length: int) -> NDArray[Any] | EncodedFrames:
-        path, start_s = self._place(key, episode)
+        Args:
+            episode: its number.
+            times: (T,) seconds of its rows, 0 where its part of each video begins.
+
+        Raises:
+            DatasetError: a video has no frame for a row; it is named.
+        """
+        return {key: self._frames(key, episode, times) for key in self._readers}
+
+    def _frames(
+        self, key: str, episode: int, times: NDArray[np.float64]
+    ) -> NDArray[Any] | EncodedFrames:
+        path, start_s, stop_s = self._place(key, episode)
+        if stop_s is not None and not times[-1] <= stop_s - start_s - NEAR / self._tables.fps:
+            raise DatasetError(
+                f"{path}: episode {episode} has {counted(len(times), 'row')}, to {times[-1]:.3f} s, but its part "
+                f"of the video goes from {start_s:.3f} to {stop_s:.3f} s: frames were lost; {_ADVICE}"
+            )
+        places = start_s + times
         if key in self._packets:
-            packets = self._packets[key].read(path, start_s, length)
+            packets = self._packets[key].read(path, places)
             if packets is not None:
                 self._report.keep(f"video packets of {key}")
                 return packets
             self._report.note(
-                f"{key}: an episode does not begin with a key frame, or its packets alone give other colours: its "
-                "frames are compressed anew"
+                f"{key}: an episode does not begin with a key frame, its packets are not one for each row, or they "
+                "alone give other colours: its frames are compressed anew"
             )
         self._report.changed[key] = "video -> (T, H, W, 3) uint8"
-        return self._readers[key].read(path, start_s, length)
+        frames, repeated = self._readers[key].read(path, places, f"episode {episode}")
+        self._note_repeated(key, repeated)
+        return frames
 
-    def _place(self, key: str, episode: int) -> tuple[Path, float]:
-        """Return the file, and the second at which the episode begins in it."""
+    def _note_repeated(self, key: str, repeated: int) -> None:
+        if repeated == 0:
+            return
+        self._repeated[key] = self._repeated.get(key, 0) + repeated
+        self._report.doubts[key] = (
+            f"{counted(self._repeated[key], 'row')} have the picture of the row before, which is nearest in time: the "
+            "video runs slower than the rows"
+        )
+
+    def _place(self, key: str, episode: int) -> tuple[Path, float, float | None]:
+        """Return the file, and the seconds at which the episode begins and ends in it (None: not known)."""
         info, tables = self._tables.info, self._tables
         pattern = str(info["video_path"])
         if not tables.is_v3:
@@ -67,14 +109,36 @@ class Cameras:
             name = pattern.format(
                 episode_chunk=episode // size, video_key=key, episode_index=episode
             )
-            return tables.path / name, 0.0
+            return tables.path / name, 0.0, None
         row = tables.rows_of_episodes[episode]
-        name = pattern.format(
+        path, start_s = self._part(key, row)
+        starts = self._starts_of(key)[path]
+        after = bisect_right(starts, start_s)
+        if after > 1 and starts[after - 2] == start_s:
+            raise DatasetError(
+                f"{path}: two episodes begin at {start_s:.3f} s, one of them episode {episode}: 'meta/episodes' "
+                "is damaged; download it again"
+            )
+        ends = [float(row.get(f"videos/{key}/to_timestamp") or np.inf), *starts[after : after + 1]]
+        return path, start_s, min(ends) if np.isfinite(min(ends)) else None
+
+    def _part(self, key: str, row: dict[str, Any]) -> tuple[Path, float]:
+        name = str(self._tables.info["video_path"]).format(
             video_key=key,
             chunk_index=row[f"videos/{key}/chunk_index"],
             file_index=row[f"videos/{key}/file_index"],
         )
-        return tables.path / name, float(row[f"videos/{key}/from_timestamp"])
+        return self._tables.path / name, float(row[f"videos/{key}/from_timestamp"])
+
+    def _starts_of(self, key: str) -> dict[Path, list[float]]:
+        """Return the seconds at which episodes begin in each file, in order."""
+        if key not in self._starts:
+            found: dict[Path, list[float]] = {}
+            for row in self._tables.rows_of_episodes.values():
+                path, start_s = self._part(key, row)
+                found.setdefault(path, []).append(start_s)
+            self._starts[key] = {path: sorted(starts) for path, starts in found.items()}
+        return self._starts[key]
 
     def close(self) -> None:
         """Close the files."""
@@ -94,45 +158,78 @@ class _Reader:
         self._fps, self._shape = fps, shape
         self._path: Path | None = None
         self._container: Any = None
-        self._frames: Iterator[tuple[int, Any]] = iter(())
-        self._next = 0
+        self._frames: Iterator[tuple[float, Any]] = iter(())
+        self._here: tuple[float, Any] | None = None
+        self._ahead: tuple[float, Any] | None = None
 
-    def read(self, path: Path, start_s: float, length: int) -> NDArray[Any]:
-        start = round(start_s * self._fps)
-        if path != self._path or start < self._next:
+    def read(self, path: Path, times: NDArray[np.float64], whose: str) -> tuple[NDArray[Any], int]:
+        """Return the frame nearest to each of (T,) ascending times, and how many are there again."""
+        if path != self._path or self._here is None or self._here[0] > times[0]:
             self._open(path)
         found: list[NDArray[Any]] = []
-        while len(found) < length:
-            following = next(self._frames, None)
-            if following is None:
-                raise DatasetError(
-                    f"{path}: ends {length - len(found)} frames before the episode that begins at {start_s:.3f} s: "
-                    "the video is cut short; download it again"
-                )
-            number, frame = following
-            self._next = number + 1
-            if number >= start:
+        repeated, last = 0, None
+        for row, time in enumerate(times):
+            at, frame = self._nearest(time, path)
+            if not abs(at - time) <= NEAR / self._fps:
+                raise DatasetError(self._miss(path, whose, row, time, at))
+            if at == last:
+                repeated += 1
+                found.append(found[-1])
+            else:
                 found.append(frame.to_ndarray(format="rgb24"))
-        return np.stack(found)
+            last = at
+        return np.stack(found), repeated
+
+    def _nearest(self, time: float, path: Path) -> tuple[float, Any]:
+        while self._ahead is not None:
+            if self._here is not None and not self._is_nearer(time):
+                break
+            self._here, self._ahead = self._ahead, next(self._frames, None)
+        if self._here is None:
+            raise DatasetError(f"{path}: has no frame: download it again")
+        return self._here
+
+    def _is_nearer(self, time: float) -> bool:
+        """Return true if the frame ahead is nearer to a time than the present one, or as near."""
+        assert self._here is not None and self._ahead is not None
+        return abs(self._ahead[0] - time) <= abs(self._here[0] - time) + NEAREST_S
+
+    def _miss(self, path: Path, whose: str, row: int, time: float, at: float) -> str:
+        if self._ahead is None and time > at:
+            return (
+                f"{path}: ends at {at:.3f} s, but row {row} of {whose} is at {time:.3f} s: the video is cut short, "
+                f"or runs faster than the rows; {_ADVICE}"
+            )
+        return (
+            f"{path}: has no frame for row {row} of {whose}, at {time:.3f} s: the nearest is at {at:.3f} s: frames "
+            f"were lost, or the video has another rate than the rows; {_ADVICE}"
+        )
 
     def _open(self, path: Path) -> None:
         self.close()
         if not path.is_file():
             raise DatasetError(f"{path}: is missing: the dataset is incomplete; download it again")
         self._container = extra("av", "lerobot").open(str(path))
-        self._path, self._next = path, 0
+        self._path = path
         stream = self._container.streams.video[0]
         if self._shape and not {stream.height, stream.width} <= set(self._shape):
             raise DatasetError(
                 f"{path}: its frames are {stream.height} x {stream.width}, but 'meta/info.json' says "
                 f"{self._shape}: one of the two is damaged; download them again"
             )
-        self._frames = (
-            (round(float(frame.pts * stream.time_base) * self._fps), frame)
-            for frame in self._container.decode(stream)
-        )
+        self._frames = _timed(self._container.decode(stream), stream)
+        self._here, self._ahead = None, next(self._frames, None)
 
     def close(self) -> None:
         if self._container is not None:
             self._container.close()
-        self._container, self._path = None, None
+        self._container, self._path, self._here, self._ahead = None, None, None, None
+
+
+def _timed(frames: Iterator[Any], stream: Any) -> Iterator[tuple[float, Any]]:
+    """Yield frames with their seconds since the first."""
+    first: float | None = None
+    for frame in frames:
+        seconds = seconds_of(frame, stream)
+        first = seconds if first is None else first
+        yield seconds - first, frame

@@ -24,6 +24,7 @@ class Report:
         changed: name -> change of the values.
         synthesised: name -> origin of values that the source does not have.
         dropped: name -> reason.
+        doubts: name -> reason to doubt that its values are right; a training on the dataset says them too.
         notes: further facts that the user should know.
     """
 
@@ -38,6 +39,7 @@ class Report:
     changed: dict[str, str] = field(default_factory=dict)
     synthesised: dict[str, str] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
+    doubts: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def keep(self, *names: str) -> None:
@@ -64,4 +66,5 @@ class Report:
         lines += [f"  renamed: {old} -> {new}" for old, new in self.renamed.items()]
         for label in ("changed", "synthesised", "dropped"):
             lines += [f"  {label}: {name}: {why}" for name, why in getattr(self, label).items()]
+        lines += [f"  warning: {name}: {why}" for name, why in self.doubts.items()]
         return lines + [f"  note: {text}" for text in self.notes]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from fractions import Fraction
 
 import av
 import h5py
@@ -23,17 +24,21 @@ IMAGES, EPISODES = "observation.images.agentview", "meta/episodes/chunk-000/file
 LENGTHS, FPS, CAMERA = (4, 3, 5), 10, "observation.images.top"
 
 
-def video(path, levels):
-    """Gray frames of the given levels, lossless."""
+def video(path, levels, millis=None):
+    """Gray frames of the given levels, lossless, at the given milliseconds or evenly."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264rgb", rate=FPS, options={"qp": "0"})
         stream.width = stream.height = 32
         stream.pix_fmt = "rgb24"
-        for level in levels:
+        if millis is not None:
+            stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
+        for number, level in enumerate(levels):
             frame = av.VideoFrame.from_ndarray(
                 np.full((32, 32, 3), level, np.uint8), format="rgb24"
             )
+            if millis is not None:
+                frame.pts, frame.time_base = millis[number], Fraction(1, 1000)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
 
@@ -133,6 +138,65 @@ def test_every_version_gives_the_same(converted, tmp_path, version, index_name):
         assert image[:, 0, 0, 0].tolist() == [20 * number + 4 * t for t in range(LENGTHS[number])]
     assert file.file_attrs["control_freq"] == 10
     assert file.env_meta["env_name"] == "so100"
+
+
+def every(period, count, first=0):
+    return [first + period * number for number in range(count)]
+
+
+@pytest.mark.parametrize("images", ["raw", None])
+@pytest.mark.parametrize(
+    ("millis", "length", "seen"),
+    [
+        (every(100, 5, first=500), 5, [0, 1, 2, 3, 4]),
+        ([0, 130, 180, 310, 390, 500], 5, [0, 1, 2, 3, 4]),  # an uneven clock, and a frame more
+        (every(50, 9), 5, [0, 2, 4, 6, 8]),
+        ([0, 100, 120, 200, 300, 400], 5, [0, 1, 3, 4, 5]),
+        (every(101, 60), 60, [*range(51), *range(50, 59)]),
+        ([0, 100, 300, 400, 500], 5, "row 2 of episode 0, at 0.200 s: the nearest is at 0.300 s"),
+        ([100, 200, 400, 500], 3, "row 2 of episode 0, at 0.200 s"),
+        (every(200, 5), 5, "row 1 of episode 0, at 0.100 s"),
+        (every(100, 4), 5, "ends at 0.300 s, but row 4 of episode 0 is at 0.400 s"),
+        (every(80, 5), 5, "ends at 0.320 s, but row 4"),
+    ],
+)  # fmt: skip
+def test_a_row_has_the_frame_of_its_time_or_is_refused(
+    converted, tmp_path, millis, length, seen, images
+):
+    root = make(tmp_path / "l", "v2.1", lengths=[length])
+    levels = [4 * number for number in range(len(millis))]
+    video(root / f"videos/chunk-000/{CAMERA}/episode_000000.mp4", levels, millis)
+    if isinstance(seen, str):
+        with pytest.raises(DatasetError, match=seen):
+            converted(root, images=images)
+        return
+    report, file = converted(root, images=images)
+    found = file.read("demo_0", "obs/top_image")[:, 0, 0, 0] / 4
+    assert np.rint(found).tolist() == seen
+    assert bool(report.doubts) == (len(set(seen)) < len(seen))
+
+
+@pytest.mark.parametrize(
+    ("starts", "lost", "words"),
+    [
+        ([0.0, 0.4, 0.7], [3], "row 3 of episode 0, at 0.300 s"),
+        ([0.0, 0.4, 0.7], [4], "row 0 of episode 1, at 0.400 s"),
+        ([0.0, 0.3, 0.6], [], "episode 0 has 4 rows, to 0.300 s, .* from 0.000 to 0.300 s"),
+        ([0.0, 0.4, 0.4], [], "two episodes begin at 0.400 s"),
+    ],
+)  # fmt: skip
+def test_episodes_of_one_video_do_not_take_frames_of_each_other(
+    tmp_path, made, starts, lost, words
+):
+    root = shutil.copytree(made, tmp_path / "l")
+    left = [number for number in range(12) if number not in lost]
+    video(root / f"videos/{CAMERA}/chunk-000/file-000.mp4", left, [100 * number for number in left])
+    table = pq.read_table(root / EPISODES)
+    key = f"videos/{CAMERA}/from_timestamp"
+    pq.write_table(table.set_column(table.column_names.index(key), key, [starts]), root / EPISODES)
+    for images in ("raw", None):
+        with pytest.raises(DatasetError, match=words):
+            convert(root, tmp_path / "o.hdf5", options=Options(images=images))
 
 
 def other_info(**values):

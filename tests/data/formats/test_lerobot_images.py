@@ -207,9 +207,10 @@ def test_an_episode_has_its_packets_though_the_one_before_ran_into_it(tmp_path):
     path = tmp_path / "a.mp4"
     encode(path, scene(36), "frames between others")  # key frames 0, 4, 11, 23
     reader = PacketReader(FPS, (HEIGHT, WIDTH, 3))
-    assert reader.read(path, 0.0, 7) is None  # frame 8 comes before 6 and 5
-    assert reader.read(path, 0.7, 4) is None  # no key frame
-    found = reader.read(path, 1.1, 12)
+    times = np.arange(36) / FPS
+    assert reader.read(path, times[:7]) is None  # frame 8 comes before 6 and 5
+    assert reader.read(path, times[7:11]) is None  # no key frame
+    found = reader.read(path, times[11:23])
     assert found is not None
     np.testing.assert_array_equal(np.asarray(found), of_file(path)[11:23])
     reader.close()
