@@ -160,7 +160,7 @@ def safety_of(name: str) -> Safety:
     """The safety settings of ``--robot``: a simulator's images of a scene at rest are identical, and no fault."""
     from imitate.deploy.loop import Safety
 
-    return Safety(frozen=0) if name == SIMULATED else Safety()
+    return Safety(frozen=0, frozen_pose=0) if name == SIMULATED else Safety()
 
 
 def _made(name: str, maker: Callable[..., Made], options: Mapping[str, Any]) -> Made:

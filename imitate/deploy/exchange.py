@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate import clock
+from imitate.deploy.driver import called, guided, solved
 from imitate.deploy.loop import ControlLoop, Step
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
 
@@ -144,7 +145,7 @@ class Exchange(Teleoperator):
             decided = self._awaited()
             if self._leaving or self._asleep:
                 return Guidance(events=frozenset({END}))
-        person = Guidance() if self._device is None else self._device.guide(observation)
+        person = Guidance() if self._device is None else guided(self._device, observation)
         begins, self._begins = self._begins, False
         with self._changed:
             self._events |= person.events
@@ -167,17 +168,16 @@ class Exchange(Teleoperator):
             if self._open is None:
                 return
             held = step.action is None
-            pose = self._robot.pose(step.observation) if held else None
-            executed = self._last if pose is None else np.asarray(pose, dtype=np.float64)
+            executed = step.pose if held and step.pose is not None else self._last
             self._done = (executed, self._open and not held, held)
 
     def follow(self, action: Vector) -> None:
         """Pass the sent action on to the person's device."""
         if self._device is not None:
-            self._device.follow(action)
+            called(self._device.follow, action)
 
     def _publish(self, observation: Observation) -> None:
-        reward = self._robot.reward()  # one of a pause is nobody's
+        reward = called(self._robot.reward)  # one of a pause is nobody's
         if self._done is None:
             return
         (action, intervened, held), self._done = self._done, None
@@ -188,8 +188,8 @@ class Exchange(Teleoperator):
             held,
             self._events,
             reward,
-            self._robot.success(),
-            self._robot.ended(),
+            solved(self._robot),
+            bool(called(self._robot.ended)),
         )
         self._waits_since = clock.now()
         # An observation without a stamp counts from when it is shown.
@@ -213,10 +213,7 @@ class Exchange(Teleoperator):
 
     def _is_old(self, seen_s: float) -> bool:
         assert self._loop is not None
-        if self._robot.in_step:
-            return False
-        limit_s = self._loop.safety.max_age_periods * self._loop.period_s
-        return clock.now() - seen_s > limit_s
+        return clock.now() - seen_s > self._loop.safety.oldest_s(self._loop.period_s, self._robot)
 
 
 class ControlThread:

@@ -28,6 +28,8 @@ Answer = Literal["scale", "clip", "refuse"]
 
 _MOTION = ("step", "speed", "acceleration", "jerk")
 """Limits of how fast the command changes."""
+_OUTSIDE = 0.1
+"""Part of the range by which a robot that is driven back or guided by hand may be measured beyond its limits."""
 
 
 class LimitError(RuntimeError):
@@ -112,6 +114,12 @@ class ActionLimits:
         """A, the number of action dimensions."""
         return len(np.asarray(self.low))
 
+    def is_far_outside(self, pose: ArrayLike) -> bool:
+        """Return True if a measured pose (A,) is beyond ``low`` or ``high`` by more than a tenth of their distance."""
+        low, high, margin = map(np.asarray, (self.low, self.high, self.margin))
+        room = np.maximum(_OUTSIDE * (high - low), margin)
+        return bool(((low - pose > room) | (pose - high > room)).any())
+
     def looser_than(self, own: ActionLimits) -> list[str]:
         """Name the limits that allow more than those of ``own``, with both values.
 
@@ -174,8 +182,9 @@ class LimitCounts:
 class LimitFilter:
     """Applies :class:`ActionLimits` to a stream of actions at a fixed rate.
 
-    The order: finite, box, distance from the measured pose, step and speed, acceleration and braking. Step, speed and
-    acceleration are relative to the last *commanded* action, so that the filter does not follow a robot that lags.
+    The order: finite, box, distance from the measured pose, step and speed, acceleration and braking, box again. Step,
+    speed and acceleration are relative to the last *commanded* action, so that the filter does not follow a robot
+    that lags.
 
     Args:
         limits: the limits.
@@ -237,12 +246,14 @@ class LimitFilter:
             at: (A,) the action that keeps the robot where it is; None where it is not known: the last command.
 
         Raises:
-            LimitError: ``at`` is not finite or of another size.
+            LimitError: ``at`` is not finite, of another size, or far outside of the box, which no robot is.
         """
-        self._change = np.zeros(self.limits.size)
         pose = self._last if at is None else self._checked(at, "the present pose")
+        if pose is not None and self.limits.is_far_outside(pose):
+            raise LimitError(f"the present pose {_shown(pose)} is far outside of the limits")
+        self._change = np.zeros(self.limits.size)
         if pose is not None:
-            self._rest_at(pose)
+            self._rest_at(np.clip(pose, self.limits.low, self.limits.high))
 
     def _rest_at(self, pose: Vector) -> None:
         self._last = pose.copy()
@@ -277,7 +288,7 @@ class LimitFilter:
             )
             safe = self.boxed(safe)
         if self._last is not None:
-            safe = self._within_motion(safe, self._last, reasons)
+            safe = self._boxed_last(self._within_motion(safe, self._last, reasons), self._last)
         if reasons and self.limits.answer == "refuse":
             raise LimitError(
                 f"the action {_shown(wanted)} is beyond: {', '.join(reasons)}; it was not sent"
@@ -320,6 +331,12 @@ class LimitFilter:
         commanded: Vector = last + limited
         return commanded
 
+    def _boxed_last(self, command: Vector, last: Vector) -> Vector:
+        """The command within the box, whatever the motion made of it; a pose within the margin is left step by step."""
+        low, high = np.minimum(self._low, last), np.maximum(self._high, last)
+        inside: Vector = np.minimum(np.maximum(command, low), high)
+        return inside
+
     def _on_trajectory(
         self, smooth: JerkTrajectory, target: Vector, last: Vector, reasons: list[str]
     ) -> Vector:
@@ -331,10 +348,7 @@ class LimitFilter:
             )
         if (np.abs(position - target) > 1e-9).any():
             reasons.append("speed, acceleration or jerk")
-        # A pose within the margin is left by a trajectory too; beyond it only rounding is cut.
-        low, high = np.minimum(self._low, last), np.maximum(self._high, last)
-        inside: Vector = np.minimum(np.maximum(position, low), high)
-        return inside
+        return position
 
     def _shortened(
         self, wanted: Vector, origin: Vector, most: Vector, name: str, reasons: list[str]

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate import clock
+from imitate.deploy.driver import called, guided, solved
 from imitate.deploy.joint_names import check_names
 from imitate.deploy.limits import LimitError, LimitFilter
 from imitate.deploy.observing import Observer, finite
@@ -55,6 +56,7 @@ class Step:
         wanted: (A,) of the policy; None where it gave none.
         intervened: whether a person acted.
         events: of the teleoperator.
+        pose: (A,) action that keeps the measured pose; None where the robot does not tell it.
     """
 
     observation: Observation
@@ -62,6 +64,7 @@ class Step:
     wanted: Vector | None
     intervened: bool
     events: frozenset[str]
+    pose: Vector | None = None
 
 
 class ControlLoop:
@@ -137,8 +140,7 @@ class ControlLoop:
         try:
             try:
                 in_step = self.robot.in_step
-                max_age_s = math.inf if in_step else self.safety.max_age_periods * self.period_s
-                observer = Observer(self.robot, max_age_s, self.safety.frozen)
+                observer = Observer(self.robot, self.period_s, self.safety)
                 self._warm_up(observer, lang)
                 report.limits = self.filter.counts
                 limit_s = max(self.safety.watchdog_s, 3 * self.period_s)
@@ -164,11 +166,12 @@ class ControlLoop:
             except ConnectionError as error:
                 raise RobotError(f"the robot was not moved: {error}") from error
         if self.teleoperator is not None:
-            self.teleoperator.start_episode()
+            called(self.teleoperator.start_episode)
         try:
-            self.filter.start(self.robot.pose(observation))
+            self.filter.start(observer.pose)
         except LimitError as error:
             raise RobotError(str(error)) from error
+        observer.begin()
 
 
 class _Episode:
@@ -201,7 +204,7 @@ class _Episode:
             if ended:
                 self._report.ended_by = ended[0]
                 return
-            if until_success and self._robot.success():
+            if until_success and solved(self._robot):
                 self._report.ended_by = "success"
                 return
             if in_step:
@@ -217,7 +220,7 @@ class _Episode:
         self._report.unstamped = self._observer.unstamped
         guidance = Guidance()
         if self._loop.teleoperator is not None:
-            guidance = self._loop.teleoperator.guide(observation)
+            guidance = guided(self._loop.teleoperator, observation)
         person = guidance.action is not None
         if not reason and person and not finite(observation, self._obs_keys):
             reason = "not finite"
@@ -232,7 +235,7 @@ class _Episode:
         if action is None:
             self._hold(reason, started, patient=usable and self._policy is None)
         else:
-            sent = self._send(np.asarray(action, dtype=np.float64), observation)
+            sent = self._send(np.asarray(action, dtype=np.float64))
             self._report.interventions += person
             now = clock.now()
             self._report.latencies_ms.append(1e3 * (now - started))
@@ -240,7 +243,8 @@ class _Episode:
                 self._report.gaps.append((now - self._last_sent) / self._period)
             self._last_sent, self._held, self._unable_since = now, False, None
         if self._loop.on_step is not None:
-            self._loop.on_step(Step(observation, sent, wanted, person, guidance.events))
+            step = Step(observation, sent, wanted, person, guidance.events, self._observer.pose)
+            self._loop.on_step(step)
         return guidance.events
 
     def _wanted(self, observation: Observation, guidance: Guidance) -> tuple[Vector | None, str]:
@@ -270,6 +274,7 @@ class _Episode:
         self._held = True
         if patient:
             self._unable_since = None
+            self._observer.poses.pause()
         elif self._unable_since is None:
             self._unable_since = now
         elif now - self._unable_since >= self._safety.hold_s:
@@ -277,8 +282,8 @@ class _Episode:
                 f"no action for {self._safety.hold_s:g} s ({reason}); the robot was stopped ({self._report})"
             )
 
-    def _send(self, action: Vector, observation: Observation) -> Vector:
-        pose, limit = self._robot.pose(observation), self._loop.filter
+    def _send(self, action: Vector) -> Vector:
+        pose, limit = self._observer.pose, self._loop.filter
         try:
             if self._held:
                 limit.rest(pose)
@@ -300,8 +305,9 @@ class _Episode:
             self._watchdog.skip()
         else:
             self._watchdog.send(safe)
+            self._observer.poses.commanded(safe)
             if self._loop.teleoperator is not None:
-                self._loop.teleoperator.follow(safe)
+                called(self._loop.teleoperator.follow, safe)
         self._report.steps += 1
         return safe
 

@@ -10,8 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate import clock
+from imitate.deploy.driver import DriverError, Vector, observed, pose_of
+from imitate.deploy.measured import MeasuredPoses
 from imitate.deploy.robot import Observation, Robot, RobotError
-from imitate.errors import UserError
+from imitate.deploy.safety import Safety
+
+_FROZEN_S = 0.5
+"""Shortest time after which identical images are those of a frozen camera: beside fast control cameras are slow."""
 
 
 class Observer:
@@ -19,16 +24,20 @@ class Observer:
 
     Args:
         robot: connected.
-        max_age_s: an observation older than this is not acted on.
-        frozen: steps with identical images after which the camera counts as frozen; 0: not checked.
+        period_s: control period.
+        safety: which observations are not acted on.
     """
 
-    def __init__(self, robot: Robot, max_age_s: float, frozen: int) -> None:
-        self._robot, self._max_age_s = robot, max_age_s
-        self._cameras = _Cameras(frozen)
+    def __init__(self, robot: Robot, period_s: float, safety: Safety) -> None:
+        self._robot = robot
+        self._max_age_s = safety.oldest_s(period_s, robot)
+        self._cameras = _Cameras(safety.frozen, 0.0 if robot.in_step else _FROZEN_S)
+        self.poses = MeasuredPoses(robot.limits, period_s, safety.frozen_pose)
         self._last: Observation | None = None
         self._came_s = 0.0
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self.pose: Vector | None = None
+        """(A,) The action that keeps the pose of the newest usable observation; None where the robot does not tell."""
         self.unstamped = False
         """True where the robot does not tell when it observed, so that freshness is not checked."""
 
@@ -40,12 +49,16 @@ class Observer:
         """
         try:
             seen = observed(self._robot)
-        except (RobotError, UserError):
-            raise
-        except Exception as error:
-            raise RobotError(f"the robot was not moved: {_words(error)}") from error
-        self._last, self._shapes = seen, _shapes(seen)
+            self.pose = pose_of(self._robot, seen)
+        except DriverError as error:
+            raise RobotError(f"the robot was not moved: {error}") from error
+        self._last, self._shapes, self._came_s = seen, _shapes(seen), clock.now()
         return seen
+
+    def begin(self) -> None:
+        """Take the first observation's pose for that from which the robot begins, until the next one agrees."""
+        if self._last is not None and not self.poses.fault(self.pose, self._last, clock.now()):
+            self.poses.pause()
 
     def next(self) -> tuple[Observation, str]:
         """The newest observation, and why it must not be acted on: '' where it may be.
@@ -58,17 +71,19 @@ class Observer:
         before = self.first() if self._last is None else self._last
         try:
             seen = observed(self._robot)
-        except (RobotError, UserError):
-            raise
-        except Exception as error:  # a driver may raise anything, also for a single lost frame
-            return before, _words(error)
-        self._last, self._came_s = seen, clock.now()
+            fault = self._changed(seen)
+            pose = None if fault else pose_of(self._robot, seen)
+        except DriverError as error:  # also for a single lost frame
+            return before, str(error)
+        now = clock.now()
         self.unstamped |= seen.stamp_s is None
-        fault = self._changed(seen)
         if fault:
-            self._last = before
             return before, fault
-        self._cameras.check(seen)
+        self._cameras.check(seen, now)
+        fault = self.poses.fault(pose, seen, now)
+        if fault:
+            return before, fault
+        self._last, self._came_s, self.pose = seen, now, pose
         return seen, self.fault_of_age()
 
     def fault_of_age(self) -> str:
@@ -79,7 +94,7 @@ class Observer:
         stamp_s = None if self._last is None else self._last.stamp_s
         age_s = clock.now() - (self._came_s if stamp_s is None else stamp_s)
         if math.isnan(age_s) or age_s < -self._max_age_s:
-            return f"the observation's stamp {stamp_s} is none of time.monotonic()"
+            return "the observation's stamp is none of time.monotonic()"
         return "the observation is old" if age_s > self._max_age_s else ""
 
     def _changed(self, seen: Observation) -> str:
@@ -97,14 +112,16 @@ class _Cameras:
 
     Args:
         frozen: so many repetitions are too many; 0: any number is allowed.
+        least_s: seconds that they last at least.
     """
 
-    def __init__(self, frozen: int) -> None:
-        self._frozen = frozen
+    def __init__(self, frozen: int, least_s: float) -> None:
+        self._frozen, self._least_s = frozen, least_s
         self._last: dict[str, NDArray[Any]] = {}
+        self._since_s: dict[str, float] = {}
         self._repeated: Counter[str] = Counter()
 
-    def check(self, observation: Observation) -> None:
+    def check(self, observation: Observation, now_s: float) -> None:
         """Raise RobotError where a picture has not changed for too long."""
         for key, value in observation.values.items():
             if not self._frozen or getattr(value, "ndim", 0) != 3 or value.dtype != np.uint8:
@@ -112,19 +129,14 @@ class _Cameras:
             last = self._last.get(key)
             same = last is not None and np.array_equal(last, value)
             self._repeated[key] = self._repeated[key] + 1 if same else 0
-            if self._repeated[key] >= self._frozen:
+            lasted_s = now_s - self._since_s.setdefault(key, now_s)
+            if self._repeated[key] >= self._frozen and lasted_s >= self._least_s - 1e-6:
                 raise RobotError(
                     f"the image '{key}' has been the same for {self._repeated[key]} steps, so the camera is frozen; "
                     "the robot was stopped"
                 )
             if not same:
-                self._last[key] = np.array(value)
-
-
-def observed(robot: Robot) -> Observation:
-    """The robot's observation, also of a robot that gives a plain mapping, without a stamp."""
-    seen: Any = robot.observe()
-    return seen if isinstance(seen, Observation) else Observation(seen)
+                self._last[key], self._since_s[key] = np.array(value), now_s
 
 
 def finite(observation: Observation, keys: tuple[str, ...]) -> bool:
@@ -136,7 +148,3 @@ def finite(observation: Observation, keys: tuple[str, ...]) -> bool:
 
 def _shapes(observation: Observation) -> dict[str, tuple[int, ...]]:
     return {key: np.shape(value) for key, value in observation.values.items()}
-
-
-def _words(error: Exception) -> str:
-    return f"observe() failed: {type(error).__name__}: {error}"

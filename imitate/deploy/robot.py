@@ -84,6 +84,7 @@ class Robot(ABC):
         rate_hz: rate at which the robot wants its actions; None: any.
         action_names: names of the numbers of an action, where the robot has them; devices put theirs in this order.
         observation_names: the same of observations, by key.
+        camera_hz: images per second of the slowest camera, which may be older than other observations; None: not known.
         in_step: its time stands still between two actions, as that of a simulator in tests; no robot's does.
     """
 
@@ -92,6 +93,7 @@ class Robot(ABC):
     rate_hz: float | None = None
     action_names: tuple[str, ...] | None = None
     observation_names: Mapping[str, tuple[str, ...]] = {}
+    camera_hz: float | None = None
     in_step: bool = False
 
     @abstractmethod

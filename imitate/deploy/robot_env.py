@@ -28,10 +28,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from imitate.deploy.at_exit import AtExit
+from imitate.deploy.driver import observed
 from imitate.deploy.exchange import END, ControlThread, Exchange, Outcome
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.observing import observed
 from imitate.deploy.report import Report
 from imitate.deploy.robot import Robot, RobotError, Teleoperator
 from imitate.deploy.watchdog import reset_robot, stop_robot

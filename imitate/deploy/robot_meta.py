@@ -75,7 +75,8 @@ def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None
         if args.control_freq is not None:
             options.setdefault("rate_hz", args.control_freq)
         options.setdefault("cameras", cameras_in(obs_keys or ()))
-        safety.setdefault("frozen", 0)  # a simulator's images of a scene at rest are identical
+        for check in ("frozen", "frozen_pose"):  # a simulator at rest repeats itself
+            safety.setdefault(check, 0)
     device = None
     if args.take_over is not None:
         device = make_teleoperator(args.take_over, **args.take_over_options)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate import clock
+from imitate.deploy.driver import DriverError, called, checked, words_of
 from imitate.deploy.robot import Observation, Robot, RobotError
-from imitate.errors import UserError
 
 
 def stop_robot(robot: Robot, attempts: int = 3) -> None:
@@ -32,11 +32,11 @@ def stop_robot(robot: Robot, attempts: int = 3) -> None:
             break
         except KeyboardInterrupt as error:
             interrupted, failure = True, error
-        except Exception as error:  # a driver may raise anything, and the robot may still move
+        except BaseException as error:  # a driver may raise anything, and the robot may still move
             failure = error
     if failure is not None:
         raise RobotError(
-            f"stop() failed {attempts} times ({type(failure).__name__}: {failure}): PRESS THE EMERGENCY STOP"
+            f"stop() failed {attempts} times ({words_of(failure)}): PRESS THE EMERGENCY STOP"
         ) from failure
     if interrupted:
         raise KeyboardInterrupt
@@ -53,16 +53,13 @@ def reset_robot(robot: Robot, start: int | None = None) -> Observation | None:
         RobotError: the robot could not be reset.
     """
     try:
-        return robot.reset() if start is None else robot.reset_to(start)
-    except (
-        BaseException
-    ) as error:  # Ctrl-C, too: others may close files and connections before they stop the robot
+        seen = called(robot.reset) if start is None else called(robot.reset_to, start)
+    except BaseException as error:  # Ctrl-C, too: others may close files before they stop the robot
         stop_robot(robot)
-        if isinstance(error, RobotError | UserError) or not isinstance(error, Exception):
-            raise
-        raise RobotError(
-            f"reset() failed ({type(error).__name__}: {error}); the robot was stopped"
-        ) from error
+        if isinstance(error, DriverError):
+            raise RobotError(f"{error}; the robot was stopped") from error
+        raise
+    return None if seen is None else checked(seen, "reset")
 
 
 class Watchdog:
@@ -110,13 +107,9 @@ class Watchdog:
     def _move(self, how: Any, *action: NDArray[np.float64]) -> None:
         self._refuse_if_stopped()
         try:
-            how(*action)
-        except (RobotError, UserError):
-            raise
-        except Exception as error:  # a driver may raise anything
-            raise RobotError(
-                f"{how.__name__}() failed ({type(error).__name__}: {error}); the robot was stopped"
-            ) from error
+            called(how, *action)
+        except DriverError as error:
+            raise RobotError(f"{error}; the robot was stopped") from error
         self._refuse_if_stopped(again=True)
         self._fed.set()
 

@@ -26,11 +26,11 @@ def loop(robot, policy=None, **rest):
 
 
 def aged(*moments):
-    """A robot whose observations are five periods old when so many have been made, the one before the episode first."""
+    """A robot whose observations are 0.2 s old when so many have been made, the one before the episode first."""
     robot = FakeRobot()
 
     def age():
-        robot.age_s = 0.05 if len(robot.times("observe")) in moments else 0.0
+        robot.age_s = 0.2 if len(robot.times("observe")) in moments else 0.0
 
     robot.faults["observe"] = age
     return robot
@@ -116,7 +116,7 @@ def test_an_observation_that_hangs_is_noticed():
 
 def test_old_observations_hold_the_robot_and_then_stop_it():
     robot = FakeRobot()
-    robot.age_s = 0.05  # five periods
+    robot.age_s = 0.2
     with pytest.raises(RobotError, match=r"no action for 0.095 s \(the observation is old\)"):
         loop(robot, safety=Safety(hold_s=0.095, late=0)).run(100)
     assert len(robot.sent) == 0
@@ -177,17 +177,17 @@ def test_a_lost_frame_holds_and_a_lost_camera_stops():
     robot.faults["observe"] = lose
     lost = {3}
     report = loop(robot).run(4)
-    assert report.held == {"observe() failed: RuntimeError: no frame within 5 ms": 1}
+    assert report.held == {"observe() failed (RuntimeError: no frame within 5 ms)": 1}
     assert robot.last_calls() == ["send", "hold", "send", "send", "stop"]
     lost = range(8, 1000)
     with pytest.raises(
-        RobotError, match=r"no action for 0.095 s \(observe\(\) failed: RuntimeError"
+        RobotError, match=r"no action for 0.095 s \(observe\(\) failed \(RuntimeError"
     ):
         loop(robot, safety=Safety(hold_s=0.095, late=0)).run(100)
     assert robot.last_calls()[-1] == "stop"
     robot = FakeRobot()
     robot.faults["observe"] = lambda: 1 / 0
-    with pytest.raises(RobotError, match="was not moved: observe.. failed: ZeroDivisionError"):
+    with pytest.raises(RobotError, match="was not moved: observe.. failed .ZeroDivisionError"):
         loop(robot).run(4)
     assert robot.last_calls() == ["stop"]
 
@@ -226,9 +226,9 @@ def test_a_driver_that_raises_stops_the_robot_in_one_line():
 def test_a_frozen_camera_stops_the_robot():
     robot = FakeRobot()
     robot.frozen = True
-    with pytest.raises(RobotError, match="'camera' has been the same for 10 steps"):
+    with pytest.raises(RobotError, match="'camera' has been the same for 50 steps"):
         loop(robot).run(100)
-    assert len(robot.sent) == 10
+    assert len(robot.sent) == 50
     assert robot.last_calls()[-1] == "stop"
 
 
@@ -377,8 +377,7 @@ def test_late_steps_need_not_be_in_a_row():
     policy = Constant(lambda step: clock.sleep(0.04 if step % 3 == 0 else 0) or (0.1, 0.1))
     with pytest.raises(RobotError, match="3 of the last .* control steps were late"):
         loop(robot, policy, safety=Safety(late=3, late_of=10)).run(100)
-    assert robot.last_calls() == 3 * ["send", "send", "hold"] + ["stop"]  # late, and so not sent
-    assert robot.last_calls()[-1] == "stop"
+    assert robot.last_calls() == 9 * ["send"] + ["stop"]
 
 
 # (7) A stop that fails.

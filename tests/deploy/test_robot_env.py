@@ -279,7 +279,7 @@ def test_a_learner_that_takes_its_time_leaves_no_robot_moving(running):
 def test_an_action_of_before_a_pause_is_not_sent_by_a_robot_without_stamps_either(running):
     robot = FakeRobot(stamped=False)
     env = running(robot, safety=Safety(late=0, hold_s=0.3))
-    for pause_s in (0.15, 0.8):  # within and beyond the time after which the robot is stopped
+    for pause_s in (0.2, 0.8):  # within and beyond the time after which the robot is stopped
         env.step(np.array([0.1, 0.0]))
         clock.sleep(pause_s)
         assert env.step(np.array([0.7, 0.0]))[4]["held"]

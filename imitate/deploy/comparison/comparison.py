@@ -7,7 +7,6 @@ end the comparison. Trials go through the same control loop as those of ``imitat
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from imitate.deploy.comparison.judges import Judge, Start, Verdict
 from imitate.deploy.comparison.outcome import Outcome
 from imitate.deploy.comparison.pictures import images_of, save_images, save_overlays
 from imitate.deploy.comparison.trial_file import Redo, Trial, TrialFile
+from imitate.deploy.driver import observed
 from imitate.deploy.loop import ControlLoop, Step
-from imitate.deploy.observing import Observer
 from imitate.deploy.report import Report
 from imitate.deploy.robot import RobotError
 from imitate.deploy.watchdog import reset_robot
@@ -136,7 +135,7 @@ class Comparison:
 
     def _images(self) -> dict[str, NDArray[np.uint8]]:
         """The pictures of the scene now, while the robot rests."""
-        return images_of(Observer(self._robot, max_age_s=math.inf, frozen=0).first())
+        return images_of(observed(self._robot))
 
     def _counting(self, on_step: Callable[[Step], None] | None) -> Callable[[Step], None]:
         """A function for a control loop that counts the actions sent, and then calls ``on_step``."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from imitate.deploy.driver import solved
 from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
 from imitate.deploy.terminal import TerminalKeys, show
 from imitate.errors import UserError
@@ -95,7 +96,7 @@ class RobotJudge:
     until_success = True
 
     def __init__(self, robot: Robot) -> None:
-        if robot.success() is None:
+        if solved(robot) is None:
             raise UserError("the robot cannot tell success: take --judge person")
         self._robot = robot
 
@@ -110,7 +111,7 @@ class RobotJudge:
 
     def judge(self, ended_by: str, stopped: str) -> Verdict | None:
         """See :class:`Judge`."""
-        return Verdict(success=not stopped and bool(self._robot.success()))
+        return Verdict(success=not stopped and bool(solved(self._robot)))
 
     def close(self) -> None:
         """See :class:`Judge`."""

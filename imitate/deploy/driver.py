@@ -1,0 +1,137 @@
+"""The one door to drivers and devices: whatever a call raises or gives becomes a value that fits, or one line.
+
+A driver may raise anything, ``SystemExit`` too, and give anything: None for a lost frame, text, another shape. Ctrl-C
+passes through, and so do the words of :class:`RobotError` and :class:`UserError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
+from imitate.errors import UserError
+
+Vector = NDArray[np.float64]
+
+
+class DriverError(RobotError):
+    """A call of a driver or device raised, or gave a value that makes no sense."""
+
+
+def called(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a method of a driver or device.
+
+    Raises:
+        DriverError: it raised anything but a RobotError, a UserError or KeyboardInterrupt.
+    """
+    try:
+        return function(*args)
+    except (RobotError, UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # sys.exit() in a driver must not end the process in silence
+        raise DriverError(f"{_name(function)}() failed ({words_of(error)})") from error
+
+
+def words_of(error: BaseException) -> str:
+    """The type and the first line of an error."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def observed(robot: Robot) -> Observation:
+    """The robot's observation, also of a robot that gives a plain mapping, without a stamp.
+
+    Raises:
+        DriverError: it could not observe, or gave something else.
+    """
+    return checked(called(robot.observe), "observe")
+
+
+def checked(seen: Any, name: str) -> Observation:
+    """A value of a driver as an observation.
+
+    Args:
+        seen: an Observation or a mapping.
+        name: of the call that gave it.
+
+    Raises:
+        DriverError: it is something else.
+    """
+    if isinstance(seen, Mapping):
+        seen = Observation(seen)
+    if not isinstance(seen, Observation) or not isinstance(seen.values, Mapping):
+        raise DriverError(f"{name}() gave {_kind(seen)}; wanted an Observation")
+    for key, value in seen.values.items():
+        if not isinstance(key, str) or not _is_numeric(value):
+            raise DriverError(f"{name}() gave '{key}' as {_kind(value)}; wanted numbers")
+    if seen.stamp_s is not None and not isinstance(seen.stamp_s, int | float | np.number):
+        raise DriverError(f"{name}() gave a stamp of {_kind(seen.stamp_s)}; wanted seconds")
+    return seen
+
+
+def pose_of(robot: Robot, observation: Observation) -> Vector | None:
+    """The action (A,) that keeps the pose of an observation; None where the robot does not tell it.
+
+    Raises:
+        DriverError: ``pose()`` raised, or gave something else than A finite numbers.
+    """
+    pose = called(robot.pose, observation)
+    if pose is None:
+        return None
+    size = robot.limits.size
+    if not _is_numeric(pose) or np.shape(pose) != (size,):
+        raise DriverError(f"pose() gave {_kind(pose)}; wanted {size} numbers")
+    if not np.isfinite(pose).all():
+        raise DriverError("pose() gave numbers that are not finite")
+    return np.array(pose, dtype=np.float64)
+
+
+def guided(device: Teleoperator, observation: Observation) -> Guidance:
+    """The wish of a person at a device.
+
+    Raises:
+        DriverError: ``guide()`` raised, or gave something else than a Guidance of numbers and words.
+    """
+    wish = called(device.guide, observation)
+    if not isinstance(wish, Guidance):
+        raise DriverError(f"guide() gave {_kind(wish)}; wanted a Guidance")
+    if wish.action is not None and not _is_numeric(wish.action):
+        raise DriverError(f"guide() gave {_kind(wish.action)} as action; wanted numbers")
+    events = wish.events if isinstance(wish.events, set | frozenset | tuple | list) else (None,)
+    if not all(isinstance(event, str) for event in events):
+        raise DriverError("guide() gave events that are no set of words")
+    action = None if wish.action is None else np.asarray(wish.action, dtype=np.float64)
+    return Guidance(action, frozenset(events))
+
+
+def solved(robot: Robot) -> bool | None:
+    """The robot's verdict; None where it cannot tell.
+
+    Raises:
+        DriverError: ``success()`` raised, or gave no truth value.
+    """
+    verdict = called(robot.success)
+    if verdict is not None and not isinstance(verdict, bool | np.bool_):
+        raise DriverError(f"success() gave {_kind(verdict)}; wanted True, False or None")
+    return None if verdict is None else bool(verdict)
+
+
+def _is_numeric(value: Any) -> bool:
+    try:
+        return np.asarray(value).dtype.kind in "biuf"
+    except Exception:  # ragged lists, objects of a driver
+        return False
+
+
+def _kind(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    name = type(value).__name__
+    return name if shape is None else f"{name} of shape {shape}, {getattr(value, 'dtype', '')}"
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", "the driver's call")

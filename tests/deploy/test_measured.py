@@ -1,0 +1,205 @@
+"""Measured poses: a reading that cannot be is not acted on, and a robot that is held, pushed or guided is no fault."""
+
+import math
+
+import numpy as np
+import pytest
+
+from imitate import clock
+from imitate.deploy.limits import ActionLimits
+from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.robot import Guidance, Observation, RobotError
+from tests.deploy.fake_robot import Constant, FakeRobot, Scripted
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
+RATE, STEP = 20.0, 0.075
+HOME = np.array([0.1, -0.4, 1.0])
+
+
+class Arm(FakeRobot):
+    """Two joints and a gripper that follow their targets with a lag of 60 ms; ``sees(n, pose)`` is what it measures.
+
+    It raises where that is None. Numbers from 0 are the control steps; -1 is before them.
+    """
+
+    observation_shapes = {"state": (3,)}
+
+    def __init__(self, sees=lambda n, pose: pose, **rest):
+        limits = {"low": [-2.8, -2.8, 0], "high": [2.8, 2.8, 1], "speed": [1.5, 1.5, 4.0]}
+        super().__init__(ActionLimits(**{**limits, **rest}))
+        self.sees, self.q, self.target, self.n, self.at_s = sees, HOME, HOME, -2, clock.now()
+
+    def observe(self):
+        self.note("observe")
+        decay = math.exp(-(clock.now() - self.at_s) / 0.06)
+        self.q, self.at_s = self.target + (self.q - self.target) * decay, clock.now()
+        self.n += 1
+        seen = self.sees(self.n, self.q.copy())
+        if seen is None:
+            raise OSError("lost packet")
+        return Observation({"state": np.asarray(seen)}, clock.now())
+
+    def pose(self, observation):
+        return observation.values["state"]
+
+    def send(self, action):
+        super().send(action)
+        self.target = action
+
+
+def to_and_fro(step):
+    return [*(0.4 if step // 12 % 2 else -0.4) + HOME[:2], 1.0]
+
+
+def run(robot, steps=60, policy=None, safety=None, **rest):
+    """The report, or the words of the stop."""
+    acts = Constant(to_and_fro) if policy is None else policy
+    try:
+        made = ControlLoop(robot, acts, RATE, any_rate=True, safety=safety, **rest)
+        return made.run(steps)
+    except RobotError as error:
+        return str(error)
+
+
+def at(moments, value, lost=()):
+    """Reads a value at some moments, and nothing at others."""
+    return lambda n, pose: None if n in lost else pose * 0 + value if n in moments else pose
+
+
+INSIDE = np.array([2.5, 2.5, 1.0])
+FAR, JUMP = "the measured pose is far outside of the limits", "the measured pose has jumped"
+
+
+@pytest.mark.parametrize(
+    ("sees", "held"),
+    [
+        (at({20}, 9.0), {FAR: 1}),
+        (at({21}, 9.0, lost={20}), {FAR: 1}),
+        (at({21}, INSIDE, lost={20}), {JUMP: 1}),
+        (at({21, 22, 23}, INSIDE, lost={20}), {JUMP: 3}),
+        (at({20, 21, 22}, INSIDE), {JUMP: 3}),
+        (at({0}, 0.9), {JUMP: 1}),
+        (at({28}, 0.9, lost=range(20, 28)), {JUMP: 1}),  # after a gap one reading alone says little
+        (at({20}, math.nan), {"pose() gave numbers that are not finite": 1}),
+    ],
+)
+def test_a_wrong_reading_holds_and_moves_no_command(sees, held):
+    robot = Arm(sees)
+    report = run(robot)
+    lost = report.held.pop("observe() failed (OSError: lost packet)", 0)
+    assert report.held == held
+    assert report.steps == 60 - lost - sum(held.values())
+    assert np.abs(robot.sent[:, :2]).max() <= 0.8
+    assert (
+        np.abs(np.diff(robot.sent, axis=0)[:, :2]).max() <= 2 * STEP
+    )  # the lag at a hold, and a step
+
+
+@pytest.mark.parametrize("value", [1e9, -9.0, INSIDE, math.nan])
+@pytest.mark.parametrize("first", [5, 20])
+def test_wrong_readings_that_last_stop_the_robot(value, first):
+    robot = Arm(at(range(first, 1000), value))
+    assert run(robot).startswith("no action for 1 s")
+    assert len(robot.sent) == first and robot.last_calls()[-1] == "stop"
+
+
+def frozen(since):
+    kept = []
+
+    def sees(n, pose):
+        kept.extend([pose] if n >= since and not kept else [])
+        return kept[0] if kept else pose
+
+    return sees
+
+
+@pytest.mark.parametrize("since", [-1, 20])
+def test_a_sensor_that_repeats_itself_while_commands_move_is_no_sensor(since):
+    robot = Arm(frozen(since))
+    assert "the measured pose stands still while commands move it" in run(robot, 100)
+    assert len(robot.sent) <= max(since, 0) + 25
+    robot = Arm(frozen(20))
+    assert run(robot, 100, safety=Safety(frozen_pose=0)).steps == 100
+    assert run(Arm(frozen(20)), 60, dry_run=True).steps == 60  # nothing was asked to move
+
+
+def coarse(n, pose):
+    return np.round(pose, 2)
+
+
+def test_one_joint_that_is_asked_to_both_sides_of_its_place_does_not_stand_still():
+    one = Constant(lambda step: [0.1 + (0.4 if step // 12 % 2 else -0.4), -0.4, 1.0])
+    assert "stands still" in run(Arm(frozen(20)), 100, one)
+
+
+def clamped(index, low, high):
+    """Coarse readings of which a number does not leave its place: an object in the gripper, or contact."""
+
+    def sees(n, pose):
+        pose = np.round(pose, 2)
+        pose[index] = np.clip(pose[index], low, high)
+        return pose
+
+    return sees
+
+
+@pytest.mark.parametrize(
+    ("sees", "act"),
+    [
+        (
+            clamped(2, 0.5, 1.0),
+            lambda step: [*HOME[:2], max(0.0, 1 - 0.04 * step)],
+        ),  # closes slowly
+        (clamped(2, 0.5, 1.0), lambda step: [*HOME[:2], 0.05 * (step % 2)]),  # an uncertain policy
+        (clamped(0, 0.0, 0.2), lambda step: [0.1 + 0.03 * step, *HOME[1:]]),  # presses on a table
+        (clamped(0, 0.0, 0.2), to_and_fro),
+        (lambda n, pose: coarse(n // 4, pose), to_and_fro),
+        (coarse, lambda step: HOME + 0.001 * (step % 2)),  # rests
+    ],
+)
+def test_an_object_contact_and_coarse_encoders_are_no_fault(sees, act):
+    report = run(Arm(sees), 60, Constant(act))
+    assert report.steps == 60 and not report.held
+
+
+def test_a_robot_that_is_driven_back_beyond_its_limits_is_brought_back_within():
+    pushed = Arm(
+        lambda n, pose: pose + [min(max(n - 10, 0), 20) * 0.02, 0, 0],
+        low=[-2.8, -2.8, 0],
+        high=[0.4, 2.8, 1],
+    )
+    report = run(pushed, 40, Constant((0.3, -0.4, 1.0)))
+    assert report.steps == 40 and pushed.q[0] <= 0.4  # measured up to 0.4 beyond what it is sent
+
+
+@pytest.mark.parametrize("lost", [(), range(12, 20)])
+def test_a_robot_that_is_guided_by_hand_goes_on_from_where_it_was_left(lost):
+    """A person moves it by 0.7 in 0.4 s during a pause, seen or unseen, and lets go."""
+    guided = Arm(lambda n, pose: None if n in lost else pose)
+    script = {n: Guidance(np.array([0.9, -0.4, 1.0])) for n in range(25, 60)}
+
+    def push(step):
+        if 10 <= guided.n < 20:
+            guided.target = guided.target + [0.07, 0, 0]
+
+    hand = Scripted(script)
+    made = ControlLoop(guided, None, RATE, teleoperator=hand, on_step=push)
+    report = made.run(50)
+    assert len(guided.sent) == report.steps >= 24
+    np.testing.assert_allclose(guided.sent[0, 0], 0.8 + STEP, atol=0.01)
+
+
+def test_a_robot_whose_zero_keeps_the_pose_is_looked_at_by_its_observations():
+    class Relative(Arm):
+        def pose(self, observation):
+            return np.zeros(3)
+
+        def send(self, action):
+            super().send(self.q + 0.1 * action)
+
+    pushes = Constant(lambda step: [0.4, -0.4, 0.0] if step // 12 % 2 else [-0.4, 0.4, 0.0])
+    safety = Safety(frozen=0)
+    assert run(Relative(low=[-1] * 3, high=[1] * 3), 60, pushes, safety).steps == 60
+    stopped = run(Relative(frozen(20), low=[-1] * 3, high=[1] * 3), 60, pushes, safety)
+    assert "stands still" in stopped
