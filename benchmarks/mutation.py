@@ -207,7 +207,8 @@ def _counts(verdicts: Sequence[Verdict], **chosen: str) -> dict[str, Any]:
 def _print_module(module: Module, verdicts: Sequence[Verdict]) -> None:
     own = [verdict for verdict in verdicts if verdict.module == module.name]
     counts = _counts(own, module=module.name)
-    print(f"{module.name}: {counts['killed']} of {counts['mutants']} ({counts['percent']} %)")
+    rate = f"{counts['killed']} of {counts['mutants']} ({counts['percent']} %)"
+    print(f"{module.name}: {rate}", flush=True)
     for verdict in own:
         if verdict.status == "survived":
             why = f" ({verdict.reason})" if verdict.reason else ""
