@@ -8,16 +8,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from imitate.data.curate.rewrite import Rows
-from imitate.data.doctor.finding import Finding, Level, Place, Remedy, Runs, counted, runs_of
+from imitate.data.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
 from imitate.data.doctor.layout import Layout
 from imitate.data.doctor.survey import Array, Piece
+from imitate.data.file.step_times import CLOCK
+from imitate.data.file.step_times import Clock as Times
 from imitate.errors import DatasetError
 
 _POSITION = re.compile(
     r"(^|_)(q?pos|positions?|state|qpos|pose|ee|eef|joints?|joint_states|ee_states)$"
 )
 _NOT_ROBOT = re.compile(r"gripper|object|quat")
-_CLOCK = re.compile(r"^obs/(time|timestamps?|clock)$")
 
 _QUIET_ACTION = 0.01  # of the largest action of the demo
 _QUIET_MOTION = 0.02  # of the usual motion
@@ -26,7 +27,6 @@ _KEPT_STEPS = 5
 _IDLE_SHARE = 0.1
 _JUMP = 15.0  # times what is a large step elsewhere
 _ENOUGH = 2_000
-_TICK = 0.5  # of the usual interval
 
 
 def is_position(key: str) -> bool:
@@ -177,41 +177,42 @@ class Clock:
     """
 
     def __init__(self, layout: Layout) -> None:
-        keys = [key for key in layout.steps if _CLOCK.search(key)]
-        self._key = keys[0] if keys else "states" if _is_robosuite(layout) else None
-        self._places: list[Place] = []
+        keys = [key for key in layout.steps if CLOCK.search(key)]
+        try:
+            rate_hz = layout.file.control_freq
+        except DatasetError:
+            rate_hz = None
+        self._clocks = {key: Times(rate_hz) for key in keys}
+        if not keys and _is_robosuite(layout):
+            self._clocks = {"states": Times(None)}
+        self._places: dict[str, list[Place]] = {key: [] for key in self._clocks}
         self._demos = 0
 
     def see(self, piece: Piece) -> None:
         """Look at the intervals."""
-        values = piece.small.get(self._key or "")
-        if values is None or len(values) < 5:
-            return
-        self._demos += 1
-        ticks = np.diff(values.reshape(len(values), -1)[:, 0].astype(np.float64))
-        usual = float(np.median(ticks))
-        uneven = np.flatnonzero(~(np.abs(ticks - usual) <= _TICK * abs(usual)))
-        if usual <= 0:
-            uneven = np.flatnonzero(ticks <= 0)
-        if len(uneven):
-            self._places.append(Place(piece.demo, self._key, _steps(uneven, piece.start)))
+        for key in self._clocks.keys() & piece.small.keys():
+            self._demos += 1
+            faults = self._clocks[key].see(piece.small[key], f"'{piece.demo}'")
+            if len(faults):
+                runs = runs_of(faults + piece.start)[:100]
+                self._places[key].append(Place(piece.demo, key, runs))
 
     def findings(self) -> Iterator[Finding]:
-        """Return all uneven intervals in one finding."""
-        if not self._places or (self._key == "states" and len(self._places) > self._demos / 2):
-            return  # states that do not begin with the time
-        demos = list(dict.fromkeys(place.demo or "" for place in self._places))
-        yield Finding(
-            "clock",
-            Level.warning,
-            f"time does not run evenly in {counted(len(demos))}, by '{self._key}': steps were lost or came twice",
-            self._places,
-            Remedy(drop_demos=demos),
-        )
-
-
-def _steps(ticks: Array, start: int) -> Runs:
-    return runs_of(ticks + 1 + start)[:100]
+        """Return all uneven intervals of an array in one finding, or its rate if it is not the file's."""
+        for key, clock in self._clocks.items():
+            places, doubt = self._places[key], clock.doubt()
+            if doubt is None or (key == "states" and len(places) > self._demos / 2):
+                continue  # states that do not begin with the time
+            yield Finding(
+                "clock",
+                Level.warning,
+                f"by '{key}' {doubt}",
+                places or [Place(key=key)],
+                Remedy(drop_demos=list(dict.fromkeys(str(place.demo) for place in places)))
+                if places
+                else None,
+                "" if places else "correct the attribute 'control_freq' of the group 'data'",
+            )
 
 
 def _is_robosuite(layout: Layout) -> bool:

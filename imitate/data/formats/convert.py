@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from imitate.data.file.faults import ACTION_LIMIT
+from imitate.data.file.step_times import CLOCK, Clock
 from imitate.data.formats import registry
 from imitate.data.formats.base import Demo, Format, Options, Replay, Source
 from imitate.data.formats.damage import reading, writing
@@ -120,11 +121,14 @@ def _copy(
     first = _next(demos, path)
     if first is None:
         return
+    rate_hz = source.control_freq or (source.env_meta.get("env_kwargs") or {}).get("control_freq")
+    clocks: dict[str, Clock] = {}
     with writer.write(unfinished, source, options, report) as append:
         demo: Demo | None = first
         while demo is not None:
             append(demo)
             report.demos += 1
+            _look_at_times(demo, clocks, rate_hz)
             actions = np.asarray(demo.episode.actions)
             report.steps += len(actions)
             if np.abs(actions).max(initial=0.0) > ACTION_LIMIT:
@@ -132,6 +136,15 @@ def _copy(
             if on_demo is not None:
                 on_demo(demo.name, source.count)
             demo = _next(demos, path)
+    doubts = {key: clock.doubt() for key, clock in clocks.items()}
+    report.doubts.update({key: doubt for key, doubt in doubts.items() if doubt is not None})
+
+
+def _look_at_times(demo: Demo, clocks: dict[str, Clock], rate_hz: float | None) -> None:
+    arrays = {f"obs/{key}": values for key, values in demo.episode.obs.items()}
+    for key, values in {**arrays, **demo.episode.steps}.items():
+        if CLOCK.search(key):
+            clocks.setdefault(key, Clock(rate_hz)).see(np.asarray(values), f"'{demo.name}'")
 
 
 def _next(demos: Iterator[Demo], path: Path) -> Demo | None:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from imitate.data.file.episode import Episode
 from imitate.data.file.features import FEATURES, as_attribute
+from imitate.data.file.step_times import Clock, contradicted_hz, is_coarse, ticks_of
 from imitate.data.formats.base import Demo, Format, Options, Source, robot_meta
 from imitate.data.formats.lerobot_layout import AUTOMATIC, ENDS, from_features
 from imitate.data.formats.lerobot_tables import Tables
@@ -105,6 +106,7 @@ def _demos(
 ) -> Iterator[Demo]:
     encoded = options.images in (None, "as-source")
     cameras = Cameras(tables, report, encoded=encoded)
+    clocks = {"timestamp": Clock(None), "frame_index": Clock(None)}
     try:
         for number, rows in tables.episodes():
             length = len(rows["episode_index"])
@@ -115,16 +117,48 @@ def _demos(
                     report.dropped[key] = "text"
                 else:
                     values[key] = found
-            values.update(cameras.frames(number, row_times(values, length, tables.fps)))
+            for key in clocks.keys() & values.keys():
+                _check_times(key, values[key], number, tables, options, report)
+                clocks[key].see(values[key], f"episode {number}")
+            values.update(cameras.frames(number, _row_times(values, length, tables.fps)))
             if sidecar is not None and layout is not None:
                 yield sidecar.demo(number, from_features(values, layout), report)
                 continue
             yield Demo(f"demo_{number}", _episode(values, length, tables, options, report))
+        doubts = {key: clock.doubt() for key, clock in clocks.items()}
+        report.doubts.update({key: doubt for key, doubt in doubts.items() if doubt is not None})
     finally:
         cameras.close()
 
 
-def row_times(values: dict[str, Any], length: int, fps: float) -> NDArray[np.float64]:
+def _check_times(
+    key: str, times: NDArray[Any], number: int, tables: Tables, options: Options, report: Report
+) -> None:
+    """Refuse times of an episode that run backwards, or at another rate than the dataset's."""
+    if len(times) < 2:
+        return
+    if key == "timestamp" and is_coarse(times, tables.fps):
+        report.doubts[key] = (
+            f"{times.dtype} does not tell its times apart: they were compared with nothing"
+        )
+        return
+    ticks = ticks_of(times)
+    where = f"{tables.path}: '{key}' of episode {number}"
+    if len(ticks.back):
+        at = int(ticks.back[0])
+        raise DatasetError(
+            f"{where} does not advance: row {at} is at {times[at]:g}, the one before at {times[at - 1]:g}: put its "
+            "rows in order, or take the episode out of the dataset"
+        )
+    hz = None if key != "timestamp" else contradicted_hz(ticks.interval, tables.fps)
+    if hz is not None and options.fps is None:
+        raise DatasetError(
+            f"{where} runs at {hz:.4g} Hz, but 'meta/info.json' says fps {tables.fps:g}: correct one of the two, or "
+            "say the rate by `imitate dataset convert` with --fps"
+        )
+
+
+def _row_times(values: dict[str, Any], length: int, fps: float) -> NDArray[np.float64]:
     """Return the seconds (T,) of an episode's rows: their ``timestamp``, or by the rate if they have none."""
     if "timestamp" in values:
         return np.asarray(values["timestamp"], dtype=np.float64).reshape(length)

@@ -1,6 +1,7 @@
 """LeRobot: versions 2.0 to 3.0 in, 3.0 out, tasks, videos, exact statistics, nothing lost."""
 
 import json
+import re
 import shutil
 from fractions import Fraction
 
@@ -211,9 +212,50 @@ def one_task(root):
     pq.write_table(pa.table({"task_index": [0], "task": ["pick"]}), root / "meta/tasks.parquet")
 
 
+def with_column(key, values):
+    """Give the rows of episode 1 (there are 3) other values in a column."""
+
+    def change(root):
+        file = root / "data/chunk-000/file-000.parquet"
+        table = pq.read_table(file)
+        column = [*table.column(key).to_pylist()[: LENGTHS[0]], *values]
+        pq.write_table(table.set_column(table.column_names.index(key), key, [column]), file)
+
+    return change
+
+
+def without_videos(root):
+    info = json.loads((root / "meta/info.json").read_text())
+    del info["features"][CAMERA]
+    (root / "meta/info.json").write_text(json.dumps(info))
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("timestamp", [1e4, 1e4 + 0.1, 1e4 + 0.2], {}),  # without videos the origin is free
+        ("timestamp", [0.0, 0.1, 0.4], {"timestamp": "1 episode .0.1 is followed by 0.4 in episode 1"}),
+        ("frame_index", [0, 1, 5], {"frame_index": "1 is followed by 5 in episode 1"}),
+    ],
+)  # fmt: skip
+def test_steps_that_were_lost_are_reported(tmp_path, made, column, values, words):
+    root = shutil.copytree(made, tmp_path / "l")
+    without_videos(root)
+    with_column(column, values)(root)
+    report = convert(root, tmp_path / "o.hdf5")
+    assert report.doubts.keys() == words.keys()
+    for key, text in words.items():
+        assert re.search(text, report.doubts[key])
+        assert any(key in line and "warning" in line for line in report.lines())
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (with_column("timestamp", [0.0, 0.2, 0.1]), "'timestamp' of episode 1 does not advance: row 2 is at 0.1"),
+        (with_column("frame_index", [0, 2, 1]), "'frame_index' of episode 1 does not advance: row 2"),
+        (with_column("timestamp", [0.0, 0.05, 0.1]), "episode 1 runs at 20 Hz, but 'meta/info.json' says fps 10"),
+        (with_column("timestamp", [0.0, 0.1, 0.3]), "episode 1 has 3 rows, to 0.300 s, but its part"),
         (lambda root: (root / "data/chunk-000/file-001.parquet").unlink(), "file-001.parquet: is missing"),
         (other_info(codebase_version="v4.0"), "codebase_version is 'v4.0'"),
         (other_info(storage_format="lance"), "storage_format is 'lance'"),
