@@ -8,10 +8,15 @@ import torch
 
 from imitate.algo.factory import algo_factory
 from imitate.config import load_config
-from imitate.data.file.writer import DatasetWriter, Episode
-from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
+from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
+from imitate.train.metrics import MetricsFile
+from imitate.train.trainer import train
+from tests import demo_files
+from tests.cli.conftest import call as call
+from tests.tiny import merged, tiny_tree
 
 ENV_FOLDER = Path(__file__).parent / "point_mass_env"
+PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
 
 
 def env_meta(**kwargs):
@@ -19,36 +24,60 @@ def env_meta(**kwargs):
 
 
 def config_dict(data=None, **sections):
-    """A small BC configuration; sections are laid over it, two levels deep."""
-    tree = {
-        "algo_name": "bc",
-        "experiment": {
-            "name": "point",
-            "epoch_every_n_steps": 20,
-            "logging": {"log_tb": False},
-            "rollout": {"enabled": False, "n": 4, "horizon": 30, "rate": 1, "num_workers": 1},
-            "render_video": False,
-            "save": {"every_n_epochs": None},
+    """A small BC configuration; sections are laid over it."""
+    rollout = {"n": 4, "horizon": 30, "rate": 1, "num_workers": 1}
+    tree = tiny_tree(
+        obs={"goal": 2, "pos": 2},
+        data=data,
+        experiment={"name": "point", "epoch_every_n_steps": 20, "rollout": rollout},
+        algo={"optim_params": {"policy": {"learning_rate": {"initial": 0.003}}}},
+    )
+    return merged(tree, sections)
+
+
+def online_tree(name="sac", env="Pendulum-v1", obs=("flat",), online=(), **sections):
+    """A small configuration of online RL; its epochs are episodes of Pendulum."""
+    small = {"env": env, "warmup_steps": 200, "update_ratio": 0.2, "buffer_size": 1000}
+    tree = tiny_tree(
+        name,
+        obs=dict.fromkeys(obs, 1),
+        experiment={
+            "name": "online",
+            "epoch_every_n_steps": 200,
+            "rollout": {"horizon": 200, "rate": 1},
         },
-        "train": {
-            "data": None if data is None else str(data),
-            "cuda": False,
-            "batch_size": 16,
-            "num_epochs": 3,
-            "num_threads": 1,
-            "seed": 3,
-        },
-        "algo": {
-            "actor_layer_dims": [16],
-            "optim_params": {"policy": {"learning_rate": {"initial": 0.003}}},
-        },
-        "observation": {"modalities": {"obs": {"low_dim": ["goal", "pos"]}}},
-    }
-    for name, section in sections.items():
-        for key, value in section.items():
-            old = tree[name].get(key)
-            tree[name][key] = {**old, **value} if isinstance(old, dict) else value
-    return tree
+        train={"online": {**small, **dict(online)}},
+    )
+    return merged(tree, sections)
+
+
+def resume(run, epochs, **arguments):
+    """Resume a run, up to so many epochs."""
+    overrides = [f"train.num_epochs={epochs}"]
+    return train(resume=run.run_dir, overrides=overrides, **{"quiet": True, **arguments})
+
+
+def records(run, kind="epoch"):
+    """Lines of a kind in the metrics file of a run, or of its folder."""
+    folder = getattr(run, "run_dir", run)
+    return [r for r in MetricsFile(folder / "metrics.jsonl").read() if r["kind"] == kind]
+
+
+def last(run):
+    """The last checkpoint of a run, or of its folder."""
+    return load_checkpoint(getattr(run, "run_dir", run) / "checkpoints" / "last.pth")
+
+
+def assert_same_nets(one, two, **tolerance):
+    """Assert that two runs ended with the same weights, bit by bit unless a tolerance is given."""
+    nets = [last(run)["model"]["nets"] for run in (one, two)]
+    torch.testing.assert_close(*nets, **{"rtol": 0, "atol": 0, **tolerance})
+
+
+def stored_steps(run):
+    """The newest replay buffer of a run."""
+    folder = getattr(run, "run_dir", run) / "checkpoints"
+    return torch.load(folder / last(run)["train_state"]["online"]["memory"], weights_only=True)
 
 
 @pytest.fixture(scope="module")
@@ -63,35 +92,21 @@ def importable_env():
 def write_demos(path, num=12, length=15, seed=0, meta=None, filter_keys=True, sign=1.0, **attrs):
     """Demonstrations of action = clip(4 (sign * goal - pos), -1, 1)."""
     rng = np.random.default_rng(seed)
-    with DatasetWriter(path, meta or env_meta()) as writer:
-        names = []
-        for _ in range(num):
-            pos, goal = rng.uniform(-0.5, 0.5, (2, 2))
-            obs, actions = {"pos": [], "goal": []}, []
-            for _ in range(length):
-                action = np.clip(4 * (sign * goal - pos), -1, 1)
-                obs["pos"].append(pos.copy())
-                obs["goal"].append(goal)
-                actions.append(action)
-                pos = pos + 0.1 * action
-            ends = np.zeros(length)
-            ends[-1] = 1
-            names.append(
-                writer.append_episode(
-                    Episode(
-                        obs={key: np.array(value) for key, value in obs.items()},
-                        actions=np.array(actions),
-                        rewards=ends,
-                        terminals=ends,
-                        timeouts=np.zeros(length),
-                        attrs=attrs,
-                    )
-                )
-            )
-        if filter_keys:
-            writer.add_filter_key("train", names[:-2])
-            writer.add_filter_key("valid", names[-2:])
-    return path
+
+    def demonstration():
+        (pos, goal), seen, actions = rng.uniform(-0.5, 0.5, (2, 2)), [], []
+        for _ in range(length):
+            seen.append(pos)
+            actions.append(np.clip(4 * (sign * goal - pos), -1, 1))
+            pos = pos + 0.1 * actions[-1]
+        obs = {"pos": np.array(seen), "goal": np.tile(goal, (length, 1))}
+        values = {"rewards": np.eye(length)[-1], "attrs": attrs}
+        return demo_files.episode(length, obs, np.array(actions), "terminal", **values)
+
+    keys = {"train": range(num - 2), "valid": range(num - 2, num)} if filter_keys else None
+    return demo_files.write_demos(
+        path, (demonstration() for _ in range(num)), meta or env_meta(), keys
+    )
 
 
 @pytest.fixture
@@ -106,12 +121,8 @@ def write_expert(path, meta=None, gain=4.0, noise=None, keys=("goal", "pos")):
     """
     tree = config_dict(algo={"actor_layer_dims": []})
     if noise is not None:
-        tree["algo"]["gaussian"] = {
-            "enabled": True,
-            "fixed_std": True,
-            "init_std": noise,
-            "low_noise_eval": False,
-        }
+        fixed = {"enabled": True, "fixed_std": True, "low_noise_eval": False}
+        tree["algo"]["gaussian"] = {**fixed, "init_std": noise}
     tree["observation"]["modalities"]["obs"]["low_dim"] = list(keys)
     config = load_config(tree)
     algo = algo_factory("bc", config, dict.fromkeys(keys, (2,)), 2, "cpu")
