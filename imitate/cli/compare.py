@@ -288,10 +288,11 @@ def _show(file: TrialFile, reveal: bool, json_: bool) -> None:
 def _judge(name: JudgeName, body: Robot) -> str:
     if name is not JudgeName.auto:
         return str(name.value)
+    from imitate.deploy.driver import solved
     from imitate.deploy.robot import Robot
 
     puts_up = type(body).reset is not Robot.reset or type(body).reset_to is not Robot.reset_to
-    return "robot" if puts_up and body.success() is not None else "person"
+    return "robot" if puts_up and solved(body) is not None else "person"
 
 
 def _made_judge(name: str, body: Robot) -> Judge:

@@ -68,6 +68,7 @@ def released(robot: Robot) -> Iterator[Interrupts]:
 
     Gives the signals that come meanwhile.
     """
+    from imitate.deploy.driver import called
     from imitate.deploy.robot import RobotError
     from imitate.deploy.watchdog import stop_robot
 
@@ -75,11 +76,17 @@ def released(robot: Robot) -> Iterator[Interrupts]:
     with interrupts.watched():
         try:
             yield interrupts
+        except (
+            RobotError
+        ) as error:  # of a device, or of a question to the robot between two episodes
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(STOPPED) from error
         finally:
             try:
-                stop_robot(robot)
+                try:
+                    stop_robot(robot)
+                finally:
+                    called(robot.close)
             except RobotError as error:
                 typer.echo(f"error: {error}", err=True)
                 raise typer.Exit(STOPPED) from error
-            finally:
-                robot.close()

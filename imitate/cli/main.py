@@ -23,6 +23,7 @@ from imitate.errors import UserError, nearest, printable
 from imitate.version import __version__
 
 USER_ERROR = 2
+STOPPED = 1
 INTERRUPTED = 130
 HUNG_UP = 129
 TERMINATED = 143
@@ -323,6 +324,12 @@ class _Verbs(TyperGroup):
                 err=True,
             )
             raise typer.Exit(USER_ERROR) from None
+        except RuntimeError as error:
+            robots = sys.modules.get("imitate.deploy.robot")  # imported where there is a robot
+            if robots is None or not isinstance(error, robots.RobotError):
+                raise
+            typer.echo(f"error: {printable(str(error))}", err=True)
+            raise typer.Exit(STOPPED) from None
         except KeyboardInterrupt as error:
             with suppress(OSError):  # the terminal may be gone
                 typer.echo(" ".join(["interrupted", *map(str, error.args)]), err=True)

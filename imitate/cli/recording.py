@@ -133,6 +133,7 @@ class Session:
 
     def _episodes(self, loop: ControlLoop, recorder: Recorder, interrupts: Interrupts) -> _Done:
         """Record episodes until there are enough, the person quits, or the robot was stopped."""
+        from imitate.deploy.driver import solved
         from imitate.deploy.robot import RobotError
         from imitate.deploy.watchdog import reset_robot
 
@@ -146,6 +147,8 @@ class Session:
                     reset_robot(loop.robot)
                 fresh = False
                 report = loop.run(self.steps)
+                verdict = {"success": True, "failure": False}.get(report.ended_by)
+                verdict = solved(loop.robot) if verdict is None else verdict
             except RobotError as error:
                 done.stopped = error
                 break
@@ -157,7 +160,6 @@ class Session:
                 recorder.discard()
                 done.discarded += 1
             else:
-                verdict = {"success": True, "failure": False}.get(event, loop.robot.success())
                 recorder.keep(verdict, language=self.lang)
             if not self.as_json:
                 typer.echo(

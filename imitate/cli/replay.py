@@ -82,6 +82,7 @@ def command(
     """
     from imitate.cli.robots import robot_of, safety_of
     from imitate.data import DatasetFile
+    from imitate.deploy.driver import solved
     from imitate.deploy.loop import ControlLoop
     from imitate.deploy.robot import RobotError
 
@@ -121,14 +122,14 @@ def command(
         )
         try:
             report = loop.run(len(actions))
+            success = solved(body)
         except RobotError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(STOPPED) from None
-        solved = body.success()
     if json_:
-        typer.echo(json.dumps({"demo": name, "success": solved, "report": report.to_dict()}))
+        typer.echo(json.dumps({"demo": name, "success": success, "report": report.to_dict()}))
     else:
-        verdict = "" if solved is None else f"; success: {solved}"
+        verdict = "" if success is None else f"; success: {success}"
         typer.echo(
             f"{name}: {report}{verdict}" + ("; dry run: nothing was sent" if dry_run else "")
         )

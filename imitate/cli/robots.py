@@ -87,7 +87,8 @@ def robot_of(
         limits: JSON file of limits that replace those of the robot of the same name.
         any_limits: allow limits that are looser than the robot's own.
     """
-    from imitate.deploy.robot import make_robot
+    from imitate.deploy.driver import called, words_of
+    from imitate.deploy.robot import RobotError, make_robot
     from imitate.deploy.watchdog import stop_robot
 
     options = options_of(words)
@@ -107,19 +108,17 @@ def robot_of(
     else:
         robot = make_robot(name, **options)
     try:
-        robot.connect()
+        called(robot.connect)
         if limits is not None:
             robot.limits = _limited(robot.limits, limits, any_limits)
     except BaseException as error:
-        with contextlib.suppress(Exception):  # it may be connected in part
-            stop_robot(robot)
-        with contextlib.suppress(Exception):
-            robot.close()
+        for release in (partial(stop_robot, robot), partial(called, robot.close)):
+            with contextlib.suppress(Exception):  # it may be connected in part
+                release()
         if isinstance(error, UserError) or not isinstance(error, Exception):
             raise
-        raise UserError(
-            f"the robot '{name}' cannot be connected: {type(error).__name__}: {error}"
-        ) from error
+        words = str(error) if isinstance(error, RobotError) else words_of(error)
+        raise UserError(f"the robot '{name}' cannot be connected: {words}") from error
     return robot
 
 
@@ -179,8 +178,12 @@ def teleoperator_of(name: str, words: Sequence[str], robot: Robot) -> Teleoperat
         words: ``key=value`` pairs of its options.
         robot: connected.
     """
-    from imitate.deploy.robot import make_teleoperator
+    from imitate.deploy.driver import called
+    from imitate.deploy.robot import RobotError, make_teleoperator
 
     device = make_teleoperator(name, **options_of(words))
-    device.connect(robot)
+    try:
+        called(device.connect, robot)
+    except RobotError as error:
+        raise UserError(f"the device '{name}' cannot be connected: {error}") from error
     return device

@@ -214,35 +214,29 @@ class _Result:
 def _episode(
     loop: ControlLoop, number: int, steps: int, lang: str | None, recorder: Recorder | None
 ) -> _Result:
+    from imitate.deploy.driver import solved
     from imitate.deploy.robot import RobotError
     from imitate.deploy.watchdog import reset_robot
 
-    report, failure, event = None, None, ""
+    report, failure, event, success = None, None, "", None
     try:
         if number:
             reset_robot(loop.robot)
         report = loop.run(steps, lang, until_success=True)
         event = report.ended_by
-    except RobotError as error:
+        success = {"success": True, "failure": False}.get(event)
+        if success is None:
+            success = solved(loop.robot)
+    except (
+        RobotError
+    ) as error:  # no verdict: where it was reset in vain the scene is that of the episode before
         failure = str(error)
-    verdict = {"success": True, "failure": False}.get(event)
-    success = _success(loop.robot, failure) if verdict is None else verdict
     if recorder is not None:
         if event in ("discard", "redo"):
             recorder.discard()
         else:
             recorder.keep(success, language=lang)
     return _Result(number, success, report, failure)
-
-
-def _success(robot: Robot, failure: str | None) -> bool | None:
-    """The robot's own verdict; None where it was stopped and its driver cannot answer any more."""
-    try:
-        return robot.success()
-    except Exception:
-        if failure is None:
-            raise
-        return None
 
 
 def _recorder(path: Path, rate_hz: float, robot: Robot, name: str) -> Recorder:

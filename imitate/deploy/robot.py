@@ -244,5 +244,8 @@ def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
         raise UserError(f"the {word} '{name}' ({place}) cannot be imported: {error}") from error
     try:
         return maker(**options)
-    except TypeError as error:
-        raise UserError(f"the {word} '{name}' ({place}) cannot be made: {error}") from error
+    except (RobotError, UserError):
+        raise
+    except (Exception, SystemExit) as error:  # a driver may raise anything
+        words = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"the {word} '{name}' ({place}) cannot be made: {words}") from error

@@ -28,7 +28,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from imitate.deploy.at_exit import AtExit
-from imitate.deploy.driver import observed
+from imitate.deploy.driver import called, observed
 from imitate.deploy.exchange import END, ControlThread, Exchange, Outcome
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
@@ -109,7 +109,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._closed = False
         self._at_exit = AtExit(self._end_of_process)
         try:
-            self._ask(robot.connect)
+            self._ask(lambda: called(robot.connect))
             if limits:
                 robot.limits = _stricter(name, robot.limits, limits)
             rate = rate_hz or robot.rate_hz
@@ -117,7 +117,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
                 raise UserError(f"{name}: the robot takes any rate: say which, as control_freq")
             self.rate_hz = float(rate)
             if teleoperator is not None:
-                self._ask(lambda: teleoperator.connect(robot))
+                self._ask(lambda: called(teleoperator.connect, robot))
             self._exchange = Exchange(robot, teleoperator)
             self._loop = ControlLoop(
                 robot,

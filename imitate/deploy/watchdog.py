@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from types import TracebackType
@@ -14,9 +15,15 @@ from imitate import clock
 from imitate.deploy.driver import DriverError, called, checked, words_of
 from imitate.deploy.robot import Observation, Robot, RobotError
 
+STOP_S = 0.3
+"""Time after which a call of ``stop()`` that has not returned is reported: the robot may still move."""
+
 
 def stop_robot(robot: Robot, attempts: int = 3) -> None:
     """Stop a robot, and again where its driver raises; Ctrl-C meanwhile does not end it before it has stopped.
+
+    A call that does not return within ``STOP_S``, such as behind a lock of a driver that hangs, is reported on stderr
+    by another thread.
 
     Raises:
         RobotError: no attempt worked; somebody has to press the emergency stop.
@@ -24,9 +31,12 @@ def stop_robot(robot: Robot, attempts: int = 3) -> None:
     """
     failure: BaseException | None = None
     interrupted = False
+    returned = threading.Event()
     for attempt in range(attempts):
         try:
             clock.sleep(0.02 * attempt)
+            if not attempt:
+                _report_unless(returned)
             robot.stop()
             failure = None
             break
@@ -34,12 +44,31 @@ def stop_robot(robot: Robot, attempts: int = 3) -> None:
             interrupted, failure = True, error
         except BaseException as error:  # a driver may raise anything, and the robot may still move
             failure = error
+    returned.set()
     if failure is not None:
         raise RobotError(
             f"stop() failed {attempts} times ({words_of(failure)}): PRESS THE EMERGENCY STOP"
         ) from failure
     if interrupted:
         raise KeyboardInterrupt
+
+
+def _report_unless(returned: threading.Event) -> None:
+    """Report a stop that has not returned in time, from another thread."""
+
+    def report() -> None:
+        if not clock.wait(returned, STOP_S):
+            _tell(f"stop() has not returned after {STOP_S:g} s: PRESS THE EMERGENCY STOP")
+
+    with contextlib.suppress(RuntimeError):  # there are no more threads at the end of the process
+        threading.Thread(target=report, name="stop report", daemon=True).start()
+
+
+def _tell(words: str) -> None:
+    """Write a line at once, since the thread that reports errors may hang for ever."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # a terminal that is gone
+        sys.stderr.write(f"{words}\n")
+        sys.stderr.flush()
 
 
 def reset_robot(robot: Robot, start: int | None = None) -> Observation | None:
@@ -127,11 +156,12 @@ class Watchdog:
             if clock.wait(self._fed, self.limit_s) or self._done:
                 self._fed.clear()
                 continue
+            reason = f"no control step ended within {self.limit_s:g} s, so the watchdog fired"
+            _tell(f"{reason}: stopping the robot")
             try:
-                self.stop(f"no control step ended within {self.limit_s:g} s, so the watchdog fired")
-            except RobotError as error:  # written here, since the other thread may hang for ever
-                sys.stderr.write(f"{error}\n")
-                sys.stderr.flush()
+                self.stop(reason)
+            except RobotError as error:
+                _tell(str(error))
             return
 
     def __enter__(self) -> Watchdog:

@@ -212,8 +212,8 @@ def test_limits_that_are_looser_or_stricter_and_another_rate_where_asked_for(cal
     call(f"{record} --rate-hz 30 --any-rate --episodes 1")
 
 
-def test_identical_images_are_no_fault_of_a_simulator():
-    assert safety_of("sim") == Safety(frozen=0)
+def test_what_repeats_itself_is_no_fault_of_a_simulator():
+    assert safety_of("sim") == Safety(frozen=0, frozen_pose=0)
     assert safety_of("my_robots:Arm") == Safety()
 
 
@@ -227,3 +227,32 @@ def test_the_reason_of_a_stop_survives_a_driver_that_cannot_answer_any_more(
     monkeypatch.setattr(SimulatedRobot, "send", send)
     told = call("run policy.pth --robot sim --rate-hz 20", code=1).output
     assert "error: send() failed (OSError: the bus is gone)" in told
+
+
+def test_an_episode_that_did_not_begin_is_no_success(call, checkpoint, monkeypatch):
+    solved, right = [], SimulatedRobot.reset
+
+    def reset(self):
+        if solved:
+            raise OSError("homing failed")
+        return right(self)
+
+    monkeypatch.setattr(SimulatedRobot, "reset", reset)
+    monkeypatch.setattr(SimulatedRobot, "success", lambda self: solved.append(1) or True)
+    told = call(f"run policy.pth {SIM} --episodes 2 --steps 3 --json", code=1)
+    first, second = json.loads(told.stdout)
+    assert first["success"] and second["success"] is None
+    assert second["failure"] == "reset() failed (OSError: homing failed); the robot was stopped"
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), OSError("no arm")])
+@pytest.mark.parametrize(("fault", "code"), [("connect", 2), ("success", 1), ("close", 1)])
+def test_a_driver_that_raises_or_exits_between_the_steps_is_told_in_one_line(
+    call, checkpoint, monkeypatch, fault, code, error
+):
+    def fail(self):
+        raise error
+
+    monkeypatch.setattr(SimulatedRobot, fault, fail)
+    told = call(f"run policy.pth {SIM} --steps 3", code=code).output
+    assert type(error).__name__ in told and told.count("error: ") == 1

@@ -1,11 +1,15 @@
-"""Resets: whatever ends one early stops the robot at once."""
+"""Resets and stops: whatever ends a reset early stops the robot at once; a stop that hangs is reported."""
+
+import threading
 
 import pytest
 
+from imitate import clock
+from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.robot import RobotError
-from imitate.deploy.watchdog import reset_robot
+from imitate.deploy.watchdog import reset_robot, stop_robot
 from imitate.errors import UserError
-from tests.deploy.fake_robot import FakeRobot
+from tests.deploy.fake_robot import Constant, FakeRobot
 
 
 class Resetting(FakeRobot):
@@ -50,3 +54,45 @@ def test_a_driver_that_raises_in_a_reset_is_told_in_one_line():
     with pytest.raises(RobotError, match=r"^reset\(\) failed \(OSError: bus error\); .* stopped$"):
         reset_robot(robot)
     assert robot.last_calls() == ["stop"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), MemoryError()])
+def test_a_reset_that_exits_is_an_error(error):
+    robot = Resetting(error)
+    with pytest.raises(RobotError, match=rf"^reset\(\) failed \({type(error).__name__}"):
+        reset_robot(robot)
+    assert robot.last_calls() == ["stop"]
+
+
+def said_at(capsys, virtual_time, after_s):
+    """What has been written by so many seconds later."""
+    clock.sleep(after_s)
+    return capsys.readouterr().err
+
+
+def test_the_watchdog_speaks_at_once_while_the_driver_hangs(virtual_time, capsys):
+    """All of it behind a lock that `observe` holds: the robot cannot be stopped, and a person has to know."""
+    robot, bus = FakeRobot(), threading.Lock()
+
+    def observe():
+        if len(robot.times("observe")) == 3:
+            bus.acquire()
+            said = [said_at(capsys, virtual_time, seconds) for seconds in (0.09, 0.02, 0.28, 0.02)]
+            bus.release()
+            assert said[0] == said[2] == ""
+            assert (
+                said[1]
+                == "no control step ended within 0.1 s, so the watchdog fired: stopping the robot\n"
+            )
+            assert said[3] == "stop() has not returned after 0.3 s: PRESS THE EMERGENCY STOP\n"
+
+    robot.faults |= {"observe": observe, "stop": lambda: clock.acquire(bus, 5.0) and bus.release()}
+    with pytest.raises(RobotError, match="watchdog"):
+        ControlLoop(robot, Constant(), 100.0, safety=Safety(watchdog_s=0.1, late=0)).run(9)
+
+
+def test_a_stop_that_returns_in_time_says_nothing(virtual_time, capsys):
+    robot = FakeRobot()
+    robot.faults["stop"] = lambda: clock.sleep(0.29)
+    stop_robot(robot)
+    assert said_at(capsys, virtual_time, 1.0) == ""

@@ -1,0 +1,123 @@
+"""Whatever a driver or a device raises or gives: a hold or a stop, in one line that names the call."""
+
+import numpy as np
+import pytest
+
+from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.robot import Guidance, Observation, RobotError, Teleoperator, make_robot
+from imitate.errors import UserError
+from tests.deploy.fake_robot import Constant, FakeRobot
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
+SIGHT = {"state": np.zeros(2), "camera": np.zeros((4, 4, 3), np.uint8)}
+
+
+class Device(Teleoperator):
+    def guide(self, observation):
+        return Guidance()
+
+
+def faulty(call, error=None, gives=None, at=3):
+    """A robot and a device of which a call raises an error, or gives a value, at a time."""
+    robot, device = FakeRobot(pose=np.zeros(2)), Device()
+    owner = device if hasattr(Device, call) and not hasattr(FakeRobot, call) else robot
+    right, count = getattr(owner, call), [0]
+
+    def wrong(*args):
+        count[0] += 1
+        if count[0] != at:
+            return right(*args)
+        if error is not None:
+            raise error
+        return gives
+
+    wrong.__name__ = call
+    setattr(owner, call, wrong)
+    return robot, device
+
+
+def run(robot, device):
+    made = ControlLoop(robot, Constant(), 100.0, teleoperator=device, safety=Safety(late=0))
+    return made.run(6, until_success=True)
+
+
+RAGGED = [[1.0], [1.0, 2.0]]
+RAISED = [OSError("bus"), SystemExit(0), MemoryError(), GeneratorExit(), ZeroDivisionError("a\nb")]
+
+
+@pytest.mark.parametrize(
+    ("call", "gives", "words"),
+    [
+        ("observe", None, "observe() gave NoneType; wanted an Observation"),
+        ("observe", "text", "observe() gave str"),
+        ("observe", Observation(None), "observe() gave Observation"),
+        ("observe", {**SIGHT, "state": np.array(["x"] * 2)}, "observe() gave 'state' as ndarray of shape (2,), <U1"),
+        ("observe", {**SIGHT, "state": None}, "observe() gave 'state' as NoneType"),
+        ("observe", {**SIGHT, "state": RAGGED}, "observe() gave 'state' as list"),
+        ("observe", Observation(SIGHT, "now"), "observe() gave a stamp of str"),
+        ("pose", np.zeros(3), "pose() gave ndarray of shape (3,), float64; wanted 2 numbers"),
+        ("pose", np.array([0.0, np.nan]), "pose() gave numbers that are not finite"),
+        ("pose", "home", "pose() gave str"),
+        ("pose", None, "the robot does not tell its pose any more"),
+    ],
+)  # fmt: skip
+def test_what_is_no_observation_holds_a_step(call, gives, words):
+    report = run(*faulty(call, gives=gives))
+    assert report.steps == 5 and [words in reason for reason in report.held] == [True]
+
+
+@pytest.mark.parametrize("error", RAISED)
+@pytest.mark.parametrize("call", ["observe", "pose"])
+def test_a_driver_that_cannot_see_for_a_moment_holds_a_step(call, error):
+    report = run(*faulty(call, error))
+    assert report.steps == 5
+    assert all(f"{call}() failed ({type(error).__name__}" in reason for reason in report.held)
+
+
+@pytest.mark.parametrize("error", RAISED)
+@pytest.mark.parametrize("call", ["send", "success", "guide", "follow", "start_episode"])
+def test_a_driver_or_device_that_raises_elsewhere_stops_the_robot(call, error):
+    robot, device = faulty(call, error, at=1)
+    with pytest.raises(RobotError, match=rf"^{call}\(\) failed \({type(error).__name__}[^\n]*$"):
+        run(robot, device)
+    assert robot.last_calls()[-1] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("call", "gives", "words"),
+    [
+        ("guide", None, "guide.. gave NoneType; wanted a Guidance"),
+        ("guide", Guidance(np.array(["x"])), "guide.. gave ndarray .* as action; wanted numbers"),
+        ("guide", Guidance(RAGGED), "guide.. gave list as action"),
+        ("guide", Guidance(np.zeros(7)), "shape .7,.; wanted .2,."),
+        ("guide", Guidance(np.full(2, np.nan)), "not finite"),
+        ("guide", Guidance(None, None), "events that are no set of words"),
+        ("guide", Guidance(None, {1}), "events that are no set of words"),
+        ("success", "yes", "success.. gave str"),
+    ],
+)
+def test_what_makes_no_sense_stops_the_robot(call, gives, words):
+    robot, device = faulty(call, gives=gives)
+    with pytest.raises(RobotError, match=words):
+        run(robot, device)
+    assert robot.last_calls()[-1] == "stop"
+
+
+def test_a_list_of_numbers_is_an_action_and_a_set_of_words_are_events():
+    robot, device = faulty("guide", gives=Guidance([0.5, 0.5], {"end"}))
+    assert run(robot, device).ended_by == "end"
+    np.testing.assert_array_equal(robot.sent[-1], [0.5, 0.5])
+
+
+def test_a_stop_that_exits_is_tried_again():
+    robot, device = faulty("stop", SystemExit(0), at=1)
+    run(robot, device)
+    assert robot.last_calls() == ["send"] * 6 + ["stop"]
+
+
+@pytest.mark.parametrize("error", ["SystemExit(0)", "OSError('no arm')", "KeyError('port')"])
+def test_a_class_that_cannot_be_made_is_told_in_one_line(tmp_path, error):
+    (tmp_path / "arms.py").write_text(f"class Arm:\n    def __init__(self): raise {error}\n")
+    with pytest.raises(UserError, match=rf"cannot be made: {error[:6]}"):
+        make_robot(f"{tmp_path / 'arms.py'}:Arm")
