@@ -15,53 +15,36 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate.data import DatasetWriter, Episode, ShuffledBatches
+from imitate.data import ShuffledBatches
 from imitate.data.curate.shard import shard_files
-from imitate.errors import ConfigError
-from imitate.policy.checkpoint import load_checkpoint
+from imitate.errors import ConfigError, DatasetError
+from imitate.online.normalization import ObsNormalizer, RunningMoments, merge_all
+from imitate.online.prioritized import PrioritizedReplay
+from imitate.online.steps import Step
 from imitate.ranks import Ranks
 from imitate.train.gradients import GradientAverage
+from imitate.train.online_parts import make_collector, make_learner
+from imitate.train.online_setup import build_online
 from imitate.train.trainer import _device_of_rank, _join, train
 from tests.rank_processes import ended, run_ranks, started_ranks
+from tests.refusals import refused
+from tests.tiny import tiny_algo, tiny_demos, tiny_tree
 
-NO_ENV = {"type": 2, "env_name": "Pendulum-v1", "env_kwargs": {}}
+from .conftest import PENDULUM, assert_same_nets, last, online_tree, records
+
+PROGRAMS = Path(__file__).parent / "rank_programs"
 
 
 @pytest.fixture
 def data(tmp_path):
-    rng = np.random.default_rng(0)
-    path = tmp_path / "data.hdf5"
-    with DatasetWriter(path, NO_ENV) as writer:
-        for _ in range(4):
-            obs = rng.normal(size=(16, 3)).astype(np.float32)
-            ends = np.zeros(16, dtype=bool)
-            actions = np.tanh(obs[:, :1]).astype(np.float32)
-            writer.append_episode(
-                Episode({"state": obs}, actions, np.zeros(16, np.float32), ends, ends)
-            )
-    return path
+    words = {"length": 16, "actions_from_obs": True, "env_meta": PENDULUM}
+    return tiny_demos(tmp_path / "data.hdf5", {"state": 3}, **words)
 
 
 def config(data, output_dir, **train_keys):
-    return {
-        "algo_name": "bc",
-        "algo": {"actor_layer_dims": [16]},
-        "experiment": {
-            "name": "shared",
-            "epoch_every_n_steps": 8,
-            "rollout": {"enabled": False},
-            "logging": {"log_tb": False},
-        },
-        "train": {
-            "data": str(data),
-            "output_dir": str(output_dir),
-            "batch_size": 16,
-            "num_epochs": 3,
-            "cuda": False,
-            **train_keys,
-        },
-        "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
-    }
+    experiment = {"name": "shared", "epoch_every_n_steps": 8}
+    keys = {"output_dir": str(output_dir), **train_keys}
+    return tiny_tree(obs={"state": 3}, data=data, experiment=experiment, train=keys)
 
 
 def torchrun(path, *options):
@@ -106,18 +89,14 @@ def wait_for_epochs(runs, number, is_alive):
     raise AssertionError(f"it ended before {number} epochs")
 
 
-def weights(run):
-    return load_checkpoint(run / "checkpoints" / "last.pth")["model"]["nets"]
-
-
-def assert_learned_alike(two, one):
-    for key, value in weights(one).items():
-        torch.testing.assert_close(weights(two)[key], value, rtol=1e-5, atol=1e-6)
+def assert_learned_alike(two, data, output_dir, **train_keys):
+    one = train(config(data, output_dir, **train_keys), quiet=True)
+    assert_same_nets(two, one, rtol=1e-5, atol=1e-6)
 
 
 def assert_resumes(run):
     """It goes on for two epochs after those of its last checkpoint."""
-    epochs = load_checkpoint(run / "checkpoints" / "last.pth")["train_state"]["epoch"] + 2
+    epochs = last(run)["train_state"]["epoch"] + 2
     resumed = train(resume=run, overrides=[f"train.num_epochs={epochs}"], quiet=True)
     assert (resumed.status, resumed.results["step"]) == ("finished", epochs * 8)
 
@@ -148,9 +127,8 @@ def test_processes_of_torchrun_learn_what_one_learns(tmp_path, data, write, plac
     assert {node.returncode for node in nodes} == {0}, said
     assert "".join(out for out, _ in said).count("training time") == 1, "only one rank reports"
     (two,) = (tmp_path / "runs" / "shared").iterdir()
-    assert_learned_alike(two, train(config(data, tmp_path / "one"), quiet=True).run_dir)
-    records = [json.loads(line) for line in (two / "metrics.jsonl").read_text().splitlines()]
-    assert [record["epoch"] for record in records] == [1, 2, 3]
+    assert_learned_alike(two, data, tmp_path / "one")
+    assert [record["epoch"] for record in records(two)] == [1, 2, 3]
 
 
 def test_two_processes_learn_from_windows_of_shards_what_one_learns(tmp_path, data, write):
@@ -158,7 +136,7 @@ def test_two_processes_learn_from_windows_of_shards_what_one_learns(tmp_path, da
     shard_files([data], shards, 1)
     assert run_ranks("imitate", "train", "--config", write(shards, **keys)) == [0, 0]
     (two,) = (tmp_path / "runs" / "shared").iterdir()
-    assert_learned_alike(two, train(config(shards, tmp_path / "one", **keys), quiet=True).run_dir)
+    assert_learned_alike(two, shards, tmp_path / "one", **keys)
 
 
 def test_a_signal_stops_all_and_the_run_goes_on(tmp_path, write):
@@ -212,43 +190,25 @@ def test_ranks_share_each_batch():
         assert sorted(np.concatenate(shares)) == sorted(next(whole))
 
 
-def test_a_batch_that_cannot_be_shared_is_refused():
-    with pytest.raises(ConfigError, match="set it to a multiple of 3"):
-        Ranks(0, 3).part_of(16)
+STAGES = {"stages": [{"until": {"min_steps": 10}}, {"env_kwargs": {}}]}
 
 
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
         ({"on_bad_loss": "rollback"}, "on_bad_loss"),
-        (
-            {
-                "online": {
-                    "curriculum": {"stages": [{"until": {"min_steps": 10}}, {"env_kwargs": {}}]}
-                }
-            },
-            "train.online.curriculum",
-        ),
+        ({"online": {"curriculum": STAGES}}, "train.online.curriculum"),
     ],
 )
 def test_what_is_for_one_process_is_refused_to_several(tmp_path, data, keys, named):
     algo = algo_factory("bc", load_config(config(data, tmp_path, **keys)), {"state": (3,)}, 1)
-    with pytest.raises(ConfigError, match=named):
+    with refused(named, error=ConfigError):
         _join(algo, Ranks(0, 2))
 
 
-def test_each_part_of_a_hierarchy_shares_its_weights_averages_and_gradients(
-    tmp_path, data, monkeypatch
-):
-    tree = config(data, tmp_path)
-    seen = {"modalities": {"obs": {"low_dim": ["state"]}}}
-    planner = {"modalities": {**seen["modalities"], "subgoal": {"low_dim": ["state"]}}}
-    tree |= {
-        "algo_name": "hbc",
-        "algo": {"actor": {"rnn": {"enabled": False}, "ema": {"enabled": True}}},
-        "observation": {"planner": planner, "actor": seen},
-    }
-    algo = algo_factory("hbc", load_config(tree), {"state": (3,)}, 1)
+def test_each_part_of_a_hierarchy_shares_its_weights_averages_and_gradients(monkeypatch):
+    parts = {"actor": {"rnn": {"enabled": False}, "ema": {"enabled": True}}}
+    algo = tiny_algo("hbc", obs={"state": 3}, algo=parts)
     ranks, shared = Ranks(0, 2), []
     monkeypatch.setattr(Ranks, "share", lambda self, net: shared.append(net))
     _join(algo, ranks)
@@ -276,7 +236,208 @@ def test_weights_are_sent_in_a_layout_that_nccl_takes(monkeypatch):
     assert net.weight.stride() == strides
 
 
-def test_several_processes_do_not_share_a_macs_gpu():
-    with pytest.raises(ConfigError, match="2 processes cannot share a Mac's GPU"):
+def test_what_cannot_be_shared_is_refused():
+    with refused("set it to a multiple of 3", error=ConfigError):
+        Ranks(0, 3).part_of(16)
+    with refused("2 processes cannot share a Mac's GPU", error=ConfigError):
         _device_of_rank(torch.device("mps"), Ranks(0, 2, 0))
     assert _device_of_rank(torch.device("mps"), Ranks()) == torch.device("mps")
+
+
+# ---- gradients averaged over two ranks while the backward pass runs ------------------------------
+
+
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory):
+    found = tmp_path_factory.mktemp("gradients") / "found.json"
+    assert run_ranks(PROGRAMS / "gradients.py", found) == [0, 0]
+    return json.loads(found.read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "buckets", "networks"),
+    [
+        ("bc", 2, 1),
+        ("bc_accumulated", 2, 1),
+        ("bc_bf16", 2, 1),
+        ("bc_rnn_gmm", 5, 1),
+        ("act", 10, 1),
+        ("diffusion_policy", 20, 1),
+        ("sac", 1, 3),
+    ],
+)
+def test_ranks_with_different_data_have_equal_weights(findings, name, buckets, networks):
+    found = findings[name]
+    assert found["buckets"] >= buckets
+    assert found["networks"] == networks
+    assert found["moved"]
+    assert found["apart without"], "without the average they would differ"
+    assert found["same"]
+    assert found["as reference"], "bit by bit those of an average after the backward pass"
+
+
+def test_weights_without_a_gradient_on_some_or_all_ranks(findings):
+    # Rank 0: 3 + 1; rank 1: 6 + 2. The second weight is used on rank 1 alone.
+    assert findings["unused"] == [[[6.0] * 3, [4.0] * 3, None]] * 2
+
+
+# ---- online RL with two learner ranks ------------------------------------------------------------
+
+
+def online(name, settings, data=None, algo=(), **train_keys):
+    """Training in Pendulum; an epoch is an episode of each of two environments."""
+    return online_tree(
+        name,
+        online={"num_envs": 2, **settings},
+        experiment={"name": "ranks", "epoch_every_n_steps": 400},
+        train={"num_epochs": 2, "data": data, **train_keys},
+        algo=dict(algo),
+    )
+
+
+def on_two_ranks(tmp_path, **arguments):
+    """Train on two ranks; return what the program found on each, and the run folder."""
+    given, found = tmp_path / "arguments.json", tmp_path / "found.json"
+    given.write_text(json.dumps({"output_dir": str(tmp_path / "runs"), **arguments}))
+    assert run_ranks(PROGRAMS / "online.py", given, found) == [0, 0]
+    (run,) = (tmp_path / "runs" / "ranks").iterdir()
+    return json.loads(found.read_text()), run
+
+
+@pytest.fixture
+def demos(tmp_path):
+    return tiny_demos(tmp_path / "demos.hdf5", {"flat": 3}, num_demos=3, length=[10, 20, 30])
+
+
+def test_a_pause_keeps_the_parts_of_all_ranks(tmp_path):
+    config = online("sac", {"warmup_steps": 400, "buffer_size": 1000, "collect_steps": 200})
+    # No checkpoint is due but that of the pause.
+    config["experiment"]["save"]["every_n_seconds"] = 1e6
+    _, run = on_two_ranks(tmp_path, config=config, until_epoch=1)
+    names = {path.name for path in (run / "checkpoints").iterdir()}
+    assert names == {"last.pth", "memory_400.pt", "rank1_400.pt"}
+
+
+def test_replay_is_shared_and_the_run_resumes_with_all_parts(tmp_path, demos):
+    settings = {"buffer_size": 1000, "demo_ratio": 0.25, "prioritized": {"enabled": True}}
+    settings |= {"update_ratio": 0.1, "collect_steps": 10}
+    config = online("sac", settings, str(demos), obs_normalization="mean_std")
+    (first, second), run = on_two_ranks(tmp_path, config=config)
+    assert first["weights"] == second["weights"]
+    assert first["observations"] == second["observations"] != [0.0] * 3 + [1.0] * 3
+    assert first["draw"] != second["draw"]
+    assert (first["lanes"], second["lanes"]) == ([0], [1])
+    assert (first["stored"], second["stored"]) == (400, 400)
+    assert (first["demonstrations"], second["demonstrations"]) == ([10, 30], [20])
+    assert first["step"] == second["step"] == 800
+    assert first["updates"] == second["updates"] == 60  # (800 - 200) * 0.1
+    assert records(run)[-1]["Metrics/EnvironmentSteps"] == 800
+    assert records(run)[-1]["Metrics/NumberOfEpisodes"] == 4
+    names = {path.name for path in (run / "checkpoints").iterdir()}
+    assert names == {"last.pth", "memory_400.pt", "memory_800.pt", "rank1_400.pt", "rank1_800.pt"}
+    three = {"overrides": ["train.num_epochs=3"]}
+    with refused("2 processes began the run|but 1 resume it: start 2", error=ConfigError):
+        train(resume=run, quiet=True, **three)
+    (first, second), run = on_two_ranks(tmp_path, resume=str(run), output_dir=None, **three)
+    assert first["weights"] == second["weights"]
+    # 500 rows of each: two episodes of 200 steps with their ends were kept, and part of the first gave way.
+    assert first["stored"] == second["stored"] > 490
+    assert records(run)[-1]["Metrics/NumberOfEpisodes"] == 6
+
+
+def test_rollouts_are_shared(tmp_path):
+    keys = {"obs_normalization": "mean_std", "reward": {"normalization": "running"}}
+    algo = {"rollout_epochs": 2, "target_kl": 0.02}
+    config = online("ppo", {"collect_steps": 50, "warmup_steps": 0}, algo=algo, **keys)
+    (first, second), run = on_two_ranks(tmp_path, config=config)
+    assert first["weights"] == second["weights"]
+    assert first["observations"] == second["observations"]
+    assert first["seen"] == second["seen"] == 800
+    assert first["updates"] == second["updates"] > 0
+    assert records(run)[-1]["Metrics/NumberOfEpisodes"] == 4
+    assert last(run)["train_state"]["step"] == 800
+
+
+# ---- parts, with ranks that answer from a list ------------------------------------------------------
+
+
+class Scripted(Ranks):
+    """Rank 0 of 2; what the other rank says is given beforehand."""
+
+    def say(self, *answers):
+        object.__setattr__(self, "answers", list(answers))
+        return self
+
+    def table(self, values):
+        own = np.atleast_1d(np.asarray(values, dtype=np.float64))
+        return np.stack([own, np.atleast_1d(self.answers.pop(0))])
+
+
+def test_moments_of_all_ranks_are_those_of_all_rows():
+    rows = np.random.default_rng(0).normal(size=(10, 3))
+    own, other, together = RunningMoments((3,)), RunningMoments((3,)), RunningMoments((3,))
+    own.add(rows[:4])
+    other.add(rows[4:])
+    merge_all([together], [own], Scripted(0, 2).say(other.flat()))
+    assert together.count == 10
+    np.testing.assert_allclose(together.mean, rows.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(together.std, rows.std(0), rtol=1e-12)
+
+
+def test_a_rank_without_steps_adds_none():
+    ranks = Scripted(0, 2).say(RunningMoments((1,)).flat())
+    normalizer = ObsNormalizer({"s": (1,)}, ranks=ranks)
+    normalizer.add({"s": np.array([[1.0], [3.0]])})
+    assert normalizer.count == 2
+    assert normalizer.state_dict()["moments"]["s"]["mean"] == [2.0]
+
+
+def test_priorities_weigh_alike_on_all_ranks():
+    def filled(ranks, errors):
+        memory = PrioritizedReplay({"s": (1,)}, 1, 8, alpha=1.0, beta=1.0, ranks=ranks)
+        for number in range(len(errors)):
+            obs = {"s": np.full((1, 1), float(number), np.float32)}
+            one, none = np.zeros((1, 1), np.float32), np.zeros(1, dtype=bool)
+            memory.add(Step(obs, one, one[0], none, none, obs))
+        memory.update_priorities(np.arange(len(errors)), np.array(errors, np.float32))
+        return memory
+
+    # Priorities 1 and 3 here: P = 1/4 and 3/4. The other rank has 4 rows, the least likely with P = 1/10.
+    ranks = Scripted(0, 2).say(4.0, (6 * 1 / 10) ** -1.0)
+    batch = filled(ranks, [1.0, 3.0]).sample(4)  # one of each quarter, the first is row 0
+    assert batch["index"].tolist() == [0, 1, 1, 1]
+    weight = batch["weight"][:2, 0]
+    torch.testing.assert_close(weight, torch.tensor([0.1 / 0.25, 0.1 / 0.75]), rtol=1e-4, atol=0)
+
+
+def test_mean_and_standard_deviation_over_ranks():
+    values = torch.tensor([1.0, 2.0, 6.0, 7.0])
+    own, other = values[:1], values[1:].double()
+    ranks = Scripted(0, 2).say([3.0, float(other.sum()), float(other.square().sum())])
+    mean, std = ranks.mean_and_std(own)
+    torch.testing.assert_close(mean, values.mean())
+    torch.testing.assert_close(std, values.std())
+
+
+@pytest.mark.parametrize(
+    ("settings", "train_keys", "words"),
+    [
+        ({"num_envs": 3}, {}, "train.online.num_envs is 3, which 2 processes cannot share equally"),
+        ({}, {"batch_size": 15}, "train.batch_size is 15, |set it to a multiple of 2"),
+        ({"num_workers": 1}, {}, "train.online.num_workers is 1, |set it to a multiple of 2"),
+    ],
+)
+def test_parts_that_cannot_be_shared_are_refused(settings, train_keys, words):
+    setup = build_online(load_config(online("sac", settings, **train_keys)), torch.device("cpu"))
+    setup.algo.ranks = Ranks(1, 2)
+    with refused(words, error=ConfigError):
+        make_learner(setup)
+        make_collector(setup)
+
+
+def test_each_rank_needs_a_demonstration(demos):
+    config = load_config(online("sac", {"demo_ratio": 0.5, "num_envs": 4}, str(demos)))
+    setup = build_online(config, torch.device("cpu"))
+    setup.algo.ranks = Ranks(3, 4)
+    with refused("3 demonstrations for 4 processes", error=DatasetError):
+        make_learner(setup)

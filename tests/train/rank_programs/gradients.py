@@ -16,90 +16,35 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from imitate import algo_factory, load_config
 from imitate.train.gradients import GradientAverage
 from imitate.train.ranks import joined_ranks
+from tests.tiny import tiny_algo, tiny_batch
 
-OBS, ACTIONS, BATCH = 5, 2, 8
+RECURRENT = ["rnn.enabled=true", "rnn.horizon=4", "rnn.hidden_dim=16", "gmm.enabled=true"]
 CASES = {
-    "bc": {"algo_name": "bc", "algo": {"actor_layer_dims": [16, 16]}},
-    "bc_accumulated": {
-        "algo_name": "bc",
-        "algo": {"actor_layer_dims": [16, 16]},
-        "train": {"gradient_accumulation": 2, "max_grad_norm": 0.01},
-    },
-    "bc_bf16": {
-        "algo_name": "bc",
-        "algo": {"actor_layer_dims": [16, 16]},
-        "train": {"precision": "bf16"},
-    },
-    "bc_rnn_gmm": {
-        "algo_name": "bc",
-        "algo": {
-            "actor_layer_dims": [16],
-            "gmm": {"enabled": True},
-            "rnn": {"enabled": True, "horizon": 4, "hidden_dim": 16},
-        },
-        "train": {"seq_length": 4},
-    },
-    "act": {
-        "algo_name": "act",
-        "algo": {
-            "chunk": {"size": 4, "execute": 4},
-            "transformer": {
-                **{"embed_dim": 16, "num_heads": 2, "feedforward_dim": 16},
-                **{"encoder_layers": 1, "decoder_layers": 1},
-            },
-            "vae": {"encoder_layers": 1},
-        },
-    },
-    "diffusion_policy": {
-        "algo_name": "diffusion_policy",
-        "algo": {"unet": {"down_dims": [16, 32], "n_groups": 4, "diffusion_step_embed_dim": 16}},
-    },
-    "sac": {
-        "algo_name": "sac",
-        "algo": {"actor": {"layer_dims": [16]}, "critic": {"layer_dims": [16]}},
-    },
+    "bc": [],
+    "bc_accumulated": ["train.gradient_accumulation=2", "train.max_grad_norm=0.01"],
+    "bc_bf16": ["train.precision=bf16"],
+    "bc_rnn_gmm": ["train.seq_length=4", *(f"algo.{words}" for words in RECURRENT)],
+    "act": [],
+    "diffusion_policy": [],
+    "sac": [],
 }
+"""Overrides by case; its name begins with that of the algorithm."""
 
 
-def make(tree):
-    tree = {
-        **tree,
-        "experiment": {"epoch_every_n_steps": 10},
-        "train": {"num_epochs": 10, "obs_normalization": None, **tree.get("train", {})},
-        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-    }
-    torch.manual_seed(0)
-    return algo_factory(tree["algo_name"], load_config(tree), {"s": (OBS,)}, ACTIONS)
-
-
-def batches(algo, rank, count=4):
-    train = algo.global_config.train
-    steps = train.frame_stack - 1 + train.seq_length
-    generator = torch.Generator().manual_seed(100 + rank)
-
-    def draw(*shape):
-        return torch.rand(*shape, generator=generator) * 2 - 1
-
-    for _ in range(count):
-        yield {
-            "obs": {"s": draw(BATCH, steps, OBS)},
-            "next_obs": {"s": draw(BATCH, steps, OBS)},
-            "actions": draw(BATCH, steps, ACTIONS),
-            "rewards": draw(BATCH, steps),
-            "dones": torch.zeros(BATCH, steps),
-            "pad_mask": torch.ones(BATCH, steps, dtype=torch.bool),
-            "index": torch.arange(BATCH),
-        }
+def make(name):
+    algo_name = "bc" if name.startswith("bc") else name
+    words = {"obs": {"s": 5}, "action": 2, "hidden": (16, 16)}
+    return tiny_algo(algo_name, "train.obs_normalization=null", *CASES[name], **words)
 
 
 def learn(algo, rank, share):
     algo.optimization.share_gradients = share
     algo.set_train()
     torch.manual_seed(7 + rank)
-    for batch in batches(algo, rank):
+    for number in range(4):
+        batch = tiny_batch(algo, size=8, seed=100 * rank + number)
         algo.train_on_batch(algo.process_batch_for_training(batch), 1)
     return torch.cat([weight.detach().flatten() for weight in algo.nets.parameters()])
 
@@ -139,12 +84,12 @@ def unused(ranks):
 
 with joined_ranks(uses_cuda=False) as ranks:
     findings = {"unused": unused(ranks)}
-    for name, tree in CASES.items():
-        ours, theirs = make(tree), make(tree)
+    for name in CASES:
+        ours, theirs = make(name), make(name)
         before = copy.deepcopy([w.detach() for w in ours.nets.parameters()])
         average = GradientAverage(ranks, bucket_bytes=500)
         weights = learn(ours, ranks.rank, average)
-        alone = learn(make(tree), ranks.rank, None)
+        alone = learn(make(name), ranks.rank, None)
         known = average._known
         findings[name] = {
             "buckets": max(len(each._buckets) for each in known.values()),
