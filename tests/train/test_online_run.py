@@ -1,4 +1,4 @@
-"""Whole trainings in an environment, small ones."""
+"""Whole trainings in an environment, small ones: from nothing, from demonstrations, from a policy."""
 
 import io
 import json
@@ -9,111 +9,84 @@ import numpy as np
 import pytest
 import torch
 
-from imitate import policy_from_checkpoint
+from imitate import algo_factory, load_config, policy_from_checkpoint
+from imitate.algo.residual import Residual
 from imitate.algo.sac import SAC
 from imitate.data.dataset_file import DatasetFile
-from imitate.errors import ConfigError
 from imitate.evaluation.evaluate import evaluate
 from imitate.online.demonstrations import write_demonstrations
 from imitate.online.replay import ReplayBuffer
-from imitate.policy.checkpoint import load_checkpoint
+from imitate.train.online_parts import make_learner
+from imitate.train.online_setup import build_online
+from imitate.train.start import adopt_frozen
 from imitate.train.trainer import train
+from tests.demo_files import episode, write_demos
+from tests.tiny import tiny_tree
 
+from .conftest import (
+    PENDULUM,
+    assert_same_nets,
+    last,
+    online_tree,
+    records,
+    resume,
+    stored_steps,
+)
 
-def tree(name="sac", env="Pendulum-v1", **sections):
-    """A training that is over in seconds; an epoch is an episode of Pendulum."""
-    tree = {
-        "algo_name": name,
-        "experiment": {
-            "name": "online",
-            "epoch_every_n_steps": 200,
-            "logging": {"log_tb": False},
-            "render_video": False,
-            "rollout": {"enabled": False, "n": 2, "horizon": 200, "rate": 1, "num_workers": 0},
-            "save": {"every_n_epochs": None, "on_best_rollout_return": True},
-        },
-        "train": {
-            "cuda": False,
-            "batch_size": 16,
-            "num_epochs": 3,
-            "num_threads": 1,
-            "seed": 3,
-            "online": {
-                "env": env,
-                "warmup_steps": 200,
-                "update_ratio": 0.2,
-                "buffer_size": 1000,
-            },
-        },
-        "algo": {},
-        "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
-    }
-    if name in ("sac", "td3"):
-        tree["algo"] = {"actor": {"layer_dims": [16]}, "critic": {"layer_dims": [16]}}
-    for section, values in sections.items():
-        for key, value in values.items():
-            old = tree[section].get(key)
-            tree[section][key] = {**old, **value} if isinstance(old, dict) else value
-    return tree
-
-
-def central(**online):
-    return {"train": {"online": {"acting": "central", **online}}}
+NIGHTLY = pytest.mark.nightly
 
 
 def run(tmp_path, *args, **kwargs):
-    return train(tree(*args, **kwargs), output_dir=tmp_path, quiet=True)
+    kwargs["experiment"] = {
+        "save": {"on_best_rollout_return": True},
+        **kwargs.get("experiment", {}),
+    }
+    return train(online_tree(*args, **kwargs), output_dir=tmp_path, quiet=True)
 
 
-def records(result, kind="epoch"):
-    lines = (result.run_dir / "metrics.jsonl").read_text().splitlines()
-    return [r for r in map(json.loads, lines) if r["kind"] == kind]
+def live(result):
+    """Number of steps in the replay buffer."""
+    return int(stored_steps(result)["rows"]["live"].sum())
 
 
-def newest_memory(result):
-    last = load_checkpoint(result.run_dir / "checkpoints/last.pth")
-    return result.run_dir / "checkpoints" / last["train_state"]["online"]["memory"]
+def last_path(result):
+    return result.run_dir / "checkpoints/last.pth"
 
 
 def test_a_run_leaves_what_every_run_leaves(tmp_path):
     result = run(tmp_path, experiment={"rollout": {"enabled": True}})
     assert result.exit_code == 0
-    last = records(result)[-1]
-    assert last["Metrics/EnvironmentSteps"] == 600 and last["Metrics/NumberOfEpisodes"] == 3
-    assert last["Train/Updates"] == 80 and last["Metrics/AverageEpisodeLength"] == 200
-    assert last["Metrics/AverageReturn"] == pytest.approx(200 * last["Metrics/AverageReward"])
+    numbers = records(result)[-1]
+    assert numbers["Metrics/EnvironmentSteps"] == 600 and numbers["Metrics/NumberOfEpisodes"] == 3
+    assert numbers["Train/Updates"] == 80 and numbers["Metrics/AverageEpisodeLength"] == 200
+    assert numbers["Metrics/AverageReturn"] == pytest.approx(200 * numbers["Metrics/AverageReward"])
     assert len(records(result, "rollout")) == 3
-    policy, ckpt = policy_from_checkpoint(
-        device="cpu", ckpt_path=result.run_dir / "checkpoints/last.pth"
-    )
+    policy, ckpt = policy_from_checkpoint(device="cpu", ckpt_path=last_path(result))
     assert ckpt["env_metadata"]["env_name"] == "Pendulum-v1"
     assert ckpt["shape_metadata"]["action_high"] == [2.0]
     policy.start_episode()
     assert abs(policy({"flat": np.array([1.0, 0.0, 0.0])})[0]) <= 2.0
-    evaluated = evaluate(result.run_dir / "checkpoints/last.pth", episodes=2, seed=100000)
+    evaluated = evaluate(last_path(result), episodes=2, seed=100000)
     assert evaluated.mean_return == pytest.approx(records(result, "rollout")[-1]["Rollout/Return"])
 
 
 MODEL = {"dynamics": {"members": 2, "layer_dims": [8]}}
+FEW_UPDATES = {"warmup_steps": 300, "update_ratio": 0.1}
 PLANNER = {"horizon": 3, "population": 8, "elites": 2, "iterations": 2}
+NORMALIZED = {"obs_normalization": "mean_std", "obs_clip": 1.5}
 ON_POLICY = {
-    "train": {
-        "obs_normalization": "mean_std",
-        "obs_clip": 1.5,
-        "reward": {"normalization": "running"},
-        "online": {"collect_steps": 200, "num_envs": 2, "warmup_steps": 0},
-    },
+    "train": {**NORMALIZED, "reward": {"normalization": "running"}},
+    "online": {"collect_steps": 200, "num_envs": 2, "warmup_steps": 0},
     "experiment": {"epoch_every_n_steps": 400},
     "algo": {"rollout_epochs": 2},
 }
-NIGHTLY = pytest.mark.nightly
 
 
 @pytest.mark.parametrize(
     ("name", "sections"),
     [
         pytest.param("sac", {}, marks=NIGHTLY),
-        ("sac", {"algo": {**MODEL, "imagination": {"start_updates": 10}}}),
+        ("sac", {"algo": {**MODEL, "imagination": {"start_updates": 5}}, "online": FEW_UPDATES}),
         pytest.param("mbrl", {"algo": {**MODEL, "planner": PLANNER}}, marks=NIGHTLY),
         pytest.param("td3", {"train": {"obs_normalization": "mean_std"}}, marks=NIGHTLY),
         ("ppo", ON_POLICY),
@@ -124,15 +97,13 @@ def test_a_resumed_run_ends_bit_equal(tmp_path, name, sections):
     part = run(
         tmp_path, name, **{**sections, "train": {**sections.get("train", {}), "num_epochs": 2}}
     )
-    resumed = train(resume=part.run_dir, overrides=["train.num_epochs=3"], quiet=True)
-    first, second = (load_checkpoint(r.run_dir / "checkpoints/last.pth") for r in (whole, resumed))
+    resumed = resume(part, 3)
+    assert_same_nets(whole, resumed)
+    first, second = last(whole), last(resumed)
     assert first["train_state"]["step"] == second["train_state"]["step"]
-    for key, value in first["model"]["nets"].items():
-        assert torch.equal(value, second["model"]["nets"][key]), key
     for key, value in first["preprocess"]["obs"]["flat"].items():
-        assert not isinstance(value, torch.Tensor) or torch.equal(
-            value, second["preprocess"]["obs"]["flat"][key]
-        )
+        same = torch.equal if isinstance(value, torch.Tensor) else lambda *_: True
+        assert same(value, second["preprocess"]["obs"]["flat"][key])
     clip = sections.get("train", {}).get("obs_clip")
     assert first["preprocess"]["obs_clip"] == second["preprocess"]["obs_clip"] == clip
     same = ("Metrics/AverageReturn", "Train/Updates", "Train/Loss")
@@ -140,25 +111,28 @@ def test_a_resumed_run_ends_bit_equal(tmp_path, name, sections):
 
 
 def test_in_the_middle_of_an_episode_nothing_that_was_remembered_is_lost(tmp_path):
-    sections = {"experiment": {"epoch_every_n_steps": 150}}
-    part = run(tmp_path, **sections, train={"num_epochs": 2})
-    memory = newest_memory(part)
-    saved = torch.load(memory, weights_only=True)
+    part = run(tmp_path, experiment={"epoch_every_n_steps": 150}, train={"num_epochs": 2})
+    saved = stored_steps(part)
     assert int(saved["rows"]["live"].sum()) == 300
-    resumed = train(resume=part.run_dir, overrides=["train.num_epochs=3"], quiet=True)
-    after = torch.load(newest_memory(resumed), weights_only=True)
-    assert int(after["rows"]["live"].sum()) == 450
-    assert torch.equal(after["rows"]["vectors"][:200], saved["rows"]["vectors"][:200])
+    resumed = resume(part, 3)
+    assert live(resumed) == 450
+    vectors = stored_steps(resumed)["rows"]["vectors"]
+    assert torch.equal(vectors[:200], saved["rows"]["vectors"][:200])
 
 
 def test_a_clock_that_jumps_loses_no_replay_buffer(tmp_path):
     part = run(tmp_path, train={"num_epochs": 2})
     for file in (part.run_dir / "checkpoints").glob("memory_*.pt"):
         os.utime(file, (4e9, 4e9))  # written before the clock was set back
-    resumed = train(resume=part.run_dir, overrides=["train.num_epochs=3"], quiet=True)
-    assert int(torch.load(newest_memory(resumed), weights_only=True)["rows"]["live"].sum()) == 600
+    assert live(resume(part, 3)) == 600
     names = {file.name for file in (part.run_dir / "checkpoints").glob("memory_*.pt")}
     assert names == {"memory_400.pt", "memory_600.pt"}
+
+
+def flipped(content):
+    """One bit of the longest entry of an archive, the stored steps."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
 @pytest.mark.parametrize(
@@ -171,54 +145,38 @@ def test_a_clock_that_jumps_loses_no_replay_buffer(tmp_path):
 )
 def test_a_replay_buffer_that_cannot_be_read_is_told_and_fills_anew(tmp_path, harm, words):
     part = run(tmp_path, train={"num_epochs": 2})
-    harm(newest_memory(part))
+    harm(part.run_dir / "checkpoints/memory_400.pt")
     said = io.StringIO()
-    resumed = train(resume=part.run_dir, overrides=["train.num_epochs=3"], quiet=True, stream=said)
-    lines = [line for line in said.getvalue().splitlines() if "memory_400.pt" in line]
-    assert len(lines) == 1 and words in lines[0] and "empty replay buffer" in lines[0]
-    assert int(torch.load(newest_memory(resumed), weights_only=True)["rows"]["live"].sum()) == 200
+    resumed = resume(part, 3, stream=said)
+    (line,) = [line for line in said.getvalue().splitlines() if "memory_400.pt" in line]
+    assert words in line and "empty replay buffer" in line
+    assert live(resumed) == 200
     assert records(resumed)[-1]["Train/Updates"] == 80
 
 
-def flipped(content):
-    """One bit of the longest entry of an archive, the stored steps."""
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+WORKER = {"num_envs": 2, "num_workers": 1, "collect_steps": 10}
 
 
 def test_workers_collect(tmp_path):
-    result = run(
-        tmp_path,
-        train={
-            "num_epochs": 1,
-            "online": {"num_envs": 2, "num_workers": 1, "collect_steps": 10, "max_staleness": 5},
-        },
-    )
-    last = records(result)[-1]
-    assert last["Metrics/EnvironmentSteps"] >= 200 and last["Metrics/Staleness"] <= 5
+    online = {**WORKER, "max_staleness": 5}
+    numbers = records(run(tmp_path, online=online, train={"num_epochs": 1}))[-1]
+    assert numbers["Metrics/EnvironmentSteps"] >= 200 and numbers["Metrics/Staleness"] <= 5
 
 
 def test_policy_workers_act_and_a_run_resumes(tmp_path):
-    online = {"num_envs": 2, "num_workers": 1, "ring": 2, "collect_steps": 10}
-    result = run(tmp_path, train={"num_epochs": 1, "online": {"acting": "central", **online}})
-    last = records(result)[-1]
-    assert last["Metrics/EnvironmentSteps"] >= 200 and 1 <= last["Metrics/ActingBatch"] <= 2
-    resumed = train(
-        json.loads((result.run_dir / "config.json").read_text()),
-        resume=result.run_dir,
-        overrides=("train.num_epochs=2",),
-    )
+    online = {"acting": "central", "ring": 2, **WORKER}
+    result = run(tmp_path, online=online, train={"num_epochs": 1})
+    numbers = records(result)[-1]
+    assert numbers["Metrics/EnvironmentSteps"] >= 200 and 1 <= numbers["Metrics/ActingBatch"] <= 2
+    config = json.loads((result.run_dir / "config.json").read_text())
+    resumed = train(config, resume=result.run_dir, overrides=("train.num_epochs=2",))
     assert records(resumed)[-1]["Metrics/EnvironmentSteps"] >= 400
 
 
 def test_discrete_actions_are_found_out(tmp_path):
-    result = run(
-        tmp_path, "dqn", "CartPole-v1", train={"num_epochs": 1, "online": {"warmup_steps": 50}}
-    )
-    ckpt = load_checkpoint(result.run_dir / "checkpoints/last.pth")
-    assert json.loads(ckpt["config"])["algo"]["num_choices"] == 2
-    with pytest.raises(ConfigError, match="td3 is for continuous actions, but CartPole-v1"):
-        run(tmp_path, "td3", "CartPole-v1")
+    config = {"train": {"num_epochs": 1}, "online": {"warmup_steps": 50}}
+    result = run(tmp_path, "dqn", "CartPole-v1", **config)
+    assert json.loads(last(result)["config"])["algo"]["num_choices"] == 2
 
 
 @pytest.mark.parametrize(
@@ -226,33 +184,28 @@ def test_discrete_actions_are_found_out(tmp_path):
     [("Pendulum-v1", 0, 1), ("CartPole-v1", 2, 0), ("tools:Tools-v0", 2, 1)],
 )
 def test_sac_takes_actions_of_every_kind(tmp_path, importable_env, env, choices, continuous):
-    result = run(
-        tmp_path,
-        env=env,
-        experiment={"rollout": {"enabled": True}},
-        train={"num_epochs": 1, "online": {"warmup_steps": 50}},
-    )
-    last = result.run_dir / "checkpoints/last.pth"
-    algo = json.loads(load_checkpoint(last)["config"])["algo"]
+    rollout, online = {"rollout": {"enabled": True}}, {"warmup_steps": 50}
+    result = run(tmp_path, env=env, experiment=rollout, train={"num_epochs": 1}, online=online)
+    algo = json.loads(last(result)["config"])["algo"]
     assert (algo["num_choices"], algo["num_continuous"]) == (choices, continuous)
-    evaluated = evaluate(last, episodes=2, seed=100000)
+    evaluated = evaluate(last_path(result), episodes=2, seed=100000)
     assert evaluated.mean_return == pytest.approx(records(result, "rollout")[-1]["Rollout/Return"])
 
 
 RATE = {"learning_rate": {"initial": 0.003}}
 TOOLS = {
     "experiment": {"rollout": {"enabled": True, "n": 20}},
-    "train": {"batch_size": 64, "online": {"warmup_steps": 100, "update_ratio": 1}},
+    "train": {"batch_size": 64},
+    "online": {"warmup_steps": 100, "update_ratio": 1},
     "algo": {
-        "actor": {"layer_dims": [32]},
-        "critic": {"layer_dims": [32]},
-        "discount": 0.0,
+        **{"actor": {"layer_dims": [32]}, "critic": {"layer_dims": [32]}, "discount": 0.0},
         "temperature": {"initial": 0.05},
         "optim_params": {"actor": RATE, "critic": RATE},
     },
 }
 
 
+@pytest.mark.slow("trains until it has learned")
 def test_a_choice_and_the_number_that_goes_with_it_are_learned(tmp_path, importable_env):
     """Of five steps a policy that chooses at random has 0 at best, one that always puts tools in the middle too."""
     result = run(tmp_path, env="tools:Tools-v0", **TOOLS)
@@ -260,56 +213,39 @@ def test_a_choice_and_the_number_that_goes_with_it_are_learned(tmp_path, importa
 
 
 def test_mixed_actions_resume_and_come_from_workers(tmp_path, importable_env):
-    whole = run(tmp_path, env="tools:Tools-v0")
-    part = run(tmp_path, env="tools:Tools-v0", train={"num_epochs": 2})
-    resumed = train(resume=part.run_dir, overrides=["train.num_epochs=3"], quiet=True)
-    first, second = (load_checkpoint(r.run_dir / "checkpoints/last.pth") for r in (whole, resumed))
-    for key, value in first["model"]["nets"].items():
-        assert torch.equal(value, second["model"]["nets"][key]), key
-    online = {"num_envs": 2, "num_workers": 1, "collect_steps": 10}
-    result = run(tmp_path, env="tools:Tools-v0", train={"num_epochs": 1, "online": online})
+    whole = run(tmp_path, env="tools:Tools-v0", online=FEW_UPDATES)
+    part = run(tmp_path, env="tools:Tools-v0", train={"num_epochs": 2}, online=FEW_UPDATES)
+    assert_same_nets(whole, resume(part, 3))
+    result = run(tmp_path, env="tools:Tools-v0", train={"num_epochs": 1}, online=WORKER)
     assert records(result)[-1]["Metrics/NumberOfEpisodes"] >= 40
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("dqn", "dqn is for actions of one kind, but tools:Tools-v0 takes one of 2 choices and 1"),
-        ("td3", "td3 is for continuous actions, but tools:Tools-v0 takes one of 2 choices: take"),
-    ],
-)
-def test_mixed_actions_are_refused_elsewhere(tmp_path, importable_env, name, words):
-    with pytest.raises(ConfigError, match=words):
-        run(tmp_path, name, "tools:Tools-v0")
 
 
 @pytest.fixture
 def demonstrations(tmp_path):
     """An episode of Pendulum as a file."""
     memory = ReplayBuffer({"flat": (3,)}, 1, 1000)
-    first = run(tmp_path, train={"num_epochs": 1})
-    memory.load_state_dict(torch.load(newest_memory(first), weights_only=True))
-    meta = load_checkpoint(first.run_dir / "checkpoints/last.pth")["env_metadata"]
-    write_demonstrations(memory, tmp_path / "demos.hdf5", meta)
+    first = run(tmp_path, train={"num_epochs": 1}, online={"buffer_size": 1000})
+    memory.load_state_dict(stored_steps(first))
+    write_demonstrations(memory, tmp_path / "demos.hdf5", last(first)["env_metadata"])
     with DatasetFile(tmp_path / "demos.hdf5") as demos:
         assert demos.env_meta["env_name"] == "Pendulum-v1" and demos.length("demo_0") == 200
     return tmp_path / "demos.hdf5"
 
 
-def on_demonstrations(num_epochs):
+def on_demonstrations(tmp_path, data, num_epochs):
     online = {"env": None, "demo_ratio": 0.5, "pretrain_updates": 7}
-    return tree(train={"num_epochs": num_epochs, "online": online})
+    return run(tmp_path, online=online, train={"data": str(data), "num_epochs": num_epochs})
 
 
 def test_demonstrations_and_online_steps_share_a_batch(tmp_path, demonstrations):
-    result = train(on_demonstrations(2), dataset=demonstrations, output_dir=tmp_path, quiet=True)
+    result = on_demonstrations(tmp_path, demonstrations, 2)
     assert records(result)[-1]["Train/Updates"] == 7 + 40
 
 
 def test_a_run_that_is_interrupted_before_the_first_step_loses_no_update(
     tmp_path, demonstrations, monkeypatch
 ):
-    whole = train(on_demonstrations(1), dataset=demonstrations, output_dir=tmp_path, quiet=True)
+    whole = on_demonstrations(tmp_path, demonstrations, 1)
     updates, update = [], SAC.train_on_batch
 
     def interrupted(self, batch, epoch, validate=False):
@@ -319,39 +255,179 @@ def test_a_run_that_is_interrupted_before_the_first_step_loses_no_update(
         return update(self, batch, epoch, validate)
 
     monkeypatch.setattr(SAC, "train_on_batch", interrupted)
-    cut = train(on_demonstrations(1), dataset=demonstrations, output_dir=tmp_path, quiet=True)
+    cut = on_demonstrations(tmp_path, demonstrations, 1)
     assert cut.exit_code == 143 and len(updates) == 3
     train(resume=cut.run_dir, quiet=True)
     assert len(updates) == 7
-    expected, found = (
-        load_checkpoint(result.run_dir / "checkpoints/last.pth")["model"]["nets"]
-        for result in (whole, cut)
-    )
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert_same_nets(whole, cut)
+
+
+TWO_FOR_ONE = {"num_envs": 2, "num_workers": 1, "policy_workers": 2, "acting": "central"}
+ODD = {"num_envs": 3, "num_workers": 2, "ring": 2, "acting": "central"}
 
 
 @pytest.mark.parametrize(
-    ("sections", "words"),
+    ("online", "words"),
     [
-        ({"train": {"online": {"env": None}}}, "train.online.env: is null"),
-        ({"train": {"online": {"demo_ratio": 0.5}}}, "need demonstrations"),
-        ({"train": {"online": {"num_workers": 2}}}, "2 processes for 1 environments"),
-        ({"train": {"online": {"max_staleness": 2}}}, "needs num_workers of 1 or more"),
+        ({"env": None}, "train.online.env: is null"),
+        ({"demo_ratio": 0.5}, "need demonstrations"),
+        ({"num_workers": 2}, "2 processes for 1 environments"),
+        ({"max_staleness": 2}, "needs num_workers of 1 or more"),
+        ({"num_workers": 1, "max_staleness": 0}, "max_staleness: 0 allows no update"),
+        ({"acting": "central"}, "'central' needs environment workers"),
+        ({"ring": 2}, "ring: 2 needs train.online.acting 'central'"),
+        ({"policy_workers": 2}, "policy_workers: 2 needs train.online"),
+        (TWO_FOR_ONE, "2 for 1 environment workers"),
+        (ODD, "need 4 environments, got .* 3"),
         (
-            {"train": {"online": {"num_workers": 1, "max_staleness": 0}}},
-            "max_staleness: 0 allows no update",
+            {"num_envs": 2, "num_workers": 2, "push_every_s": 2.5},
+            "push_every_s: 2.5, .*set max_stal",
         ),
-        ({"train": {"online": {"acting": "central"}}}, "'central' needs environment workers"),
-        ({"train": {"online": {"ring": 2}}}, "ring: 2 needs train.online.acting 'central'"),
-        ({"train": {"online": {"policy_workers": 2}}}, "policy_workers: 2 needs train.online"),
-        (central(num_envs=2, num_workers=1, policy_workers=2), "2 for 1 environment workers"),
-        (central(num_envs=3, num_workers=2, ring=2), "need 4 environments, got .* 3"),
-        ({"experiment": {"epoch_every_n_steps": None}}, "environment steps of an epoch"),
-        ({"train": {"reward": {"normalization": "std"}}}, "cannot be: set it to null"),
-        ({"observation": {"modalities": {"obs": {"low_dim": ["flaat"]}}}}, "flaat"),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line(tmp_path, sections, words):
+def test_what_cannot_work_is_refused_in_one_line(tmp_path, online, words):
     with pytest.raises(Exception, match=words) as caught:
-        run(tmp_path, **sections)
+        run(tmp_path, online=online)
     assert "\n" not in str(caught.value)
+
+
+BY_STD = {"train": {"reward": {"normalization": "std"}}}
+NO_STEPS = {"experiment": {"epoch_every_n_steps": None}}
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "sections", "words"),
+    [
+        ("sac", "Pendulum-v1", NO_STEPS, "environment steps of an epoch"),
+        ("sac", "Pendulum-v1", BY_STD, "cannot be: set it to null"),
+        ("sac", "Pendulum-v1", {"obs": ["flaat"]}, "flaat"),
+        ("td3", "CartPole-v1", {}, "td3 is for continuous actions, but CartPole-v1"),
+        (
+            "dqn",
+            "tools:Tools-v0",
+            {},
+            "dqn is for actions of one kind, but .* one of 2 choices and 1",
+        ),
+        ("td3", "tools:Tools-v0", {}, "td3 is for continuous .* takes one of 2 choices: take"),
+        ("residual", "Pendulum-v1", {}, "algo.base.checkpoint: is null: name the checkpoint"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path, importable_env, name, env, sections, words):
+    with pytest.raises(Exception, match=words) as caught:
+        run(tmp_path, name, env, **sections)
+    assert "\n" not in str(caught.value)
+
+
+# ---- from a checkpoint of offline learning: nothing is forgotten on the way ----------------------
+
+FINE_TUNING = [
+    *("train.online.enabled=true", "train.online.warmup_steps=20"),
+    *("train.online.warmup_policy=policy", "train.online.update_ratio=0.5"),
+    *("train.num_epochs=1", "experiment.epoch_every_n_steps=60", "experiment.rollout.horizon=25"),
+]
+
+
+@pytest.fixture(scope="module")
+def swings(tmp_path_factory):
+    """Aimless swings of a pendulum whose velocity is mostly 5."""
+    rng = np.random.default_rng(0)
+
+    def swing():
+        angle, speed = rng.uniform(-3, 3, 16), rng.normal(5, 2, 16)
+        flat = np.column_stack([np.cos(angle), np.sin(angle), speed]).astype(np.float32)
+        values = {"next_obs": {"flat": flat[1:]}, "rewards": -np.abs(angle[:-1])}
+        return episode(15, {"flat": flat[:-1]}, rng.uniform(-1, 1, (15, 1)), "timeout", **values)
+
+    path = tmp_path_factory.mktemp("data") / "demos.hdf5"
+    return write_demos(path, [swing() for _ in range(4)], PENDULUM)
+
+
+@pytest.mark.parametrize(("name", "demo_ratio"), [("iql", 0), ("cal_ql", 0.5), ("td3_bc", 0)])
+def test_a_checkpoint_learns_online_from_where_it_stands(tmp_path, swings, name, demo_ratio):
+    keys = {"num_epochs": 1, "batch_size": 8, "obs_normalization": "mean_std"}
+    short = {"epoch_every_n_steps": 5}
+    tree = tiny_tree(name, obs={"flat": 3}, data=swings, experiment=short, train=keys)
+    path = last_path(train(tree, output_dir=tmp_path, quiet=True))
+    (policy, ckpt) = policy_from_checkpoint(device="cpu", ckpt_path=path)
+    base = [f"train.online.demo_ratio={demo_ratio}", f"experiment.ckpt_path={path}"]
+
+    # As it begins, after everything that online RL prepares, it acts as the checkpoint does.
+    setup = build_online(load_config(ckpt["config"], FINE_TUNING + base), torch.device("cpu"))
+    make_learner(setup)
+    setup.algo.set_eval()
+    for velocity in (-3.0, 5.0):
+        obs = {"flat": np.array([0.6, 0.8, velocity])}
+        prepared = setup.algo.preprocess.prepare_obs({"flat": obs["flat"][None]})
+        setup.algo.reset()
+        action = setup.algo.preprocess.unnormalize_actions(setup.algo.get_action(prepared))
+        np.testing.assert_allclose(action[0], policy(obs), atol=1e-6)
+
+    overrides = FINE_TUNING + base
+    result = train(ckpt["config"], output_dir=tmp_path, overrides=overrides, quiet=True)
+    (numbers,) = records(result)
+    assert numbers["Metrics/EnvironmentSteps"] == 60 and numbers["Train/Updates"] == 20
+    assert np.isfinite(numbers["Train/Loss"])
+    now = last(result)
+    for key, value in ckpt["model"]["nets"].items():
+        assert not torch.equal(value, now["model"]["nets"][key]), key
+    for key in ("offset", "scale"):
+        was, found = (c["preprocess"]["obs"]["flat"][key] for c in (ckpt, now))
+        assert torch.equal(was, found) and not torch.equal(was, torch.zeros(3))
+
+
+# ---- upon a frozen policy ------------------------------------------------------------------------
+
+SHORT = {"epoch_every_n_steps": 100, "rollout": {"horizon": 50}}
+
+
+def upon(name, path, **online):
+    online = {"warmup_steps": 50, "warmup_policy": "policy", "update_ratio": 0.1, **online}
+    algo = {"base": {"checkpoint": str(path)}}
+    experiment = {**SHORT, "epoch_every_n_steps": 60}
+    return online_tree(
+        name, experiment=experiment, algo=algo, train={"num_epochs": 1}, online=online
+    )
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A policy of Pendulum, of another algorithm."""
+    keys = {"num_epochs": 1, "obs_normalization": "mean_std"}
+    return last_path(run(tmp_path_factory.mktemp("base"), "td3", train=keys))
+
+
+def actions(path):
+    policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=path)
+    return [policy({"flat": np.array(x)})[0] for x in ([1.0, 0.0, 3.0], [-0.6, 0.8, -1.0])]
+
+
+@pytest.mark.parametrize(("name", "workers"), [("residual", 0), ("ibrl", 1)])
+def test_it_learns_online_and_its_checkpoint_is_whole(tmp_path, base, name, workers):
+    path = tmp_path / "moved.pth"
+    path.write_bytes(base.read_bytes())
+    # Until something is learned, it is the frozen policy.
+    untaught = train(upon(name, path, warmup_steps=100), output_dir=tmp_path / "a", quiet=True)
+    assert actions(last_path(untaught)) == pytest.approx(actions(base), abs=1e-5)
+    config = upon(name, path, num_workers=workers, collect_steps=10)
+    config["train"]["num_epochs"] = 2
+    result = train(config, output_dir=tmp_path, quiet=True)
+    path.unlink()
+    assert len(actions(last_path(result))) == 2
+    assert resume(result, 3).exit_code == 0
+
+
+def test_ppo_learns_beside_it(tmp_path, base):
+    online = {"num_envs": 2, "num_workers": 1, "collect_steps": 50, "warmup_steps": 0}
+    algo = {"base": {"checkpoint": str(base)}, "rollout_epochs": 1, "imitation": {"decay": 0.5}}
+    words = {"experiment": SHORT, "train": {"num_epochs": 2}, "online": online, "algo": algo}
+    result = run(tmp_path, "ppo_bc", **words)
+    assert [record["Train/Imitation_Weight"] for record in records(result)] == [1.0, 0.5]
+    assert len(actions(last_path(result))) == 2
+
+
+def test_a_frozen_policy_is_adopted_by_an_algorithm_that_does_not_declare_it(base, monkeypatch):
+    monkeypatch.setattr(Residual, "frozen", None)
+    algo = algo_factory("residual", load_config(upon("residual", base)), {"flat": (3,)}, 1)
+    assert not algo.base.description.numel()
+    adopt_frozen(algo)
+    assert algo.base.description.numel()

@@ -131,6 +131,7 @@ def test_processes_of_torchrun_learn_what_one_learns(tmp_path, data, write, plac
     assert [record["epoch"] for record in records(two)] == [1, 2, 3]
 
 
+@pytest.mark.slow("two ranks learn, and one alone")
 def test_two_processes_learn_from_windows_of_shards_what_one_learns(tmp_path, data, write):
     shards, keys = tmp_path / "shards", {"shard_window": 2, "compile": False}
     shard_files([data], shards, 1)
@@ -318,6 +319,7 @@ def test_a_pause_keeps_the_parts_of_all_ranks(tmp_path):
     assert names == {"last.pth", "memory_400.pt", "rank1_400.pt"}
 
 
+@pytest.mark.slow("two ranks learn, twice")
 def test_replay_is_shared_and_the_run_resumes_with_all_parts(tmp_path, demos):
     settings = {"buffer_size": 1000, "demo_ratio": 0.25, "prioritized": {"enabled": True}}
     settings |= {"update_ratio": 0.1, "collect_steps": 10}
@@ -345,6 +347,7 @@ def test_replay_is_shared_and_the_run_resumes_with_all_parts(tmp_path, demos):
     assert records(run)[-1]["Metrics/NumberOfEpisodes"] == 6
 
 
+@pytest.mark.slow("two ranks learn")
 def test_rollouts_are_shared(tmp_path):
     keys = {"obs_normalization": "mean_std", "reward": {"normalization": "running"}}
     algo = {"rollout_epochs": 2, "target_kl": 0.02}
