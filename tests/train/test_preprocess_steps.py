@@ -7,71 +7,63 @@ from torch import nn
 
 from imitate import RolloutPolicy, policy_from_checkpoint
 from imitate.algo.relative import check_relative
-from imitate.config import load_config
-from imitate.data.file.writer import DatasetWriter, Episode
 from imitate.errors import CheckpointError, ConfigError, UserError
 from imitate.functional import poses, rotations
 from imitate.train.setup import build, resolve
 from imitate.train.trainer import train
+from tests.demo_files import episode, write_demos
+from tests.refusals import refused
+from tests.tiny import tiny_config
 
 TASKS = ("open the drawer", "lift the cup")
 RELATIVE = {"step": "relative_actions", "observation": "pos"}
 
 
+GAUSSIAN = {"actions": {"normalization": "gaussian"}}
+META = {"env_name": "hand", "type": 2, "env_kwargs": {}}
+IMAGES = {
+    "obs": {"camera": (3, 8, 10)},
+    "encoder": {"rgb": {"core_class": "VisualCore", "core_kwargs": {"pool_class": None}}},
+}
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Four demos of a hand at ``pos``; actions are places beside it, and a gripper."""
-    path = tmp_path_factory.mktemp("data") / "hand.hdf5"
     rng = np.random.default_rng(0)
-    with DatasetWriter(path, {"env_name": "hand", "type": 2, "env_kwargs": {}}) as writer:
-        for demo in range(4):
-            pos = 5.0 + rng.normal(size=(12, 3)).cumsum(0)
-            goals = pos + rng.uniform(0.1, 0.3, size=(12, 3))
-            writer.append_episode(
-                Episode(
-                    obs={
-                        "pos": pos,
-                        "grip": rng.normal(size=(12, 1)),
-                        "camera": rng.integers(0, 256, size=(12, 8, 10, 3), dtype=np.uint8),
-                    },
-                    actions=np.concatenate([goals, rng.uniform(-1, 1, size=(12, 1))], 1),
-                    rewards=np.zeros(12),
-                    terminals=np.zeros(12),
-                    timeouts=np.arange(12) == 11,
-                    attrs={"language": TASKS[demo % 2]},
-                )
-            )
-    return path
+
+    def demonstration(number):
+        pos = 5.0 + rng.normal(size=(12, 3)).cumsum(0)
+        goals = pos + rng.uniform(0.1, 0.3, size=(12, 3))
+        camera = rng.integers(0, 256, size=(12, 8, 10, 3), dtype=np.uint8)
+        obs = {"pos": pos, "grip": rng.normal(size=(12, 1)), "camera": camera}
+        actions = np.concatenate([goals, rng.uniform(-1, 1, size=(12, 1))], 1)
+        return episode(12, obs, actions, "timeout", attrs={"language": TASKS[number % 2]})
+
+    path = tmp_path_factory.mktemp("data") / "hand.hdf5"
+    return write_demos(path, [demonstration(number) for number in range(4)], META)
 
 
-def config(data, steps=(), low_dim=("pos", "grip"), rgb=(), algo=None, encoder=None, **train):
-    return load_config(
-        {
-            "algo_name": "bc",
-            "experiment": {
-                "name": "steps",
-                "epoch_every_n_steps": 4,
-                "logging": {"log_tb": False},
-                "rollout": {"enabled": False},
-                "render_video": False,
-            },
-            "train": {
-                "data": str(data),
-                "cuda": False,
-                "batch_size": 8,
-                "num_epochs": 1,
-                "num_threads": 1,
-                "preprocess": list(steps),
-                "action_config": {"actions": {"normalization": "min_max"}},
-                **train,
-            },
-            "algo": {"actor_layer_dims": [16], **(algo or {})},
-            "observation": {
-                "modalities": {"obs": {"low_dim": list(low_dim), "rgb": list(rgb)}},
-                "encoder": encoder or {},
-            },
-        }
+def config(data, steps=(), name="bc", obs=(), algo=None, encoder=None, steps_of_epoch=4, **train):
+    """Training on the data for a few updates; `obs`: shapes of more observations than pos and grip."""
+    return tiny_config(
+        name,
+        obs=obs if "pos" in obs else {"pos": 3, "grip": 1, **dict(obs)},
+        data=data,
+        experiment={"epoch_every_n_steps": steps_of_epoch},
+        train={
+            **{"num_epochs": 1, "batch_size": 8, "preprocess": list(steps)},
+            "action_config": {"actions": {"normalization": "min_max"}},
+            **train,
+        },
+        algo=algo or {},
+        observation={"encoder": encoder or {}},
     )
+
+
+def seen(place, grip=1.0):
+    """An observation: pos in one place, or given, and the gripper."""
+    return {"pos": place * np.ones(3), "grip": np.full(1, grip)}
 
 
 def trained(config, tmp_path):
@@ -86,35 +78,24 @@ def built(config):
 
 def test_resized_images(data, tmp_path):
     steps = [{"step": "resize", "size": [6, 5]}]
-    policy, ckpt = trained(config(data, steps, rgb=["camera"]), tmp_path)
+    policy, ckpt = trained(config(data, steps, **IMAGES), tmp_path)
     assert policy.algo.obs_shapes["camera"] == (3, 6, 5)
     camera = np.random.default_rng(0).integers(0, 256, size=(8, 10, 3), dtype=np.uint8)
-    obs = {"pos": np.ones(3), "grip": np.ones(1), "camera": camera}
-    assert policy(obs).shape == (4,)
+    assert policy({**seen(1.0), "camera": camera}).shape == (4,)
     assert ckpt["format_version"] == 2
     assert ckpt["preprocess"]["steps"] == [*steps, {"step": "normalize"}]
 
 
 def test_normalization_to_quantiles(data, tmp_path):
-    chosen = config(
-        data,
-        obs_normalization="quantile",
-        action_config={"actions": {"normalization": "quantile"}},
-    )
+    actions = {"actions": {"normalization": "quantile"}}
+    chosen = config(data, obs_normalization="quantile", action_config=actions)
     policy, _ = trained(chosen, tmp_path)
-    setup = built(chosen)
-    rows = np.arange(48)
-    recorded = setup.train_set.store.field("obs/pos", rows).numpy()
+    recorded = built(chosen).train_set.store.field("obs/pos", np.arange(48)).numpy()
     low, high = np.quantile(recorded, [0.01, 0.99], axis=0)
     obs = {"pos": np.stack([low, high]), "grip": np.zeros((2, 1))}
     prepared = policy.algo.preprocess.prepare_obs(obs)["pos"]
     np.testing.assert_allclose(prepared, [[-1] * 3, [1] * 3], atol=1e-5)
-    assert policy({"pos": low, "grip": np.zeros(1)}).shape == (4,)
-
-
-def test_quantiles_of_images_are_refused(data):
-    with pytest.raises(ConfigError, match="obs_normalization of 'camera': 'quantile' is for vec"):
-        built(config(data, rgb=["camera"], obs_normalization="quantile"))
+    assert policy(seen(low)).shape == (4,)
 
 
 def test_padded_vectors(data, tmp_path):
@@ -122,7 +103,7 @@ def test_padded_vectors(data, tmp_path):
     policy, _ = trained(config(data, steps, obs_normalization="mean_std"), tmp_path)
     assert policy.algo.ac_dim == 7
     assert policy.algo.obs_shapes == {"grip": (1,), "pos": (5,)}
-    assert policy({"pos": np.ones(3), "grip": np.ones(1)}).shape == (4,)
+    assert policy(seen(1.0)).shape == (4,)
     action, pos = policy.algo.preprocess.chosen_steps
     assert action.mask.tolist() == [True] * 4 + [False] * 3
     assert pos.mask.tolist() == [True] * 3 + [False] * 2
@@ -131,7 +112,7 @@ def test_padded_vectors(data, tmp_path):
 def test_clipped_values(data, tmp_path):
     steps = [{"step": "normalize"}, {"step": "clip", "limit": 1.5, "observations": ["pos"]}]
     policy, _ = trained(config(data, steps, obs_normalization="mean_std"), tmp_path)
-    far = {"grip": np.full(1, 1e4), "pos": np.full(3, 1e4)}
+    far = seen(1e4, 1e4)
     prepared = policy.algo.preprocess.prepare_obs(far)
     assert prepared["pos"].tolist() == [1.5] * 3
     assert prepared["grip"].item() > 1e3
@@ -142,31 +123,28 @@ def test_tokenized_instructions(data, tmp_path):
     chosen = config(
         data,
         [{"step": "tokenize", "length": 5, "vocabulary": 64}],
-        low_dim=["pos", "grip", "lang_emb"],
+        obs={"lang_emb": 1},
         encoder={"lang_emb": {"core_class": "TokenCore", "core_kwargs": {"vocabulary": 64}}},
         obs_normalization="mean_std",
         obs_clip=3.0,
         language_bytes=32,
     )
     policy, _ = trained(chosen, tmp_path)
-    obs = {"pos": np.full(3, 5.0), "grip": np.ones(1)}
     actions = []
     for words in (*TASKS, "Lift the CUP!", "close a door"):  # the last is not in the data
         policy.start_episode(lang=words)
-        actions.append(policy(obs))
+        actions.append(policy(seen(5.0)))
     assert not np.allclose(actions[0], actions[1])
     np.testing.assert_array_equal(actions[1], actions[2])
     assert not np.allclose(actions[1], actions[3])
     setup = built(chosen)
     batch = setup.algo.process_batch_for_training(setup.train_set[[0, 12]])
-    text = b"open the drawer".ljust(32, b"\0")
-    served = setup.algo.preprocess.prepare_obs(
-        {"lang_emb": np.frombuffer(text, dtype=np.uint8).copy()}, ["lang_emb"]
-    )
+    text = np.frombuffer(b"open the drawer".ljust(32, b"\0"), dtype=np.uint8).copy()
+    served = setup.algo.preprocess.prepare_obs({"lang_emb": text}, ["lang_emb"])
     tokens = batch["obs"]["lang_emb"][0]
     assert torch.equal(tokens, served["lang_emb"])
     assert tokens.tolist()[3:] == [0, 0]  # three words
-    with pytest.raises(UserError, match="has 33 bytes; expected at most 32"):
+    with refused("has 33 bytes; expected at most 32", error=UserError):
         policy.start_episode(lang="x" * 33)
 
 
@@ -185,11 +163,20 @@ class Constant(nn.Module):
 
 
 def chunks(frame_stack=1, **chunk):
-    return {
-        "algo": {"chunk": {"enabled": True, **chunk}},
-        "frame_stack": frame_stack,
-        "seq_length": chunk["size"],
+    algo = {"chunk": {"enabled": True, **chunk}}
+    return {"algo": algo, "frame_stack": frame_stack, "seq_length": chunk["size"]}
+
+
+def named(name, frame_stack=None, **section):
+    """Keys of a configuration of an algorithm that predicts chunks of four and executes two."""
+    sections = {
+        "bc": {"chunk": {"enabled": True, "size": 4, "execute": 2}},
+        "act": {},
+        "diffusion_policy": {"horizon": {"prediction_horizon": 4, "action_horizon": 2}},
     }
+    frames = frame_stack or (2 if name == "diffusion_policy" else 1)
+    algo = {**sections[name], **section}
+    return {"name": name, "algo": algo, "frame_stack": frames, "seq_length": 4}
 
 
 def observation(setup, row):
@@ -218,26 +205,26 @@ def test_a_chunk_that_training_shows_is_the_one_that_serving_executes(data, fram
 
 
 def policy_of(setup, learned):
-    from imitate.policy.rollout_policy import RolloutPolicy
-
     setup.algo.nets["policy"].head = Constant(learned)
     return RolloutPolicy(setup.algo)
 
 
-def test_a_new_chunk_has_a_new_reference(data):
-    setup = built(config(data, [RELATIVE], **chunks(size=4, execute=2)))
-    policy = policy_of(setup, torch.zeros(4, 4))
-    steps = [np.array([0.0, 1.0, 2.0]), np.full(3, 9.0), np.full(3, -3.0), np.full(3, 7.0)]
-    actions = [policy({"pos": pos, "grip": np.zeros(1)})[:3] for pos in steps]
+def still(data, **chunk):
+    """A policy whose chunks stay where they are predicted, and what normalization adds to its actions."""
+    setup = built(config(data, [RELATIVE], **chunks(**chunk)))
     offset = setup.algo.preprocess.action_offset[:3].numpy()
-    for action, pos in zip(actions, (steps[0], steps[0], steps[2], steps[2]), strict=True):
-        np.testing.assert_allclose(action, pos + offset, atol=1e-5)
+    return policy_of(setup, torch.zeros(chunk["size"], 4)), offset
+
+
+def test_a_new_chunk_has_a_new_reference(data):
+    policy, offset = still(data, size=4, execute=2)
+    steps = [np.array([0.0, 1.0, 2.0]), 9.0, np.full(3, -3.0), 7.0]
+    for pos, reference in zip(steps, (steps[0], steps[0], steps[2], steps[2]), strict=True):
+        np.testing.assert_allclose(policy(seen(pos))[:3], reference + offset, atol=1e-5)
 
 
 def test_each_environment_has_a_reference_of_its_own(data):
-    setup = built(config(data, [RELATIVE], **chunks(size=4, execute=2)))
-    policy = policy_of(setup, torch.zeros(4, 4))
-    offset = setup.algo.preprocess.action_offset[:3].numpy()
+    policy, offset = still(data, size=4, execute=2)
 
     def act(*places):
         obs = {"pos": np.stack([np.full(3, place) for place in places]), "grip": np.zeros((2, 1))}
@@ -249,40 +236,35 @@ def test_each_environment_has_a_reference_of_its_own(data):
     np.testing.assert_allclose(act(3.0, 4.0), [[3.0] * 3, [6.0] * 3], atol=1e-5)
 
 
-def test_an_ensemble_is_the_mean_of_actions_in_the_units_of_the_data(data):
-    setup = built(
-        config(data, [RELATIVE], **chunks(size=3, execute=1, temporal_ensemble=float(np.log(2.0))))
-    )
-    policy = policy_of(setup, torch.zeros(3, 4))
-    offset = setup.algo.preprocess.action_offset[0].item()
-    actions = [
-        policy({"pos": np.full(3, place), "grip": np.zeros(1)})[0] - offset
-        for place in (1.0, 3.0, 11.0)
-    ]
-    # Each chunk says: stay where it was predicted; weights 1, 1/2, 1/4 from the oldest on.
-    wanted = [1.0, (1.0 + 3.0 / 2) / 1.5, (1.0 + 3.0 / 2 + 11.0 / 4) / 1.75]
+@pytest.mark.parametrize(
+    ("chunk", "places", "wanted"),
+    [
+        # An ensemble is the mean of actions in the units of the data. Each chunk says: stay where it was
+        # predicted; weights 1, 1/2, 1/4 from the oldest on.
+        (
+            {"size": 3, "execute": 1, "temporal_ensemble": float(np.log(2.0))},
+            (1.0, 3.0, 11.0),
+            [1.0, (1.0 + 3.0 / 2) / 1.5, (1.0 + 3.0 / 2 + 11.0 / 4) / 1.75],
+        ),
+        # During the latency the old chunk keeps its reference.
+        ({"size": 4, "execute": 2, "latency": 1}, (1.0, 2.0, 3.0, 4.0), [1.0, 1.0, 1.0, 3.0]),
+    ],
+)
+def test_chunks_that_overlap_have_a_reference_each(data, chunk, places, wanted):
+    policy, offset = still(data, **chunk)
+    actions = [policy(seen(place))[0] - offset[0] for place in places]
     np.testing.assert_allclose(actions, wanted, atol=1e-5)
 
 
-def test_during_the_latency_the_old_chunk_keeps_its_reference(data):
-    setup = built(config(data, [RELATIVE], **chunks(size=4, execute=2, latency=1)))
-    policy = policy_of(setup, torch.zeros(4, 4))
-    offset = setup.algo.preprocess.action_offset[0].item()
-    actions = [
-        policy({"pos": np.full(3, place), "grip": np.zeros(1)})[0] - offset
-        for place in (1.0, 2.0, 3.0, 4.0)
-    ]
-    np.testing.assert_allclose(actions, [1.0, 1.0, 1.0, 3.0], atol=1e-5)
+def recorded(setup):
+    rows = np.arange(48)
+    field = setup.train_set.store.field
+    return rows, field("actions", rows).numpy(), field("obs/pos", rows).numpy()
 
 
 def test_statistics_are_those_of_the_relative_actions(data):
-    gaussian = {"actions": {"normalization": "gaussian"}}
-    chosen = config(data, [RELATIVE], action_config=gaussian, **chunks(size=4, execute=2))
-    setup = built(chosen)
-    rows = np.arange(48)
-    actions, pos = (
-        setup.train_set.store.field(key, rows).numpy() for key in ("actions", "obs/pos")
-    )
+    setup = built(config(data, [RELATIVE], action_config=GAUSSIAN, **chunks(size=4, execute=2)))
+    rows, actions, pos = recorded(setup)
     relative = np.array(
         [
             actions[ahead] - np.append(pos[row], 0.0)
@@ -296,12 +278,8 @@ def test_statistics_are_those_of_the_relative_actions(data):
 
 
 def test_single_actions_are_relative_to_their_own_step(data, tmp_path):
-    chosen = config(
-        data,
-        [RELATIVE],
-        algo={"rnn": {"enabled": True, "horizon": 4, "hidden_dim": 8}},
-        seq_length=4,
-    )
+    memory = {"rnn": {"enabled": True, "horizon": 4, "hidden_dim": 8}}
+    chosen = config(data, [RELATIVE], algo=memory, seq_length=4)
     setup = built(chosen)
     raw = setup.train_set[[2]]
     pipeline = setup.algo.preprocess
@@ -310,60 +288,62 @@ def test_single_actions_are_relative_to_their_own_step(data, tmp_path):
     wanted = (relative - pipeline.action_offset) / pipeline.action_scale
     torch.testing.assert_close(learned, wanted, atol=1e-5, rtol=1e-5)
     policy, _ = trained(chosen, tmp_path)
-    assert policy({"pos": np.full(3, 5.0), "grip": np.ones(1)}).shape == (4,)
+    assert policy(seen(5.0)).shape == (4,)
 
 
-@pytest.mark.parametrize("name", ["bc", "act", "diffusion_policy"])
-def test_policies_learn_relative_actions(data, tmp_path, name):
-    frames = 2 if name == "diffusion_policy" else 1
-    tree = config(data, [RELATIVE], **chunks(frames, size=4, execute=2)).to_dict()
-    tree |= {"algo_name": name, "algo": SMALL[name]}
-    policy, _ = trained(load_config(tree), tmp_path)
-    pos = np.full(3, 5.0)
-    for step in range(5):
-        assert np.isfinite(policy({"pos": pos + step, "grip": np.ones(1)})).all()
+DELTA = {**RELATIVE, "step": "delta_actions"}
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        *(("bc", RELATIVE), ("act", RELATIVE), ("diffusion_policy", RELATIVE)),
+        *(("act", DELTA), ("diffusion_policy", DELTA)),
+    ],
+)
+def test_policies_learn_relative_actions_and_differences(data, tmp_path, name, step):
+    policy, _ = trained(config(data, [step], **named(name)), tmp_path)
+    for number in range(5):
+        assert np.isfinite(policy(seen(5.0 + number))).all()
 
 
 def test_given_actions_are_relative_to_the_newest_observation(data, tmp_path):
-    tree = config(data, [RELATIVE], **chunks(2, size=4, execute=2)).to_dict()
-    section = {**SMALL["diffusion_policy"], "prefix": {"max_delay": 2}}
-    tree |= {"algo_name": "diffusion_policy", "algo": section}
-    policy, _ = trained(load_config(tree), tmp_path)
-    history = [{"pos": np.full(3, place), "grip": np.ones(1)} for place in (4.0, 5.0)]
+    words = named("diffusion_policy", prefix={"max_delay": 2})
+    policy, _ = trained(config(data, [RELATIVE], **words), tmp_path)
     planned = np.array([[5.1, 5.2, 5.3, 0.5], [5.4, 5.1, 5.2, -0.5]])
-    chunk = policy.predict_chunk(history, planned, delay=2, guidance="prefix")
+    chunk = policy.predict_chunk([seen(4.0), seen(5.0)], planned, delay=2, guidance="prefix")
     np.testing.assert_allclose(chunk[:2], planned, atol=1e-5)
 
 
-SMALL = {
-    "bc": {"actor_layer_dims": [16], "chunk": {"enabled": True, "size": 4, "execute": 2}},
-    "act": {
-        "chunk": {"size": 4, "execute": 2},
-        "transformer": {"embed_dim": 16, "num_heads": 2, "feedforward_dim": 16},
-    },
-    "diffusion_policy": {
-        "horizon": {"prediction_horizon": 4, "action_horizon": 2},
-        "unet": {"down_dims": [8, 16], "diffusion_step_embed_dim": 8, "n_groups": 4},
-    },
-}
+MEMORY = {"rnn": {"enabled": True}, "chunk": {"enabled": True, "size": 4, "execute": 2}}
+AUTO = {"actions": {"normalization": "auto"}}
+QUANTILES = {**IMAGES, "obs_normalization": "quantile"}
+PARTLY = {**RELATIVE, "dims": [3], "observation_dims": [0]}
 
 
-def test_where_relative_actions_would_be_wrong_they_are_refused(data):
-    algo = {"rnn": {"enabled": True}, "chunk": {"enabled": True, "size": 4, "execute": 2}}
-    chosen = config(data, [RELATIVE], algo=algo, seq_length=13)
-    with pytest.raises(ConfigError, match="bc with a memory predicts a chunk at each"):
-        built(chosen)
-
-
-def test_automatic_normalization_is_refused_with_relative_actions(data):
-    with pytest.raises(ConfigError, match=r"actions.normalization is 'auto', which looks at"):
-        built(config(data, [RELATIVE], action_config={"actions": {"normalization": "auto"}}))
+@pytest.mark.parametrize(
+    ("steps", "words", "named"),
+    [
+        ([], QUANTILES, "obs_normalization of 'camera': 'quantile' is for vec"),
+        (
+            [RELATIVE],
+            {"algo": MEMORY, "seq_length": 13},
+            "bc with a memory predicts a chunk at each",
+        ),
+        ([RELATIVE], {"action_config": AUTO}, "actions.normalization is 'auto', which looks at"),
+        ([DELTA], chunks(size=4, execute=2), "differences | which bc does not know; expected act"),
+        ([DELTA, PARTLY], {}, "expected a single step of differences, behind all"),
+    ],
+)
+def test_where_steps_would_be_wrong_they_are_refused(data, steps, words, named):
+    with refused(named, error=ConfigError):
+        built(config(data, steps, **words))
 
 
 def test_a_start_from_a_checkpoint_with_other_steps_is_refused(data, tmp_path):
     result = train(config(data, [RELATIVE]), output_dir=tmp_path, quiet=True)
     other = config(data).with_overrides({"experiment.ckpt_path": str(result.checkpoint)})
-    with pytest.raises(CheckpointError, match="was trained with train.preprocess .*'relative_act"):
+    with refused("was trained with train.preprocess |'relative_act", error=CheckpointError):
         built(other)
 
 
@@ -387,32 +367,23 @@ def hands(rng, count):
     return rng.normal(size=(count, 3)), quat / np.linalg.norm(quat, axis=1, keepdims=True)
 
 
+@pytest.mark.slow("learns a motion")
 @pytest.mark.parametrize(
     "algo", [{}, {"chunk": {"enabled": True, "size": 2, "execute": 1}}], ids=["single", "chunk"]
 )
 def test_a_motion_of_the_hand_is_the_same_at_poses_that_no_demo_has(tmp_path, algo):
-    rng = np.random.default_rng(0)
-    with DatasetWriter(
-        tmp_path / "a.hdf5", {"env_name": "a", "type": 2, "env_kwargs": {}}
-    ) as writer:
-        for _ in range(40):
-            (pos, quat), holds = hands(rng, 1), rng.integers(0, 2)
-            actions = np.append(ahead(pos, quat)[0], 0.08 * holds)
-            writer.append_episode(
-                Episode(
-                    obs={"pos": np.repeat(pos, 3, 0), "quat": np.repeat(quat, 3, 0), "holds": np.full((3, 1), holds)},
-                    actions=np.repeat(actions[None], 3, 0),
-                    rewards=np.zeros(3),
-                    terminals=np.zeros(3),
-                    timeouts=np.arange(3) == 2,
-                )
-            )  # fmt: skip
+    rng, made = np.random.default_rng(0), []
+    for _ in range(40):
+        (pos, quat), holds = hands(rng, 1), rng.integers(0, 2)
+        values = {"pos": pos[0], "quat": quat[0], "holds": np.full(1, holds)}
+        actions = np.append(ahead(pos, quat)[0], 0.08 * holds)
+        seen = {key: np.tile(value, (3, 1)) for key, value in values.items()}
+        made.append(episode(3, seen, np.tile(actions, (3, 1)), "timeout"))
+    path = write_demos(tmp_path / "a.hdf5", made, META)
     steps = [POSE, {"step": "binary_actions", "dims": [9]}]
     learning = {"optim_params": {"policy": {"learning_rate": {"initial": 0.01}}}, **algo}
-    chosen = config(
-        tmp_path / "a.hdf5", steps, ("pos", "quat", "holds"), algo=learning, seq_length=2
-    )
-    chosen = chosen.with_overrides({"experiment.epoch_every_n_steps": 300})
+    words = {"obs": {"pos": 3, "quat": 4, "holds": 1}, "algo": learning, "seq_length": 2}
+    chosen = config(path, steps, steps_of_epoch=300, **words)
     policy, _ = trained(chosen, tmp_path)
     low, high = policy.limits
     assert low[3:6].max() < -3.1 and high[3:6].min() > 3.1
@@ -430,19 +401,13 @@ def test_a_motion_of_the_hand_is_the_same_at_poses_that_no_demo_has(tmp_path, al
         torch.testing.assert_close(found, wanted, atol=0.1, rtol=0)
 
 
-DELTA = {**RELATIVE, "step": "delta_actions"}
-
-
 @pytest.mark.parametrize("name", ["act", "diffusion_policy"])
 def test_differences_are_learned_and_the_recorded_actions_sent(data, name, monkeypatch):
-    frames = 2 if name == "diffusion_policy" else 1
-    gaussian = {"actions": {"normalization": "gaussian"}}
-    chosen = config(data, [DELTA], action_config=gaussian, **chunks(frames, size=4, execute=2))
-    tree = chosen.to_dict() | {"algo_name": name, "algo": SMALL[name]}
-    setup = built(load_config(tree))
+    words = named(name)
+    setup = built(config(data, [DELTA], action_config=GAUSSIAN, **words))
     algo, pipeline = setup.algo, setup.algo.preprocess
     raw = setup.train_set[[3]]
-    now = frames - 1
+    now = words["frame_stack"] - 1
     actions, pos = raw["actions"][0], raw["obs"]["pos"][0]
     learned = algo.process_batch_for_training(raw)["actions"]
     # The first one from the newest observation, each other from the one before; the gripper as it is.
@@ -457,27 +422,24 @@ def test_differences_are_learned_and_the_recorded_actions_sent(data, name, monke
 
     monkeypatch.setattr(algo, "_predict", lambda obs, goal, generator: learned)
     policy = RolloutPolicy(algo)
-    seen = [{key: raw["obs"][key][0, step] for key in ("pos", "grip")} for step in range(now + 1)]
-    for obs in seen:
+    history = [
+        {key: raw["obs"][key][0, step] for key in ("pos", "grip")} for step in range(now + 1)
+    ]
+    for obs in history:
         first = policy(obs)
     later = policy({"pos": pos[now] + 7.0, "grip": np.ones(1)})
     sent = actions[now : now + 2].numpy()
-    if frames == 1:  # else the plan of the frame before is still executed
+    if now == 0:  # else the plan of the frame before is still executed
         np.testing.assert_allclose([first, later], sent, atol=1e-4)
-    chunk = policy.predict_chunk(seen)
+    chunk = policy.predict_chunk(history)
     np.testing.assert_allclose(chunk[:2], sent, atol=1e-4)
-    with pytest.raises(UserError, match="learned differences between actions"):
+    with refused("learned differences between actions", error=UserError):
         algo.predict_chunk({}, prefix=object())
 
 
 def test_statistics_are_those_of_the_differences(data):
-    gaussian = {"actions": {"normalization": "gaussian"}}
-    chosen = config(data, [DELTA], action_config=gaussian, **chunks(size=4, execute=2))
-    setup = built(load_config(chosen.to_dict() | {"algo_name": "act", "algo": SMALL["act"]}))
-    rows = np.arange(48)
-    actions, pos = (
-        setup.train_set.store.field(key, rows).numpy() for key in ("actions", "obs/pos")
-    )
+    setup = built(config(data, [DELTA], action_config=GAUSSIAN, **named("act")))
+    rows, actions, pos = recorded(setup)
     found = []
     for row in rows:
         chunk = actions[row : min(row + 4, 12 * (row // 12 + 1)), :3]  # no padded ones
@@ -487,27 +449,8 @@ def test_statistics_are_those_of_the_differences(data):
     np.testing.assert_allclose(scale, np.std(found, 0), atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["act", "diffusion_policy"])
-def test_policies_learn_differences(data, tmp_path, name):
-    frames = 2 if name == "diffusion_policy" else 1
-    tree = config(data, [DELTA], **chunks(frames, size=4, execute=2)).to_dict()
-    tree |= {"algo_name": name, "algo": SMALL[name]}
-    policy, _ = trained(load_config(tree), tmp_path)
-    for step in range(3):
-        assert np.isfinite(policy({"pos": np.full(3, 5.0 + step), "grip": np.ones(1)})).all()
-
-
-def test_where_differences_would_be_wrong_they_are_refused(data):
-    with pytest.raises(ConfigError, match="differences .* which bc does not know; expected act"):
-        built(config(data, [DELTA], **chunks(size=4, execute=2)))
-    with pytest.raises(ConfigError, match="expected a single step of differences, behind all"):
-        built(config(data, [DELTA, {**RELATIVE, "dims": [3], "observation_dims": [0]}]))
-
-
 def test_poses_are_refused_where_nothing_is_imitated(data):
     chosen = config(data, [{"step": "rotation_6d", "dims": [0, 1, 2]}])
     online = chosen.with_overrides({"train.online.enabled": True})
-    with pytest.raises(
-        ConfigError, match="'rotation_6d' changes actions, which online RL does not"
-    ):
+    with refused("'rotation_6d' changes actions, which online RL does not", error=ConfigError):
         check_relative(online, built(chosen).algo.preprocess)

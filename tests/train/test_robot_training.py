@@ -1,26 +1,29 @@
 """Trainings and evaluations on a robot as an environment: a simulated one whose time stands still between actions."""
 
-import json
-
 import h5py
 import numpy as np
 import pytest
 
 from imitate import load_config
-from imitate.data import DatasetWriter, Episode
+from imitate.deploy import robot_env
 from imitate.deploy.robot import Guidance, RobotError, Teleoperator
 from imitate.envs import make_env
 from imitate.envs.trust import trust
-from imitate.errors import ConfigError, EnvError, RobotStoppedError
+from imitate.errors import EnvError, RobotStoppedError, UserError
 from imitate.evaluation.environments import named_env
 from imitate.evaluation.evaluate import evaluate
 from imitate.interactive.dagger import DaggerPlan, dagger
 from imitate.interactive.supervision import TakesOver
-from imitate.policy.checkpoint import control_freq_of, load_checkpoint
+from imitate.online.corrections import Corrected
+from imitate.policy.checkpoint import control_freq_of
 from imitate.train.trainer import train
+from tests.demo_files import episode, write_demos
+from tests.refusals import refused
+from tests.tiny import tiny_config
+
+from .conftest import PENDULUM, last, online_tree, records, stored_steps
 
 HERE = "tests.train.test_robot_training"
-PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
 
 
 def robot(**kwargs):
@@ -62,48 +65,34 @@ def reward(obs, action):
     return float(obs["flat"][0])
 
 
-def demonstrations(path, env_meta=PENDULUM, number=3, length=12):
+class Discarding(Teleoperator):
+    """A person who discards the first episode."""
+
+    episodes = 0
+
+    def start_episode(self):
+        type(self).episodes += 1
+
+    def guide(self, observation):
+        discards = type(self).episodes == 1
+        return Guidance(events=frozenset({"discard"} if discards else ()))
+
+
+def demonstrations(path):
     rng = np.random.default_rng(0)
-    with DatasetWriter(path, env_meta, control_freq=20.0) as writer:
-        for _ in range(number):
-            flat = rng.normal(size=(length, 3)).astype(np.float32)
-            ends = np.arange(length) == length - 1
-            writer.append_episode(
-                Episode(
-                    {"flat": flat}, 0.9 * np.tanh(flat[:, :1]), np.zeros(length), ends, ~ends & ends
-                )
-            )
-    return path
+    seen = [rng.normal(size=(12, 3)).astype(np.float32) for _ in range(3)]
+    made = [episode(12, {"flat": x}, 0.9 * np.tanh(x[:, :1]), "terminal") for x in seen]
+    return write_demos(path, made, PENDULUM, control_freq=20.0)
 
 
 def online(tmp_path, algo="sac", **changes):
-    return load_config(
-        {
-            "algo_name": algo,
-            "experiment": {
-                "name": "robot",
-                "epoch_every_n_steps": 40,
-                "save": {"on_best_rollout_success_rate": False},
-                "rollout": {"horizon": 20},
-            },
-            "train": {
-                "online": {"enabled": True, "env": robot(), "warmup_steps": 20},
-                "batch_size": 8,
-                "num_epochs": 2,
-                "num_threads": 1,
-                "output_dir": str(tmp_path / "runs"),
-            },
-            "algo": {"actor": {"layer_dims": [8]}, "critic": {"layer_dims": [8]}},
-            "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
-        }
-    ).with_overrides(changes)
-
-
-def stored(result):
-    import torch
-
-    memory = result.run_dir / "checkpoints/memory_80.pt"
-    return {key: value.numpy() for key, value in torch.load(memory)["rows"].items()}
+    tree = online_tree(
+        algo,
+        online={"env": robot(), "warmup_steps": 20},
+        experiment={"epoch_every_n_steps": 40, "rollout": {"horizon": 20}},
+        train={"batch_size": 8, "num_epochs": 2, "output_dir": str(tmp_path / "runs")},
+    )
+    return load_config(tree).with_overrides(changes)
 
 
 # ---- online --------------------------------------------------------------------------------------
@@ -113,7 +102,7 @@ def test_a_training_learns_on_a_robot_and_stores_what_was_executed(tmp_path):
     env = robot(take_over=f"{HERE}:Pushing", reward=f"{HERE}:reward")
     config = online(tmp_path, **{"train.online.env": env})
     result = train(config, quiet=True)
-    rows = stored(result)
+    rows = {key: value.numpy() for key, value in stored_steps(result)["rows"].items()}
     steps = np.flatnonzero(rows["live"])
     assert len(steps) == 80
     number = rows["number"][steps]
@@ -123,16 +112,12 @@ def test_a_training_learns_on_a_robot_and_stores_what_was_executed(tmp_path):
     assert not np.isin(rows["actions"][steps[~by_person], 0], 0.95).any()
     following = rows["vectors"][steps + 1, 0]
     np.testing.assert_allclose(rows["rewards"][steps], following, atol=1e-6)
-    last = json.loads((result.run_dir / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["Metrics/AverageEnvInfo[interventions]"] == 5.0
-    assert control_freq_of(load_checkpoint(result.checkpoint)) == 20.0
+    assert records(result)[-1]["Metrics/AverageEnvInfo[interventions]"] == 5.0
+    assert control_freq_of(last(result)) == 20.0
 
 
 def test_rlpd_learns_from_corrections_as_from_demonstrations(tmp_path, monkeypatch):
-    from imitate.online.corrections import Corrected
-
-    drawn = []
-    sample = Corrected.sample
+    drawn, sample = [], Corrected.sample
 
     def noted(self, size):
         batch = sample(self, size)
@@ -140,86 +125,55 @@ def test_rlpd_learns_from_corrections_as_from_demonstrations(tmp_path, monkeypat
         return batch
 
     monkeypatch.setattr(Corrected, "sample", noted)
-    config = online(
-        tmp_path,
-        "rlpd",
-        **{
-            "train.data": str(demonstrations(tmp_path / "demos.hdf5")),
-            "train.online.env": robot(take_over=f"{HERE}:Pushing"),
-            "algo.critic.ensemble.n": 2,
-        },
-    )
-    train(config, quiet=True)
+    changes = {
+        "train.data": str(demonstrations(tmp_path / "demos.hdf5")),
+        "train.online.env": robot(take_over=f"{HERE}:Pushing"),
+        "algo.critic.ensemble.n": 2,
+    }
+    train(online(tmp_path, "rlpd", **changes), quiet=True)
     assert 0 < np.isclose(drawn, 0.95).mean() < 0.5
 
 
 def test_a_robot_that_is_stopped_ends_a_training_that_resumes(tmp_path):
-    config = online(tmp_path, **{"train.online.env": robot(take_over=f"{HERE}:Quitting")})
-    config = config.with_overrides({"train.online.horizon": 200})
-    with pytest.raises(RobotStoppedError, match=r"quit.*--resume"):
-        train(config, quiet=True)
-    (last,) = (tmp_path / "runs").glob("robot/*/checkpoints/last.pth")
-    assert load_checkpoint(last)["train_state"]["step"] == 29
+    changes = {"train.online.env": robot(take_over=f"{HERE}:Quitting"), "train.online.horizon": 200}
+    with refused("quit|--resume", error=RobotStoppedError):
+        train(online(tmp_path, **changes), quiet=True)
+    (folder,) = (tmp_path / "runs").glob("online/*")
+    assert last(folder)["train_state"]["step"] == 29
+
+
+PUSHING = robot(take_over=f"{HERE}:Pushing")
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("algo", "changes", "words"),
     [
-        (
-            {"train.online.num_envs": 2},
-            "train.online.num_envs: 2, but robot:sim:Pendulum-v1 is one",
-        ),
-        ({"train.online.num_workers": 1}, "train.online.num_workers: 1"),
-        (
-            {"train.online.env": robot(take_over=f"{HERE}:Pushing"), "algo_name": "ppo"},
-            "own actions alone",
-        ),
+        ("sac", {"train.online.num_envs": 2}, "num_envs: 2, but robot:sim:Pendulum-v1 is one"),
+        ("sac", {"train.online.num_workers": 1}, "train.online.num_workers: 1"),
+        ("ppo", {"train.online.env": PUSHING}, "own actions alone"),
     ],
 )
-def test_one_robot_is_one_robot(tmp_path, changes, words):
-    config = online(tmp_path)
-    tree = config.to_dict()
-    if "algo_name" in changes:
-        tree["algo"] = {"actor_layer_dims": [8]}
-        tree = {key: tree[key] for key in ("experiment", "observation")}
-        tree["algo_name"] = changes.pop("algo_name")
-        tree["train"] = {"online": {"env": None}, "output_dir": str(tmp_path)}
-        config = load_config(tree)
-    with pytest.raises(ConfigError, match=words):
-        train(config.with_overrides(changes), quiet=True)
+def test_one_robot_is_one_robot(tmp_path, algo, changes, words):
+    with refused(words, error=UserError):
+        train(online(tmp_path, algo, **changes), quiet=True)
 
 
 # ---- evaluation ----------------------------------------------------------------------------------
 
 
+def bc(folder, demos=None):
+    return tiny_config(
+        obs={"flat": 3},
+        data=demos,
+        experiment={"epoch_every_n_steps": 20, "rollout": {"horizon": 15}},
+        train={"output_dir": str(folder / "runs"), "num_epochs": 1},
+    )
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("policy")
-    demos = demonstrations(folder / "demos.hdf5")
-    return train(bc(folder, demos), quiet=True).checkpoint
-
-
-def bc(folder, demos, epochs=1):
-    return load_config(
-        {
-            "algo_name": "bc",
-            "experiment": {
-                "name": "bc",
-                "epoch_every_n_steps": 20,
-                "rollout": {"enabled": False, "horizon": 15},
-                "save": {"on_best_rollout_success_rate": False},
-            },
-            "train": {
-                "data": str(demos),
-                "output_dir": str(folder / "runs"),
-                "num_epochs": epochs,
-                "batch_size": 16,
-                "num_threads": 1,
-            },
-            "algo": {"actor_layer_dims": [16]},
-            "observation": {"modalities": {"obs": {"low_dim": ["flat"]}}},
-        }
-    )
+    return train(bc(folder, demonstrations(folder / "demos.hdf5")), quiet=True).checkpoint
 
 
 def test_an_evaluation_on_a_simulated_robot_is_that_of_its_environment(checkpoint):
@@ -231,25 +185,21 @@ def test_an_evaluation_on_a_simulated_robot_is_that_of_its_environment(checkpoin
     )
 
 
-def test_one_robot_has_no_workers(checkpoint):
-    with pytest.raises(EnvError, match="one robot, driven by this process"):
-        evaluate(checkpoint, robot(), episodes=2, workers=2)
-    with pytest.raises(EnvError, match="one robot, driven by this process"):
-        evaluate(checkpoint, robot(), episodes=2, mode="vector")
-
-
-def test_a_policy_of_another_rate_is_refused(checkpoint):
-    with pytest.raises(
-        ConfigError.__base__, match="the rate is 50 Hz, but that of the demonstrations is 20 Hz"
-    ):
-        evaluate(checkpoint, robot(control_freq=50), episodes=1)
+@pytest.mark.parametrize(
+    ("robot_keys", "settings", "words"),
+    [
+        ({}, {"episodes": 2, "workers": 2}, "one robot, driven by this process"),
+        ({}, {"episodes": 2, "mode": "vector"}, "one robot, driven by this process"),
+        ({"control_freq": 50}, {}, "the rate is 50 Hz, but that of the demonstrations is 20 Hz"),
+    ],
+)
+def test_what_one_robot_cannot_do_is_refused(checkpoint, robot_keys, settings, words):
+    with refused(words, error=UserError):
+        evaluate(checkpoint, robot(**robot_keys), **{"episodes": 1, **settings})
 
 
 def test_a_safety_stop_ends_an_evaluation_and_keeps_what_was_measured(checkpoint, monkeypatch):
-    from imitate.deploy import robot_env
-
-    played = []
-    reset = robot_env.RobotEnv.reset
+    played, reset = [], robot_env.RobotEnv.reset
 
     def stopped(self, **rest):
         played.append(1)
@@ -264,65 +214,49 @@ def test_a_safety_stop_ends_an_evaluation_and_keeps_what_was_measured(checkpoint
     assert "watchdog" in result.warnings[0]
 
 
+def test_a_robot_in_a_file_is_no_environment_to_play_in(monkeypatch):
+    monkeypatch.setenv("IMITATE_TRUST_MODULES", "")
+    with refused("a file names this robot", error=EnvError):
+        make_env({"env_name": "robot:my_arm", "type": 4, "env_kwargs": {}})
+
+
 # ---- DAgger --------------------------------------------------------------------------------------
 
 
-def test_dagger_learns_from_a_person_at_a_device_of_the_robot(tmp_path):
-    demos = demonstrations(tmp_path / "demos.hdf5")
-    meta = robot(take_over=f"{HERE}:Pushing")
-    config = bc(tmp_path, demos).with_overrides({"train.data": None})
+def corrected(tmp_path, person, horizon):
+    """A round of two episodes with a person at a device of the robot; its progress and its file."""
     progress = dagger(
-        config,
-        DaggerPlan(rounds=1, episodes=2, horizon=10),
+        bc(tmp_path),
+        DaggerPlan(rounds=1, episodes=2, horizon=horizon),
         lambda number: TakesOver(lambda obs, wanted: None),
-        meta,
+        robot(take_over=f"{HERE}:{person}"),
         tmp_path / "out",
-        dataset=demos,
+        dataset=demonstrations(tmp_path / "demos.hdf5"),
         labels_all=False,
     )
+    return progress, tmp_path / "out/demos.hdf5"
+
+
+def test_dagger_learns_from_a_person_at_a_device_of_the_robot(tmp_path):
+    progress, path = corrected(tmp_path, "Pushing", 10)
     assert progress.rounds[1].interventions == 4
-    with h5py.File(tmp_path / "out/demos.hdf5") as file:
-        demo = file["data/demo_4"]
-        by_person = demo["interventions"][()].astype(bool)
-        np.testing.assert_array_equal(np.flatnonzero(by_person), [3, 7])
-        np.testing.assert_allclose(demo["actions"][by_person], 0.95)
-        np.testing.assert_allclose(demo["executed_actions"][by_person], 0.95)
-        assert (np.abs(demo["policy_actions"][by_person] - 0.95) > 1e-3).all()
-        np.testing.assert_array_equal(demo["labelled"][()].astype(bool), by_person)
+    with h5py.File(path) as file:
+        demo = {key: file["data/demo_4"][key][()] for key in WRITTEN}
+    by_person = demo["interventions"].astype(bool)
+    np.testing.assert_array_equal(np.flatnonzero(by_person), [3, 7])
+    np.testing.assert_allclose(demo["actions"][by_person], 0.95)
+    np.testing.assert_allclose(demo["executed_actions"][by_person], 0.95)
+    assert (np.abs(demo["policy_actions"][by_person] - 0.95) > 1e-3).all()
+    np.testing.assert_array_equal(demo["labelled"].astype(bool), by_person)
+
+
+WRITTEN = ("interventions", "actions", "executed_actions", "policy_actions", "labelled")
 
 
 def test_an_episode_that_a_person_discards_is_played_again(tmp_path):
-    demos = demonstrations(tmp_path / "demos.hdf5")
     trust(f"{HERE}:Discarding")
     Discarding.episodes = 0
-    dagger(
-        bc(tmp_path, demos).with_overrides({"train.data": None}),
-        DaggerPlan(rounds=1, episodes=2, horizon=6),
-        lambda number: TakesOver(lambda obs, wanted: None),
-        robot(take_over=f"{HERE}:Discarding"),
-        tmp_path / "out",
-        dataset=demos,
-        labels_all=False,
-    )
-    with h5py.File(tmp_path / "out/demos.hdf5") as file:
+    _, path = corrected(tmp_path, "Discarding", 6)
+    with h5py.File(path) as file:
         assert len(file["data"]) == 5
     assert Discarding.episodes == 3
-
-
-class Discarding(Teleoperator):
-    """A person who discards the first episode."""
-
-    episodes = 0
-
-    def start_episode(self):
-        type(self).episodes += 1
-
-    def guide(self, observation):
-        discards = type(self).episodes == 1
-        return Guidance(events=frozenset({"discard"} if discards else ()))
-
-
-def test_a_robot_in_a_file_is_no_environment_to_play_in(checkpoint, monkeypatch):
-    monkeypatch.setenv("IMITATE_TRUST_MODULES", "")
-    with pytest.raises(EnvError, match="a file names this robot"):
-        make_env({"env_name": "robot:my_arm", "type": 4, "env_kwargs": {}})
