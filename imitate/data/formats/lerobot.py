@@ -114,7 +114,7 @@ def _demos(
             for key, column in rows.items():
                 found = tables.decoded(key, column, encoded=encoded)
                 if found is None:
-                    report.dropped[key] = "text"
+                    _drop_text(key, column, report)
                 else:
                     values[key] = found
             for key in clocks.keys() & values.keys():
@@ -124,7 +124,7 @@ def _demos(
             if sidecar is not None and layout is not None:
                 yield sidecar.demo(number, from_features(values, layout), report)
                 continue
-            yield Demo(f"demo_{number}", _episode(values, length, tables, options, report))
+            yield Demo(f"demo_{number}", _episode(values, number, tables, options, report))
         doubts = {key: clock.doubt() for key, clock in clocks.items()}
         report.doubts.update({key: doubt for key, doubt in doubts.items() if doubt is not None})
     finally:
@@ -165,13 +165,23 @@ def _row_times(values: dict[str, Any], length: int, fps: float) -> NDArray[np.fl
     return np.arange(length) / fps
 
 
+def _drop_text(key: str, column: Any, report: Report) -> None:
+    texts = column.to_pylist()
+    report.dropped[key] = "text"
+    if any(text != texts[0] for text in texts):
+        report.doubts[key] = (
+            "its text changes within episodes, but an episode has one instruction: left out"
+        )
+
+
 def _episode(
-    values: dict[str, Any], length: int, tables: Tables, options: Options, report: Report
+    values: dict[str, Any], number: int, tables: Tables, options: Options, report: Report
 ) -> Episode:
+    length = len(values["episode_index"])
     if "action" not in values:
         raise DatasetError(f"{tables.path}: has no feature 'action': there is nothing to imitate")
     attrs: dict[str, Any] = {}
-    task = options.language or tables.task(values.get("task_index"))
+    task = options.language or tables.task(values.get("task_index"), number)
     if task is not None:
         attrs["language"] = task
         report.renamed["task"] = "attribute language"
@@ -189,7 +199,12 @@ def _episode(
         report.renamed["next.reward"] = "rewards"
     terminals, timeouts = _ends(values, length, report)
     if "next.success" in values:
-        attrs["success"] = bool(values["next.success"].any())
+        success = np.ravel(values["next.success"]).astype(bool)
+        attrs["success"] = bool(success.any())
+        if attrs["success"] and not success[-1]:
+            report.doubts["next.success"] = (
+                f"true before the last row of episode {number} or of others too, and false there: taken as success"
+            )
     steps = {}
     for key in [key for key in values if key not in AUTOMATIC and key not in ENDS]:
         steps[key] = values.pop(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from imitate.plain_files import parsed_json, read_text
 from imitate.wording import counted
 
 _BATCH_ROWS = 256
+_NAMED = 8  # episodes in a message
 
 
 class Tables:
@@ -36,6 +38,7 @@ class Tables:
         self._parquet = extra("pyarrow.parquet", "lerobot")
         self.is_v3 = info["codebase_version"] == "v3.0"
         self.rows_of_episodes = self._episode_rows() if self.is_v3 else {}
+        self.numbers = self._listed()
         self._tasks = self._task_names()
 
     def _episode_rows(self) -> dict[int, dict[str, Any]]:
@@ -47,13 +50,69 @@ class Tables:
             columns = [name for name in schema.names if not name.startswith("stats/")]
             for row in self._parquet.read_table(file, columns=columns).to_pylist():
                 found[int(row["episode_index"])] = row
-        if len(found) != self.count or any(number >= self.count for number in found):
-            raise DatasetError(
-                f"{self.path}: 'meta/episodes' lists {counted(len(found), 'episode')}, 'meta/info.json' "
-                f"says {self.count}: "
-                "the dataset is incomplete; download it again"
-            )
         return found
+
+    @property
+    def _list(self) -> str:
+        """Name of the list of episodes."""
+        return "'meta/episodes'" if self.is_v3 else "'meta/episodes.jsonl'"
+
+    def _listed(self) -> list[int]:
+        """Return the numbers of the episodes, of which some may have been deleted."""
+        file = self.path / "meta" / "episodes.jsonl"
+        if self.is_v3:
+            found = sorted(self.rows_of_episodes)
+        elif file.exists():
+            found = sorted({int(row["episode_index"]) for row in _json_lines(file)})
+        else:
+            return self._with_rows()
+        if len(found) != self.count:
+            gaps = _gaps(found, self.count)
+            raise DatasetError(
+                f"{self.path}: {self._list} lists {counted(len(found), 'episode')}, 'meta/info.json' says {self.count}"
+                + (f" ({_few(gaps, 'is', 'are')} missing)" if gaps else "")
+                + f': if episodes were deleted by hand, write "total_episodes": {len(found)}; else download it again'
+            )
+        if not self.is_v3:
+            self._compare(found)
+        return found
+
+    def _with_rows(self) -> list[int]:
+        """Return the first numbers, all of which must have a file of rows: no list names them."""
+        there = sum(1 for _ in (self.path / "data").rglob("*.parquet"))
+        numbers = list(range(min(self.count, there + 1)))
+        self._compare(numbers)
+        return numbers
+
+    def _compare(self, numbers: list[int]) -> None:
+        """Refuse numbers without a file of rows, and files without a number."""
+        files = {self._file(number): number for number in numbers}
+        missing = [number for file, number in files.items() if not file.is_file()]
+        form = re.sub(r"\\{episode_\w+(:\w+)?\\}", r"\\d+", re.escape(str(self.info["data_path"])))
+        present = {
+            path
+            for path in (self.path / "data").rglob("*.parquet")
+            if re.fullmatch(form, path.relative_to(self.path).as_posix())
+        }
+        others = sorted(str(file.relative_to(self.path)) for file in present - files.keys())
+        if not missing and not others:
+            return
+        words = []
+        if missing:
+            words.append(
+                f"{_few(missing, 'has', 'have')} no rows ({self._file(missing[0])}: is missing)"
+            )
+        if others:
+            words.append(
+                f"{', '.join(others[:5])} {'is' if len(others) == 1 else 'are'} not listed"
+            )
+        raise DatasetError(f"{self.path}: {' and '.join(words)}: {self._advice()}")
+
+    def _advice(self) -> str:
+        return (
+            f"if episodes were deleted by hand, delete both their rows and their entries in {self._list}; else "
+            "download it again"
+        )
 
     def _task_names(self) -> dict[int, str]:
         table = self.path / "meta" / "tasks.parquet"
@@ -67,16 +126,24 @@ class Tables:
         lines = self.path / "meta" / "tasks.jsonl"
         if not lines.exists():
             return {}
-        rows = [
-            parsed_json(line, str(lines)) for line in read_text(lines).splitlines() if line.strip()
-        ]
-        return {int(row["task_index"]): str(row["task"]) for row in rows}
+        return {int(row["task_index"]): str(row["task"]) for row in _json_lines(lines)}
 
-    def task(self, index: NDArray[Any] | None) -> str | None:
-        """Return the task of an episode: that of its first row; None: none is named."""
+    def task(self, index: NDArray[Any] | None, episode: int) -> str | None:
+        """Return the task of an episode, which has one; None: none is named."""
         if index is None or not self._tasks:
             return None
-        number = int(np.ravel(index)[0])
+        numbers = np.ravel(index)
+        changes = np.flatnonzero(numbers != numbers[0])
+        if len(changes):
+            first, then = (self._task(int(numbers[at])) for at in (0, changes[0]))
+            raise DatasetError(
+                f"{self.path}: the task of episode {episode} changes at row {changes[0]} from '{first}' to '{then}', "
+                "but an episode has one instruction: split it there, or give one for all by `imitate dataset convert` "
+                "with --language"
+            )
+        return self._task(int(numbers[0]))
+
+    def _task(self, number: int) -> str:
         if number not in self._tasks:
             raise DatasetError(
                 f"{self.path}: there is no task with index {number} (there are {sorted(self._tasks)}): "
@@ -86,14 +153,16 @@ class Tables:
 
     # ---- rows ------------------------------------------------------------------------------------
 
+    def _file(self, number: int) -> Path:
+        """Return the file of an episode's rows, up to version 2.1."""
+        size = int(self.info.get("chunks_size", 1000))
+        pattern = str(self.info["data_path"])
+        return self.path / pattern.format(episode_chunk=number // size, episode_index=number)
+
     def _files(self) -> Iterable[Path]:
         pattern = str(self.info["data_path"])
         if not self.is_v3:
-            size = int(self.info.get("chunks_size", 1000))
-            return (
-                self.path / pattern.format(episode_chunk=number // size, episode_index=number)
-                for number in range(self.count)
-            )
+            return [self._file(number) for number in self.numbers]
         places = {
             (row["data/chunk_index"], row["data/file_index"])
             for row in self.rows_of_episodes.values()
@@ -114,7 +183,7 @@ class Tables:
         """
         arrow = extra("pyarrow", "lerobot")
         pending: list[Any] = []
-        current, expected = None, 0
+        current, following = None, iter(self.numbers)
         for file in self._files():
             if not file.is_file():
                 raise DatasetError(
@@ -128,21 +197,33 @@ class Tables:
                         continue
                     if current is not None and numbers[start] != current:
                         yield current, _columns(arrow.Table.from_batches(pending))
-                        pending, expected = [], expected + 1
-                    current = int(numbers[start])
-                    if current != expected:
-                        raise DatasetError(
-                            f"{file}: episode {current} where {expected} should be: the dataset is damaged"
-                        )
+                        pending = []
+                    if current is None or numbers[start] != current:
+                        current = int(numbers[start])
+                        self._check_next(current, next(following, None), file)
                     pending.append(batch.slice(start, stop - start))
         if current is not None:
             yield current, _columns(arrow.Table.from_batches(pending))
-        if current is None or current + 1 != self.count:
-            found = 0 if current is None else current + 1
+        left = list(following)
+        if left or current is None:
             raise DatasetError(
-                f"{self.path}: has the rows of {counted(found, 'episode')}, 'meta/info.json' says {self.count}: "
-                "download it again"
+                f"{self.path}: {_few(left, 'has', 'have') if left else 'no episode has'} no rows: {self._advice()}"
             )
+
+    def _check_next(self, number: int, expected: int | None, file: Path) -> None:
+        """Refuse rows of an episode that is not the next in the list."""
+        if number == expected:
+            return
+        if number not in self.numbers:
+            raise DatasetError(
+                f"{file}: has rows of episode {number}, which {self._list} does not list: {self._advice()}"
+            )
+        if expected is not None and number > expected:
+            missing = [other for other in self.numbers if expected <= other < number]
+            raise DatasetError(f"{file}: {_few(missing, 'has', 'have')} no rows: {self._advice()}")
+        raise DatasetError(
+            f"{file}: rows of episode {number} come after others: the dataset is damaged; download it again"
+        )
 
     def decoded(
         self, key: str, column: Any, *, encoded: bool = False
@@ -183,6 +264,24 @@ class Tables:
         if not path.is_file():
             raise DatasetError(f"{where}: has no image bytes and no file {path}: download it again")
         return path.read_bytes()
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    return [parsed_json(line, str(path)) for line in read_text(path).splitlines() if line.strip()]
+
+
+def _gaps(numbers: list[int], count: int) -> list[int]:
+    """Return the first numbers below a count that are not there."""
+    there = set(numbers)
+    return [
+        number for number in range(min(count, len(numbers) + _NAMED + 1)) if number not in there
+    ]
+
+
+def _few(numbers: list[int], one: str, many: str) -> str:
+    """Name episodes, a few of them, with the verb that belongs to them."""
+    names = ", ".join(map(str, numbers[:_NAMED])) + (" ..." if len(numbers) > _NAMED else "")
+    return f"episode {names} {one}" if len(numbers) == 1 else f"episodes {names} {many}"
 
 
 def _columns(table: Any) -> dict[str, Any]:

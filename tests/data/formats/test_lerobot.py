@@ -256,6 +256,10 @@ def test_steps_that_were_lost_are_reported(tmp_path, made, column, values, words
         (with_column("frame_index", [0, 2, 1]), "'frame_index' of episode 1 does not advance: row 2"),
         (with_column("timestamp", [0.0, 0.05, 0.1]), "episode 1 runs at 20 Hz, but 'meta/info.json' says fps 10"),
         (with_column("timestamp", [0.0, 0.1, 0.3]), "episode 1 has 3 rows, to 0.300 s, but its part"),
+        (with_column("task_index", [7, 7, 3]), "task of episode 1 changes at row 2 from 'place' to 'push'.*--language"),
+        (with_column("episode_index", [2, 2, 2]), "episode 1 has no rows: if .* 'meta/episodes'"),
+        (with_column("episode_index", [5, 5, 5]), "rows of episode 5, which 'meta/episodes' does not list"),
+        (lambda root: unlist(root, 1), "rows of episode 1, which 'meta/episodes' does not list"),
         (lambda root: (root / "data/chunk-000/file-001.parquet").unlink(), "file-001.parquet: is missing"),
         (other_info(codebase_version="v4.0"), "codebase_version is 'v4.0'"),
         (other_info(storage_format="lance"), "storage_format is 'lance'"),
@@ -269,6 +273,69 @@ def test_what_is_missing_or_unknown_is_named(tmp_path, made, change, words):
     with pytest.raises(DatasetError, match=words):
         convert(root, tmp_path / "o.hdf5")
     assert [path.name for path in tmp_path.iterdir()] == ["l"]
+
+
+def added(root, key, dtype, values):
+    """Give all 12 rows a further column."""
+    for file, part in (("0", values[:7]), ("1", values[7:])):
+        path = root / f"data/chunk-000/file-00{file}.parquet"
+        pq.write_table(pq.read_table(path).append_column(key, [part]), path)
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"][key] = {"dtype": dtype, "shape": [1], "names": None}
+    (root / "meta/info.json").write_text(json.dumps(info))
+
+
+def test_what_changes_within_an_episode_is_said(converted, tmp_path, made):
+    root = shutil.copytree(made, tmp_path / "l")
+    with_column("task_index", [7, 7, 3])(root)
+    without_videos(root)
+    added(root, "next.success", "bool", [False, True, True, False, *[False] * 7, True])
+    added(root, "subtask", "string", ["reach"] * 5 + ["lift"] * 7)
+    added(root, "note", "string", ["a"] * 4 + ["b"] * 8)
+    report, file = converted(root, language="pick and place")  # one for all, so none is looked up
+    assert {file.attrs(demo)["language"] for demo in file.demos()} == {"pick and place"}
+    assert [file.success(demo) for demo in file.demos()] == [True, False, True]
+    assert report.doubts.keys() == {"next.success", "subtask"}
+    assert report.dropped.keys() >= {"subtask", "note"}
+
+
+@pytest.mark.parametrize(
+    ("deleted", "listed", "total", "words"),
+    [
+        ([1], [0, 2], 2, None),
+        ([1], [0, 2], 3, 'lists 2 episodes, .* says 3 .episode 1 is missing.: .* write "total_episodes": 2'),
+        ([], [0, 1, 2], 2, 'lists 3 episodes, .* says 2: .* write "total_episodes": 3'),
+        ([1], [0, 1, 2], 3, "episode 1 has no rows .*episode_000001.parquet: is missing.: if"),
+        ([0, 1], [0, 1, 2], 3, "episodes 0, 1 have no rows"),
+        ([], [0, 2], 2, "episode_000001.parquet is not listed: if .* 'meta/episodes.jsonl'"),
+        ([1], None, 2, "episode 1 has no rows .* and .*episode_000002.parquet is not listed"),
+        ([], None, 10**12, "episode 3 has no rows"),
+    ],
+)  # fmt: skip
+def test_episodes_that_were_deleted_by_hand(converted, tmp_path, deleted, listed, total, words):
+    root = make(tmp_path / "l", "v2.1")
+    other_info(total_episodes=total)(root)
+    for number in deleted:
+        next(root.glob(f"data/*/episode_{number:06d}.parquet")).unlink()
+    if listed is not None:
+        lines = [json.dumps({"episode_index": number}) for number in listed]
+        (root / "meta/episodes.jsonl").write_text("\n".join(lines))
+    if words is not None:
+        with pytest.raises(DatasetError, match=words):
+            converted(root)
+        return
+    _, file = converted(root, images="raw")
+    assert file.demos() == ["demo_0", "demo_2"]
+    assert file.attrs("demo_2")["language"] == "push"
+    assert file.read("demo_2", "obs/top_image")[:, 0, 0, 0].tolist() == [40, 44, 48, 52, 56]
+
+
+def unlist(root, number):
+    rows = [
+        row for row in pq.read_table(root / EPISODES).to_pylist() if row["episode_index"] != number
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), root / EPISODES)
+    other_info(total_episodes=2)(root)
 
 
 @pytest.fixture(scope="module")
