@@ -68,7 +68,7 @@ class Gamepad(Handheld):
         hold: bool = True,
         grace_s: float = 0.3,
         gripper: Gripper = True,
-        mode: Mode = "relative",
+        mode: Mode | None = None,
         index: int = 0,
         keys: bool = True,
         source: Source | None = None,

@@ -41,7 +41,7 @@ class Keyboard(Teleoperator):
         scale: float = 0.3,
         press_s: float = 0.25,
         gripper: Gripper = True,
-        mode: Mode = "relative",
+        mode: Mode | None = None,
     ) -> None:
         self._pushes, self._press_s = Pushes(scale, gripper, mode), press_s
         self._terminal: TerminalKeys | None = None

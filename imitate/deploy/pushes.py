@@ -8,12 +8,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from imitate import clock
+from imitate.deploy.driver import DriverError, observed, pose_of
 from imitate.deploy.robot import Observation, Robot
 from imitate.errors import UserError
 
 Vector = NDArray[np.float64]
 Gripper = bool | Literal["inverted"]
 Mode = Literal["relative", "absolute"]
+_LOOKS = 3
+"""Times that a robot is asked for its pose before the device is said not to fit."""
 
 
 class Pushes:
@@ -24,20 +27,20 @@ class Pushes:
         gripper: True: the last number of an action opens (lowest) and closes (highest) a gripper; ``inverted``: the
             highest opens; False: there is no gripper.
         mode: ``relative``: an action is a change, and zero keeps the pose; ``absolute``: an action is a pose, and a
-            full push moves it by ``scale`` of the range per second.
+            full push moves it by ``scale`` of the range per second; None: by the pose that the robot tells.
 
     Raises:
         UserError: a setting makes no sense.
     """
 
-    def __init__(self, scale: float, gripper: Gripper, mode: Mode) -> None:
+    def __init__(self, scale: float, gripper: Gripper, mode: Mode | None) -> None:
         if not 0 < scale <= 1:
             raise UserError(f"scale is {scale}; wanted a number above 0, at most 1")
-        if mode not in ("relative", "absolute"):
+        if mode not in ("relative", "absolute", None):
             raise UserError(f"mode is '{mode}'; wanted relative or absolute")
         if gripper not in (True, False, "inverted"):
             raise UserError(f"gripper is '{gripper}'; wanted true, false or inverted")
-        self._scale, self._mode = scale, mode
+        self._scale, self._mode, self._given = scale, mode, mode
         self.has_gripper, self._inverted = bool(gripper), gripper == "inverted"
         self._grip: float | None = None
         self._ticked, self._passed_s = clock.now(), 0.0
@@ -46,7 +49,8 @@ class Pushes:
         """Take the range of the actions from a robot.
 
         Raises:
-            UserError: the range has no end, so that no part of it can be taken.
+            UserError: the range has no end, so that no part of it can be taken; or it is unknown whether zero keeps the
+                pose; or the robot's pose contradicts the mode.
         """
         self._robot = robot
         self._low, self._high = map(np.asarray, (robot.limits.low, robot.limits.high))
@@ -59,6 +63,25 @@ class Pushes:
         if self.has_gripper:
             ends = (self._high[-1], self._low[-1])
             self._open, self._closed = ends if self._inverted else ends[::-1]
+        self._mode = self._mode_of(_pose_at_rest(robot))
+
+    def _mode_of(self, pose: Vector | None) -> Mode:
+        """The mode of a robot with such a pose."""
+        if pose is None:
+            if self._given is None:
+                raise UserError(
+                    "the robot does not tell its pose, so it is unknown whether zero keeps it: give it pose(), or say "
+                    "mode=relative where an action is a change and zero keeps the pose"
+                )
+            return self._given
+        if not pose[: self.size].any():
+            return self._given or "relative"
+        if self._given == "relative":
+            raise UserError(
+                "mode is relative, but zero does not keep the pose of this robot, whose actions are poses: leave mode "
+                "out, or take absolute"
+            )
+        return "absolute"
 
     def tick(self) -> None:
         """Measure the time since the last control step; call it once in each."""
@@ -87,19 +110,37 @@ class Pushes:
         """The action (A,) of a push (``size``,), each number in [-1, 1].
 
         Raises:
-            UserError: mode ``absolute``, and the robot does not tell its pose.
+            UserError: mode ``absolute``, and the robot does not tell its pose; or mode ``relative``, and it is none.
         """
         whole = np.zeros(len(self._low))
         whole[: self.size] = push
-        half = (self._high - self._low) / 2
+        pose = pose_of(self._robot, observation)
+        if self._mode == "relative":  # an arm of poses may have been at zero when it was connected
+            self._mode = self._mode_of(pose)
+        grip = self._open if self.has_gripper else 0.0
         if self._mode == "relative":
-            action = self._low + half + half * self._scale * whole
+            middle = (self._low + self._high) / 2
+            rest = np.where((self._low < 0) & (self._high > 0), 0.0, middle)
+            room = np.where(whole > 0, self._high - rest, rest - self._low)
+            action = rest + self._scale * room * whole
         else:
-            pose = self._robot.pose(observation)
             if pose is None:
                 raise UserError("mode absolute needs a robot that tells its pose")
-            action = pose + 2 * half * self._scale * self._passed_s * whole
+            action = pose + (self._high - self._low) * self._scale * self._passed_s * whole
+            grip = float(pose[-1])
         if self.has_gripper:
-            action[-1] = self._open if self._grip is None else self._grip
+            action[-1] = grip if self._grip is None else self._grip
         limited: Vector = np.clip(action, self._low, self._high)
         return limited
+
+
+def _pose_at_rest(robot: Robot) -> Vector | None:
+    """The action that keeps the pose of a robot that has just been connected, whose first packets may be lost."""
+    for attempt in range(_LOOKS):
+        clock.sleep(0.05 * attempt)
+        try:
+            return pose_of(robot, observed(robot))
+        except DriverError:
+            if attempt == _LOOKS - 1:
+                raise
+    return None

@@ -62,7 +62,7 @@ class SpaceMouse(Handheld):
         buttons: Mapping[str, str] | None = None,
         grace_s: float = 0.3,
         gripper: Gripper = True,
-        mode: Mode = "relative",
+        mode: Mode | None = None,
         index: int = 0,
         keys: bool = True,
         source: Source | None = None,

@@ -76,7 +76,7 @@ def pad():
 @pytest.fixture
 def hand(pad):
     hand = Gamepad(scale=0.5, grace_s=0.0, keys=False)
-    hand.connect(FakeRobot(ARM))
+    hand.connect(FakeRobot(ARM, pose=np.zeros(7)))
     hand.guide(None)
     yield hand
     hand.close()
@@ -147,7 +147,7 @@ def test_an_unplugged_pad_moves_nothing_more(pad, hand):
 
 def test_roles_of_buttons_may_be_changed(pad):
     hand = Gamepad(buttons={"leftshoulder": "toggle", "rightstick": "success"}, keys=False)
-    hand.connect(FakeRobot(ARM))
+    hand.connect(FakeRobot(ARM, pose=np.zeros(7)))
     hand.guide(None)
     pad.press("rightshoulder", "leftshoulder")
     assert hand.guide(None).action[-1] == 1.0
@@ -175,7 +175,7 @@ def test_without_a_pad_it_is_one_line():
         SDLGamepad().open()
     device = make_teleoperator("gamepad")
     with pytest.raises(UserError, match="there is no gamepad 0"):
-        device.connect(FakeRobot(ARM))
+        device.connect(FakeRobot(ARM, pose=np.zeros(7)))
 
 
 def test_without_sdl_it_says_what_to_install(monkeypatch):

@@ -253,8 +253,8 @@ def test_nothing_is_sent_after_the_device_is_gone(device, policy):
     hand = made(device, robot, gripper=False, hold=False)
 
     def vanish():  # the person pushes from the second step on
-        device.pushes = {"x": 1.0} if len(robot.times("observe")) > 2 else {}
-        device.gone = len(robot.times("observe")) > 5
+        device.pushes = {"x": 1.0} if len(robot.times("observe")) > 3 else {}
+        device.gone = len(robot.times("observe")) > 6
 
     robot.faults["observe"] = vanish
     loop = ControlLoop(robot, policy, 100.0, teleoperator=hand, safety=Safety(late=0))

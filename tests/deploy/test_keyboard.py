@@ -24,7 +24,7 @@ def keyboard(terminal, virtual_time):
 
     def make(robot=None, **options):
         made.append(Keyboard(**options))
-        made[-1].connect(robot or FakeRobot())
+        made[-1].connect(robot or FakeRobot(pose=np.zeros(2)))
         return made[-1]
 
     yield make
@@ -91,7 +91,7 @@ def test_an_arrow_is_no_escape(terminal, keyboard):
 def test_the_terminal_is_given_back(terminal):
     before = termios.tcgetattr(terminal.stdin)
     device = Keyboard()
-    device.connect(FakeRobot())
+    device.connect(FakeRobot(pose=np.zeros(2)))
     assert termios.tcgetattr(terminal.stdin) != before
     device.close()
     assert termios.tcgetattr(terminal.stdin) == before
@@ -102,7 +102,7 @@ def test_without_a_terminal_it_is_one_line(monkeypatch, tmp_path):
     with (tmp_path / "empty").open("w+") as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         with pytest.raises(UserError, match="needs a terminal"):
-            Keyboard().connect(FakeRobot())
+            Keyboard().connect(FakeRobot(pose=np.zeros(2)))
 
 
 @pytest.mark.parametrize("options", [{"scale": 0.0}, {"mode": "sideways"}])

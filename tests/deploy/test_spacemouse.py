@@ -85,7 +85,7 @@ def hand(hid):
     hand = SpaceMouse(
         scale=1.0, dead_band=0.0, grace_s=0.0, keys=False, source=HIDSpaceMouse(hid=hid)
     )
-    hand.connect(FakeRobot(ARM))
+    hand.connect(FakeRobot(ARM, pose=np.zeros(7)))
     assert hand.guide(None).action is None
     yield hand
     hand.close()
@@ -165,7 +165,7 @@ def test_the_left_button_toggles_the_gripper_and_the_right_one_is_success(hid, h
 def test_buttons_may_open_and_close_and_a_third_one_hold(hid):
     roles = {"0": "close", "1": "open", "12": "act"}
     hand = SpaceMouse(buttons=roles, grace_s=0.0, keys=False, source=HIDSpaceMouse(hid=hid))
-    hand.connect(FakeRobot(ARM))
+    hand.connect(FakeRobot(ARM, pose=np.zeros(7)))
     hand.guide(None)
     for bits, grip in ((1, 1.0), (1 << 1, -1.0), (1, 1.0), (1 << 12, 1.0)):
         hid.reports = [buttons(bits)]
@@ -173,7 +173,7 @@ def test_buttons_may_open_and_close_and_a_third_one_hold(hid):
 
 
 def test_an_unplugged_device_stops_the_robot(hid, hand):
-    robot = FakeRobot(ARM)
+    robot = FakeRobot(ARM, pose=np.zeros(7))
 
     def vanish():  # the person pushes in the second step
         hid.reports += [pushes(0, -350, 0)] if len(robot.times("observe")) == 3 else []
@@ -216,7 +216,7 @@ def test_what_cannot_be_opened_is_one_line(hid):
         HIDSpaceMouse(hid=FakeHID(fails_to_open=True)).open()
     device = make_teleoperator("spacemouse", index=99)  # hidapi itself
     with pytest.raises(UserError, match="there is no SpaceMouse 99"):
-        device.connect(FakeRobot(ARM))
+        device.connect(FakeRobot(ARM, pose=np.zeros(7)))
 
 
 def test_without_hidapi_it_says_what_to_install(monkeypatch):

@@ -1,0 +1,80 @@
+"""Pushes become actions by what keeps the robot's pose: zero, or the pose itself."""
+
+import numpy as np
+import pytest
+
+from imitate import clock
+from imitate.deploy.limits import ActionLimits
+from imitate.deploy.pushes import Pushes
+from imitate.errors import UserError
+from tests.deploy.fake_robot import FakeRobot
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
+POSE = np.array([0.5, -0.5, 0.25])
+
+
+def arm(pose, low=(-1.0, -2.0, 0.0), high=(1.0, 2.0, 1.0), **faults):
+    return FakeRobot(
+        ActionLimits(low=low, high=high), None if pose is None else np.array(pose), faults
+    )
+
+
+def pushed(robot, push, mode=None, gripper=True):
+    """The action of a push that lasts for 0.1 s."""
+    pushes = Pushes(0.5, gripper, mode)
+    pushes.connect(robot)
+    pushes.tick()
+    clock.sleep(0.1)
+    pushes.tick()
+    return pushes.action(push, robot.observe())
+
+
+@pytest.mark.parametrize("mode", [None, "absolute"])
+def test_on_an_arm_of_poses_what_is_not_pushed_stays(mode):
+    # Half of the range of 2 in a second, for 0.1 s; the gripper stays as it is until its key is pressed.
+    np.testing.assert_allclose(pushed(arm(POSE), [1.0, 0.0], mode), [0.6, -0.5, 0.25])
+    np.testing.assert_allclose(
+        pushed(arm(POSE), [0, 0, 1.0], mode, gripper=False), [0.5, -0.5, 0.3]
+    )
+
+
+@pytest.mark.parametrize("mode", [None, "relative"])
+def test_where_zero_keeps_the_pose_what_is_not_pushed_is_zero(mode):
+    robot = arm([0.0, 0.0, 0.7], low=(-0.2, -0.1, 0.0), high=(1.0, 0.3, 1.0))
+    np.testing.assert_allclose(pushed(robot, [1.0, 0.0], mode), [0.5, 0.0, 0.0])
+    np.testing.assert_allclose(pushed(robot, [-1.0, 0.0], mode), [-0.1, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("pose", "mode", "words"),
+    [
+        (None, None, "unknown whether zero keeps it: give it pose"),
+        (POSE, "relative", "zero does not keep the pose of this robot"),
+    ],
+)
+def test_a_robot_whose_pose_does_not_fit_is_refused(pose, mode, words):
+    with pytest.raises(UserError, match=words):
+        pushed(arm(pose), [0.0, 0.0], mode)
+
+
+def test_a_person_may_say_that_zero_keeps_the_pose():
+    np.testing.assert_allclose(pushed(arm(None), [1.0, 0.0], "relative"), [0.5, 0.0, 0.0])
+
+
+def test_an_arm_that_was_at_zero_when_it_was_connected_is_known_once_it_has_moved():
+    robot, pushes = arm([0.0, 0.0, 0.0]), Pushes(0.5, True, None)
+    pushes.connect(robot)
+    robot._pose = POSE
+    np.testing.assert_allclose(pushes.action([0.0, 0.0], robot.observe()), POSE)
+
+
+def test_a_packet_that_is_lost_at_the_beginning_is_asked_for_again():
+    robot = arm(POSE)
+
+    def lose():
+        if len(robot.times("observe")) < 3:
+            raise OSError("lost packet")
+
+    robot.faults["observe"] = lose
+    np.testing.assert_allclose(pushed(robot, [1.0, 0.0]), [0.6, -0.5, 0.25])
