@@ -26,7 +26,7 @@ from imitate.cli.policies import (
     rate_of,
 )
 from imitate.cli.renaming import RenameObs
-from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, Slow
+from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArgs, Slow
 from imitate.errors import UserError
 from imitate.plain_files import read_json
 
@@ -114,6 +114,7 @@ def command(
     limits: Limits = None,
     any_limits: AnyLimits = False,
     slow: Slow = 1.0,
+    safety: SafetyArgs = None,
     asynchronous: InBackground = False,
     join: Join = "blend",
     token_file: TokenFile = None,
@@ -145,8 +146,9 @@ def command(
     Exit codes: 0 done; 1 the robot was stopped before it moved; 2 invalid input.
     """
     from imitate.cli.interrupts import released
-    from imitate.cli.robots import robot_of
+    from imitate.cli.robots import robot_of, safety_of
     from imitate.deploy.comparison.trial_file import TrialFile
+    from imitate.deploy.fitting import check_sizes
 
     if report or reveal:
         with TrialFile(out) as file:
@@ -169,6 +171,9 @@ def command(
     }
     if rename:  # files of before there was any lack it
         settings["rename"] = sorted(rename)
+    if safety:
+        settings["safety"] = sorted(safety)
+        safety_of(robot, safety)
     if precision != "fp32":
         settings["precision"] = precision
     source = PolicySource(
@@ -177,6 +182,11 @@ def command(
     with contextlib.ExitStack() as stack:
         found = {"A": source.open(first, stack), "B": source.open(second, stack)}
         rate = rate_of(found["A"].actor, rate_hz)
+
+        def check(body: Robot) -> None:
+            for policy in found.values():
+                check_sizes(body, policy.schema, resize)
+
         own = found["A"].env_args or found["B"].env_args
         body = robot_of(
             robot,
@@ -187,6 +197,7 @@ def command(
             rate_hz=rate,
             limits=limits,
             any_limits=any_limits,
+            check=check,
         )
         interrupts = stack.enter_context(released(body))
         settings |= {"rate_hz": rate, "limits": _limits(limits), "judge": _judge(judge, body)}
@@ -218,7 +229,7 @@ def _loops(
             body,
             actor,
             settings["rate_hz"],
-            safety=safety_of(settings["robot"]),
+            safety=safety_of(settings["robot"], settings.get("safety", ())),
             teleoperator=judge.keys,
             any_rate=settings["any_rate"],
             slow=settings["slow"],

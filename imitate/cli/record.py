@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from imitate.cli.recording import Session
-from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv
+from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArgs
 
 
 def command(
@@ -57,6 +57,7 @@ def command(
     ] = None,
     limits: Limits = None,
     any_limits: AnyLimits = False,
+    safety: SafetyArgs = None,
     append: Annotated[
         bool,
         typer.Option("--append", help="Resume a file that is there, or that a crash left."),
@@ -91,6 +92,7 @@ def command(
         any_rate=any_rate,
         limits=limits,
         any_limits=any_limits,
+        safety=safety or [],
         lang=lang,
         keys=keys,
         append=append,

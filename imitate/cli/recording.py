@@ -39,6 +39,7 @@ class Session:
         episodes: in the file at the end.
         steps: longest episode.
         rate_hz: control rate; None: the robot's own.
+        safety: settings of when to hold and to stop.
         lang: instruction that is stored with each episode.
         keys: observations to record; None: all.
         append: resume a file; or what a crash left of one.
@@ -60,6 +61,7 @@ class Session:
     any_rate: bool = False
     limits: Path | None = None
     any_limits: bool = False
+    safety: Sequence[str] = ()
     lang: str | None = None
     keys: str | None = None
     append: bool = False
@@ -86,6 +88,7 @@ class Session:
         from imitate.deploy.loop import ControlLoop
         from imitate.deploy.recording import Recorder
 
+        rules = safety_of(self.robot, self.safety)
         if self.out.exists() and not (self.append or self.overwrite):
             raise UserError(f"{self.out}: exists already: choose another name, or add --append")
         with contextlib.ExitStack() as stack:
@@ -112,6 +115,7 @@ class Session:
                     rate,
                     env_meta=meta,
                     name=recorded_name(self.robot),
+                    robot=body,
                     keys=None if self.keys is None else tuple(self.keys.split(",")),
                     append=self.append,
                     overwrite=self.overwrite,
@@ -122,7 +126,7 @@ class Session:
                 body,
                 None,
                 rate,
-                safety=safety_of(self.robot),
+                safety=rules,
                 teleoperator=hand,
                 any_rate=self.any_rate,
                 on_step=interrupts.checked(recorder.on_step),

@@ -13,7 +13,7 @@ import typer
 from numpy.typing import NDArray
 
 from imitate.cli.interrupts import released
-from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, Slow
+from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArgs, Slow
 from imitate.errors import UserError
 
 STOPPED = 1
@@ -69,6 +69,7 @@ def command(
     limits: Limits = None,
     any_limits: AnyLimits = False,
     slow: Slow = 1.0,
+    safety: SafetyArgs = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -86,6 +87,7 @@ def command(
     from imitate.deploy.loop import ControlLoop
     from imitate.deploy.robot import RobotError
 
+    rules = safety_of(robot, safety or ())
     with DatasetFile(file) as data:
         demos = data.demos()
         name = demos[0] if demo is None else demo
@@ -114,7 +116,7 @@ def command(
             body,
             policy,
             float(rate),
-            safety=safety_of(robot),
+            safety=rules,
             any_rate=any_rate,
             dry_run=dry_run,
             slow=slow,

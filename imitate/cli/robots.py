@@ -41,6 +41,14 @@ AnyLimits = Annotated[
     bool,
     typer.Option("--any-limits", help="Allow --limits that are looser than the robot's own."),
 ]
+SafetyArgs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--safety",
+        metavar="KEY=VALUE",
+        help="When to hold and to stop: a field of imitate.deploy.Safety, such as hold_s=2 or max_age_s=0.3.",
+    ),
+]
 Slow = Annotated[
     float, typer.Option("--slow", min=0.01, max=1.0, help="Factor on step, speed, acceleration.")
 ]
@@ -74,6 +82,7 @@ def robot_of(
     rate_hz: float | None = None,
     limits: Path | None = None,
     any_limits: bool = False,
+    check: Callable[[Robot], None] | None = None,
 ) -> Robot:
     """The connected robot of ``--robot``.
 
@@ -86,6 +95,7 @@ def robot_of(
         rate_hz: control rate, for ``sim``.
         limits: JSON file of limits that replace those of the robot of the same name.
         any_limits: allow limits that are looser than the robot's own.
+        check: called before the robot is connected; raises UserError where it does not fit.
     """
     from imitate.deploy.driver import called, words_of
     from imitate.deploy.robot import RobotError, make_robot
@@ -107,6 +117,8 @@ def robot_of(
         raise UserError("--env is for --robot sim")
     else:
         robot = make_robot(name, **options)
+    if check is not None:
+        check(robot)
     try:
         called(robot.connect)
         if limits is not None:
@@ -155,11 +167,25 @@ def recorded_name(name: str) -> str:
     return name.removeprefix("lerobot:")
 
 
-def safety_of(name: str) -> Safety:
-    """The safety settings of ``--robot``: a simulator's images of a scene at rest are identical, and no fault."""
+def safety_of(name: str, words: Sequence[str] = ()) -> Safety:
+    """The safety settings of ``--robot`` and ``--safety``: what a simulator at rest repeats is no fault.
+
+    Raises:
+        UserError: a setting is unknown, or its value makes no sense.
+    """
     from imitate.deploy.loop import Safety
 
-    return Safety(frozen=0, frozen_pose=0) if name == SIMULATED else Safety()
+    options = options_of(words)
+    kinds = {field.name: type(field.default) for field in fields(Safety)}
+    for key, value in options.items():
+        if key not in kinds:
+            raise UserError(f"--safety {key}: unknown; {nearest(key, kinds)}")
+        fits = (int, float) if kinds[key] is float else kinds[key]
+        if not isinstance(value, fits) or isinstance(value, bool):
+            wanted = {int: "a whole number", float: "a number", str: "a word"}[kinds[key]]
+            raise UserError(f"--safety {key}={value}: wanted {wanted}")
+    usual = {"frozen": 0, "frozen_pose": 0} if name == SIMULATED else {}
+    return Safety(**{**usual, **options})
 
 
 def _made(name: str, maker: Callable[..., Made], options: Mapping[str, Any]) -> Made:

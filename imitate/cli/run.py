@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +26,7 @@ from imitate.cli.policies import (
     rate_of,
 )
 from imitate.cli.renaming import RenameObs
-from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, Slow
+from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArgs, Slow
 from imitate.errors import UserError
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def command(
     limits: Limits = None,
     any_limits: AnyLimits = False,
     slow: Slow = 1.0,
+    safety: SafetyArgs = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Observe and predict, but send nothing.")
     ] = False,
@@ -116,8 +118,10 @@ def command(
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """
     from imitate.cli.robots import robot_of, safety_of, teleoperator_of
+    from imitate.deploy.fitting import check_sizes
     from imitate.deploy.loop import ControlLoop
 
+    rules = safety_of(robot, safety or ())
     if dry_run and record is not None:
         raise UserError(
             "--record writes what was sent, and with --dry-run nothing is: leave one of them out"
@@ -146,6 +150,7 @@ def command(
             rate_hz=rate,
             limits=limits,
             any_limits=any_limits,
+            check=partial(check_sizes, schema=found.schema, resizes=resize),
         )
         interrupts = stack.enter_context(released(body))
         hand = None
@@ -160,7 +165,7 @@ def command(
             body,
             actor,
             rate,
-            safety=safety_of(robot),
+            safety=rules,
             teleoperator=hand,
             any_rate=any_rate,
             dry_run=dry_run,
@@ -244,4 +249,6 @@ def _recorder(path: Path, rate_hz: float, robot: Robot, name: str) -> Recorder:
     from imitate.deploy.recording import Recorder
 
     meta = getattr(robot, "env_meta", None)
-    return Recorder(path, rate_hz, env_meta=meta, name=recorded_name(name), with_policy=True)
+    return Recorder(
+        path, rate_hz, env_meta=meta, name=recorded_name(name), robot=robot, with_policy=True
+    )

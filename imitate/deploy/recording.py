@@ -10,11 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from imitate import clock
 from imitate.data import DatasetWriter
+from imitate.data.file.features import FEATURES, as_attribute
 from imitate.deploy.loop import Step
+from imitate.deploy.robot import Robot
 from imitate.errors import DatasetError, UserError
 
 REAL_ROBOT = 4
+TIMES = "timestamps"
+"""Array of the seconds from the first recorded step to each one: those that held the pose are gaps."""
 
 
 class Recorder:
@@ -28,6 +33,7 @@ class Recorder:
         rate_hz: control rate.
         env_meta: ``env_args`` of a simulated robot; None: a real one.
         name: of the robot, for the ``env_args`` of a real one.
+        robot: whose names of the numbers of actions and observations are written; None: it has none.
         keys: observations to record; None: all.
         append: record into a file that is there, or into what a crash left of one.
         overwrite: replace a file that is there.
@@ -42,6 +48,7 @@ class Recorder:
         *,
         env_meta: Mapping[str, Any] | None = None,
         name: str = "robot",
+        robot: Robot | None = None,
         keys: tuple[str, ...] | None = None,
         append: bool = False,
         overwrite: bool = False,
@@ -56,9 +63,12 @@ class Recorder:
             append=append,
             overwrite=overwrite,
             image_storage="jpeg" if image_storage == "jpeg" else "raw",
+            attrs=_names_of(robot),
         )
         self._keys, self._with_policy = keys, with_policy
-        self._running = False
+        # A file of before this array is gone on with as it is.
+        self._timed = not self._writer.arrays or TIMES in self._writer.arrays
+        self._running, self._began_s = False, 0.0
         self.steps = 0
         """Steps of the running episode."""
 
@@ -79,10 +89,12 @@ class Recorder:
         missing = [key for key in keys if key not in values]
         if missing:
             raise UserError(f"the robot gives no '{missing[0]}'; it gives {', '.join(values)}")
-        extra: dict[str, Any] = {}
+        now_s = clock.now()
+        self._began_s = now_s if self.steps == 0 else self._began_s
+        extra: dict[str, Any] = {TIMES: np.float64(now_s - self._began_s)} if self._timed else {}
         if self._with_policy:
             wanted = step.action if step.wanted is None else step.wanted
-            extra = {"interventions": step.intervened, "policy_actions": np.asarray(wanted)}
+            extra |= {"interventions": step.intervened, "policy_actions": np.asarray(wanted)}
         self._writer.append(obs={key: values[key] for key in keys}, action=step.action, **extra)
         self.steps += 1
 
@@ -119,3 +131,17 @@ class Recorder:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _names_of(robot: Robot | None) -> dict[str, str]:
+    """The attribute with the names of a robot's numbers, as data from LeRobot has it; none where it has no names."""
+    if robot is None:
+        return {}
+    named = {f"obs/{key}": names for key, names in robot.observation_names.items()}
+    named |= {} if robot.action_names is None else {"actions": robot.action_names}
+    entries = {
+        array: {"feature": array, "shape": [len(names)], "names": list(names)}
+        for array, names in named.items()
+    }
+    text = as_attribute(entries) if entries else None
+    return {} if text is None else {FEATURES: text}

@@ -215,6 +215,36 @@ def test_limits_that_are_looser_or_stricter_and_another_rate_where_asked_for(cal
 def test_what_repeats_itself_is_no_fault_of_a_simulator():
     assert safety_of("sim") == Safety(frozen=0, frozen_pose=0)
     assert safety_of("my_robots:Arm") == Safety()
+    words = ["hold_s=2", "frozen=3", "first_action=refuse"]
+    assert safety_of("sim", words) == Safety(
+        hold_s=2, frozen=3, first_action="refuse", frozen_pose=0
+    )
+
+
+@pytest.mark.parametrize(
+    "verb", ["run policy.pth", "record a.hdf5 --teleop keyboard", "compare a.pth b.pth"]
+)
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("hold=2", "--safety hold: unknown; did you mean 'hold_s'?"),
+        ("late=1.5", "--safety late=1.5: wanted a whole number"),
+        ("hold_s=soon", "--safety hold_s=soon: wanted a number"),
+        ("frozen=true", "--safety frozen=True: wanted a whole number"),
+        ("hold_s=NaN", "hold_s is nan; wanted a finite number above 0"),
+        ("max_age_s", "'max_age_s': expected key=value"),
+    ],
+)
+def test_a_setting_of_safety_that_makes_no_sense_is_refused_before_anything_is_opened(
+    call, verb, word, told
+):
+    assert told in call(f"{verb} --robot sim --safety {word}", code=2).output
+
+
+def test_a_policy_of_another_size_is_refused_before_connecting(call, checkpoint):
+    arm = shlex.quote(f"{ROOT / 'examples' / 'own_robot.py'}:PointArm")
+    told = call(f"run policy.pth --robot {arm} --rate-hz 20", code=2).output
+    assert "takes actions of 2 numbers, and the policy gives 1" in told
 
 
 def test_the_reason_of_a_stop_survives_a_driver_that_cannot_answer_any_more(

@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
-from imitate.data import DatasetFile
+from imitate.data import DatasetFile, DatasetWriter
+from imitate.data.file.features import features_of, number_names
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.recording import Recorder
 from imitate.deploy.robot import Guidance
 from imitate.errors import UserError
 from tests.deploy.fake_robot import Constant, FakeRobot, Scripted
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
 CALM = Safety(late=0)
 
 
@@ -43,6 +45,7 @@ def test_an_episode_is_a_demonstration(tmp_path):
         assert demo.attrs["language"] == "push"
         assert raw["data"].attrs["control_freq"] == 100.0
         assert "interventions" not in demo
+        np.testing.assert_allclose(demo["timestamps"][:], [0.0, 0.01, 0.03])  # the gap is told
 
 
 def test_with_a_policy_interventions_and_its_wishes_are_recorded(tmp_path):
@@ -76,6 +79,27 @@ def test_a_session_goes_on_in_the_same_file(tmp_path):
 
     with h5py.File(path) as raw:
         assert sorted(raw["data"]) == ["demo_0", "demo_1"]
+
+
+def test_a_file_without_times_is_gone_on_with(tmp_path):
+    with DatasetWriter(tmp_path / "a.hdf5", {}, control_freq=100.0) as writer:
+        writer.start_episode()
+        obs = {"state": np.zeros(2, np.float32), "camera": np.zeros((4, 4, 3), np.uint8)}
+        writer.append(obs=obs, action=np.zeros(2))
+        writer.finish_episode(success=True)
+    record(tmp_path / "a.hdf5", {1: Guidance(np.array([0.1, 0.0]))}, append=True)
+    with DatasetFile(tmp_path / "a.hdf5") as file:
+        assert file.demos() == ["demo_0", "demo_1"] and not file.has("demo_1", "timestamps")
+
+
+@pytest.mark.parametrize("names", [(None, {}), (("a", "b"), {"state": ("x", "y")})])
+def test_names_of_the_robots_numbers_are_those_of_the_data(tmp_path, names):
+    robot = FakeRobot()
+    robot.action_names, robot.observation_names = names
+    path = record(tmp_path / "a.hdf5", {1: Guidance(np.array([0.1, 0.0]))}, robot=robot)
+    with DatasetFile(path) as file:
+        found = number_names(features_of(file.file_attrs, "a"))
+    assert found == ({} if names[0] is None else {"state": ["x", "y"], "actions": ["a", "b"]})
 
 
 def test_observations_may_be_chosen(tmp_path):

@@ -6,7 +6,7 @@ It is a JSON object from arrays to entries, in the order of the source's feature
      "gripper.pos"], "fps": 30}, "actions": {"feature": "action", ...}, "obs/top_image": {...}}
 
 ``feature`` is the name there, all else the entry of LeRobot's ``meta/info.json`` as it was. Files that were recorded
-here, or come from other formats, have no such attribute.
+here have it where the robot names its numbers; those from other formats have none.
 """
 
 from __future__ import annotations

@@ -1,0 +1,59 @@
+"""Comparison of a robot with the policy that is to move it: sizes before it is connected, values before it moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from imitate.deploy.robot import Robot
+from imitate.deploy.schema import Schema
+from imitate.errors import UserError
+
+
+def check_sizes(robot: Robot, schema: Schema | None, resizes: bool) -> None:
+    """Compare the sizes of actions and observations, as far as the robot tells them before it is connected.
+
+    Args:
+        robot: not connected.
+        schema: of the policy; None where a server does not tell it.
+        resizes: the policy takes images of other sizes.
+
+    Raises:
+        UserError: they differ.
+    """
+    if schema is None:
+        return
+    limits = _told(robot, "limits")
+    if limits is not None and limits.size != schema.action_dim:
+        raise UserError(
+            f"the robot takes actions of {limits.size} numbers, and the policy gives {schema.action_dim}: take the "
+            "robot of the demonstrations"
+        )
+    for key, shape in (_told(robot, "observation_shapes") or {}).items():
+        wanted = schema.observations.get(key)
+        if wanted is None or tuple(shape) == tuple(wanted.shape):
+            continue
+        if wanted.kind == "low_dim":
+            if np.prod(shape) != np.prod(wanted.shape):
+                raise UserError(
+                    f"the observation '{key}' of the robot has {int(np.prod(shape))} numbers, and the policy learned "
+                    f"from {int(np.prod(wanted.shape))}: take the robot of the demonstrations"
+                )
+        elif not resizes and len(shape) == len(wanted.shape):
+            raise UserError(
+                f"the image '{key}' of the robot is {_size(shape)}, and the policy learned from {_size(wanted.shape)}: "
+                "--resize where the training images were made smaller so; else let observe() give that size"
+            )
+
+
+def _told(robot: Robot, name: str) -> Any:
+    """An attribute of a robot that may know it only once it is connected."""
+    try:
+        return getattr(robot, name, None)
+    except Exception:
+        return None
+
+
+def _size(shape: Any) -> str:
+    return " x ".join(map(str, shape))
