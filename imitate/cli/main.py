@@ -6,7 +6,7 @@ Exit codes: 0 done, 1 a fault of the program (with its traceback), 2 invalid inp
 
 from __future__ import annotations
 
-import errno
+import os
 import signal
 import sys
 from contextlib import redirect_stdout, suppress
@@ -27,15 +27,6 @@ STOPPED = 1
 INTERRUPTED = 130
 HUNG_UP = 129
 TERMINATED = 143
-_MENDABLE = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.ENOTDIR,
-    errno.EISDIR,
-)
 
 
 HELP = """From robot demonstrations to a deployed policy.
@@ -310,19 +301,19 @@ class _Verbs(TyperGroup):
         """Run the command."""
         try:
             with redirect_stdout(cast(TextIO, _PlainOutput(sys.stdout))):
-                return super().invoke(ctx)
+                answer = super().invoke(ctx)
+                sys.stdout.flush()
+                return answer
         except UserError as error:
             for line in str(error).splitlines():
                 typer.echo(f"error: {printable(line)}", err=True)
             raise typer.Exit(USER_ERROR) from None
         except OSError as error:
-            if error.filename is None or error.errno not in _MENDABLE:
-                raise
-            typer.echo(
-                f"error: {printable(str(error.filename))}: cannot be read or written ({error.strerror}): "
-                "make room, change its permissions, or name another place",
-                err=True,
-            )
+            if isinstance(error, BrokenPipeError):
+                raise  # click ends quietly where nobody reads
+            with suppress(OSError):
+                typer.echo(f"error: {_of_a_file(error)}", err=True)
+            _drop_output()
             raise typer.Exit(USER_ERROR) from None
         except RuntimeError as error:
             robots = sys.modules.get("imitate.deploy.robot")  # imported where there is a robot
@@ -334,6 +325,25 @@ class _Verbs(TyperGroup):
             with suppress(OSError):  # the terminal may be gone
                 typer.echo(" ".join(["interrupted", *map(str, error.args)]), err=True)
             raise typer.Exit(_code_of(error)) from None
+
+
+def _of_a_file(error: OSError) -> str:
+    """Words for a file, or standard output, that the system refuses; its name where the error has it."""
+    named = "a file, or the output" if error.filename is None else printable(str(error.filename))
+    reason = error.strerror or str(error).splitlines()[0] if str(error) else type(error).__name__
+    return (
+        f"{named}: cannot be read or written ({printable(str(reason))}): make room, change its permissions, or name "
+        "another place"
+    )
+
+
+def _drop_output() -> None:
+    """Write what is left for standard output to nowhere, or Python complains at its end of a disk that is full."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _code_of(interrupt: KeyboardInterrupt) -> int:
@@ -373,10 +383,23 @@ def top(
 
 def main() -> None:
     """Entry point of the console command."""
+    _fill_descriptors()
     hangup = getattr(signal, "SIGHUP", None)  # Windows has none
     if hangup is not None and signal.getsignal(hangup) is signal.SIG_DFL:
         signal.signal(hangup, _hang_up)
     app(prog_name="imitate")
+
+
+def _fill_descriptors() -> None:
+    """Give closed input, output and errors to nowhere: else the next file that is opened takes their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+        if getattr(sys, name) is None:
+            mode = "r" if number == 0 else "w"
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _hang_up(number: int, frame: Any) -> None:

@@ -68,9 +68,9 @@ def _real_keys(loc: Sequence[int | str], tree: Any) -> Keys:
     keys: Keys = []
     node = tree
     for depth, key in enumerate(loc):
-        in_list = isinstance(node, list | tuple) and isinstance(key, int)
+        in_list = isinstance(node, list | tuple) and isinstance(key, int) and key < len(node)
         in_object = isinstance(node, dict) and key in node
-        missing = isinstance(node, dict) and depth == len(loc) - 1
+        missing = isinstance(node, dict | list | tuple) and depth == len(loc) - 1
         if in_list or in_object:
             node = node[key]
         if in_list or in_object or missing:

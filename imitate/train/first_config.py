@@ -130,7 +130,7 @@ def _contents(path: Path) -> _Contents:
         chosen = file.demos(TRAIN_MASK if TRAIN_MASK in masks else None)
         lengths = [file.length(demo) for demo in chosen]
         actions = np.concatenate([file.read(demo, "actions") for demo in chosen[:ACTION_DEMOS]])
-        success = [file.attrs(demo, ("success",)).get("success") for demo in chosen]
+        success = [file.success(demo) for demo in chosen]
         return _Contents(
             path=path,
             masks=masks,

@@ -253,8 +253,7 @@ def _share(source: DataSource, validation: str) -> FileShare:
 
 def _failed(file: DatasetFile, demo: str) -> bool:
     """Return true for a failure by the attribute ``success``; an expert's labels are right in failed episodes too."""
-    success = file.attrs(demo, ("success",)).get("success")
-    return success is not None and not success and not file.has(demo, LABELLED)
+    return file.success(demo) is False and not file.has(demo, LABELLED)
 
 
 def _some(names: Sequence[str]) -> str:

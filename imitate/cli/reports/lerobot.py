@@ -40,7 +40,7 @@ def describe(path: Path) -> Report:
             {
                 "feature": name,
                 "key": key_of(name),
-                "shape": list(feature.get("shape") or ()),
+                "shape": _shape(feature.get("shape"), file),
                 "dtype": feature.get("dtype"),
                 "names": dimension_names(feature.get("names")),
             }
@@ -48,6 +48,16 @@ def describe(path: Path) -> Report:
             if name not in _AUTOMATIC
         ],
     }
+
+
+def _shape(shape: Any, file: Path) -> list[int]:
+    if isinstance(shape, list) and all(type(size) is int for size in shape):
+        return shape
+    if shape is None:
+        return []
+    raise DatasetError(
+        f"{file}: a feature has the shape {str(shape)[:40]}: download the dataset again"
+    )
 
 
 def lay_out(report: Report) -> Iterator[str]:

@@ -176,6 +176,10 @@ def _copy_around(old: h5py.File, new: h5py.File) -> None:
 def copy_attrs(old: Any, new: Any) -> None:
     """Attributes of one group or array, also given to another."""
     for name, value in old.attrs.items():
+        if isinstance(name, bytes):
+            raise DatasetError(
+                f"{old.file.filename}: '{old.name}' has an attribute whose name {name!r} is no UTF-8: rename it"
+            )
         new.attrs[name] = value
 
 

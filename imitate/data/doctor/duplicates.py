@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from imitate.data.doctor.finding import Finding, Level, Place, Remedy, counted
 from imitate.data.doctor.survey import Piece
 
@@ -29,7 +27,7 @@ class Duplicates:
                 values = values[[0, -1]]
             elif key != "actions":
                 continue
-            digest.update(np.ascontiguousarray(values).data)
+            digest.update(values.tobytes())
 
     def findings(self) -> Iterator[Finding]:
         """Return each demo that repeats an earlier one."""

@@ -32,6 +32,7 @@ from imitate.data.file.image_codec import storage_of
 from imitate.data.file.image_files import DamagedFrameError
 from imitate.data.file.journal import is_being_written, refuse_interrupted, unfinished_words
 from imitate.errors import DatasetError, nearest
+from imitate.plain_files import check_depth
 from imitate.recognition import diagnosis
 
 _RECORDS_BYTES = 2**17
@@ -40,10 +41,14 @@ _ALWAYS_BYTES, _MOST_RATIO = 2**26, 1100
 DAMAGED = "it is cut short or damaged; copy or collect it again"
 
 
-def natural_key(name: str) -> tuple[list[str | int], str]:
-    """Sorting key under which ``demo_2`` comes before ``demo_10``."""
+def natural_key(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Sorting key under which ``demo_2`` comes before ``demo_10``; a number may have any number of digits."""
     parts = re.split(r"([0-9]+)", name)
-    return [int(part) if part.isascii() and part.isdigit() else part for part in parts], name
+    numbers = [part.lstrip("0") for part in parts]
+    return [
+        (len(numbers[place]), numbers[place]) if place % 2 else (0, part)
+        for place, part in enumerate(parts)
+    ], name
 
 
 class _Array(NamedTuple):
@@ -223,6 +228,7 @@ class DemoFile:
             try:
                 if array.frames is not None:
                     return array.frames.read(start, stop, threads)
+                _refuse_no_numbers(array.dtype)
                 values: NDArray[Any] = array.values[start:stop]
                 return values
             except DamagedFrameError as error:
@@ -250,12 +256,14 @@ class DemoFile:
                 f"{self.path}: attribute 'env_args' of group 'data' is not a JSON object (begins {str(text)[:40]!r}): "
                 "write one with env_name, type, env_kwargs"
             )
+        check_depth(meta, f"{self.path}: attribute 'env_args' of group 'data'")
         kwargs = meta.get("env_kwargs")
-        if kwargs is not None and not isinstance(kwargs, dict):
-            raise DatasetError(
-                f"{self.path}: 'env_kwargs' in attribute 'env_args' of group 'data' is {str(kwargs)[:40]!r}: "
-                "write a JSON object, such as {}"
-            )
+        for key, (kind, words) in _ENV_ARGS.items():
+            if meta.get(key) is not None and type(meta[key]) is not kind:
+                raise DatasetError(
+                    f"{self.path}: '{key}' in attribute 'env_args' of group 'data' is {str(meta[key])[:40]!r}: "
+                    f"write {words}"
+                )
         return {**meta, "env_kwargs": {}} if "env_kwargs" in meta and kwargs is None else meta
 
     @property
@@ -346,6 +354,19 @@ class DemoFile:
             ) from error
 
 
+_ENV_ARGS: dict[str, tuple[type, str]] = {
+    "env_kwargs": (dict, "a JSON object, such as {}"),
+    "env_name": (str, "a text"),
+    "type": (int, "a whole number"),
+}
+
+
+def _refuse_no_numbers(dtype: np.dtype[Any]) -> None:
+    """Refuse text, records, references, complex and extended numbers, with which nothing here can compute."""
+    if dtype.kind not in "fiub" or dtype.itemsize > 8:
+        raise ValueError(f"its values are {dtype}; expected numbers of at most 64 bits")
+
+
 def shape_and_dtype(array: h5d.DatasetID) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return shape and type of an array, each asked of HDF5 once: for a short array asking takes longer than reading.
 
@@ -354,7 +375,7 @@ def shape_and_dtype(array: h5d.DatasetID) -> tuple[tuple[int, ...], np.dtype[Any
             malicious file does. Neither memory nor time is taken for it.
     """
     shape, dtype = tuple(map(int, array.shape)), np.dtype(array.dtype)
-    claimed = math.prod(shape) * dtype.itemsize
+    claimed = math.prod(max(size, 1) for size in shape) * dtype.itemsize
     if claimed > _ALWAYS_BYTES:
         stored = array.get_storage_size()
         if claimed > _MOST_RATIO * stored:

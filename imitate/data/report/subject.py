@@ -75,9 +75,9 @@ class Subject:
     @cached_property
     def control_freq(self) -> float | None:
         """Steps per second, if the file says so."""
-        said = self.file.file_attrs.get("control_freq") or self.env_kwargs.get("control_freq")
+        said = self.file.file_attrs.get("control_freq")
         try:
-            rate = float(said or 0)
+            rate = float(self.env_kwargs.get("control_freq", 0) if said is None else said)
         except (TypeError, ValueError):
             return None
         return rate if math.isfinite(rate) and rate > 0 else None

@@ -35,6 +35,7 @@ class Line:
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Return round numbers between two."""
+    low, high = float(low), float(high)  # a difference may be beyond the range of a narrow type
     step = 10 ** math.floor(math.log10(max(high - low, 1e-12) / most))
     step *= next(k for k in (1, 2, 5, 10) if (high - low) / (k * step) <= most)
     return [

@@ -1,0 +1,221 @@
+"""Files that once ended a command in a traceback; and changed files of a small seed of the fuzz."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import fuzz
+from imitate.cli.main import app
+from imitate.cli.reports.lerobot import _shape
+from imitate.data import DatasetFile, DatasetWriter, Episode
+from imitate.data.file.hdf5_format import natural_key
+from imitate.errors import DatasetError
+from imitate.run_folder import RunFolder
+from imitate.train.metrics import MetricsFile
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with DatasetWriter(
+        "d.hdf5", {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
+    ) as writer:
+        for start in range(2):
+            obs = {"flat": np.arange(15.0).reshape(5, 3) + start}
+            ends = np.arange(5) == 4
+            writer.append_episode(
+                Episode(obs, np.zeros((5, 1)) + start, np.zeros(5), ends, np.zeros(5, bool))
+            )
+    tree = {
+        **fuzz.TREE,
+        "train": {**fuzz.TREE["train"], "data": [{"path": str(tmp_path / "d.hdf5")}]},
+    }
+    Path("cfg.json").write_text(json.dumps(tree))
+    return tmp_path
+
+
+def attr(name, value, of="data/demo_0"):
+    return lambda file: file[of].attrs.__setitem__(name, value)
+
+
+def array(key, values):
+    def changed(file):
+        del file[key]
+        file[key] = values
+
+    return changed
+
+
+def env_args(**changes):
+    meta = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}, **changes}
+    return attr("env_args", json.dumps(meta), "data")
+
+
+INIT, MERGE = "config init d.hdf5 --out c.json", "dataset merge d.hdf5 --out m.hdf5"
+TRAIN, REPORT = "train --config cfg.json -q", "dataset report d.hdf5 --out r.html"
+TYPED = np.zeros(5, [("a", "f4")])
+PLACES = {
+    "many digits": (
+        lambda file: file.move("data/demo_0", "data/demo_" + "9" * 5000),
+        ["info d.hdf5", INIT, TRAIN],
+        0,
+    ),
+    "type a list": (env_args(type=[2]), ["info d.hdf5", INIT, MERGE, "check-env d.hdf5"], 2),
+    "name a number": (env_args(env_name=3), [MERGE], 2),
+    "deep arguments": (
+        attr("env_args", '{"a":' * 900 + "1" + "}" * 900, "data"),
+        ["info d.hdf5"],
+        2,
+    ),
+    "compound actions": (array("data/demo_0/actions", TYPED), [INIT, TRAIN], 2),
+    "text for rewards": (array("data/demo_0/rewards", np.array([b"x"] * 5)), ["info d.hdf5"], 2),
+    "success an array": (attr("success", np.zeros(3)), [INIT, TRAIN], 2),
+    "long doubles": (
+        array("data/demo_0/obs/flat", np.zeros((5, 3), np.longdouble)),
+        ["dataset doctor d.hdf5"],
+        None,
+    ),
+    "float16 at its end": (
+        array("data/demo_0/obs/flat", np.full((5, 3), 65504, "f2")),
+        [REPORT],
+        None,
+    ),
+    "rate an array": (attr("control_freq", np.ones(3), "data"), [REPORT], 0),
+    "attribute without a name": (attr(b"\xff", 1), [MERGE], 2),
+    "endless and empty": (
+        lambda file: array("data/demo_0/actions", np.zeros((0, 0)))(file),
+        [TRAIN],
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_changed_file_gives_an_answer_or_one_line(place, name):
+    change, commands, code = PLACES[name]
+    with h5py.File("d.hdf5", "r+") as file:
+        change(file)
+    for words in commands:
+        done = CliRunner().invoke(app, words.split())
+        assert done.exception is None or isinstance(done.exception, SystemExit), (
+            words,
+            done.exception,
+        )
+        assert done.exit_code == code or code is None, (words, done.output)
+        assert sum(line.startswith("error:") for line in done.output.splitlines()) == int(
+            done.exit_code == 2
+        )
+
+
+def test_an_array_of_no_width_claims_no_steps(place):
+    with h5py.File("d.hdf5", "r+") as file:
+        del file["data/demo_0/actions"]
+        file["data/demo_0"].create_dataset(
+            "actions", (2**40, 0), "f4", chunks=(64, 1), maxshape=(None, None)
+        )
+    with DatasetFile("d.hdf5") as file, pytest.raises(DatasetError, match="claims"):
+        file.length("demo_0")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":' * 5000, "9" * 5000, '{"train": {"reward": {"clip": []}}, "algo_name": "sac"}']
+)
+def test_a_configuration_gives_one_line(place, text):
+    Path("x.json").write_text(text)
+    done = CliRunner().invoke(app, ["config", "check", "x.json"])
+    assert (done.exit_code, type(done.exception)) == (2, SystemExit)
+
+
+def test_what_is_no_number_is_left_out_of_metrics(tmp_path):
+    metrics = MetricsFile(RunFolder(tmp_path).metrics)
+    good = {"kind": "epoch", "epoch": 1, "Train/Loss": 0.5, "Valid/Loss": None}
+    lines = [
+        json.dumps({**good, "Train/Loss": "x", "a": [], "b": {}}),
+        json.dumps(good),
+        '{"epoch": "1"}',
+        "[" * 5000,
+    ]
+    metrics.path.write_text("\n".join(lines))
+    assert metrics.read() == [{k: v for k, v in good.items() if k != "Train/Loss"}, good]
+
+
+def test_names_sort_by_their_numbers_of_any_length():
+    names = ["demo_10", "demo_2", "demo_" + "9" * 5000, "a", "2", "10", "demo_002", "demo_"]
+    assert sorted(names, key=natural_key) == [
+        "2",
+        "10",
+        "a",
+        "demo_",
+        "demo_002",
+        "demo_2",
+        "demo_10",
+        "demo_" + "9" * 5000,
+    ]
+    with pytest.raises(DatasetError, match="has the shape inf"):
+        _shape(float("inf"), Path("info.json"))
+
+
+@pytest.mark.parametrize("output", ["full", "closed"])
+def test_an_output_that_takes_nothing_is_one_line(place, output):
+    command = (
+        f"{sys.executable} -m imitate info d.hdf5 {'>/dev/full' if output == 'full' else '>&-'}"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        command, shell=True, env=env, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert (done.returncode, "Traceback" in done.stderr, "Exception" in done.stderr) == (
+        2 * (output == "full"),
+        False,
+        False,
+    )
+    assert done.stderr.count("error:") == int(output == "full")
+
+
+def test_a_full_disk_leaves_no_part_of_a_picture(place, monkeypatch):
+    from matplotlib.figure import Figure
+
+    from imitate.plain_files import replaced
+
+    def full(self, path, **_):
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", full)
+    with pytest.raises(OSError, match="No space left") as caught, replaced(place / "p.png") as part:
+        Figure().savefig(part)
+    assert caught.value.filename == str(place / "p.png")
+    assert not list(place.glob("*p.png*"))
+
+
+@pytest.mark.slow(
+    "18 commands, each in a process of its own, after a process that has imported all"
+)
+def test_a_small_seed_of_the_fuzz():
+    words = [
+        "--seed",
+        "7",
+        "--runs",
+        "18",
+        "--limit-s",
+        "600",
+        "--kinds",
+        "h5,checkpoint,config,run,shards",
+    ]
+    command = [sys.executable, "benchmarks/fuzz.py", *words]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    done = subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = int(done.stdout.splitlines()[-1].split("|")[2])
+    assert runs > 10
