@@ -1,7 +1,8 @@
 """Any gymnasium environment behind the protocol.
 
-* Observations: a Box becomes ``{"flat": vector}``, or ``{"image": ...}`` for (H, W, 3) uint8; a Dict stays as it is,
-  a Dict within it becomes ``outer_inner``; Discrete becomes one-hot.
+* Observations: a Box becomes ``{"flat": vector}``, or ``{"image": ...}`` for images (H, W, 3) of uint8, and for larger
+  ones with 1, 3 or 4 channels, which are turned to (H, W, C); other layouts of images are refused. A Dict stays as it
+  is, a Dict within it becomes ``outer_inner``; Discrete becomes one-hot.
 * Actions: a Box is flattened, in its own range (no rescaling to [-1, 1]: data record what the environment takes).
   Discrete(n) has ``action_dim`` n, limits 0 and 1, and takes either n scores, of which the largest counts
   (one-hot in demonstrations), or one index, as a scalar or of shape (1,). A Tuple or a Dict of one Discrete(n) and one

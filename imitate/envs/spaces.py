@@ -13,6 +13,7 @@ from gymnasium import spaces
 from imitate.config.observation import ACTION_MASK
 from imitate.envs.env import Array, Obs
 from imitate.errors import EnvError, nearest
+from imitate.functional.image_layout import image_layout, in_layout, nested_name
 
 FLAT, IMAGE = "flat", "image"
 
@@ -78,11 +79,19 @@ class ObservationSpace:
         leaves = (
             list(_leaves(space))
             if isinstance(space, spaces.Dict)
-            else [(IMAGE if _is_image(space) else FLAT, (), space)]
+            else [(FLAT if _layout(space) is None else IMAGE, (), space)]
         )
+        names = [key for key, _, _ in leaves]
+        both = sorted({key for key in names if names.count(key) > 1})
+        if both:
+            raise EnvError(
+                f"{name}: two of its observations are called '{both[0]}' once they are not nested: rename one"
+            )
+        if keys is not None:  # of what cannot be read nothing is asked
+            leaves = [leaf for leaf in leaves if leaf[0] in keys or _can_be_read(leaf[2])]
         # Asking spaces for their types and shapes costs as much as a step of a small environment.
         self._readers = [(key, path, _reader(name, key, leaf)) for key, path, leaf in leaves]
-        self.has_images = any(_is_image(leaf) for _, _, leaf in leaves)
+        self.has_images = any(_layout(leaf) is not None for _, _, leaf in leaves)
         self.gives_mask = False
 
     def observe(
@@ -134,20 +143,34 @@ def _leaves(
 ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     """Yield name, keys that lead to it, and space of each observation of a Dict and of those within it."""
     for key, part in space.spaces.items():
-        name = before + key.replace(" ", "_") if before else key
+        name = nested_name(before, key)
         if isinstance(part, spaces.Dict):
-            yield from _leaves(part, f"{name}_", (*path, key))
+            yield from _leaves(part, name, (*path, key))
         else:
             yield name, (*path, key), part
 
 
+def _can_be_read(space: Any) -> bool:
+    kinds = (spaces.Box, spaces.MultiBinary, spaces.Discrete)
+    return isinstance(space, kinds) and _layout(space) != "unknown"
+
+
 def _reader(name: str, key: str, space: Any) -> Callable[[Any], Array]:
     """Return the function from a native observation to an array; it copies, environments may write on."""
+    layout = _layout(space)
+    if layout == "unknown":
+        return partial(_refuse_layout, name, key, space)
+    if layout in ("CHW", "HW"):
+        return partial(_image, layout)
     if isinstance(space, (spaces.Box, spaces.MultiBinary)):
-        return np.array if _is_image(space) else _vector
+        return np.array if layout == "HWC" else _vector
     if isinstance(space, spaces.Discrete):
         return partial(_one_hot, int(space.n), int(space.start))
     return partial(_refuse, name, key, type(space).__name__)
+
+
+def _image(layout: str, value: Any) -> Array:
+    return in_layout(np.array(value), layout)
 
 
 def _vector(value: Any) -> Array:
@@ -164,6 +187,14 @@ def _refuse(name: str, key: str, kind: str, value: Any) -> Array:
     raise EnvError(
         f"{name}: observation '{key}' is a {kind}; Box, Discrete, MultiBinary and a Dict of them are read; wrap the "
         "environment, for example in gymnasium.wrappers.FlattenObservation"
+    )
+
+
+def _refuse_layout(name: str, key: str, space: Any, value: Any) -> Array:
+    raise EnvError(
+        f"{name}: observation '{key}' has shape {space.shape} of {space.dtype}, an image of no known layout; (H, W, C) "
+        "and (C, H, W) with 1, 3 or 4 channels and (H, W) are read; wrap the environment, for example in "
+        "gymnasium.wrappers.ReshapeObservation, or FlattenObservation for a vector"
     )
 
 
@@ -189,10 +220,5 @@ def _converter(space: Any, choices: int) -> Callable[[Array], Any]:
     return lambda values: values[choices:].reshape(shape).astype(dtype)
 
 
-def _is_image(space: Any) -> bool:
-    return (
-        isinstance(space, spaces.Box)
-        and len(space.shape) == 3
-        and space.shape[-1] == 3
-        and space.dtype == np.uint8
-    )
+def _layout(space: Any) -> str | None:
+    return image_layout(space.shape, space.dtype) if isinstance(space, spaces.Box) else None

@@ -1,3 +1,4 @@
+import re
 import sys
 
 import gymnasium
@@ -6,6 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from imitate.envs.gymnasium_env import GymnasiumEnv
+from imitate.envs.spaces import ObservationSpace
 from imitate.envs.trust import trust
 from imitate.errors import EnvError
 
@@ -270,3 +272,40 @@ def test_a_dict_within_a_dict_and_success_when_nothing_is_left_to_do():
         assert env.step(np.array([1.0, 0.0, 0.0]))[4]["success"] is True
     finally:
         del gymnasium.registry["Nested-v0"]
+
+
+def box(*shape, dtype=np.uint8):
+    return spaces.Box(0, 255, shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("space", "shapes"),
+    [
+        (box(3, 24, 32), {"image": (24, 32, 3)}),
+        (box(4, 84, 84), {"image": (84, 84, 4)}),
+        (box(84, 84), {"image": (84, 84, 1)}),
+        (box(24, 32, 1, dtype=np.float32), {"image": (24, 32, 1)}),
+        (box(3, 24, 32, dtype=np.float32), {"image": (24, 32, 3)}),
+        (box(24, 24, dtype=np.float32), {"flat": (576,)}),  # a matrix, or rays with features
+        (box(8, 8, 12), {"flat": (768,)}),  # a board
+        (spaces.Dict({"eye": spaces.Dict({"l": box(3, 24, 32)})}), {"eye_l": (24, 32, 3)}),
+        (box(84, 84, 12), "has shape (84, 84, 12) of uint8, an image of no known layout"),
+        (box(4, 84, 84, 3), "an image of no known layout"),
+        (spaces.Dict({"a_b": box(2), "a": spaces.Dict({"b": box(2)})}), "are called 'a_b' once"),
+    ],
+)
+def test_images_in_any_known_layout_are_images_and_others_are_named(space, shapes):
+    if isinstance(shapes, str):
+        with pytest.raises(EnvError, match=re.escape(shapes)):
+            ObservationSpace("Odd-v0", space).observe(space.sample(), {})
+        return
+    raw = space.sample()
+    obs = ObservationSpace("Odd-v0", space).observe(raw, {})
+    assert {key: value.shape for key, value in obs.items()} == shapes
+    if "image" in obs and raw.shape[0] in (3, 4):
+        np.testing.assert_array_equal(obs["image"][5, 7], raw[:, 5, 7])
+
+
+def test_an_observation_that_is_not_asked_for_may_have_any_layout():
+    space = spaces.Dict({"stack": box(4, 84, 84, 3), "pos": box(2)})
+    assert ObservationSpace("Odd-v0", space, ["pos"]).observe(space.sample(), {}).keys() == {"pos"}

@@ -24,7 +24,7 @@ from imitate.errors import DatasetError
 from imitate.progress_bar import ProgressBar
 from imitate.recognition import diagnosis
 
-_VERSION = 3
+_VERSION = 4
 """To be raised when conversions give other files."""
 _logger = logging.getLogger(__name__)
 

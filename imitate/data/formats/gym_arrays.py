@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
+from imitate.functional.image_layout import image_layout, in_layout
 
 _MOST_CHOICES = 10_000
 
@@ -21,15 +22,21 @@ def named_obs(values: NDArray[Any], old: str, report: Report) -> tuple[str, NDAr
         old: its name in the file.
         report: gets both changes.
     """
-    step = values.shape[1:]
-    if len(step) == 3 and values.dtype == np.uint8:
-        if step[0] <= 4 < step[2]:
-            report.changed["obs/image"] = "channels first -> (T, H, W, C)"
-            values = np.moveaxis(values, 1, -1)
+    layout = image_layout(values.shape[1:], values.dtype)
+    if layout is not None:
         report.renamed[old] = "obs/image"
-        return "image", values
+        return "image", turned(values, layout, "obs/image", report)
     report.renamed[old] = "obs/flat"
     return "flat", values.reshape(len(values), -1)
+
+
+def turned(values: NDArray[Any], layout: str | None, key: str, report: Report) -> NDArray[Any]:
+    """Return images (T, H, W, C) of (T, ...) in a layout of :func:`image_layout`; the report gets the change."""
+    if layout == "CHW":
+        report.changed[key] = "channels first -> (T, H, W, C)"
+    elif layout == "HW":
+        report.changed[key] = "(T, H, W) -> (T, H, W, 1)"
+    return in_layout(values, layout)
 
 
 def choices_of(actions: NDArray[Any], where: str) -> int | None:

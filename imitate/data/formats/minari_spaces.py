@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from imitate.data.formats.gym_arrays import named_obs, one_hot
+from imitate.data.formats.gym_arrays import named_obs, one_hot, turned
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
+from imitate.functional.image_layout import image_layout, nested_name
 
 
 def leaves(value: Any, space: Any, report: Report, name: str = "") -> dict[str, NDArray[Any]]:
-    """Return observations by name: 'flat' or 'image' for a single Box, else the keys, joined with dots."""
-    prefix = f"{name}." if name else ""
+    """Return observations by name: 'flat' or 'image' for a single Box, else the keys, joined as the environment's."""
     found: dict[str, NDArray[Any]] = {}
     if isinstance(space, spaces.Dict):
         for key, below in space.spaces.items():
-            found.update(leaves(value[key], below, report, f"{prefix}{key}"))
+            part = leaves(value[key], below, report, nested_name(name, key))
+            _check_apart(found, part)
+            found.update(part)
     elif isinstance(space, spaces.Tuple):
         for number, below in enumerate(space.spaces):
-            found.update(leaves(value[number], below, report, f"{prefix}{number}"))
+            found.update(leaves(value[number], below, report, nested_name(name, str(number))))
     elif isinstance(space, spaces.Text):
         report.dropped[f"observations/{name}"] = "text"
     elif isinstance(space, spaces.Discrete):
@@ -31,11 +34,21 @@ def leaves(value: Any, space: Any, report: Report, name: str = "") -> dict[str, 
     else:
         values = _frames(np.asarray(value), space)
         if name:
-            found[name] = values
+            layout = image_layout(values.shape[1:], values.dtype)
+            found[name] = turned(values, layout, f"obs/{name}", report)
         else:
             key, values = named_obs(values, "observations", report)
             found[key] = values
     return found
+
+
+def _check_apart(found: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+    """Refuse two observations of one name, such as a_b beside b in a."""
+    both = sorted(found.keys() & others.keys())
+    if both:
+        raise DatasetError(
+            f"two of its observations are called '{both[0]}' once they are not nested: rename one"
+        )
 
 
 def _frames(values: NDArray[Any], space: Any) -> NDArray[Any]:

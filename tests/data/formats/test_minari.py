@@ -86,10 +86,15 @@ def test_the_last_episode_is_where_it_belongs(datasets, tmp_path, data_format):
 
 
 def test_nested_observations_discrete_actions_and_the_environment(datasets, tmp_path):
-    arm = spaces.Dict({"q": spaces.Box(-99, 99, (2,), np.float32)})
+    eye = spaces.Box(0, 255, (3, 16, 16), np.uint8)
+    arm = spaces.Dict({"q": spaces.Box(-99, 99, (2,), np.float32), "an eye": eye})
 
     def observe(number, length):
-        return {"goal": np.full(length, number), "arm": {"q": counted(number, length)}}
+        seen = np.zeros((length, 3, 16, 16), np.uint8)
+        seen[:, 2] = number
+        return {
+            "goal": np.full(length, number), "arm": {"q": counted(number, length), "an eye": seen},
+        }  # fmt: skip
 
     make(
         observe=observe,
@@ -100,9 +105,11 @@ def test_nested_observations_discrete_actions_and_the_environment(datasets, tmp_
     )
     convert(datasets / "toy-v0", tmp_path / "o.hdf5")
     with DatasetFile(tmp_path / "o.hdf5") as file:
-        assert file.obs_keys("demo_2") == ["arm.q", "goal"]
+        # as ObservationSpace gives them
+        assert file.obs_keys("demo_2") == ["arm_an_eye", "arm_q", "goal"]
+        assert file.read("demo_2", "obs/arm_an_eye")[0, 5, 5].tolist() == [0, 0, 2]
         assert file.read("demo_2", "obs/goal")[0].tolist() == [0, 0, 1]
-        assert file.read("demo_1", "next_obs/arm.q")[-1].tolist() == [1, 5]
+        assert file.read("demo_1", "next_obs/arm_q")[-1].tolist() == [1, 5]
         assert file.read("demo_0", "actions").tolist() == [[1, 0], [0, 1], [1, 0]]
         assert file.env_meta["env_name"] == "CartPole-v1"
 
