@@ -32,7 +32,16 @@ FAULTS = [
 
 
 @pytest.fixture(scope="module")
-def pool(importable_env):
+def hung(tmp_path_factory):
+    """A file of which environments may take the name, in the processes of the pool too."""
+    path = tmp_path_factory.mktemp("hung") / "hung"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IMITATE_TRUST_MODULES", f"point_mass,{path}")
+        yield path
+
+
+@pytest.fixture(scope="module")
+def pool(importable_env, hung):
     with EpisodePool(2) as pool:
         yield pool
 
@@ -48,8 +57,9 @@ def expert(tmp_path, **faults):
     return write_expert(tmp_path / "expert.pth", env_meta(**faults))
 
 
-def hanging_once(tmp_path, where):
-    return expert(tmp_path, hang_in=where, hang_once_file=str(tmp_path / "hung"), hang_at=[1])
+def hanging_once(tmp_path, where, hung):
+    hung.unlink(missing_ok=True)
+    return expert(tmp_path, hang_in=where, hang_once_file=str(hung), hang_at=[1])
 
 
 @pytest.mark.slow("workers that hang or die are replaced")
@@ -70,8 +80,8 @@ def test_an_episode_that_fails_is_named_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("where", ["reset", "render"])
-def test_an_episode_that_hangs_once_is_played_again_and_that_is_told(tmp_path, ways, where):
-    path, video = hanging_once(tmp_path, where), tmp_path / "episodes.mp4"
+def test_an_episode_that_hangs_once_is_played_again_and_that_is_told(tmp_path, ways, where, hung):
+    path, video = hanging_once(tmp_path, where, hung), tmp_path / "episodes.mp4"
     result = evaluate(path, episodes=3, horizon=30, video=video, **ways["pool"])
     assert result.success == [True] * 3 and result.not_played == 0
     assert result.warnings == (
@@ -81,8 +91,9 @@ def test_an_episode_that_hangs_once_is_played_again_and_that_is_told(tmp_path, w
     assert result.episodes[1].to_dict()["first_error"].startswith(where)
 
 
-def test_so_it_is_in_lockstep(tmp_path, ways):
-    once = evaluate(hanging_once(tmp_path, "step"), episodes=2, horizon=30, **ways["lockstep"])
+def test_so_it_is_in_lockstep(tmp_path, ways, hung):
+    path = hanging_once(tmp_path, "step", hung)
+    once = evaluate(path, episodes=2, horizon=30, **ways["lockstep"])
     assert once.success == [True, True]
     assert "the first try: step() did not return within 2 s" in once.warnings[0]
 
