@@ -6,65 +6,57 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.data import DatasetWriter, Episode
 from imitate.data.batches.frame_cache import frames_folder
 from imitate.errors import DatasetError
-from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.loading import make_loader
 from imitate.train.trainer import train
+from tests.demo_files import episode, write_demos
+from tests.refusals import refused
+from tests.tiny import tiny_tree
 
-from .conftest import config_dict, env_meta
+from .conftest import assert_same_nets, env_meta
 
 # 12 demos of 10 steps with images of 40 x 40: 576,000 bytes.
 
 
 def write(path, storage):
     random = np.random.default_rng(0)
-    with DatasetWriter(path, env_meta(), image_storage=storage) as writer:
-        for _ in range(12):
-            row = random.integers(0, 200, (10, 1, 1, 3)) + np.arange(40)[:, None, None]
-            writer.append_episode(
-                Episode(
-                    obs={
-                        "pos": random.uniform(-1, 1, (10, 2)),
-                        "camera": np.broadcast_to(row, (10, 40, 40, 3)).astype(np.uint8),
-                    },
-                    actions=random.uniform(-1, 1, (10, 2)),
-                    rewards=np.zeros(10),
-                    terminals=np.zeros(10),
-                    timeouts=np.arange(10) == 9,
-                )
-            )
-    return path
+
+    def demonstration():
+        row = random.integers(0, 200, (10, 1, 1, 3)) + np.arange(40)[:, None, None]
+        camera = np.broadcast_to(row, (10, 40, 40, 3)).astype(np.uint8)
+        obs = {"pos": random.uniform(-1, 1, (10, 2)), "camera": camera}
+        return episode(10, obs, random.uniform(-1, 1, (10, 2)), "timeout")
+
+    made = (demonstration() for _ in range(12))
+    return write_demos(path, made, env_meta(), image_storage=storage)
 
 
 def run(path, folder, **settings):
-    tree = config_dict(
-        path,
-        train={"num_epochs": 1, "batch_size": 4, **settings},
-        experiment={"epoch_every_n_steps": 3},
-    )
-    tree["observation"] = {"modalities": {"obs": {"low_dim": ["pos"], "rgb": ["camera"]}}}
+    """Train for three updates; the run, and its lines that begin so."""
+    short = {"epoch_every_n_steps": 3}
+    keys = {"num_epochs": 1, "batch_size": 4, **settings}
+    shapes = {"pos": 2, "camera": (3, 40, 40)}
     stream = io.StringIO()
+    tree = tiny_tree(obs=shapes, data=path, experiment=short, train=keys)
     result = train(tree, output_dir=folder, stream=stream)
     assert result.exit_code == 0
-    return load_checkpoint(result.checkpoint)["model"]["nets"], stream.getvalue().splitlines()
+    return result, stream.getvalue().splitlines()
 
 
-def same(first, second):
-    return all(torch.equal(first[key], second[key]) for key in first)
+def line_of(said):
+    (line,) = [line for line in said if line.startswith("images")]
+    return line
 
 
 def test_ram_file_and_workers_give_equal_weights_and_are_told(tmp_path):
     path = write(tmp_path / "a.hdf5", "raw")
     in_ram, said = run(path, tmp_path / "auto")
-    (line,) = [line for line in said if line.startswith("images")]
-    assert line.startswith("images: 576 kB in RAM (of ")
-    assert line.endswith(" GB free)")
+    assert line_of(said).startswith("images: 576 kB in RAM (of ")
+    assert line_of(said).endswith(" GB free)")
     in_file, said = run(path, tmp_path / "file", hdf5_cache_mode="low_dim", num_data_workers=2)
-    (line,) = [line for line in said if line.startswith("images")]
-    assert line.startswith("images stay in the file: 576 kB, ")
-    assert same(in_ram, in_file)
+    assert line_of(said).startswith("images stay in the file: 576 kB, ")
+    assert_same_nets(in_ram, in_file)
 
 
 def test_jpegs_are_decoded_once_and_it_is_told(tmp_path):
@@ -76,16 +68,14 @@ def test_jpegs_are_decoded_once_and_it_is_told(tmp_path):
     assert f"obs/camera was decoded once into {cached} (576 kB)" in said
     again, said = run(path, tmp_path / "again", hdf5_cache_mode="low_dim")
     assert f"obs/camera is read decoded from {cached} (576 kB)" in said
-    assert same(in_ram, decoded)
-    assert same(in_ram, again)
+    assert_same_nets(in_ram, decoded)
+    assert_same_nets(in_ram, again)
 
 
 def test_what_does_not_fit_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("imitate.data.batches.store.free_memory", lambda: 500_000)
     path = write(tmp_path / "a.hdf5", "raw")
-    with pytest.raises(
-        DatasetError, match="takes 579 kB of RAM and 500 kB are free: set it to 'auto'"
-    ):
+    with refused("takes 579 kB of RAM and 500 kB are free: set it to 'auto'", error=DatasetError):
         run(path, tmp_path / "runs", hdf5_cache_mode="all")
     assert not (tmp_path / "runs").exists()
     _, said = run(path, tmp_path / "runs")

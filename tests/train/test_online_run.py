@@ -82,6 +82,7 @@ ON_POLICY = {
 }
 
 
+@pytest.mark.slow("three trainings")
 @pytest.mark.parametrize(
     ("name", "sections"),
     [
@@ -212,6 +213,7 @@ def test_a_choice_and_the_number_that_goes_with_it_are_learned(tmp_path, importa
     assert records(result, "rollout")[-1]["Rollout/Return"] > 3.5
 
 
+@pytest.mark.slow("four trainings, one of them with a worker")
 def test_mixed_actions_resume_and_come_from_workers(tmp_path, importable_env):
     whole = run(tmp_path, env="tools:Tools-v0", online=FEW_UPDATES)
     part = run(tmp_path, env="tools:Tools-v0", train={"num_epochs": 2}, online=FEW_UPDATES)

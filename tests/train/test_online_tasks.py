@@ -484,6 +484,7 @@ def small(name, *overrides):
     return [f"experiment.epoch_every_n_steps={epoch}", *settings, *overrides]
 
 
+@pytest.mark.slow("three trainings")
 @RECURRENT
 @pytest.mark.parametrize("rnn_type", ["GRU", "LSTM"])
 def test_a_resumed_run_with_a_memory_ends_bit_equal(tmp_path, name, rnn_type):
