@@ -1,28 +1,32 @@
-"""Trainings that start from a checkpoint, also from one of robomimic."""
+"""Trainings that start from a checkpoint, also from one of robomimic; what they resolve before."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from imitate.cli.main import app
-from imitate.errors import CheckpointError
+from imitate.config import load_config
+from imitate.errors import CheckpointError, ConfigError
+from imitate.models.vit import VC1
 from imitate.policy.checkpoint import load_checkpoint
+from imitate.train.pretrained import with_checksums
+from imitate.train.setup import load_resolved
 from imitate.train.trainer import train
+from tests.cli.conftest import Caller
+from tests.refusals import refused
+
+from .conftest import config_dict
 
 THEIRS = Path(__file__).parents[1] / "policy" / "fixtures" / "robomimic"
 QUIET = [
-    "train.num_epochs=1",
-    "train.cuda=false",
-    "train.batch_size=8",
-    "experiment.epoch_every_n_steps=2",
-    "experiment.rollout.enabled=false",
-    "experiment.validate=false",
-    "experiment.logging.log_tb=false",
+    *("train.num_epochs=1", "train.cuda=false", "train.batch_size=8"),
+    *("experiment.epoch_every_n_steps=2", "experiment.rollout.enabled=false"),
+    *("experiment.validate=false", "experiment.logging.log_tb=false"),
     "experiment.render_video=false",
 ]
+NETWORKS = {"iql": ("actor", "critic", "vf"), "td3_bc": ("actor", "critic")}
 
 
 def go_on(name, data, tmp_path, *overrides):
@@ -42,13 +46,9 @@ def go_on(name, data, tmp_path, *overrides):
     "name", ["bc_normobs", "bc_minmax", "bc_rnn_gmm", "iql", "td3_bc", "bc_gmm_v030"]
 )
 def test_weights_and_normalization_are_taken_over(name, demo_file, tmp_path):
-    data = demo_file()
-    rates = {
-        "iql": ("actor", "critic", "vf"),
-        "td3_bc": ("actor", "critic"),
-    }.get(name, ("policy",))
-    still = [f"algo.optim_params.{net}.learning_rate.initial=1e-12" for net in rates]
-    before, after = go_on(name, data, tmp_path, *still)
+    nets = NETWORKS.get(name, ("policy",))
+    still = [f"algo.optim_params.{net}.learning_rate.initial=1e-12" for net in nets]
+    before, after = go_on(name, demo_file(), tmp_path, *still)
     for key, tensor in before["model"]["nets"].items():
         if "target" not in key:
             assert torch.allclose(tensor, after["model"]["nets"][key], atol=1e-6), key
@@ -70,29 +70,84 @@ def test_moments_go_on(demo_file, tmp_path):
             assert bool((new[number]["exp_avg_sq"] >= kept * (1 - 1e-5)).all())
 
 
-def test_releases_without_moments_say_so(demo_file, tmp_path):
-    with pytest.raises(CheckpointError, match="has no moments of policy"):
+def test_what_a_checkpoint_lacks_or_does_not_fit_is_refused(demo_file, tmp_path):
+    with refused("has no moments of policy", error=CheckpointError):
         go_on("bc_gmm_v030", demo_file(), tmp_path, "experiment.ckpt_optimizers=true")
-
-
-def test_other_observations_are_refused(demo_file, tmp_path):
-    data = demo_file(
-        obs_dims={"object": 4, "robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2}
-    )
-    with pytest.raises(
-        CheckpointError, match=r"bc\.pth do not fit this configuration: .*'object': \(10,\)"
-    ):
-        go_on("bc", data, tmp_path)
+    sizes = {"object": 4, "robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2}
+    words = "bc.pth do not fit this configuration: |'object': (10,)"
+    with refused(words, error=CheckpointError):
+        go_on("bc", demo_file(obs_dims=sizes), tmp_path)
 
 
 def test_init_on_the_command_line(demo_file, tmp_path):
     sets = [part for override in QUIET for part in ("--set", override)]
-    args = ["train", "--init", str(THEIRS / "bc.pth"), "--dataset", str(demo_file())]
-    done = CliRunner().invoke(
-        app, [*args, "--output-dir", str(tmp_path / "runs"), "--quiet", "--json", *sets]
-    )
-    assert done.exit_code == 0, done.output
+    words = [
+        "--init",
+        THEIRS / "bc.pth",
+        "--dataset",
+        demo_file(),
+        "--output-dir",
+        tmp_path / "runs",
+    ]
+    Caller()("train --quiet --json", *words, *sets)
     (config,) = (tmp_path / "runs").glob("*/*/config.json")
     tree = json.loads(config.read_text())
     assert tree["algo"]["actor_layer_dims"] == [32, 48]
     assert tree["experiment"]["ckpt_path"].endswith("bc.pth")
+
+
+# ---- keys that an option of the command line would replace are refused, not dropped --------------
+
+
+@pytest.mark.parametrize("key", ["train.data", "train.data.0.demo_limit"])
+def test_data_are_named_once(demos, key):
+    value = json.dumps([{"path": str(demos), "demo_limit": 2}]) if key == "train.data" else "2"
+    with refused(f"--dataset replaces train.data, so {key} has no effect", error=ConfigError):
+        load_resolved(config_dict(demos), [f"{key}={value}"], demos, None)
+    with refused("--dataset replaces", error=ConfigError):
+        load_resolved(config_dict(demos), [], demos, None, grid=[key])
+
+
+def test_each_alone_is_taken(demos, tmp_path):
+    part = json.dumps([{"path": str(demos), "demo_limit": 2}])
+    config = load_resolved(config_dict(demos), [f"train.data={part}"], None, tmp_path)
+    assert config.train.data[0].demo_limit == 2
+    assert config.train.output_dir == str(tmp_path)
+    assert load_resolved(config_dict(demos), [], demos, None).train.data[0].demo_limit is None
+    with refused("--output-dir replaces train.output_dir", error=ConfigError):
+        load_resolved(config_dict(demos), ["train.output_dir=elsewhere"], None, tmp_path)
+
+
+# ---- checksums of pretrained weights -------------------------------------------------------------
+
+
+def pretrained(**trunk):
+    core = {"core_class": "VisualCore", "core_kwargs": {"backbone_kwargs": trunk}}
+    tree = {"algo_name": "bc", "observation": {"encoder": {"rgb": core, "depth": core}}}
+    return load_config(tree)
+
+
+def trunk_of(found, modality="rgb"):
+    return found.observation.encoder[modality].core_kwargs.backbone_kwargs.to_dict()
+
+
+@pytest.mark.slow("makes a whole ViT-B")
+def test_paths_become_absolute_and_files_are_remembered(tmp_path, monkeypatch):
+    (tmp_path / "w.pth").write_bytes(b"weights")
+    monkeypatch.chdir(tmp_path)
+    found = with_checksums(pretrained(pretrained="w.pth", freeze=True))
+    for modality in ("rgb", "depth"):
+        assert trunk_of(found, modality) == {
+            "pretrained": str(tmp_path / "w.pth"),
+            "pretrained_sha256": hashlib.sha256(b"weights").hexdigest(),
+            "freeze": True,
+        }
+    (tmp_path / "w.pth").write_bytes(b"others")
+    with refused("has the SHA-256", error=ConfigError):
+        VC1(**trunk_of(with_checksums(found)))
+
+
+@pytest.mark.parametrize("source", [True, False, "gone.pth"])
+def test_without_a_file_nothing_changes(source):
+    given = pretrained(pretrained=source)
+    assert with_checksums(given).to_dict() == given.to_dict()
