@@ -1,16 +1,13 @@
 """A robot on which the success of constant policies is known, and such policies as checkpoints."""
 
-from pathlib import Path
-
 import numpy as np
 import torch
 
-from imitate import algo_factory, clock, load_config
+from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Observation, Robot
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
-
-ROOT = Path(__file__).parents[2]
+from tests.tiny import tiny_algo
 
 
 class Coin(Robot):
@@ -52,10 +49,7 @@ class Coin(Robot):
 
 def constant_checkpoint(path, action, control_freq=100.0):
     """A bc policy that gives one number whatever it sees."""
-    config = load_config(ROOT / "configs/bc/bc.json").with_overrides(
-        {"observation.modalities.obs.low_dim": ["flat"], "experiment.epoch_every_n_steps": 10}
-    )
-    algo = algo_factory("bc", config, {"flat": (3,)}, 1, "cpu")
+    algo = tiny_algo("bc", obs={"flat": 3})
     ckpt = checkpoint_dict(
         algo,
         env_metadata={"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}},

@@ -1,5 +1,6 @@
 """Connections between client and server within one process, in virtual time, with the faults of networks."""
 
+import contextlib
 import functools
 import math
 import threading
@@ -10,7 +11,7 @@ from imitate import clock
 from imitate.deploy.client import RemotePolicy
 from imitate.deploy.server import PolicyServer
 from imitate.deploy.transport import ClosedError
-from tests.deploy.counting_policy import observation
+from tests.deploy.counting_policy import Counter, observation
 from tests.deploy.fake_robot import FakeRobot
 
 
@@ -127,6 +128,20 @@ def network_of(monkeypatch, virtual_time):
     yield make
     for close in reversed(made):
         close()
+
+
+@pytest.fixture
+def server_of():
+    """Starts servers of a policy on real sockets, which are closed at the end."""
+    with contextlib.ExitStack() as servers:
+        yield lambda served, **options: servers.enter_context(
+            PolicyServer(served, **{"port": 0, **options})
+        )
+
+
+@pytest.fixture
+def server(server_of):
+    return server_of(Counter())
 
 
 def camera_robot():

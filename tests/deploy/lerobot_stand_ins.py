@@ -241,11 +241,11 @@ class Gamepad:
     }
 
     def __init__(self):
-        self.pressed = set()
+        self.pressed, self.is_connected = set(), False
         self.action = {"delta_x": np.float32(0.5), "delta_y": np.float32(-0.5), "gripper": 2}
 
     def connect(self):
-        pass
+        self.is_connected = True
 
     def is_calibrated(self):
         return True
@@ -257,7 +257,7 @@ class Gamepad:
         return {event: event.value in self.pressed for event in TeleopEvents}
 
     def disconnect(self):
-        pass
+        self.is_connected = False
 
 
 def install(monkeypatch, plugins=lambda: None):

@@ -5,14 +5,18 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from imitate import clock
 from imitate.deploy.asynchronous import AsynchronousPolicy
 from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.robot import Observation
 from imitate.errors import UserError
 from tests.deploy.fake_robot import FakeRobot
-from tests.deploy.test_served import observations, policy_of
+from tests.deploy.policies import observations, policy_of
+from tests.refusals import refused
+
+FLOW, DIFFUSION = "flow_policy/flow_policy", "diffusion_policy/diffusion_policy"
+PLANNED = np.linspace(-0.5, 0.5, 28).reshape(4, 7)
 
 
 class Clock:
@@ -53,19 +57,26 @@ def let_go(policy, source):
 
 @pytest.fixture
 def made():
+    """An episode that has begun, and the first plan of which is being made."""
     source = Clock()
     policy = AsynchronousPolicy(source, 100.0, execute=3, join="replace")
+    policy.start_episode()
+    assert acted(policy, [0]) == [None]
     yield policy, source
     for _ in range(10):
         source.go.release()
     policy.close()
 
 
-def test_each_action_belongs_to_its_control_step(made):
-    policy, source = made
-    policy.start_episode()
-    assert acted(policy, [0]) == [None]
-    let_go(policy, source)
+@pytest.fixture
+def planned(made):
+    """An episode with its first plan, of step 0: its actions 0 to 7 come next."""
+    let_go(*made)
+    return made
+
+
+def test_each_action_belongs_to_its_control_step(planned):
+    policy, source = planned
     # The first chunk was seen at step 0 and nothing was executed since: it begins at its first action.
     assert acted(policy, [1, 2, 3]) == [0, 1, 2]
     assert acted(policy, [4, 5]) == [3, 4]  # the next prediction began at step 4
@@ -77,43 +88,29 @@ def test_each_action_belongs_to_its_control_step(made):
 
 def test_a_new_episode_waits_for_the_prediction_that_was_requested():
     """So the loop's warm-up makes one; its chunk belongs to no episode."""
-
-    class Counting(Clock):
-        def predict_chunk(self, history):
-            self.seen.append(len(history))
-            return np.zeros((4, 1))
-
-    source = Counting()
+    source = Clock(size=4)
+    source.go.release()
     with AsynchronousPolicy(source, 100.0) as policy:
         policy.start_episode()
-        policy({"step": np.array(0)})
+        acted(policy, [0])
         policy.start_episode()
-        assert source.seen == [1]
-        assert policy({"step": np.array(0)}) is None
+        assert source.seen == [[0]]
+        assert acted(policy, [0]) == [None]
+        source.go.release()
 
 
-def test_the_loop_never_waits_and_holds_when_the_plan_is_over(made):
-    policy, source = made
-    policy.start_episode()
-    acted(policy, [0])
-    let_go(policy, source)
-    actions = acted(
-        policy, range(1, 12)
-    )  # no prediction is let go meanwhile: it would wait for ever
-    assert actions == [0, 1, 2, 3, 4, 5, 6, 7, None, None, None]
+def test_the_loop_never_waits_and_holds_when_the_plan_is_over(planned):
+    policy, _ = planned
+    # No prediction is let go meanwhile: it would wait for ever.
+    assert acted(policy, range(1, 12)) == [0, 1, 2, 3, 4, 5, 6, 7, None, None, None]
     assert policy.counts.empty == 4
 
 
 def test_an_error_of_a_prediction_reaches_the_loop(made):
     policy, source = made
     source.error = ConnectionError("gone")
-    policy.start_episode()
-    acted(policy, [0])
     let_go(policy, source)
-    for step in (
-        1,
-        2,
-    ):  # nothing is planned, and nobody answers: the loop holds, and stops in the end
+    for step in (1, 2):  # nothing is planned, and nobody answers: the loop holds, and stops at last
         with pytest.raises(ConnectionError, match="gone"):
             acted(policy, [step])
     source.error = None
@@ -121,27 +118,20 @@ def test_an_error_of_a_prediction_reaches_the_loop(made):
     assert acted(policy, [3]) == [1]
 
 
-def test_a_lost_server_is_asked_again_while_the_plan_is_executed(made):
-    policy, source = made
-    policy.start_episode()
-    acted(policy, [0])
-    let_go(policy, source)
+def test_a_lost_server_is_asked_again_while_the_plan_is_executed(planned):
+    policy, source = planned
     assert acted(policy, [1, 2, 3, 4]) == [0, 1, 2, 3]
     source.error = ConnectionError("gone")
     let_go(policy, source)
     assert acted(policy, [5, 6]) == [4, 5]  # requested anew at step 5, not after three more actions
     source.error = None
     let_go(policy, source)
-    assert acted(policy, [7]) == [
-        7
-    ]  # of the chunk that was seen at step 5: two actions of it are over
+    # Of the chunk that was seen at step 5: two actions of it are over.
+    assert acted(policy, [7]) == [7]
 
 
-def test_other_errors_end_the_episode_at_once(made):
-    policy, source = made
-    policy.start_episode()
-    acted(policy, [0])
-    let_go(policy, source)
+def test_other_errors_end_the_episode_at_once(planned):
+    policy, source = planned
     acted(policy, [1, 2, 3, 4])
     source.error = ValueError("wrong")
     let_go(policy, source)
@@ -151,8 +141,6 @@ def test_other_errors_end_the_episode_at_once(made):
 
 def test_a_prediction_of_the_last_episode_is_thrown_away(made):
     policy, source = made
-    policy.start_episode()
-    acted(policy, [0])
     source.go.release()
     policy.start_episode("next")
     assert source.episodes == [None, "next"]
@@ -162,11 +150,8 @@ def test_a_prediction_of_the_last_episode_is_thrown_away(made):
     assert source.seen[-1] == [100]  # of this episode alone
 
 
-def test_after_a_cut_only_a_new_prediction_counts(made):
-    policy, source = made
-    policy.start_episode()
-    acted(policy, [0])
-    let_go(policy, source)
+def test_after_a_cut_only_a_new_prediction_counts(planned):
+    policy, source = planned
     acted(policy, [1])
     policy.cut_plan()
     assert acted(policy, [2]) == [None]
@@ -193,78 +178,74 @@ def test_a_slow_policy_leaves_no_gaps(virtual_time):
     np.testing.assert_allclose(report.gaps, 1.0)
 
 
-@pytest.mark.parametrize("name", ["act/act", "flow_policy/flow_policy", "bc/bc"])
-def test_a_predicted_chunk_is_what_the_policy_plans(name):
-    import torch
+def seeded(call, *args, **options):
+    torch.manual_seed(3)
+    return call(*args, **options)
 
+
+@pytest.mark.parametrize("name", ["act/act", FLOW, "bc/bc"])
+def test_a_predicted_chunk_is_what_the_policy_plans(name):
     policy, twin = policy_of(name), policy_of(name)
     seen = observations(policy, 3)
     for count in (1, 2, 3):
         twin.start_episode()
         for ob in seen[:count]:
             twin.cut_plan()
-            torch.manual_seed(3)
-            action = twin(ob)
-        torch.manual_seed(3)
-        chunk = policy.predict_chunk(seen[:count])
+            action = seeded(twin, ob)
+        chunk = seeded(policy.predict_chunk, seen[:count])
         np.testing.assert_allclose(chunk[0], action, atol=1e-5)
-        planned = twin.planned_actions()
-        if planned is not None:
-            np.testing.assert_allclose(chunk, planned[0], atol=1e-5)
+        plan = twin.planned_actions()
+        if plan is not None:
+            np.testing.assert_allclose(chunk, plan[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["flow_policy/flow_policy", "diffusion_policy/diffusion_policy"])
+@pytest.mark.parametrize("name", [FLOW, DIFFUSION])
 @pytest.mark.parametrize("guidance", ["identity", "vjp"])
 def test_a_guided_chunk_begins_as_planned(name, guidance):
-    import torch
-
     policy = policy_of(name)
-    history = observations(policy, 2)
-    planned = np.full((4, 7), 0.4)
-    torch.manual_seed(3)
-    free = policy.predict_chunk(history)
-    torch.manual_seed(3)
-    guided = policy.predict_chunk(history, planned, delay=2, guidance=guidance)
+    history, plan = observations(policy, 2), np.full((4, 7), 0.4)
+    free = seeded(policy.predict_chunk, history)
+    guided = seeded(policy.predict_chunk, history, plan, delay=2, guidance=guidance)
     assert guided.shape == free.shape
     before, after = np.abs(free[:2] - 0.4).mean(), np.abs(guided[:2] - 0.4).mean()
     assert after < (0.35 if guidance == "identity" else 0.9) * before
     assert np.isfinite(guided).all()
 
 
-@pytest.mark.parametrize("name", ["flow_policy/flow_policy", "diffusion_policy/diffusion_policy"])
+@pytest.mark.parametrize("name", [FLOW, DIFFUSION])
 def test_a_chunk_begins_with_the_actions_that_it_is_given(name):
     policy = policy_of(name, **{"algo.prefix.max_delay": 3})
     history = observations(policy, 2)
-    planned = np.linspace(-0.5, 0.5, 28).reshape(4, 7)
-    chunk = policy.predict_chunk(history, planned, delay=2, guidance="prefix")
-    np.testing.assert_allclose(chunk[:2], planned[:2], atol=1e-6)
-    assert np.abs(chunk[2] - planned[2]).max() > 1e-3, "no more than those"
-    with pytest.warns(
-        UserWarning, match=r"longer than the 3 control steps of algo.prefix.max_delay"
-    ):
-        chunk = policy.predict_chunk(history, planned, delay=4, guidance="prefix")
-    np.testing.assert_allclose(chunk[:3], planned[:3], atol=1e-6)
+    chunk = policy.predict_chunk(history, PLANNED, delay=2, guidance="prefix")
+    np.testing.assert_allclose(chunk[:2], PLANNED[:2], atol=1e-6)
+    assert np.abs(chunk[2] - PLANNED[2]).max() > 1e-3, "no more than those"
+    words = r"longer than the 3 control steps of algo.prefix.max_delay"
+    with pytest.warns(UserWarning, match=words):
+        chunk = policy.predict_chunk(history, PLANNED, delay=4, guidance="prefix")
+    np.testing.assert_allclose(chunk[:3], PLANNED[:3], atol=1e-6)
 
 
-def test_a_policy_that_is_given_no_actions_says_so():
-    policy, planned = policy_of("flow_policy/flow_policy"), np.zeros((4, 7))
-    with pytest.raises(UserError, match=r"flow_policy is not trained .* algo.prefix.max_delay"):
-        policy.predict_chunk(observations(policy, 1), planned, delay=1, guidance="prefix")
-    with pytest.raises(UserError, match="unknown 'prefx'.*prefix"):
-        policy.predict_chunk(observations(policy, 1), planned, delay=1, guidance="prefx")
-    with pytest.raises(UserError, match=r"algo.prefix.max_delay, or take .*rtc"):
-        AsynchronousPolicy(policy, 20.0, join="replace", guidance="prefix")
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        (FLOW, {"guidance": "prefix"}, "flow_policy is not trained|algo.prefix.max_delay"),
+        (FLOW, {"guidance": "prefx"}, "unknown 'prefx'|prefix"),
+        ("act/act", {}, "flow_policy and diffusion_policy can"),
+        ("bc/bc", {}, "no chunks"),
+        ("bc/bc_rnn", {"planned": None}, "call the policy at every control step"),
+    ],
+)
+def test_chunks_that_a_policy_cannot_predict_are_refused(name, options, words):
+    policy = policy_of(name)
+    with refused(words, error=UserError):
+        policy.predict_chunk(observations(policy, 1), **{"planned": PLANNED, "delay": 1, **options})
+    with refused("empty history", error=UserError):
+        policy.predict_chunk([])
 
 
-def test_what_cannot_be_guided_says_so():
-    planned = np.zeros((4, 7))
-    for name, words in (
-        ("act/act", "flow_policy and diffusion_policy can"),
-        ("bc/bc", "no chunks"),
-    ):
-        policy = policy_of(name)
-        with pytest.raises(UserError, match=words):
-            policy.predict_chunk(observations(policy, 1), planned, delay=1)
+def test_a_policy_that_is_given_no_actions_is_not_asked_to_begin_with_them():
+    with refused("algo.prefix.max_delay, or take|rtc", error=UserError):
+        AsynchronousPolicy(policy_of(FLOW), 20.0, join="replace", guidance="prefix")
 
 
 def test_guidance_asks_for_what_is_planned():
@@ -284,34 +265,19 @@ def test_guidance_asks_for_what_is_planned():
         let_go(policy, source)
         acted(policy, [1, 2, 3, 4])
         let_go(policy, source)
-    assert asked[0][0] is None
-    assert asked[1][1:] == (0, "vjp") and asked[1][0][:, 0].tolist() == list(range(8))
-    planned, _, guidance = asked[2]
+    (none, *_), (tried, *rest), (planned, _, guidance) = asked
+    assert none is None
+    assert (tried[:, 0].tolist(), rest) == (list(range(8)), [0, "vjp"])
     assert planned[:, 0].tolist() == [3, 4, 5, 6, 7]  # at step 4, before action 3 was executed
     assert guidance == "vjp"
 
 
 def test_a_policy_that_cannot_be_guided_refuses_before_the_robot_moves():
-    source = policy_of("act/act")
-    values = observations(source, 1)[0]
-
-    class Seeing(FakeRobot):
-        observation_shapes = {key: np.shape(value) for key, value in values.items()}
-
-        def observe(self):
-            return Observation(values, clock.now())
-
-    robot = Seeing()
+    source, robot = policy_of("act/act"), FakeRobot()
+    (robot.values,) = observations(source, 1)
+    robot.observation_shapes = {key: np.shape(value) for key, value in robot.values.items()}
     with AsynchronousPolicy(source, 20.0, join="replace", guidance="identity") as policy:
         loop = ControlLoop(robot, policy, 20.0, any_rate=True)
-        with pytest.raises(UserError, match="flow_policy and diffusion_policy can"):
+        with refused("flow_policy and diffusion_policy can", error=UserError):
             loop.run(5)
     assert set(robot.last_calls()) == {"stop"}
-
-
-def test_a_policy_with_another_memory_is_called_at_every_step():
-    policy = policy_of("bc/bc_rnn")
-    with pytest.raises(UserError, match="call the policy at every control step"):
-        policy.predict_chunk(observations(policy, 1))
-    with pytest.raises(UserError, match="empty history"):
-        policy.predict_chunk([])

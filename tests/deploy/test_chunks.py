@@ -73,35 +73,25 @@ def test_after_clear_an_earlier_request_is_void():
     assert taken(player, 1) == [5]
 
 
-def test_blending_by_hand():
-    player = ChunkPlayer("blend", steps=3)
-    player.accept(np.zeros((6, 1)), player.request())
-    player.accept(np.ones((6, 1)), player.request())
-    # Weights 1/4, 2/4, 3/4, then the new chunk alone.
-    np.testing.assert_allclose(taken(player, 5), [0.25, 0.5, 0.75, 1.0, 1.0])
-
-
-def test_blending_ends_where_the_old_plan_ends():
-    player = ChunkPlayer("blend", steps=10)
-    player.accept(np.zeros((1, 1)), player.request())
-    player.accept(np.ones((4, 1)), player.request())
-    np.testing.assert_allclose(taken(player, 3), [0.5, 1.0, 1.0])
-
-
-def test_fading_by_hand():
-    player = ChunkPlayer("fade", steps=3)
-    player.accept(np.zeros((6, 1)), player.request())
-    player.accept(np.full((6, 1), 4.0), player.request())
-    # The jump of -4 is left by 3/4, 2/4, 1/4.
-    np.testing.assert_allclose(taken(player, 5), [1.0, 2.0, 3.0, 4.0, 4.0])
-
-
-def test_fading_begins_at_the_last_action_where_the_plan_has_run_out():
-    player = ChunkPlayer("fade", steps=1)
-    player.accept(np.zeros((1, 1)), player.request())
-    taken(player, 1)
-    player.accept(np.full((3, 1), 2.0), player.request())
-    np.testing.assert_allclose(taken(player, 2), [1.0, 2.0])
+@pytest.mark.parametrize(
+    ("join", "steps", "old", "played", "new", "wanted"),
+    [
+        # Weights 1/4, 2/4, 3/4, then the new chunk alone.
+        ("blend", 3, [0.0] * 6, 0, [1.0] * 6, [0.25, 0.5, 0.75, 1.0, 1.0]),
+        ("blend", 10, [0.0], 0, [1.0] * 4, [0.5, 1.0, 1.0]),  # it ends where the old plan ends
+        # The jump of -4 is left by 3/4, 2/4, 1/4.
+        ("fade", 3, [0.0] * 6, 0, [4.0] * 6, [1.0, 2.0, 3.0, 4.0, 4.0]),
+        ("fade", 1, [0.0], 1, [2.0] * 3, [1.0, 2.0]),  # from the last action, where no plan is left
+    ],
+)
+def test_chunks_are_joined_as_worked_out_by_hand(join, steps, old, played, new, wanted):
+    player = ChunkPlayer(join, steps=steps)
+    player.accept(np.array(old)[:, None], player.request())
+    taken(player, played)
+    given = np.array(new)[:, None]
+    player.accept(given, player.request())
+    np.testing.assert_allclose(taken(player, len(wanted)), wanted)
+    assert given[:, 0].tolist() == new  # not changed
 
 
 def test_the_rest_of_a_plan_is_a_copy():
@@ -114,14 +104,6 @@ def test_the_rest_of_a_plan_is_a_copy():
     assert taken(player, 3) == [1, 2, None]
     assert player.remaining() is None
     assert player.planned == 0
-
-
-def test_given_chunks_are_not_changed():
-    player = ChunkPlayer("fade")
-    player.accept(np.zeros((6, 1)), player.request())
-    given = np.ones((6, 1))
-    player.accept(given, player.request())
-    assert (given == 1.0).all()
 
 
 @pytest.mark.parametrize("bad", [np.zeros(3), np.zeros((0, 2)), np.full((2, 2), np.nan)])

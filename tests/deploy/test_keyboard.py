@@ -1,10 +1,9 @@
-"""Keys of a real pseudo-terminal move a robot, end episodes, and give the terminal back as it was."""
+"""Keys of a real pseudo-terminal move a robot; sessions by keys end and are resumed."""
 
 import os
 import pty
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 
 from imitate import clock
 from imitate.deploy.keyboard import Keyboard
-from imitate.errors import UserError
+from imitate.deploy.terminal import TerminalKeys
 from tests.deploy.fake_robot import FakeRobot
 
 
@@ -22,9 +21,9 @@ from tests.deploy.fake_robot import FakeRobot
 def keyboard(terminal, virtual_time):
     made = []
 
-    def make(robot=None, **options):
+    def make(**options):
         made.append(Keyboard(**options))
-        made[-1].connect(robot or FakeRobot(pose=np.zeros(2)))
+        made[-1].connect(FakeRobot(pose=np.zeros(2)))
         return made[-1]
 
     yield make
@@ -59,56 +58,37 @@ def test_space_closes_and_opens_the_gripper(terminal, keyboard):
     assert device.guide(None).action[-1] == -1.0
 
 
-def test_absolute_actions_begin_at_the_pose(terminal, keyboard):
-    robot = FakeRobot(pose=np.array([0.2, 0.4]))
-    device = keyboard(robot, gripper=False, mode="absolute", scale=1.0)
-    device.guide(None)
-    clock.sleep(0.05)
-    terminal.press("w")
-    action = device.guide(robot.observe()).action
-    np.testing.assert_allclose(action, [0.2 + 2.0 * 0.05, 0.4])
-
-
-@pytest.mark.parametrize(
-    ("key", "event"),
-    list(
-        zip("\nx\x7fz.\x1b", ["success", "failure", "discard", "redo", "end", "quit"], strict=True)
-    ),
-)
-def test_keys_end_episodes(terminal, keyboard, key, event):
-    device = keyboard()
-    terminal.press(key)
-    assert device.guide(None).events == {event}
-    assert device.guide(None).events == frozenset()
-
-
 def test_an_arrow_is_no_escape(terminal, keyboard):
     device = keyboard()
     terminal.press("\x1b[A")
     assert device.guide(None).events == frozenset()
 
 
-def test_the_terminal_is_given_back(terminal):
-    before = termios.tcgetattr(terminal.stdin)
-    device = Keyboard()
-    device.connect(FakeRobot(pose=np.zeros(2)))
-    assert termios.tcgetattr(terminal.stdin) != before
-    device.close()
-    assert termios.tcgetattr(terminal.stdin) == before
-    device.close()
+# ---- a terminal's keys and lines -----------------------------------------------------------------
 
 
-def test_without_a_terminal_it_is_one_line(monkeypatch, tmp_path):
-    with (tmp_path / "empty").open("w+") as nothing:
-        monkeypatch.setattr(sys, "stdin", nothing)
-        with pytest.raises(UserError, match="needs a terminal"):
-            Keyboard().connect(FakeRobot(pose=np.zeros(2)))
+@pytest.fixture
+def keys(terminal):
+    keys = TerminalKeys("a test")
+    yield keys
+    keys.close()
 
 
-@pytest.mark.parametrize("options", [{"scale": 0.0}, {"mode": "sideways"}])
-def test_settings_that_make_no_sense_are_refused(options):
-    with pytest.raises(UserError, match="wanted"):
-        Keyboard(**options)
+def test_keys_come_one_by_one_and_an_arrow_is_one(terminal, keys):
+    terminal.press("sé7\x1b[A")
+    assert [keys.wait() for _ in range(4)] == ["s", "é", "7", "\x1b"]
+    terminal.press("s")
+    assert keys.wait() == "s"
+
+
+def test_a_line_is_ended_by_enter_and_mended_by_backspace(terminal, keys, capsys):
+    terminal.press("grip\x7fp slipt\x7f\x7f\x7f\x7f\x7fmissed \nx")
+    assert keys.line("note: ") == "grip missed"
+    assert keys.wait() == "x"
+    assert capsys.readouterr().err.startswith("note: grip\b \bp")
+
+
+# ---- a session -----------------------------------------------------------------------------------
 
 
 def recording(path, log, *more):

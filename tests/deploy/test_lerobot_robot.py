@@ -1,6 +1,6 @@
 """A robot of LeRobot as a robot of the control loop: names, limits, rest, stop, and what hangs or fails."""
 
-import re
+import itertools
 import threading
 import time
 from types import SimpleNamespace
@@ -17,16 +17,47 @@ from imitate.deploy.robot import Observation, RobotError
 from imitate.errors import UserError
 from tests.deploy.fake_robot import Constant
 from tests.deploy.lerobot_stand_ins import Arm, ArmConfig, Camera
+from tests.refusals import refused
 
 BOX = ActionLimits(low=[-90.0, -100.0, 0.0], high=[90.0, 100.0, 100.0], speed=500.0)
 
 
-def connected(arm=None, **options):
+def connected(arm=None, limits=BOX, **options):
     arm = arm or Arm()
     robot = LeRobotRobot(arm, **options)
     robot.connect()
+    robot.limits = limits or robot.limits
     arm.calls.clear()
     return robot, arm
+
+
+def command(shoulder, elbow, gripper):
+    return {"shoulder.pos": shoulder, "elbow.pos": elbow, "gripper.pos": gripper}
+
+
+class Follows(Arm):
+    """An arm that is at once where it is sent."""
+
+    def send_action(self, action):
+        self.positions.update({name.removesuffix(".pos"): v for name, v in action.items()})
+        return super().send_action(action)
+
+
+def odd(features, given, actions=None):
+    """An arm with other features, whose observation is given."""
+
+    class Odd(Arm):
+        observation_features = features
+        action_features = actions or features
+
+        def get_observation(self):
+            return given
+
+        def send_action(self, action):
+            self.calls.append(("send_action", action))
+            return action
+
+    return Odd()
 
 
 def test_features_are_the_observations_of_a_converted_dataset():
@@ -67,31 +98,26 @@ def test_the_stamp_is_that_of_an_older_image(monkeypatch, virtual_time):
 
 def test_an_action_is_sent_by_name():
     robot, arm = connected()
-    robot.limits = BOX
     robot.send(np.array([1.0, 2.0, 3.0]))
-    assert arm.sent == [{"shoulder.pos": 1.0, "elbow.pos": 2.0, "gripper.pos": 3.0}]
+    assert arm.sent == [command(1.0, 2.0, 3.0)]
 
 
-def test_limits_are_those_of_units_and_calibration():
-    robot = LeRobotRobot(Arm())
+def test_limits_are_those_of_the_configuration_or_of_units_and_calibration():
     half = (3072 - 1024) / 2 * 360 / 4095  # LeRobot's degrees: ticks from the middle, 4095 a turn
-    np.testing.assert_allclose(robot.limits.low, [-half, -100.0, 0.0])
-    np.testing.assert_allclose(robot.limits.high, [half, 100.0, 100.0])
-
-
-def test_limits_of_the_configuration_come_first():
     arm = Arm()
-    arm.config = SimpleNamespace(type="a", id=None, joint_limits={"shoulder": (-5, 6)})
-    limits = LeRobotRobot(arm).limits
-    assert (limits.low[0], limits.high[0]) == (-5.0, 6.0)
+    for low, high in ((-half, half), (-5.0, 6.0)):
+        limits = LeRobotRobot(arm).limits
+        np.testing.assert_allclose(limits.low, [low, -100.0, 0.0])
+        np.testing.assert_allclose(limits.high, [high, 100.0, 100.0])
+        arm.config = SimpleNamespace(type="a", id=None, joint_limits={"shoulder": (-5, 6)})
 
 
 def test_nothing_is_sent_to_a_joint_without_limits():
     arm = Arm()
     arm.bus.calibration = {}
-    robot, _ = connected(arm)
+    robot, _ = connected(arm, limits=None)
     assert robot.limits.low[0] == -np.inf
-    with pytest.raises(UserError, match=r"'shoulder\.pos' has no limits .*shoulder\.pos, elbow"):
+    with refused("'shoulder.pos' has no limits|shoulder.pos, elbow", error=UserError):
         robot.send(np.zeros(3))
     assert arm.sent == []
     robot.limits = BOX
@@ -101,39 +127,33 @@ def test_nothing_is_sent_to_a_joint_without_limits():
 
 def test_what_is_not_finite_is_not_sent():
     robot, arm = connected()
-    robot.limits = BOX
-    with pytest.raises(RobotError, match="not finite"):
+    with refused("not finite", error=RobotError):
         robot.send(np.array([np.nan, 0.0, 0.0]))
     arm.positions["elbow"] = np.nan  # a bad reading: the one before it counts
     robot.observe()
     robot.stop()
-    assert arm.sent == [{"shoulder.pos": 10.0, "elbow.pos": -20.0, "gripper.pos": 40.0}]
+    assert arm.sent == [command(10.0, -20.0, 40.0)]
 
 
 # ---- at rest -------------------------------------------------------------------------------------
 
 
-def test_the_pose_is_the_measured_one_with_the_grippers_command():
-    robot, arm = connected()
-    robot.limits = BOX
+@pytest.mark.parametrize(
+    ("options", "pose"),
+    [({}, [10.0, -20.0, 5.0]), ({"grippers": ["elbow.pos"]}, [10.0, -21.0, 40.0])],
+)
+def test_the_pose_is_the_measured_one_with_the_grippers_command(options, pose):
+    robot, arm = connected(**options)
     np.testing.assert_allclose(robot.pose(robot.observe()), [10.0, -20.0, 40.0])
     robot.send(np.array([11.0, -21.0, 5.0]))
-    np.testing.assert_allclose(robot.pose(robot.observe()), [10.0, -20.0, 5.0])
+    np.testing.assert_allclose(robot.pose(robot.observe()), pose)
     robot.stop()  # the gripper keeps its grip
-    assert arm.sent[-1] == {"shoulder.pos": 10.0, "elbow.pos": -20.0, "gripper.pos": 5.0}
-
-
-def test_grippers_may_be_named():
-    robot, _ = connected(grippers=["elbow.pos"])
-    robot.limits = BOX
-    robot.send(np.array([11.0, -21.0, 5.0]))
-    np.testing.assert_allclose(robot.pose(robot.observe()), [10.0, -21.0, 40.0])
+    assert arm.sent[-1] == command(*pose)
 
 
 @pytest.mark.parametrize(("stands_at", "pose"), [(-91.0, -90.0), (-95.0, -95.0), (91.0, 90.0)])
 def test_a_joint_that_rests_at_its_end_is_within_its_limits(stands_at, pose):
-    robot, arm = connected()
-    robot.limits = BOX  # 2 % of 180 are 3.6
+    robot, arm = connected()  # 2 % of 180 are 3.6
     arm.positions["shoulder"] = stands_at
     assert robot.pose(robot.observe())[0] == pose
 
@@ -145,7 +165,6 @@ def test_holding_does_not_sink():
         robot.observe()
         robot.hold()
     assert [sent["shoulder.pos"] for sent in arm.sent] == [10.0, 10.0, 10.0]
-    robot.limits = BOX
     robot.send(np.zeros(3))
     robot.observe()
     robot.hold()
@@ -155,64 +174,37 @@ def test_holding_does_not_sink():
 @pytest.mark.parametrize("how", ["hold", "stop"])
 def test_rest_is_measured_after_the_last_command(how):
     robot, arm = connected(Follows())
-    robot.limits = BOX
     robot.observe()
     robot.send(np.array([30.0, 0.0, 5.0]))
     getattr(robot, how)()  # not back to the 10 degrees where it was seen before
-    assert arm.sent[-1] == {"shoulder.pos": 30.0, "elbow.pos": 0.0, "gripper.pos": 5.0}
+    assert arm.sent[-1] == command(30.0, 0.0, 5.0)
 
 
 def test_holding_without_a_new_reading_keeps_the_last_command():
     given = {"arm.pos": 4.0, "x.vel": 0.3}
-    base = _with(Arm(), {"arm.pos": float, "x.vel": float}, given)
-    robot = LeRobotRobot(base)
-    robot.connect()
-    robot.limits = ActionLimits(low=[-9.0, -1.0], high=[9.0, 1.0])
+    base = odd({"arm.pos": float, "x.vel": float}, given)
+    robot, _ = connected(base, ActionLimits(low=[-9.0, -1.0], high=[9.0, 1.0]))
     robot.send(np.array([6.0, 0.8]))
     del given["arm.pos"]  # readings fail from now on
-    robot.hold()
-    assert base.sent[-1] == {"arm.pos": 6.0, "x.vel": 0.0}
-    robot.stop()
-    assert base.sent[-1] == {"arm.pos": 6.0, "x.vel": 0.0}
+    for call in (robot.hold, robot.stop):
+        call()
+        assert base.sent[-1] == {"arm.pos": 6.0, "x.vel": 0.0}
 
 
 def test_speeds_are_zero_at_rest():
-    arm = Arm()
-    features = {"arm.pos": float, "x.vel": float, "theta.vel": float}
-    arm.positions = {"arm": 4.0}
     given = {"arm.pos": 4.0, "x.vel": 0.3, "theta.vel": -1.0}
-    base = _with(arm, features, given)
-    robot = LeRobotRobot(base)
-    robot.connect()
+    robot, base = connected(odd(dict.fromkeys(given, float), given), limits=None)
     robot.stop()
     assert base.sent[-1] == {"arm.pos": 4.0, "x.vel": 0.0, "theta.vel": 0.0}
 
 
 def test_an_action_that_is_not_observed_needs_a_value_at_rest():
-    odd = _with(Arm(), {"shoulder.pos": float}, {"shoulder.pos": 1.0}, {"remote.lx": float})
-    with pytest.raises(UserError, match=re.escape("--robot-arg 'rest={\"remote.lx\": 0}'")):
-        LeRobotRobot(odd)
-    robot = LeRobotRobot(odd, rest={"remote.lx": 0.5})
-    robot.connect()
+    arm = odd({"shoulder.pos": float}, {"shoulder.pos": 1.0}, {"remote.lx": float})
+    with refused("--robot-arg 'rest={\"remote.lx\": 0}'", error=UserError):
+        LeRobotRobot(arm)
+    robot, _ = connected(arm, limits=None, rest={"remote.lx": 0.5})
     robot.hold()
-    assert odd.sent == [{"remote.lx": 0.5}]
-
-
-def _with(arm, features, given, actions=None):
-    """An arm with other features, whose observation is given."""
-
-    class Odd(Arm):
-        observation_features = features
-        action_features = actions or features
-
-        def get_observation(self):
-            return given
-
-        def send_action(self, action):
-            self.calls.append(("send_action", action))
-            return action
-
-    return Odd(arm.config)
+    assert arm.sent == [{"remote.lx": 0.5}]
 
 
 # ---- stop ----------------------------------------------------------------------------------------
@@ -228,10 +220,11 @@ def test_stop_before_connecting_and_after_closing_sends_nothing():
     assert arm.sent == []
 
 
-def test_stop_measures_anew_where_the_last_reading_is_old(virtual_time):
+@pytest.mark.parametrize("sent", [True, False])
+def test_stop_measures_anew_where_the_last_reading_is_old(sent, virtual_time):
     robot, arm = connected()
-    robot.limits = BOX
-    robot.send(np.array([30.0, 0.0, 0.0]))
+    if sent:
+        robot.send(np.array([30.0, 0.0, 0.0]))
     arm.positions["shoulder"] = 30.0  # it moved while nobody looked
     clock.sleep(0.25)
     robot.stop()
@@ -241,18 +234,9 @@ def test_stop_measures_anew_where_the_last_reading_is_old(virtual_time):
     assert arm.sent[-1]["shoulder.pos"] == 30.0
 
 
-def test_stop_measures_anew_where_nothing_was_sent_for_a_while(virtual_time):
-    robot, arm = connected()
-    arm.positions["shoulder"] = 30.0  # by hand
-    clock.sleep(0.25)
-    robot.stop()
-    assert arm.sent[-1]["shoulder.pos"] == 30.0
-
-
 @pytest.mark.parametrize("fault", ["hangs", "raises"])
 def test_stop_takes_the_last_reading_where_there_is_no_new_one(fault, virtual_time):
     robot, arm = connected()
-    robot.limits = BOX
     robot.send(np.array([30.0, 0.0, 0.0]))
     released = threading.Event()
 
@@ -272,7 +256,6 @@ def test_stop_takes_the_last_reading_where_there_is_no_new_one(fault, virtual_ti
 
 def test_stop_does_not_wait_for_a_call_that_hangs(virtual_time):
     robot, arm = connected()
-    robot.limits = BOX
     robot.send(np.array([30.0, 0.0, 0.0]))
     released = threading.Event()
     arm.faults["get_observation"] = lambda: clock.wait(released)
@@ -282,7 +265,7 @@ def test_stop_does_not_wait_for_a_call_that_hangs(virtual_time):
     started = clock.now()
     robot.stop()
     assert clock.now() - started == pytest.approx(0.2)
-    assert arm.sent[-1] == {"shoulder.pos": 10.0, "elbow.pos": -20.0, "gripper.pos": 0.0}
+    assert arm.sent[-1] == command(10.0, -20.0, 0.0)
     released.set()
     hanging.join()
 
@@ -300,7 +283,6 @@ def test_torque_is_switched_off_only_where_it_is_asked_for():
 
 def test_calls_of_two_threads_do_not_overlap():
     robot, arm = connected()
-    robot.limits = BOX
     threads = [threading.Thread(target=lambda: [robot.stop() for _ in range(20)]) for _ in "ab"]
     for thread in threads:
         thread.start()
@@ -363,46 +345,29 @@ def test_a_robot_that_cannot_be_connected_is_closed(call):
         ({"at_stop": "brake"}, "at_stop is 'brake'; expected pose or torque_off"),
         ({"rest": {"elbw.pos": 0.0}}, "rest has 'elbw.pos', which is no action"),
         ({"grippers": ["claw.pos"]}, "grippers has 'claw.pos', which is no action"),
+        ({"at_stop": "torque_off"}, "has no bus"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, words):
-    with pytest.raises(UserError, match=re.escape(words)):
-        LeRobotRobot(Arm(), **options)
-
-
-def test_torque_off_needs_a_bus():
     arm = Arm()
     del arm.bus
-    with pytest.raises(UserError, match="has no bus"):
-        LeRobotRobot(arm, at_stop="torque_off")
+    with refused(words, error=UserError):
+        LeRobotRobot(arm, **options)
 
 
 def test_an_image_of_another_shape_is_an_error():
-    camera = Camera(4, 6)
-    arm = Arm(camera=camera)
-    robot, _ = connected(arm)
-    arm.get_observation = lambda: {
-        **{f"{name}.pos": 0.0 for name in arm.positions},
-        "front": np.zeros((6, 4, 3), np.uint8),
-    }
-    with pytest.raises(RobotError, match=r"'front' has shape \(6, 4, 3\).*\(4, 6, 3\)"):
+    robot, arm = connected(Arm(camera=Camera(4, 6)))
+    seen = {f"{name}.pos": 0.0 for name in arm.positions}
+    arm.get_observation = lambda: {**seen, "front": np.zeros((6, 4, 3), np.uint8)}
+    with refused("'front' has shape (6, 4, 3)|(4, 6, 3)", error=RobotError):
         robot.observe()
 
 
 # ---- in the control loop -------------------------------------------------------------------------
 
 
-class Follows(Arm):
-    """An arm that is at once where it is sent."""
-
-    def send_action(self, action):
-        self.positions.update({name.removesuffix(".pos"): v for name, v in action.items()})
-        return super().send_action(action)
-
-
 def test_a_policy_moves_it_within_the_limits(virtual_time):
     robot, arm = connected(Follows())
-    robot.limits = BOX
     policy = Constant((30.0, 0.0, 40.0))
     report = ControlLoop(robot, policy, 100.0, safety=Safety(late=0)).run(20)
     assert report.steps == 20
@@ -414,12 +379,10 @@ def test_a_policy_moves_it_within_the_limits(virtual_time):
 
 def test_a_lost_frame_holds_the_pose(virtual_time):
     robot, arm = connected(Follows())
-    robot.limits = BOX
-    count = [0]
+    count = itertools.count(1)
 
     def lose():
-        count[0] += 1
-        if count[0] == 3:
+        if next(count) == 3:
             raise TimeoutError("latest frame is too old")
 
     arm.faults["get_observation"] = lose

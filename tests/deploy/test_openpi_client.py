@@ -1,12 +1,13 @@
 """openpi's own client, from the package index, drives our server."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from imitate.deploy.server import PolicyServer
-from tests.deploy.counting_policy import Counter, observation
+from imitate.deploy.schema import Observed
+from tests.deploy.counting_policy import SCHEMA, Counter, observation
 
 pytestmark = pytest.mark.skipif(
     sys.version_info >= (3, 13), reason="openpi-client wants numpy<2, which has no wheels for 3.13"
@@ -29,12 +30,6 @@ def client_of():
         client._ws.close()
 
 
-@pytest.fixture
-def server():
-    with PolicyServer(Counter(), port=0) as server:
-        yield server
-
-
 def test_it_gets_chunks_that_are_planned_anew(server, client_of):
     client = client_of(server)
     assert client.get_server_metadata()["imitate"]["schema"]["chunk"] == 4
@@ -55,43 +50,41 @@ def test_its_broker_plays_a_chunk(server, client_of):
     assert actions == [100, 101, 102, 201]
 
 
-def test_large_observations_arrive_whole(client_of):
+def test_large_observations_arrive_whole(client_of, server_of):
     seen = []
 
     class Watching(Counter):
+        schema = replace(
+            SCHEMA, observations={"state": Observed((2,)), "camera": Observed((1001, 1003, 3))}
+        )
+
         def predict(self, asks):
             seen.extend(ask.obs["camera"] for ask in asks)
             return super().predict(asks)
 
-    from dataclasses import replace
-
-    from imitate.deploy.schema import Observed
-
-    served = Watching()
-    served.schema = replace(
-        served.schema, observations={"state": Observed((2,)), "camera": Observed((1001, 1003, 3))}
-    )
     picture = np.random.default_rng(0).integers(0, 256, (1001, 1003, 3), dtype=np.uint8)
-    with PolicyServer(served, port=0) as server:
-        client_of(server).infer({**observation(), "camera": picture})
+    client_of(server_of(Watching())).infer({**observation(), "camera": picture})
     np.testing.assert_array_equal(seen[0], picture)
 
 
 def test_errors_are_one_line_and_the_session_goes_on(server, client_of):
     client = client_of(server)
-    with pytest.raises(RuntimeError, match="'camera' is missing"):
-        client.infer({"state": np.zeros(2)})
-    with pytest.raises(RuntimeError, match="its log says why") as caught:
-        client.infer(observation(0.0, 13.0))
-    assert "secret" not in str(caught.value)
+    for obs, words in (
+        ({"state": np.zeros(2)}, "'camera' is missing"),
+        ({**observation(), "prompt": "throw"}, "known are pick, place"),
+        (observation(0.0, 13.0), "its log says why"),
+    ):
+        with pytest.raises(RuntimeError, match=words) as caught:
+            client.infer(obs)
+        assert "secret" not in str(caught.value)
     assert client.infer(observation(0.5))["actions"].shape == (4, 2)
 
 
-def test_its_api_key_is_the_token(client_of):
-    with PolicyServer(Counter(), port=0, token=TOKEN) as server:
-        assert client_of(server, api_key=TOKEN).infer(observation())["actions"].shape == (4, 2)
-        with pytest.raises(Exception, match="401"):
-            client_of(server, api_key="wrong")
+def test_its_api_key_is_the_token(client_of, server_of):
+    server = server_of(Counter(), token=TOKEN)
+    assert client_of(server, api_key=TOKEN).infer(observation())["actions"].shape == (4, 2)
+    with pytest.raises(Exception, match="401"):
+        client_of(server, api_key="wrong")
 
 
 def test_two_of_them_have_memories_of_their_own(server, client_of):

@@ -10,28 +10,15 @@ from websockets.sync.client import connect
 from imitate.deploy.client import RemoteError
 from imitate.deploy.schema import Schema
 from imitate.deploy.served import ServedPolicy
-from imitate.deploy.server import ChunkAsk, PolicyServer
+from imitate.deploy.server import ChunkAsk
 from imitate.deploy.wire import WireError, decode, encode
 from imitate.errors import NotFiniteError, UserError
 from tests.deploy.counting_policy import SCHEMA, Counter, observation
 from tests.deploy.in_process import Patient
 from tests.deploy.openpi_server import openpi_server
-from tests.deploy.test_served import observations, policy_of
+from tests.deploy.policies import observations, policy_of
 
 FLOW = "flow_policy/flow_policy"
-
-
-@pytest.fixture
-def server_of():
-    servers = []
-
-    def make(served, **rest):
-        servers.append(PolicyServer(served, port=rest.pop("port", 0), **rest).__enter__())
-        return servers[-1]
-
-    yield make
-    for server in servers:
-        server.close()
 
 
 @pytest.mark.parametrize("name", ["act/act", FLOW, "bc/bc"])
@@ -72,10 +59,7 @@ def test_predictions_leave_the_memories_of_sessions_alone(server_of):
     policy, twin = policy_of("act/act"), policy_of("act/act")
     server = server_of(ServedPolicy(policy))
     seen = observations(policy, 6)
-    with (
-        Patient(server.url) as one,
-        Patient(server.url) as other,
-    ):
+    with Patient(server.url) as one, Patient(server.url) as other:
         for number, ob in enumerate(seen):
             np.testing.assert_allclose(one(ob), twin(ob), atol=1e-5)
             one.predict_chunk(seen[: number + 1])
@@ -98,39 +82,12 @@ def test_a_prediction_follows_the_instruction_of_its_session(server_of):
 
     served = Known()
     server = server_of(served)
-    with (
-        Patient(server.url) as one,
-        Patient(server.url) as other,
-    ):
+    with Patient(server.url) as one, Patient(server.url) as other:
         one.start_episode("pick")
         other.start_episode("place")
         for policy in (one, other, one):
             policy.predict_chunk([observation()])
     assert [ask.state["lang"] for ask in served.chunk_asks] == ["pick", "place", "pick"]
-
-
-def test_a_served_policy_reads_the_instruction_of_the_session():
-    from imitate import RolloutPolicy, algo_factory, load_config
-    from imitate.data.language import Instructions
-
-    config = load_config("configs/bc/bc.json").with_overrides(
-        {
-            "experiment.epoch_every_n_steps": 10,
-            "observation.modalities.obs.low_dim": ["object", "lang_emb"],
-        }
-    )
-    torch.manual_seed(0)
-    algo = algo_factory("bc", config, {"object": (10,), "lang_emb": (3,)}, 7, "cpu")
-    known = Instructions(("pick", "place"), np.eye(3, dtype=np.float32)[:2])
-    served = ServedPolicy(RolloutPolicy(algo, -np.ones(7), np.ones(7), known))
-    ob = {"object": np.ones(10, np.float32)}
-    asks = [ChunkAsk(served.begin(lang), [ob]) for lang in ("pick", "place")]
-    chunks = served.predict_chunks(asks)
-    for lang, chunk in zip(("pick", "place"), chunks, strict=True):
-        twin = RolloutPolicy(algo, -np.ones(7), np.ones(7), known)
-        twin.start_episode(lang)
-        np.testing.assert_allclose(chunk, twin.predict_chunk([ob]), atol=1e-6)
-    assert np.abs(chunks[0] - chunks[1]).max() > 1e-4
 
 
 @pytest.mark.parametrize("name", ["act/act", "bc/bc"])
@@ -224,10 +181,8 @@ def acted_on(obs):
 
 def test_an_openpi_server_answers_with_its_chunk():
     seen = []
-    with (
-        openpi_server(lambda obs: seen.append(obs) or acted_on(obs)) as url,
-        Patient(url) as policy,
-    ):
+    noting = openpi_server(lambda obs: seen.append(obs) or acted_on(obs))
+    with noting as url, Patient(url) as policy:
         assert (policy.schema, policy.history, policy.execute, policy.obs_keys) == (None, 1, 1, ())
         policy.start_episode("pick it up")
         chunk = policy.predict_chunk([observation(1), observation(2)])
@@ -241,10 +196,8 @@ def test_an_openpi_server_answers_with_its_chunk():
 
 def test_an_openpi_server_is_sent_nothing_that_is_not_finite():
     seen = []
-    with (
-        openpi_server(lambda obs: seen.append(obs) or acted_on(obs)) as url,
-        Patient(url) as policy,
-    ):
+    noting = openpi_server(lambda obs: seen.append(obs) or acted_on(obs))
+    with noting as url, Patient(url) as policy:
         for call in (policy, policy.check, lambda ob: policy.predict_chunk([ob])):
             with pytest.raises(NotFiniteError, match="'state'"):
                 call({"state": np.array([0.0, np.nan], np.float32)})

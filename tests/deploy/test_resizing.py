@@ -9,11 +9,12 @@ import torch
 from imitate.deploy.client import RemotePolicy
 from imitate.deploy.resizing import ResizedPolicy, Resizer, resized
 from imitate.deploy.schema import Observed
-from imitate.deploy.server import PolicyServer
 from imitate.errors import UserError
 from imitate.models.preprocessing.images import Resize
 from tests.deploy.counting_policy import SCHEMA, Counter
+from tests.deploy.in_process import Patient
 from tests.deploy.openpi_server import openpi_server
+from tests.refusals import refused
 
 
 def noise(*shape, dtype=np.uint8):
@@ -65,49 +66,44 @@ def test_an_image_of_the_size_is_itself():
     assert resized(image, (8, 8)) is image
 
 
-@pytest.mark.parametrize("shape", [(480, 640, 3), (16, 18, 3), (8, 8), (8, 8, 1)])
-def test_other_ratios_are_refused_and_other_shapes_left_to_the_schema(shape):
-    fit = Resizer(SCHEMA)
-    ob = {"state": np.zeros(2), "camera": np.zeros(shape, np.uint8)}
-    if len(shape) == 3 and shape[:2] != (8, 8):
-        with pytest.raises(
-            UserError, match=f"'camera' has {shape[0]} x {shape[1]} .* 8 x 8: .*distort"
-        ):
-            fit(ob)
-    else:
-        assert fit(ob)["camera"].shape == shape
+@pytest.mark.parametrize("shape", [(480, 640, 3), (16, 18, 3)])
+def test_other_ratios_are_refused(shape):
+    with refused(f"'camera' has {shape[0]} x {shape[1]}|8 x 8|distort", error=UserError):
+        Resizer(SCHEMA)({"state": np.zeros(2), "camera": np.zeros(shape, np.uint8)})
 
 
 @pytest.mark.parametrize(
-    ("camera", "size"), [((270, 481), (135, 240)), ((480, 640), (85, 113)), ((100, 133), (75, 100))]
-)
-def test_a_pixel_that_rounding_took_is_no_distortion(camera, size):
+    ("camera", "size", "fitted"),
+    [
+        # A pixel that rounding took is no distortion.
+        *(((*camera, 3), size, (*size, 3)) for camera, size in
+          (((270, 481), (135, 240)), ((480, 640), (85, 113)), ((100, 133), (75, 100)))),
+        # Other shapes are left to the schema.
+        *((shape, (8, 8), shape) for shape in ((8, 8), (8, 8, 1))),
+    ],
+)  # fmt: skip
+def test_pictures_are_fitted(camera, size, fitted):
     schema = replace(SCHEMA, observations={"camera": Observed((*size, 3), "rgb")})
-    fitted = Resizer(schema)({"camera": np.zeros((*camera, 3), np.uint8)})["camera"]
-    assert fitted.shape == (*size, 3)
+    assert Resizer(schema)({"camera": np.zeros(camera, np.uint8)})["camera"].shape == fitted
 
 
 class Seeing(Counter):
     """Remembers the pictures that it was given."""
 
-    def __init__(self):
-        super().__init__()
-        self.pictures = []
-
     def predict(self, asks):
-        self.pictures += [ask.obs["camera"] for ask in asks]
+        self.pictures = [ask.obs["camera"] for ask in asks]
         return super().predict(asks)
 
 
-def test_the_client_resizes_before_it_sends():
+def test_the_client_resizes_before_it_sends(network_of):
     served, picture = Seeing(), noise(32, 32, 3)
     ob = {"state": np.zeros(2, np.float32), "camera": picture}
-    with PolicyServer(served, port=0) as server:
-        with RemotePolicy(server.url) as policy, pytest.raises(UserError, match="has shape"):
-            policy(ob)
-        with RemotePolicy(server.url, resize=True) as policy:
-            policy(ob)
-            policy.predict_chunk([ob])
+    network_of(served)
+    with RemotePolicy("ws://here") as policy, refused("has shape", error=UserError):
+        policy(ob)
+    with RemotePolicy("ws://here", resize=True) as policy:
+        policy(ob)
+        policy.predict_chunk([ob])
     (seen,) = served.pictures
     np.testing.assert_array_equal(seen, resized(picture, (8, 8)))
     np.testing.assert_array_equal(served.chunk_asks[0].history[0]["camera"], seen)
@@ -134,5 +130,5 @@ def test_a_local_policy_sees_the_same():
 
 
 def test_an_openpi_server_does_not_say_its_sizes():
-    with openpi_server(lambda obs: {}) as url, pytest.raises(UserError, match="image sizes"):
-        RemotePolicy(url, resize=True)
+    with openpi_server(lambda obs: {}) as url, refused("image sizes", error=UserError):
+        Patient(url, resize=True)

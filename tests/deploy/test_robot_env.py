@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from imitate.deploy.robot_env import RobotEnv
 from imitate.envs import Env, make_env
 from imitate.envs.trust import trust, trust_env
 from imitate.errors import EnvError, UserError
+from imitate.evaluation.environments import named_env
 from tests.deploy.fake_robot import FakeRobot, Pushing, Scripted
+from tests.refusals import refused
 
 PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
 CALM = Safety(late=0)  # other processes of the machine must not end a test
@@ -70,15 +73,29 @@ class Stepping(Robot):
 @pytest.fixture
 def opened():
     """RobotEnv that is closed at the end."""
-    envs = []
+    with ExitStack() as envs:
+
+        def make(robot, *args, **rest):
+            envs.callback((env := RobotEnv(robot, *args, **rest)).close)
+            return env
+
+        yield make
+
+
+@pytest.fixture
+def begun(opened):
+    """RobotEnv that has been reset."""
 
     def make(robot, *args, **rest):
-        envs.append(RobotEnv(robot, *args, **rest))
-        return envs[-1]
+        env = opened(robot, *args, **rest)
+        env.reset(seed=0)
+        return env
 
-    yield make
-    for env in envs:
-        env.close()
+    return make
+
+
+def pressing(event, step=1):
+    return Scripted({step: Guidance(events=frozenset({event}))})
 
 
 # ---- steps ---------------------------------------------------------------------------------------
@@ -114,113 +131,97 @@ def test_it_is_an_environment_of_both_kinds(opened):
         env.reset_to({})
 
 
-def test_the_limits_of_the_robot_hold_and_the_executed_action_is_told(opened):
+def test_the_limits_of_the_robot_hold_and_the_executed_action_is_told(begun):
     robot = Stepping(step=0.25)
-    env = opened(robot)
-    env.reset(seed=0)
-    infos = [env.step(np.array([5.0]))[4] for _ in range(3)]
-    np.testing.assert_allclose([i["executed_action"][0] for i in infos], [0.25, 0.5, 0.75])
+    env = begun(robot, reward=lambda obs, action: obs["place"][0] + 10 * action[0])
+    steps = [env.step(np.array([5.0])) for _ in range(3)]
+    executed = [step[4]["executed_action"][0] for step in steps]
+    np.testing.assert_allclose(executed, [0.25, 0.5, 0.75])
     assert robot.calls[:3] == [0.25, 0.5, 0.75]
+    assert steps[0][1] == pytest.approx(0.25 + 2.5)  # a reward of one's own sees what was executed
 
 
-def test_an_action_that_is_not_finite_is_never_sent_and_stops_the_robot(opened):
+def test_an_action_that_is_not_finite_is_never_sent_and_stops_the_robot(begun):
     robot = Stepping()
-    env = opened(robot)
-    env.reset(seed=0)
-    with pytest.raises(RobotError, match="not finite"):
+    env = begun(robot)
+    with refused("not finite", error=RobotError):
         env.step(np.array([np.nan]))
     assert robot.calls[-1] == "stop"
     assert all(isinstance(call, str) for call in robot.calls)
-    with pytest.raises(EnvError, match="call reset"):
+    with refused("call reset", error=EnvError):
         env.step(np.array([0.0]))
 
 
-def test_ends_are_terminals_and_the_horizon_truncates(opened):
-    env = opened(Stepping(end=1.0), horizon=4)
-    env.reset(seed=0)
+def test_ends_are_terminals_and_the_horizon_truncates(begun):
+    env = begun(Stepping(end=1.0), horizon=4)
     ends = [env.step(np.array([0.6]))[2:4] for _ in range(2)]
     assert ends == [(False, False), (True, False)]
-    with pytest.raises(EnvError, match="call reset"):
+    with refused("call reset", error=EnvError):
         env.step(np.array([0.0]))
     env.reset(seed=0)
     assert [env.step(np.array([0.0]))[3] for _ in range(4)] == [False, False, False, True]
 
 
-def test_a_reward_of_ones_own_sees_the_executed_action(opened):
-    env = opened(Stepping(step=0.25), reward=lambda obs, action: obs["place"][0] + 10 * action[0])
-    env.reset(seed=0)
-    assert env.step(np.array([1.0]))[1] == pytest.approx(0.25 + 2.5)
-
-
 # ---- a person ------------------------------------------------------------------------------------
 
 
-def test_a_person_overrides_and_judges(opened):
+def test_a_person_overrides_and_judges(begun):
     script = {
         2: Guidance(np.array([-0.5])),
         3: Guidance(np.array([-0.25]), frozenset({"success"})),
     }
     hand = Scripted(script)
-    env = opened(Stepping(), teleoperator=hand)
-    env.reset(seed=0)
+    env = begun(Stepping(), teleoperator=hand)
     steps = [env.step(np.array([0.1])) for _ in range(3)]
     infos = [step[4] for step in steps]
     assert [info["intervened"] for info in infos] == [False, True, True]
     np.testing.assert_allclose([i["executed_action"][0] for i in infos], [0.1, -0.5, -0.25])
-    assert infos[-1]["interventions"] == 2
+    assert (infos[-1]["interventions"], infos[-1]["success"]) == (2, True)
     assert [step[2] for step in steps] == [False, False, True]
-    assert infos[-1]["success"]
     assert steps[-1][1] == 1.0
     np.testing.assert_allclose(np.ravel(hand.followed), [0.1, -0.5, -0.25])
 
 
 @pytest.mark.parametrize(
-    ("event", "ends", "success", "discarded"),
+    ("event", "ends", "discarded"),
     [
-        ("failure", (True, False), False, False),
-        ("end", (False, True), False, False),
-        ("discard", (False, True), False, True),
+        ("failure", (True, False), False),
+        ("end", (False, True), False),
+        ("discard", (False, True), True),
     ],
 )
-def test_events_end_an_episode(opened, event, ends, success, discarded):
-    env = opened(Stepping(), teleoperator=Scripted({1: Guidance(events=frozenset({event}))}))
-    env.reset(seed=0)
+def test_events_end_an_episode(begun, event, ends, discarded):
+    env = begun(Stepping(), teleoperator=pressing(event))
     _, _, terminated, truncated, info = env.step(np.array([0.1]))
     assert (terminated, truncated) == ends
-    assert (info["success"], info["discarded"]) == (success, discarded)
+    assert (info["success"], info["discarded"]) == (False, discarded)
 
 
-def test_quit_stops_the_robot_for_good(opened):
+def test_quit_stops_the_robot_for_good(begun):
     robot = Stepping()
-    env = opened(robot, teleoperator=Scripted({1: Guidance(events=frozenset({"quit"}))}))
-    env.reset(seed=0)
-    with pytest.raises(RobotError, match="quit"):
+    env = begun(robot, teleoperator=pressing("quit"))
+    with refused("quit", error=RobotError):
         env.step(np.array([0.1]))
     assert robot.calls[-1] == "stop"
 
 
-def test_a_person_prepares_the_scene_where_the_robot_cannot(opened):
-    script = {1: Guidance(np.array([0.5])), 2: Guidance(events=frozenset({"success"}))}
-    robot = Stepping(resets=False)
-    env = opened(robot, teleoperator=Scripted(script))
-    obs, _ = env.reset(seed=0)
-    assert robot.calls[0] == 0.5  # the person moved it meanwhile
-    np.testing.assert_allclose(obs["place"], [0.5])
-
-
-def test_slow_motion_holds_for_the_person_who_prepares_the_scene_too(opened):
-    robot = Stepping(step=0.5, resets=False)
-    press = {2: Guidance(events=frozenset({"success"})), 1: Guidance(np.array([1.0]))}
-    env = opened(robot, slow=0.1, teleoperator=Scripted(press))
-    env.reset()
-    assert [call for call in robot.calls if isinstance(call, float)] == pytest.approx([0.05])
+@pytest.mark.parametrize(
+    ("step", "options", "moved"), [(None, {}, 0.5), (0.5, {"slow": 0.1}, 0.05)]
+)
+def test_a_person_prepares_the_scene_where_the_robot_cannot(opened, step, options, moved):
+    robot, hand = Stepping(step=step, resets=False), pressing("success", step=2)
+    hand.script[1] = Guidance(np.array([0.5]))
+    obs, _ = opened(robot, teleoperator=hand, **options).reset(seed=0)
+    sent = [call for call in robot.calls if isinstance(call, float)]
+    assert sent == pytest.approx([moved])  # the person moved it meanwhile, in slow motion too
+    np.testing.assert_allclose(obs["place"], [moved])
 
 
 def test_without_anybody_to_prepare_the_scene_nothing_moves(opened, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     robot = Stepping(resets=False)
     env = opened(robot)
-    with pytest.raises(RobotError, match="nobody can say that the scene is ready"):
+    with refused("nobody can say that the scene is ready", error=RobotError):
         env.reset(seed=0)
     assert robot.calls == []
     opened(Stepping(resets=False), prepare=False).reset(seed=0)
@@ -230,13 +231,11 @@ def test_without_anybody_to_prepare_the_scene_nothing_moves(opened, monkeypatch)
 
 
 @pytest.fixture
-def running(virtual_time, opened):
+def running(virtual_time, begun):
     """An environment of a robot, reset."""
 
     def make(robot, **rest):
-        env = opened(robot, RATE, prepare=False, **{"safety": CALM, **rest})
-        env.reset()
-        return env
+        return begun(robot, RATE, prepare=False, **{"safety": CALM, **rest})
 
     return make
 
@@ -390,13 +389,16 @@ def nothing_trusted(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
+STEPPING = "tests.deploy.test_robot_env:Stepping"
+
+
 def test_no_file_moves_a_robot(nothing_trusted):
-    with pytest.raises(EnvError, match="a file names this robot, and making it would move it"):
-        make_env(named())
-    trust("tests.deploy.test_robot_env")  # a module is not a robot
-    with pytest.raises(EnvError, match="a file names this robot"):
-        make_env(named())
-    trust("robot:tests.deploy.test_robot_env:Stepping")
+    for trusted in (None, "tests.deploy.test_robot_env"):  # a module is not a robot
+        if trusted:
+            trust(trusted)
+        with refused("a file names this robot, and making it would move it", error=EnvError):
+            make_env(named())
+    trust(f"robot:{STEPPING}")
     env = make_env(named(options={"goal": 0.5}))
     env.reset(seed=1)
     assert env.step(np.zeros(1))[4]["success"]
@@ -405,8 +407,8 @@ def test_no_file_moves_a_robot(nothing_trusted):
 
 @pytest.mark.parametrize("key", ["take_over", "reward"])
 def test_no_file_runs_code_by_a_robots_arguments(nothing_trusted, key):
-    trust("robot:tests.deploy.test_robot_env:Stepping")
-    with pytest.raises(EnvError, match="--trust some_module:thing"):
+    trust(f"robot:{STEPPING}")
+    with refused("--trust some_module:thing", error=EnvError):
         make_env(named(**{key: "some_module:thing"}))
 
 
@@ -422,31 +424,25 @@ def test_no_file_runs_code_by_a_robots_arguments(nothing_trusted, key):
 )
 def test_arguments_that_do_not_fit_are_one_line(kwargs, words):
     trust_env(named(**kwargs))
-    with pytest.raises(UserError, match=words):
+    with refused(words, error=UserError):
         make_env(named(**kwargs))
 
 
 def test_a_simulated_robot_by_name_begins_with_the_seed():
-    from imitate.evaluation.environments import named_env
-
     meta = named_env("robot:sim:Pendulum-v1")
     meta["env_kwargs"]["options"]["in_step"] = True
     env, plain = make_env(meta), make_env(PENDULUM)
-    action = np.array([1.5])
     for seed in (7, 8, 7):
-        np.testing.assert_allclose(
-            env.reset(seed=seed)[0]["flat"], plain.reset(seed=seed)[0]["flat"]
-        )
+        starts = [one.reset(seed=seed)[0]["flat"] for one in (env, plain)]
+        np.testing.assert_allclose(*starts)
         for _ in range(3):
-            mine, other = env.step(action), plain.step(action)
+            mine, other = (one.step(np.array([1.5])) for one in (env, plain))
             np.testing.assert_allclose(mine[0]["flat"], other[0]["flat"], rtol=1e-6)
             assert mine[1] == pytest.approx(other[1])
     env.close()
 
 
 def test_names_of_robots():
-    from imitate.evaluation.environments import named_env
-
     lift = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 20}}
     meta = named_env("robot:sim", lift)
     assert meta["env_name"] == "robot:sim:Lift"
@@ -455,5 +451,5 @@ def test_names_of_robots():
     assert arm == {"env_name": "robot:arm", "type": 4, "env_kwargs": {"control_freq": 20}}
     own = {**arm, "env_kwargs": {"control_freq": 5, "take_over": "keyboard"}}
     assert named_env("robot:arm", own) == own
-    with pytest.raises(UserError, match="which environment"):
+    with refused("which environment", error=UserError):
         named_env("robot:sim", {})

@@ -2,48 +2,41 @@
 
 import json
 import time
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
 
+from imitate.cli.robots import robot_of
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.robot import RobotError, make_robot, make_teleoperator
 from imitate.deploy.simulated import ExpertTeleoperator, SimulatedRobot
 from imitate.errors import EnvError, UserError
+from tests.deploy.fake_robot import Constant
+from tests.refusals import refused
 
 PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
-LIFT = {
-    "env_name": "Lift",
-    "type": 1,
-    "env_kwargs": {
-        "robots": "Panda",
-        "has_renderer": False,
-        "has_offscreen_renderer": False,
-        "use_camera_obs": False,
-        "control_freq": 20,
-    },
-}
-
-
-class Still:
-    obs_keys = ()
-
-    def __init__(self, action):
-        self.action = np.asarray(action, dtype=float)
-
-    def start_episode(self, lang=None):
-        pass
-
-    def __call__(self, ob):
-        return self.action
+LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 20}}
+"""Without cameras and windows, as robots of the simulator are."""
 
 
 @pytest.fixture
-def pendulum():
-    robot = SimulatedRobot(PENDULUM, rate_hz=50.0)
-    robot.connect()
-    yield robot
-    robot.close()
+def connected():
+    """Makes robots that are connected, and closed at the end."""
+    with ExitStack() as robots:
+
+        def make(env=PENDULUM, **options):
+            robot = SimulatedRobot(env, **{"in_step": True, **options})
+            robots.callback(robot.close)
+            robot.connect()
+            return robot
+
+        yield make
+
+
+@pytest.fixture
+def pendulum(connected):
+    return connected(rate_hz=50.0, in_step=False)
 
 
 def test_shapes_and_limits_are_known_once_it_is_connected(pendulum):
@@ -60,23 +53,23 @@ def test_the_world_goes_on_without_actions(pendulum):
 
 
 def test_a_loop_controls_it(pendulum):
-    report = ControlLoop(pendulum, Still([1.0]), 50.0, safety=Safety(late=0)).run(20)
+    policy = Constant([1.0])
+    policy.obs_keys = ()
+    report = ControlLoop(pendulum, policy, 50.0, any_rate=True, safety=Safety(late=0)).run(20)
     assert report.steps == 20
     assert not report.unstamped
 
 
-def test_in_step_it_moves_with_each_action_and_equal_seeds_are_equal():
+def test_in_step_it_moves_with_each_action_and_equal_seeds_are_equal(connected):
     paths = []
     for _ in range(2):
-        robot = SimulatedRobot(PENDULUM, seed=3, in_step=True)
-        robot.connect()
-        path = []
+        robot, path = connected(seed=3), []
         for _ in range(5):
             robot.send(np.array([0.5]))
             path.append(next(iter(robot.observe().values.values())))
-        robot.close()
         paths.append(path)
     np.testing.assert_array_equal(*paths)
+    assert np.abs(np.diff(paths[0], axis=0)).min() > 0
 
 
 def test_each_reset_has_a_seed_of_its_own(pendulum):
@@ -85,75 +78,86 @@ def test_each_reset_has_a_seed_of_its_own(pendulum):
 
 
 def test_a_simulator_that_fails_is_told_and_nothing_hangs(pendulum):
-    def fail(env):
-        def broken(action):
-            raise ValueError("the solver diverged")
+    def broken(action):
+        raise ValueError("the solver diverged")
 
-        env.step = broken
-
-    pendulum.ask(fail)
-    with pytest.raises(RobotError, match="simulator failed: ValueError: the solver diverged"):
+    pendulum.ask(lambda env: setattr(env, "step", broken))
+    with refused("simulator failed: ValueError: the solver diverged", error=RobotError):
         while True:
             pendulum.observe()
             time.sleep(0.01)
 
 
-def test_an_environment_that_cannot_be_made_is_told_at_connecting():
-    robot = SimulatedRobot({"env_name": "NoSuchThing-v0", "type": 2, "env_kwargs": {}})
-    with pytest.raises(EnvError, match="NoSuchThing"):
-        robot.connect()
-    robot.close()
+def test_an_environment_that_cannot_be_made_is_told_at_connecting(connected):
+    with refused("NoSuchThing", error=EnvError):
+        connected({"env_name": "NoSuchThing-v0", "type": 2, "env_kwargs": {}})
 
 
 def test_before_connecting_nothing_works():
     robot = SimulatedRobot(PENDULUM)
-    with pytest.raises(RobotError, match="not connected"):
-        robot.observe()
-    with pytest.raises(RobotError, match="not connected"):
-        robot.reset()
+    for call in (robot.observe, robot.reset):
+        with refused("not connected", error=RobotError):
+            call()
     robot.stop()
 
 
+@pytest.mark.slow("two whole episodes of a simulator")
 @pytest.mark.robosuite
-def test_an_expert_at_the_device_lifts_the_cube_in_step():
-    robot = SimulatedRobot(LIFT, seed=5, in_step=True)
-    robot.connect()
-    hand = ExpertTeleoperator("Lift", seed=0)
+def test_an_expert_at_the_device_lifts_the_cube_in_step(connected):
+    robot, hand = connected(LIFT, seed=5), ExpertTeleoperator("Lift", seed=0)
     hand.connect(robot)
-    try:
-        loop = ControlLoop(
-            robot,
-            None,
-            1000.0,
-            any_rate=True,
-            teleoperator=hand,
-            safety=Safety(late=0, watchdog_s=30.0),
-        )
-        reports = []
-        for _ in range(2):
-            reports.append(loop.run(200).ended_by)
-            robot.reset()
-    finally:
-        robot.close()
-    assert reports == ["success", "success"]
+    safety = Safety(late=0, watchdog_s=30.0)
+    loop = ControlLoop(robot, None, 1000.0, any_rate=True, teleoperator=hand, safety=safety)
+    for _ in range(2):
+        assert loop.run(200).ended_by == "success"
+        robot.reset()
 
 
 @pytest.mark.robosuite
-def test_holding_keeps_the_gripper_closed():
-    robot = SimulatedRobot(LIFT, in_step=True)
-    robot.connect()
-    try:
-        robot.send(np.array([0.0, 0, 0, 0, 0, 0, 1.0]))
-        np.testing.assert_array_equal(robot.pose(robot.observe()), [0, 0, 0, 0, 0, 0, 1.0])
-        before = robot.observe().values["robot0_eef_pos"]
-        for _ in range(10):
-            robot.hold()
-        after = robot.observe().values
-        assert np.abs(after["robot0_eef_pos"] - before).max() < 0.01
-        left, right = after["robot0_gripper_qpos"]
-        assert left - right < 0.01
-    finally:
-        robot.close()
+def test_holding_keeps_the_gripper_closed(connected):
+    robot = connected(LIFT)
+    robot.send(np.array([0.0, 0, 0, 0, 0, 0, 1.0]))
+    np.testing.assert_array_equal(robot.pose(robot.observe()), [0, 0, 0, 0, 0, 0, 1.0])
+    before = robot.observe().values["robot0_eef_pos"]
+    for _ in range(10):
+        robot.hold()
+    after = robot.observe().values
+    assert np.abs(after["robot0_eef_pos"] - before).max() < 0.01
+    left, right = after["robot0_gripper_qpos"]
+    assert left - right < 0.01
+
+
+@pytest.mark.robosuite
+@pytest.mark.render
+def test_a_simulated_robot_has_the_cameras_of_its_policy():
+    seen = {"robot0_eef_pos": (3,), "agentview_image": (40, 32, 3)}
+    with closing(robot_of("sim", ["in_step=true"], own=LIFT, seen=seen)) as robot:
+        first = robot.observe().values["agentview_image"]
+        assert first.shape == (40, 32, 3) and first.dtype == np.uint8 and first.std() > 5
+        assert robot.observation_shapes["agentview_image"] == (40, 32, 3)
+        for _ in range(5):
+            robot.send(np.array([0, 0, -1, 0, 0, 0, 1.0]))
+        assert (robot.observe().values["agentview_image"] != first).any()
+
+
+@pytest.mark.robosuite
+@pytest.mark.render
+def test_cameras_of_a_recording_are_named():
+    words = ["in_step=true", 'cameras={"frontview": 32, "robot0_eye_in_hand": [24, 48]}']
+    with closing(robot_of("sim", words, own=LIFT)) as robot:
+        shapes = robot.observation_shapes
+        assert shapes["frontview_image"] == (32, 32, 3)
+        assert shapes["robot0_eye_in_hand_image"] == (24, 48, 3)
+        assert robot.env_meta["env_kwargs"]["camera_heights"] == [32, 24]  # what the file remembers
+
+
+def test_the_same_number_is_the_same_beginning(connected):
+    robot = connected(seed=7)
+    starts = [robot.reset_to(start).values["flat"] for start in (3, 4, 3)]
+    np.testing.assert_array_equal(starts[0], starts[2])
+    assert not np.array_equal(starts[0], starts[1])
+    other = connected(seed=10)  # begins with its first seed, 10, which is the third after 7
+    np.testing.assert_array_equal(other.observe().values["flat"], starts[0])
 
 
 # ---- robots by name ------------------------------------------------------------------------------
@@ -164,91 +168,47 @@ def test_a_robot_by_its_place():
     assert not robot.stamped
 
 
+ARM_IN_A_FILE = """
+from __future__ import annotations
+from dataclasses import dataclass
+from tests.deploy.fake_robot import FakeRobot
+
+@dataclass
+class Options:
+    stamped: bool = False
+
+class Arm(FakeRobot):
+    def __init__(self):
+        super().__init__(stamped=Options().stamped)
+"""
+
+
 def test_a_robot_in_a_file_may_have_dataclasses(tmp_path):
     file = tmp_path / "json.py"  # also the name of another module
-    file.write_text(
-        "from __future__ import annotations\n"
-        "from dataclasses import dataclass\n"
-        "from tests.deploy.fake_robot import FakeRobot\n"
-        "@dataclass\n"
-        "class Options:\n"
-        "    stamped: bool = False\n"
-        "class Arm(FakeRobot):\n"
-        "    def __init__(self):\n"
-        "        super().__init__(stamped=Options().stamped)\n"
-    )
+    file.write_text(ARM_IN_A_FILE)
     assert not make_robot(f"{file}:Arm").stamped
     assert json.loads("1") == 1
 
 
+HERE = "tests.deploy.fake_robot"
+
+
 @pytest.mark.parametrize(
-    ("name", "options", "words"),
+    ("make", "name", "options", "words"),
     [
-        ("panda", {}, "there is no robot 'panda'"),
-        ("no_such_module:Arm", {}, "cannot be imported: No module"),
-        ("tests.deploy.fake_robot:Nobody", {}, "cannot be imported"),
-        ("tests.deploy.fake_robot:FakeRobot", {"colour": "red"}, "cannot be made"),
-        ("tests.deploy.fake_robot:Constant", {}, "makes a Constant; wanted a subclass"),
+        (make_robot, "panda", {}, "there is no robot 'panda'"),
+        (make_robot, "no_such_module:Arm", {}, "cannot be imported: No module"),
+        (make_robot, f"{HERE}:Nobody", {}, "cannot be imported"),
+        (make_robot, f"{HERE}:FakeRobot", {"colour": "red"}, "cannot be made"),
+        (make_robot, f"{HERE}:Constant", {}, "makes a Constant; wanted a subclass"),
+        (make_teleoperator, "mouse", {}, "there is no teleoperator 'mouse'"),
+        (make_teleoperator, f"{HERE}:FakeRobot", {}, "wanted a subclass of imitate.deploy.Teleoperator"),
     ],
-)
-def test_robots_that_cannot_be_had_are_one_line(name, options, words):
-    with pytest.raises(UserError, match=words):
-        make_robot(name, **options)
+)  # fmt: skip
+def test_robots_and_devices_that_cannot_be_had_are_one_line(make, name, options, words):
+    with refused(words, error=UserError):
+        make(name, **options)
 
 
-def test_devices_by_name():
-    device = make_teleoperator("tests.deploy.fake_robot:Scripted", script={})
-    assert device.script == {}
-    with pytest.raises(UserError, match="there is no teleoperator 'mouse'"):
-        make_teleoperator("mouse")
-    with pytest.raises(UserError, match="wanted a subclass of imitate.deploy.Teleoperator"):
-        make_teleoperator("tests.deploy.fake_robot:FakeRobot")
-
-
-def test_the_same_number_is_the_same_beginning():
-    robot = SimulatedRobot(PENDULUM, seed=7, in_step=True)
-    robot.connect()
-    try:
-        starts = [robot.reset_to(start).values["flat"] for start in (3, 4, 3)]
-        np.testing.assert_array_equal(starts[0], starts[2])
-        assert not np.array_equal(starts[0], starts[1])
-        other = SimulatedRobot(PENDULUM, seed=10, in_step=True)
-        other.connect()  # begins with its first seed, 10, which is the third after 7
-        np.testing.assert_array_equal(other.observe().values["flat"], starts[0])
-        other.close()
-    finally:
-        robot.close()
-
-
-@pytest.mark.robosuite
-@pytest.mark.render
-def test_a_simulated_robot_has_the_cameras_of_its_policy():
-    from imitate.cli.robots import robot_of
-
-    seen = {"robot0_eef_pos": (3,), "agentview_image": (40, 32, 3)}
-    robot = robot_of("sim", ["in_step=true"], own=LIFT, seen=seen)
-    try:
-        first = robot.observe().values["agentview_image"]
-        assert first.shape == (40, 32, 3) and first.dtype == np.uint8 and first.std() > 5
-        assert robot.observation_shapes["agentview_image"] == (40, 32, 3)
-        for _ in range(5):
-            robot.send(np.array([0, 0, -1, 0, 0, 0, 1.0]))
-        assert (robot.observe().values["agentview_image"] != first).any()
-    finally:
-        robot.close()
-
-
-@pytest.mark.robosuite
-@pytest.mark.render
-def test_cameras_of_a_recording_are_named():
-    from imitate.cli.robots import robot_of
-
-    words = ["in_step=true", 'cameras={"frontview": 32, "robot0_eye_in_hand": [24, 48]}']
-    robot = robot_of("sim", words, own=LIFT)
-    try:
-        shapes = robot.observation_shapes
-        assert shapes["frontview_image"] == (32, 32, 3)
-        assert shapes["robot0_eye_in_hand_image"] == (24, 48, 3)
-        assert robot.env_meta["env_kwargs"]["camera_heights"] == [32, 24]  # what the file remembers
-    finally:
-        robot.close()
+def test_a_device_by_its_place():
+    assert make_teleoperator(f"{HERE}:Scripted", script={}).script == {}

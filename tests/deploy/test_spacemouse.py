@@ -1,78 +1,13 @@
-"""Raw reports of a SpaceMouse become pushes and buttons; a device that is gone moves nothing."""
-
-import struct
-import sys
+"""Raw reports of a SpaceMouse become pushes and buttons."""
 
 import numpy as np
 import pytest
 
-from imitate.deploy.limits import ActionLimits
-from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.robot import RobotError, make_teleoperator
 from imitate.deploy.spacemouse import AXES, Cap, HIDSpaceMouse, SpaceMouse, spacemice
-from imitate.errors import UserError
+from tests.deploy.devices import ARM, FakeHID, both, buttons, hid_device, pushes, turns
 from tests.deploy.fake_robot import FakeRobot
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
-
-ARM = ActionLimits(low=[-1.0] * 7, high=[1.0] * 7)
-
-
-def pushes(right, back, down):
-    return [1, *struct.pack("<3h", right, back, down)]
-
-
-def turns(right, back, down):
-    return [2, *struct.pack("<3h", right, back, down)]
-
-
-def both(*values):
-    return [1, *struct.pack("<6h", *values)]
-
-
-def buttons(bits):
-    return [3, bits & 0xFF, bits >> 8]
-
-
-class FakeHID:
-    """hidapi with one device, whose reports a test lays down."""
-
-    def __init__(self, product=0xC635, fails_to_open=False):
-        self.reports, self.gone, self.closed, self.fails = [], False, False, fails_to_open
-        self.product = product
-
-    def enumerate(self):
-        keyboard = {
-            "vendor_id": 0x046D,
-            "product_id": 0xC31C,
-            "usage_page": 1,
-            "usage": 6,
-            "path": b"k",
-        }
-        mouse = {
-            "vendor_id": 0x256F, "product_id": self.product, "usage_page": 1, "usage": 8, "path": b"m",
-            "product_string": "SpaceMouse Compact",
-        }  # fmt: skip
-        return [keyboard, mouse]
-
-    def device(self):
-        return self
-
-    def open_path(self, path):
-        assert path == b"m"
-        if self.fails:
-            raise OSError("open failed")
-
-    def set_nonblocking(self, on):
-        assert on
-
-    def read(self, most):
-        if self.gone:
-            raise OSError("read error")
-        return self.reports.pop(0) if self.reports else []
-
-    def close(self):
-        self.closed = True
 
 
 @pytest.fixture
@@ -139,13 +74,6 @@ def test_a_cap_without_reports_counts_as_released():
     assert set(cap.reading(10.6).axes.values()) == {0.0}
 
 
-def test_pushing_acts_and_releasing_lets_the_policy_act(hid, hand):
-    hid.reports = [pushes(0, -350, 0), turns(0, 0, -175)]
-    np.testing.assert_allclose(hand.guide(None).action, [1, 0, 0, 0, 0, 0.5, -1])
-    hid.reports = [pushes(0, 0, 0), turns(0, 0, 0)]
-    assert hand.guide(None).action is None
-
-
 def test_the_newest_report_counts(hid, hand):
     hid.reports = [pushes(0, -350, 0), pushes(0, 350, 0)]
     assert hand.guide(None).action[0] == -1.0
@@ -172,57 +100,17 @@ def test_buttons_may_open_and_close_and_a_third_one_hold(hid):
         assert hand.guide(None).action[-1] == grip
 
 
-def test_an_unplugged_device_stops_the_robot(hid, hand):
-    robot = FakeRobot(ARM, pose=np.zeros(7))
-
-    def vanish():  # the person pushes in the second step
-        hid.reports += [pushes(0, -350, 0)] if len(robot.times("observe")) == 3 else []
-        hid.gone = len(robot.times("observe")) > 4
-
-    robot.faults["observe"] = vanish
-    loop = ControlLoop(robot, None, 100.0, teleoperator=hand, safety=Safety(late=0))
-    with pytest.raises(RobotError, match="'SpaceMouse Compact' was disconnected .read error"):
-        loop.run(50)
-    assert robot.last_calls() == ["hold", "send", "send", "stop"]
-
-
 def test_only_interfaces_with_six_axes_are_spacemice():
-    def device(**given):
-        return {
-            "vendor_id": 0x256F,
-            "product_id": 0xC652,
-            "usage_page": 1,
-            "usage": 8,
-            "path": b"1",
-            **given,
-        }
-
-    devices = [
-        device(),
-        device(),  # again, for another usage
-        device(usage=6, path=b"2"),  # the keyboard of a receiver
-        device(usage_page=0, usage=0, path=b"3"),  # not told
-        device(product_id=0xC650, path=b"4"),  # a CadMouse
-        device(vendor_id=0x1234, path=b"5"),
-        device(vendor_id=0x046D, product_id=0xC626, path=b"6"),
+    found = [
+        hid_device(path=b"1"),
+        hid_device(path=b"1"),  # again, for another usage
+        hid_device(usage=6, path=b"2"),  # the keyboard of a receiver
+        hid_device(usage_page=0, usage=0, path=b"3"),  # not told
+        hid_device(product_id=0xC650, path=b"4"),  # a CadMouse
+        hid_device(vendor_id=0x1234, path=b"5"),
+        hid_device(vendor_id=0x046D, product_id=0xC626, path=b"6"),
     ]
-    assert [found["path"] for found in spacemice(devices)] == [b"1", b"3", b"6"]
-
-
-def test_what_cannot_be_opened_is_one_line(hid):
-    with pytest.raises(UserError, match="there is no SpaceMouse 1; 1 are connected"):
-        HIDSpaceMouse(1, hid).open()
-    with pytest.raises(UserError, match=r"cannot be opened \(open failed\).*udev rule"):
-        HIDSpaceMouse(hid=FakeHID(fails_to_open=True)).open()
-    device = make_teleoperator("spacemouse", index=99)  # hidapi itself
-    with pytest.raises(UserError, match="there is no SpaceMouse 99"):
-        device.connect(FakeRobot(ARM, pose=np.zeros(7)))
-
-
-def test_without_hidapi_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "hid", None)
-    with pytest.raises(UserError, match=r"spacemouse: the package 'hid' .*hidapi"):
-        HIDSpaceMouse().open()
+    assert [device["path"] for device in spacemice(found)] == [b"1", b"3", b"6"]
 
 
 def test_reading_takes_no_time(hid, hand):

@@ -14,12 +14,12 @@ import pytest
 import trustme
 
 from imitate.deploy.client import RemoteError
-from imitate.deploy.server import PolicyServer
 from imitate.deploy.wire import decode, encode
 from imitate.errors import UserError
 from tests.cli.test_robot_verbs import checkpoint, trained  # noqa: F401 (fixtures)
 from tests.deploy.counting_policy import Counter, observation
 from tests.deploy.in_process import Patient
+from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef"
@@ -45,90 +45,83 @@ def served():
 
 
 @pytest.fixture
-def server(files, served):
+def server(files, served, server_of):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files["cert"], files["key"])
-    with PolicyServer(served, port=0, tls=context, token=TOKEN) as server:
-        yield server
+    return server_of(served, tls=context, token=TOKEN)
 
 
 def trusting(path):
     return ssl.create_default_context(cafile=path)
 
 
-def test_a_client_that_knows_the_authority_is_answered(server, files):
+@pytest.fixture
+def policy(server, files):
+    with Patient(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
+        yield policy
+
+
+def test_a_client_that_knows_the_authority_is_answered(server, policy):
     assert server.url.startswith("wss://")
-    with Patient(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
-        for step in range(3):
-            np.testing.assert_array_equal(policy(observation(0.5)), [step, 0.5])
-        assert policy.predict_chunk([observation(2)])[0, 0] == 2.0
+    for step in range(3):
+        np.testing.assert_array_equal(policy(observation(0.5)), [step, 0.5])
+    assert policy.predict_chunk([observation(2)])[0, 0] == 2.0
 
 
-def test_messages_larger_than_a_record_and_than_all_buffers(server, files):
-    with Patient(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
-        channel = policy._connection
-        noise = np.random.default_rng(0).bytes(9_000_000)
-        message = {"imitate": {"kind": "predict", "id": 1}, "history": [observation(7)], "x": noise}
-        for _ in range(2):
-            channel.send(encode(message), 600)
-            assert decode(channel.recv(600))["chunk"][0, 0] == 7.0
+def test_messages_larger_than_a_record_and_than_all_buffers(policy):
+    channel, noise = policy._connection, np.random.default_rng(0).bytes(9_000_000)
+    message = {"imitate": {"kind": "predict", "id": 1}, "history": [observation(7)], "x": noise}
+    for _ in range(2):
+        channel.send(encode(message), 600)
+        assert decode(channel.recv(600))["chunk"][0, 0] == 7.0
 
 
-def test_of_waiting_observations_the_newest_is_answered(server, served, files):
+def test_of_waiting_observations_the_newest_is_answered(policy, served):
     """Each message is a record of its own, which one read of the socket does not show."""
-    with Patient(server.url, token=TOKEN, tls=trusting(files["ca"])) as policy:
-        channel = policy._connection
-        begun, go_on, predict = threading.Event(), threading.Event(), served.predict
-        served.predict = lambda asks: (begun.set(), go_on.wait(), predict(asks))[2]
-        for number in range(1, 5):
-            header = {"kind": "observe", "id": number}
-            channel.send(encode({"imitate": header, "obs": observation(number)}), 600)
-            assert begun.wait()
-        go_on.set()
-        kinds = [decode(channel.recv(600))["imitate"]["kind"] for _ in range(4)]
+    channel = policy._connection
+    begun, go_on, predict = threading.Event(), threading.Event(), served.predict
+    served.predict = lambda asks: (begun.set(), go_on.wait(), predict(asks))[2]
+    for number in range(1, 5):
+        header = {"kind": "observe", "id": number}
+        channel.send(encode({"imitate": header, "obs": observation(number)}), 600)
+        assert begun.wait()
+    go_on.set()
+    kinds = [decode(channel.recv(600))["imitate"]["kind"] for _ in range(4)]
     assert kinds == ["action", "dropped", "dropped", "action"]
 
 
-@pytest.mark.parametrize("authority", [None, "other"])
-def test_a_server_whom_nobody_vouches_for_is_refused(server, files, authority):
-    tls = None if authority is None else trusting(files[authority])
-    with pytest.raises(UserError, match="certificate is not trusted .*--tls-ca"):
-        Patient(server.url, token=TOKEN, tls=tls)
-
-
-def test_the_name_in_the_certificate_counts(server, files):
-    url = server.url.replace("127.0.0.1", "localhost")
-    with pytest.raises(UserError, match="not trusted .*[Hh]ostname mismatch"):
-        Patient(url, token=TOKEN, tls=trusting(files["ca"]))
+@pytest.mark.parametrize(
+    ("change", "authority", "words"),
+    [
+        ((), None, "certificate is not trusted|--tls-ca"),
+        ((), "other", "certificate is not trusted|--tls-ca"),
+        (("127.0.0.1", "localhost"), "ca", "not trusted|ostname mismatch"),
+    ],
+)
+def test_a_server_whom_nobody_vouches_for_is_refused(server, files, change, authority, words):
+    tls, url = authority and trusting(files[authority]), server.url
+    with refused(words, error=UserError):
+        Patient(url.replace(*change) if change else url, token=TOKEN, tls=tls)
 
 
 def test_a_client_without_tls_is_told_the_scheme(server):
-    with pytest.raises(RemoteError, match="a server with a certificate has an address wss://"):
+    with refused("a server with a certificate has an address wss://", error=RemoteError):
         Patient(server.url.replace("wss://", "ws://"), token=TOKEN)
 
 
-def test_a_client_with_tls_of_a_server_without_is_told_the_scheme(files):
-    with PolicyServer(Counter(), port=0) as plain:
-        url = plain.url.replace("ws://", "wss://")
-        with pytest.raises(RemoteError, match="a server without --tls-cert has an address ws://"):
-            Patient(url, tls=trusting(files["ca"]))
-        Patient(plain.url).close()
+def test_a_client_with_tls_of_a_server_without_is_told_the_scheme(files, server_of):
+    plain = server_of(Counter())
+    with refused("a server without --tls-cert has an address ws://", error=RemoteError):
+        Patient(plain.url.replace("ws://", "wss://"), tls=trusting(files["ca"]))
+    Patient(plain.url).close()
 
 
+@pytest.mark.slow("a server and two robots, each a process of its own")
 def test_the_command_line_serves_and_runs_by_tls(imitate, files, checkpoint, tmp_path):  # noqa: F811
-    options = ("--tls-cert", files["cert"], "--tls-key", files["key"])
+    words = ("serve", checkpoint, "--port", 0, "--json")
+    words += ("--tls-cert", files["cert"], "--tls-key", files["key"])
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "imitate",
-            "serve",
-            str(checkpoint),
-            "--port",
-            "0",
-            "--json",
-            *map(str, options),
-        ],
+        [sys.executable, "-m", "imitate", *map(str, words)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         text=True,
@@ -136,7 +129,8 @@ def test_the_command_line_serves_and_runs_by_tls(imitate, files, checkpoint, tmp
     try:
         url = json.loads(process.stdout.readline())["url"]
         run = ("run", url, "--robot", "sim", "--env", "Pendulum-v1", "--rate-hz", 50, "--steps", 5)
-        done = imitate(*run, "--tls-ca", files["ca"], "--timeout-s", 5, cwd=tmp_path)
+        run += ("--robot-arg", "in_step=true", "--timeout-s", 600)
+        done = imitate(*run, "--tls-ca", files["ca"], cwd=tmp_path)
         assert "steps" in done.stdout
         refused = imitate(*run, cwd=tmp_path, check=False)
         assert refused.returncode == 2
@@ -149,13 +143,9 @@ def test_the_command_line_serves_and_runs_by_tls(imitate, files, checkpoint, tmp
 
 
 def test_files_that_are_no_certificates_are_one_line(imitate, files, checkpoint, tmp_path):  # noqa: F811
-    for words, told in (
-        (("run", "wss://127.0.0.1:9", "--robot", "sim", "--tls-ca", files["key"]), "--tls-ca"),
-        (
-            ("serve", checkpoint, "--tls-cert", files["cert"], "--tls-key", files["ca"]),
-            "--tls-cert",
-        ),
-    ):
+    run = ("run", "wss://127.0.0.1:9", "--robot", "sim", "--tls-ca", files["key"])
+    serve = ("serve", checkpoint, "--tls-cert", files["cert"], "--tls-key", files["ca"])
+    for words, told in ((run, "--tls-ca"), (serve, "--tls-cert")):
         done = imitate(*words, cwd=tmp_path, check=False)
         assert done.returncode == 2
         assert told in done.stderr

@@ -1,4 +1,4 @@
-"""Connections: messages of every size and form, deadlines, and farewells."""
+"""Connections: messages of every size and form, deadlines, and farewells; frames are those of RFC 6455."""
 
 import contextlib
 import socket
@@ -7,8 +7,12 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.frames import Frame, Opcode
 
-from imitate.deploy.frames import NO_MASK, header_of, masked
+from imitate.deploy import handshake, transport
+from imitate.deploy.frames import NO_MASK, FrameError, Header, header_of, masked, read_header
 from imitate.deploy.transport import Channel, ClosedError, Stream
 from imitate.deploy.wire import encode
 
@@ -85,44 +89,27 @@ def test_a_message_in_drops_and_parts_is_whole(sockets):
 
 
 @pytest.mark.parametrize(
-    "stream",
+    ("limit", "stream", "code", "words"),
     [
-        header_of(2, 3, None) + b"abc",  # a client has to mask
-        bytes([0x80, 0x80]) + MASK,  # continues nothing
-        bytes([0x02, 0x81]) + MASK + b"x" + bytes([0x82, 0x81]) + MASK + b"x",  # two at once
-        b"GET / HTTP/1.1\r\n\r\n",
+        (LIMIT, header_of(2, 3, None) + b"abc", 1002, ""),  # a client has to mask
+        (LIMIT, bytes([0x80, 0x80]) + MASK, 1002, ""),  # continues nothing
+        (LIMIT, bytes([0x02, 0x81]) + MASK + b"x" + bytes([0x82, 0x81]) + MASK + b"x", 1002, ""),  # two at once
+        (LIMIT, b"GET / HTTP/1.1\r\n\r\n", 1002, ""),
+        (LIMIT, header_of(2, 2**60, MASK), 1009, f"larger than {LIMIT}"),  # known by its header
+        (10, b"".join(bytes([first, 0x86]) + MASK + bytes(6) for first in (0x02, 0x00)), 1009, "larger than 10"),
     ],
-)
-def test_what_is_no_frame_ends_the_connection(sockets, stream):
-    server = server_of(sockets[1])
-    sockets[0].sendall(stream)
-    sockets[0].shutdown(socket.SHUT_WR)
-    with pytest.raises(ClosedError):
+)  # fmt: skip
+def test_what_is_no_frame_or_too_large_ends_the_connection(sockets, limit, stream, code, words):
+    near, server = sockets[0], Channel(Stream(sockets[1]), limit)
+    near.sendall(stream)
+    near.shutdown(socket.SHUT_WR)
+    with pytest.raises(ClosedError, match=words):
         server.recv(600)
     with pytest.raises(ClosedError):
         server.send(b"x", 600)
-    sockets[0].settimeout(600)
-    farewell = sockets[0].recv(100)
-    assert (farewell[0], farewell[2:4]) == (0x88, (1002).to_bytes(2, "big"))
-
-
-def test_a_message_beyond_the_limit_is_refused_by_its_header(sockets):
-    server = server_of(sockets[1])
-    sockets[0].sendall(header_of(2, 2**60, MASK))
-    sockets[0].shutdown(socket.SHUT_WR)
-    with pytest.raises(ClosedError, match=f"larger than {LIMIT}"):
-        server.recv(600)
-    sockets[0].settimeout(600)
-    assert sockets[0].recv(100)[2:4] == (1009).to_bytes(2, "big")
-
-
-def test_parts_count_together(sockets):
-    server = Channel(Stream(sockets[1]), 10)
-    frame = bytes([0x02, 0x86]) + MASK + bytes(6)
-    sockets[0].sendall(frame + bytes([0x00]) + frame[1:])
-    sockets[0].shutdown(socket.SHUT_WR)
-    with pytest.raises(ClosedError, match="larger than 10"):
-        server.recv(600)
+    near.settimeout(600)
+    farewell = near.recv(100)
+    assert (farewell[0], farewell[2:4]) == (0x88, code.to_bytes(2, "big"))
 
 
 def test_a_farewell_tells_its_reason(sockets):
@@ -138,24 +125,21 @@ def test_a_farewell_tells_its_reason(sockets):
 
 
 @pytest.mark.parametrize(("local", "keys"), [(True, {NO_MASK}), (False, None)])
-def test_each_frame_has_a_new_key_except_on_this_machine(local, keys, monkeypatch):
-    from imitate.deploy import handshake, transport
-    from imitate.deploy.server import PolicyServer
-    from tests.deploy.counting_policy import Counter
-
+def test_each_frame_has_a_new_key_except_on_this_machine(local, keys, monkeypatch, server):
     if not local:
         monkeypatch.setattr(handshake, "_LOCAL", frozenset())
     used = []
-    head = header_of
-    monkeypatch.setattr(
-        transport, "header_of", lambda kind, size, mask: used.append(mask) or head(kind, size, mask)
-    )
-    with PolicyServer(Counter(), port=0) as server:
-        channel = handshake.connected(server.url, 5.0, LIMIT, {})
-        for _ in range(3):
-            channel.send(encode({"imitate": {"kind": "ping", "id": 1}}), 5.0)
-            channel.recv(5.0)
-        channel.abort()
+
+    def noted(kind, size, mask):
+        used.append(mask)
+        return header_of(kind, size, mask)
+
+    monkeypatch.setattr(transport, "header_of", noted)
+    channel = handshake.connected(server.url, 600, LIMIT, {})
+    for _ in range(3):
+        channel.send(encode({"imitate": {"kind": "ping", "id": 1}}), 600)
+        channel.recv(600)
+    channel.abort()
     ours = [mask for mask in used if mask is not None]
     assert set(ours) == keys if local else len(set(ours)) == 3
 
@@ -202,3 +186,43 @@ def test_abort_wakes_the_thread_that_waits(sockets):
     threading.Timer(0.2, client.abort).start()
     with pytest.raises(ClosedError):
         client.recv(600)
+
+
+# ---- frames --------------------------------------------------------------------------------------
+
+
+def test_the_examples_of_the_rfc():
+    assert header_of(1, 5, None) + b"Hello" == bytes.fromhex("810548656c6c6f")
+    whole = header_of(1, 5, MASK) + bytes(masked(b"Hello", MASK))
+    assert whole == bytes.fromhex("818537fa213d7f9f4d5158")
+    assert header_of(9, 5, None) == bytes.fromhex("8905")
+    assert header_of(2, 256, None) == bytes.fromhex("827e0100")
+    assert header_of(2, 65536, None) == bytes.fromhex("827f0000000000010000")
+
+
+def test_headers_are_read_from_the_bytes_that_are_there():
+    assert read_header(bytes.fromhex("0103")) == Header(1, False, None, 2, 3)
+    assert read_header(bytes.fromhex("8002")) == Header(0, True, None, 2, 2)
+    whole = header_of(2, 65536, MASK)
+    for count in range(len(whole)):
+        assert read_header(whole[:count]) is None
+    assert read_header(whole + b"more") == Header(2, True, MASK, 14, 65536)
+
+
+@pytest.mark.parametrize("data", ["c105", "a105", "9105", "8305", "8b05", "0903", "897e0100"])
+def test_frames_that_are_forbidden(data):
+    with pytest.raises(FrameError):
+        read_header(bytes.fromhex(data))
+
+
+@given(data=st.binary(max_size=70_000), mask=st.none() | st.binary(min_size=4, max_size=4))
+def test_headers_are_those_of_the_library(data, mask):
+    head = header_of(2, len(data), mask)
+    theirs = Frame(Opcode.BINARY, data).serialize(mask=False)
+    assert theirs[: len(theirs) - len(data)] == header_of(2, len(data), None)
+    assert read_header(head) == Header(2, True, mask, len(head), len(data))
+    if mask is not None:
+        assert bytes(masked(masked(data, mask), mask)) == data
+        assert bytes(masked(data, mask)[:1]) == bytes(
+            a ^ b for a, b in zip(data[:1], mask, strict=False)
+        )

@@ -11,7 +11,7 @@ from imitate.evaluation.episodes import EpisodePlan, failed_episode
 from imitate.evaluation.eval_result import EvalResult
 from imitate.evaluation.evaluate import evaluate
 from imitate.evaluation.late import Lateness, LatePolicy
-from tests.deploy.test_served import observations, policy_of
+from tests.deploy.policies import observations, policy_of
 
 META = {"type": 2, "env_kwargs": {"control_freq": 20}}
 

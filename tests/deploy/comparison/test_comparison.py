@@ -14,6 +14,7 @@ from imitate.deploy.robot import RobotError
 from imitate.errors import UserError
 from tests.deploy.comparison_world import Coin
 from tests.deploy.fake_robot import Constant
+from tests.refusals import refused
 
 POLICIES = {"A": {"name": "a.pth", "sha256": "aa"}, "B": {"name": "b.pth", "sha256": "bb"}}
 
@@ -132,17 +133,16 @@ def test_half_of_each():
 
 def test_a_stop_by_the_loop_is_a_failure_with_its_reason(world):
     judge = Person(Verdict(False))
-    made, file, _, lines = world(
-        judge,
-        first=lambda k: (np.nan if k > 2 else 0.1,),
-        second=lambda k: (np.nan if k > 2 else 0.1,),
-    )
+
+    def action(step):
+        return (np.nan if step > 2 else 0.1,)
+
+    made, file, _, lines = world(judge, action, action)
     assert not made.run()
-    assert judge.told[0][0] == "stopped"
-    assert "not finite" in judge.told[0][1]
-    assert file.trials[0].stopped == judge.told[0][1]
-    assert not file.trials[0].success
-    assert file.trials[0].steps == 2
+    (ended_by, reason), *_ = judge.told
+    assert ended_by == "stopped" and "not finite" in reason
+    (trial,) = file.trials
+    assert (trial.stopped, trial.success, trial.steps) == (reason, False, 2)
     assert lines == ["pair 1 of at most 50, first policy: failure, stopped by the control loop"]
 
 
@@ -153,6 +153,8 @@ def test_the_robot_does_not_call_a_stopped_trial_a_success():
     judge = RobotJudge(robot)
     assert judge.judge("steps", "").success
     assert not judge.judge("stopped", "late").success
+    with refused("--judge person", error=UserError):
+        RobotJudge(Coin(tells=False))
 
 
 def test_a_robot_that_was_never_moved_tells_nothing_of_a_policy(world):
@@ -176,14 +178,9 @@ def test_the_same_pair_goes_on_after_an_interruption(world, tmp_path):
     assert file.policy(0, 1) == order
 
 
-def test_a_robot_that_cannot_tell_is_no_judge():
-    with pytest.raises(UserError, match="--judge person"):
-        RobotJudge(Coin(tells=False))
-
-
 def test_nothing_moves_where_a_person_puts_up_the_scene_and_none_judges(world):
     made, file, robot, _ = world(robot=Coin(puts_up=False))
-    with pytest.raises(UserError, match="--judge person"):
+    with refused("--judge person", error=UserError):
         made.run()
     assert robot.sent == []
     assert file.trials == []
