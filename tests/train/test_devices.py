@@ -7,6 +7,7 @@ from imitate.config import TrainConfig
 from imitate.errors import ConfigError
 from imitate.models.precision import autocast_dtype
 from imitate.train.devices import choose_device, device_in_use
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_auto_takes_bf16_on_gpus_that_do_not_emulate_it(monkeypatch, major, dtyp
 
 def test_a_device_that_is_not_there_is_refused(machine):
     machine(cuda=1)
-    with pytest.raises(ConfigError, match="cuda:1 was requested, but torch sees 1 CUDA devices"):
+    with refused("cuda:1 was requested, but torch sees 1 CUDA devices", error=ConfigError):
         choose_device(TrainConfig(device="cuda:1"))
-    with pytest.raises(ConfigError, match="mps was requested"):
+    with refused("mps was requested", error=ConfigError):
         choose_device(TrainConfig(device="mps"))

@@ -81,9 +81,8 @@ def test_healthy_runs_raise_no_alarm(losses):
 
 
 def test_a_negative_likelihood_that_explodes_is_found():
-    assert (
-        feed(LossGuard(torch.device("cpu")), [-20.0] * 200 + [1e5] * 20).step == 200 + PATIENCE - 1
-    )
+    found = feed(LossGuard(torch.device("cpu")), [-20.0] * 200 + [1e5] * 20)
+    assert found.step == 200 + PATIENCE - 1
 
 
 def test_weights():
@@ -107,17 +106,14 @@ class Samples:
 
 
 def test_a_batch_is_described_by_its_demos():
-    assert (
-        describe_batch(Samples(), torch.tensor([12, 3, 11])) == "demo_0 steps 3; demo_1 steps 1, 2"
-    )
+    words = "demo_0 steps 3; demo_1 steps 1, 2"
+    assert describe_batch(Samples(), torch.tensor([12, 3, 11])) == words
     many = describe_batch(Samples(), torch.arange(0, 200, 10))
     assert many.count(";") == 7
     assert many.endswith("and 12 more demos")
 
 
 def test_values_that_are_not_finite_are_traced_to_demo_and_key():
-    assert (
-        bad_input(Samples(), torch.tensor([3, 12]))
-        == "demo_1, window at step 2: 'obs/pos' holds NaN or inf"
-    )
+    words = "demo_1, window at step 2: 'obs/pos' holds NaN or inf"
+    assert bad_input(Samples(), torch.tensor([3, 12])) == words
     assert bad_input(Samples(), torch.tensor([3])) is None

@@ -1,3 +1,8 @@
+"""What is measured beside a training: validation, and evaluations in the background."""
+
+import threading
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -5,6 +10,7 @@ import torch
 from imitate.config import load_config
 from imitate.data import SequenceDataset, build_datasets
 from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
+from imitate.train.background import BackgroundEvaluations, Request
 from imitate.train.validation import Validation, action_error
 
 from .conftest import config_dict, write_expert
@@ -39,13 +45,9 @@ def test_an_action_of_another_size_has_no_error(algo, demos):
 
 
 def test_the_same_numbers_each_time_and_no_trace(demos, algo):
-    config = load_config(
-        config_dict(
-            demos,
-            experiment={"validate": True, "validation_epoch_every_n_steps": 3},
-            train={"hdf5_filter_key": "train", "hdf5_validation_filter_key": "valid"},
-        )
-    )
+    settings = {"validate": True, "validation_epoch_every_n_steps": 3}
+    keys = {"hdf5_filter_key": "train", "hdf5_validation_filter_key": "valid"}
+    config = load_config(config_dict(demos, experiment=settings, train=keys))
     train_set, valid_set = build_datasets(config)
     assert (len(train_set), len(valid_set)) == (150, 30)
     validation = Validation(config, valid_set, torch.device("cpu"))
@@ -60,3 +62,52 @@ def test_the_same_numbers_each_time_and_no_trace(demos, algo):
     assert not any("lr" in key for key in first)
     assert algo.nets.training
     assert all(torch.equal(weight, before[name]) for name, weight in algo.nets.state_dict().items())
+
+
+# ---- evaluations in the background ---------------------------------------------------------------
+
+
+def request(epoch):
+    return Request(epoch, epoch * 10, Path(f"{epoch}.pth"))
+
+
+def collect(evaluations):
+    """The next outcome, however long it takes."""
+    while (outcome := evaluations.collect(timeout_s=0.1)) is None:
+        pass
+    return outcome
+
+
+def test_one_runs_one_waits_and_a_newer_one_takes_its_place():
+    gate, done = threading.Semaphore(0), []
+
+    def evaluate(request):
+        gate.acquire()
+        done.append(request.epoch)
+        return ()
+
+    evaluations = BackgroundEvaluations(evaluate)
+    assert evaluations.collect() is None
+    assert evaluations.request(request(1)) is None
+    assert evaluations.request(request(2)) is None
+    assert evaluations.request(request(3)).epoch == 2
+    assert evaluations.busy_with == 1
+    assert evaluations.pending == {1, 3}
+    assert evaluations.collect() is None
+    gate.release()
+    assert collect(evaluations).request.epoch == 1
+    gate.release()
+    assert collect(evaluations).request.epoch == 3
+    assert evaluations.pending == set()
+    assert done == [1, 3]
+
+
+def test_a_failure_is_an_outcome():
+    def evaluate(request):
+        raise ValueError("no such thing")
+
+    evaluations = BackgroundEvaluations(evaluate)
+    evaluations.request(request(1))
+    outcome = collect(evaluations)
+    assert outcome.error == "ValueError: no such thing"
+    assert outcome.results == ()
