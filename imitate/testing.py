@@ -25,7 +25,7 @@ from imitate.config.loading import Source
 from imitate.envs import make_env
 from imitate.envs.env import Env
 from imitate.envs.trust import trust_env
-from imitate.evaluation.environments import named_env
+from imitate.evaluation.environments import named_env, trust_named
 from imitate.train.setup import load_resolved
 
 __all__ = [
@@ -131,6 +131,7 @@ def _tried(
 ) -> tuple[Finding, ...]:
     """Try the contracts of these names, of those that apply to the configuration; None: all."""
     loaded: Config = load_resolved(config, overrides, dataset, None)
+    trust_named(loaded)
     findings = check_algo(loaded, only=names)
     return _passed(loaded.algo_name, findings, True)
 

@@ -70,6 +70,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "imitate dataset playback demos.hdf5 --demos 5 --video demos.mp4",
         "imitate dataset playback own.hdf5 --by obs-images --video demos.mp4",
     ),
+    "dataset recover": ("imitate dataset recover demos.hdf5",),
 }
 """Command lines by the words of the sub-command, for those that do not bring their own."""
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from imitate.crew.local import LocalBackend
+from imitate.envs.trust import trust_env
 from imitate.errors import CheckpointError, EnvError
 from imitate.evaluation.episode_pool import EpisodePool
 from imitate.evaluation.evaluate import Place, evaluate, evaluate_all
@@ -62,6 +63,7 @@ def test_dying_and_hanging_episodes_are_named_and_the_others_are_as_ever(tmp_pat
 
 def test_an_episode_whose_worker_is_killed_once_is_played_again(tmp_path):
     meta = env_meta(die_at=[5], die_once_file=str(tmp_path / "died"))
+    trust_env(meta)
     agent = write_expert(tmp_path / "a.pth")
     seen = []
     with (
@@ -81,6 +83,7 @@ def test_workers_need_no_file(tmp_path):
     """The checkpoint is gone after the first episode, whose worker ends then."""
     agent = write_expert(tmp_path / "a.pth")
     meta = env_meta(die_at=[1], die_once_file=str(tmp_path / "died"))
+    trust_env(meta)
     with closing(Prepared(subject_of(agent), meta, SETTINGS)) as prepared, EpisodePool(1) as pool:
         episodes = pool.run(
             prepared.planned(lambda _: agent.unlink(missing_ok=True)),

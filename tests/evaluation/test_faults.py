@@ -4,6 +4,7 @@ import multiprocessing
 
 import pytest
 
+from imitate.envs.trust import trust_env
 from imitate.errors import EnvError, EvaluationError
 from imitate.evaluation.episode_pool import EpisodePool
 from imitate.evaluation.evaluate import evaluate
@@ -54,7 +55,9 @@ def ways(pool):
 
 
 def expert(tmp_path, **faults):
-    return write_expert(tmp_path / "expert.pth", env_meta(**faults))
+    meta = env_meta(**faults)
+    trust_env(meta)
+    return write_expert(tmp_path / "expert.pth", meta)
 
 
 def hanging_once(tmp_path, where, hung):

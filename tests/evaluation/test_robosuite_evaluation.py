@@ -44,7 +44,7 @@ def test_workers_and_this_process_agree_on_lift(tmp_path):
 @pytest.mark.slow("draws the simulator")
 def test_cameras_have_the_size_that_the_policy_was_trained_with():
     """The description of the environment knows of no camera."""
-    algo = tiny_algo(obs={"frontview_image": (3, 24, 32)}, action=7)
+    algo = tiny_algo(obs={"frontview_image": (3, 40, 48)}, action=7)
     result = evaluate(RolloutPolicy(algo), LIFT, episodes=1, horizon=2)
     assert result.lengths == [2]
     assert result.episodes[0].error is None

@@ -121,7 +121,7 @@ def check_narrowing(
     if values.dtype.itemsize < 4 or values.dtype == np.float32 or not len(values):
         return
     with np.errstate(invalid="ignore"):  # what is not finite is refused elsewhere
-        if not np.abs(narrow).max() >= _COARSE:
+        if not max(narrow.max(), -narrow.min()) >= _COARSE:
             return
     rows, narrow_rows = values.reshape(len(values), -1), narrow.reshape(len(values), -1)
     changes = rows[1:] != rows[:-1]
