@@ -8,6 +8,8 @@ import pytest
 
 from imitate.errors import TrainingError
 from imitate.train.run_copy import Changes, Part, Sender, content_to_resume, lay_out, received
+from imitate.train.training_process import Training, prepare
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -86,14 +88,50 @@ def test_what_is_needed_to_resume(there, tmp_path):
 @pytest.mark.parametrize("path", ["../out.txt", "/out.txt", "a/../../out.txt", ""])
 def test_nothing_is_written_outside(tmp_path, path):
     for part in (Part(path, 0, b"x"), Part("a.pth", same_as=path), Part(path)):
-        with pytest.raises(TrainingError, match="no path inside"):
+        with refused("no path inside", error=TrainingError):
             received(Changes("/there", (part,)), tmp_path / "here")
     assert not (tmp_path / "out.txt").exists()
 
 
 def test_an_end_without_its_beginning_is_refused(tmp_path):
     (tmp_path / "log.txt").write_text("12")
-    with pytest.raises(TrainingError, match="bytes 3 and later came without"):
+    with refused("bytes 3 and later came without", error=TrainingError):
         received(Changes("/there", (Part("log.txt", 3, b"4"),)), tmp_path)
     received(Changes("/there", (Part("log.txt", 1, b"3"),)), tmp_path)
     assert (tmp_path / "log.txt").read_text() == "13"
+
+
+# ---- a training away from the sweep's folder: all that it has written arrives --------------------
+
+FILES = 400
+PROGRAM = f"""
+import os, pathlib
+from imitate.processes import end_with_stdin
+end_with_stdin(0.0, os.environ["IMITATE_SCRATCH"])
+folder = pathlib.Path(os.environ["IMITATE_SCRATCH"], "run")
+for number in range({FILES}):
+    (folder / f"{{number}}.txt").write_text(str(number))
+"""
+
+
+class Notes:
+    """Reports of a worker that write what is sent into a folder."""
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    def __call__(self, call):
+        pass
+
+    def note(self, value):
+        received(value, self._folder)
+
+
+@pytest.mark.slow("three trainings of which each is a new interpreter")
+def test_what_is_written_last_arrives_before_the_scratch_folder_is_removed(tmp_path):
+    """The process that removes it, where a node is lost, looks for the end of the training now and then only."""
+    for attempt in range(3):
+        place = tmp_path / str(attempt)
+        item = Training("run", "{}", str(tmp_path), away=True, program=PROGRAM)
+        assert prepare(Notes(place))(item) == 0
+        assert {f"{number}.txt" for number in range(FILES)} <= {p.name for p in place.iterdir()}

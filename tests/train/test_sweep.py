@@ -1,4 +1,4 @@
-"""Many runs from one configuration; curves of several runs."""
+"""Many runs from one configuration: those that fail, hang or are killed; curves of several; a GPU for each."""
 
 import contextlib
 import json
@@ -6,18 +6,25 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from imitate.data import DatasetWriter, Episode
 from imitate.errors import ConfigError, UserError
+from imitate.run_folder import RunFolder
+from imitate.train import sweep_work
+from imitate.train.gpus import VISIBLE, GpuShares, visible_gpus
 from imitate.train.plot import draw, read_curves
-from imitate.train.sweep import Sweep, table_rows
+from imitate.train.sweep import Resources, Sweep, table_rows
+from tests.forked import Forked
+from tests.refusals import refused
+from tests.tiny import tiny_demos, tiny_tree
 
-NO_ENV = {"type": 2, "env_name": "Pendulum-v1", "env_kwargs": {}}
+from .conftest import PENDULUM
+
+FOREVER = ["--set", "train.num_epochs=100000"]
 
 
 @pytest.fixture
@@ -33,39 +40,34 @@ def swept(tmp_path_factory, forked_trainings):
 
 
 def write_config(tmp_path):
-    rng = np.random.default_rng(0)
-    data = tmp_path / "data.hdf5"
-    with DatasetWriter(data, NO_ENV) as writer:
-        ends = np.zeros(16, dtype=bool)
-        obs = rng.normal(size=(16, 3)).astype(np.float32)
-        writer.append_episode(
-            Episode({"state": obs}, obs[:, :1] / 9, np.zeros(16, np.float32), ends, ends)
-        )
+    """A sweep over two seeds, on a file beside it."""
+    words = {"num_demos": 1, "length": 16, "actions_from_obs": True, "env_meta": PENDULUM}
+    tiny_demos(tmp_path / "data.hdf5", {"state": 3}, **words)
+    keys = {"seed": [1, 2], "output_dir": str(tmp_path / "runs"), "batch_size": 8, "num_epochs": 2}
+    short = {"name": "two", "epoch_every_n_steps": 4}
+    tree = tiny_tree(obs={"state": 3}, data="data.hdf5", experiment=short, train=keys)
     path = tmp_path / "sweep.json"
-    path.write_text(
-        json.dumps(
-            {
-                "algo_name": "bc",
-                "algo": {"actor_layer_dims": [8]},
-                "experiment": {
-                    "name": "two",
-                    "epoch_every_n_steps": 4,
-                    "rollout": {"enabled": False},
-                    "logging": {"log_tb": False},
-                },
-                "train": {
-                    "data": "data.hdf5",
-                    "seed": [1, 2],
-                    "output_dir": str(tmp_path / "runs"),
-                    "batch_size": 8,
-                    "num_epochs": 2,
-                    "cuda": False,
-                },
-                "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
-            }
-        )
-    )
+    path.write_text(json.dumps(tree))
     return path
+
+
+def tree_of(config, **train_keys):
+    """The configuration in a file, as it is meant anywhere, with changes."""
+    tree = json.loads(config.read_text())
+    tree["train"] |= {"data": str(config.with_name("data.hdf5")), **train_keys}
+    return tree
+
+
+@contextlib.contextmanager
+def started(*command, **options):
+    """A process whose output is read; it is killed at the end."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, *map(str, command)], **pipes, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_run_per_value_then_nothing_left_to_do(swept):
@@ -84,12 +86,8 @@ def test_a_run_per_value_then_nothing_left_to_do(swept):
     (entry,) = json.loads((result.folder / "settings.json").read_text())
     assert entry["measures"]["train_loss"]["n"] == 2
     assert (result.folder / "curves.pdf").read_bytes()[:4] == b"%PDF"
-    assert {path.suffix for path in result.folder.glob("settings.*")} == {
-        ".json",
-        ".csv",
-        ".md",
-        ".tex",
-    }
+    forms = {path.suffix for path in result.folder.glob("settings.*")}
+    assert forms == {".json", ".csv", ".md", ".tex"}
 
     heard_again = []
     again = Sweep(config).run(on_change=heard_again.append)
@@ -98,34 +96,18 @@ def test_a_run_per_value_then_nothing_left_to_do(swept):
     assert len(list(result.folder.glob("*/*/config.json"))) == 2
 
     # Another set of values is another sweep.
-    with pytest.raises(ConfigError, match="choose another --name"):
+    with refused("choose another --name", error=ConfigError):
         Sweep(config, ["train.batch_size=[4,8]"])
 
 
 @pytest.mark.slow("a sweep and its training import torch, as users' do")
 @pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN], ids=["shell", "background"])
 def test_an_interrupted_sweep_goes_on(config, tmp_path, before):
-    command = [
-        *(sys.executable, "-m", "imitate", "sweep", str(config), "--workers", "1"),
-        *("--set", "train.num_epochs=100000"),
-    ]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, before),
-    )
-    try:
-        deadline = time.monotonic() + 240
-        while not any((tmp_path / "runs").glob("two/*/*/metrics.jsonl")):
-            assert time.monotonic() < deadline, "no run has begun"
-            time.sleep(0.2)
+    command = ["-m", "imitate", "sweep", config, "--workers", "1", *FOREVER]
+    with started(*command, preexec_fn=lambda: signal.signal(signal.SIGINT, before)) as process:
+        wait_until(lambda: any((tmp_path / "runs").glob("two/*/*/metrics.jsonl")))
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=240)
-    finally:
-        process.kill()
+        out, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert "the same command resumes" in out
     (run,) = (tmp_path / "runs").glob("two/*/*/config.json")
@@ -136,31 +118,23 @@ def test_an_interrupted_sweep_goes_on(config, tmp_path, before):
 
 @pytest.mark.nightly
 def test_a_killed_sweep_leaves_no_training_and_the_same_call_resumes_it(config, tmp_path):
-    command = [sys.executable, "-m", "imitate", "sweep", str(config), "--workers", "2"]
-    command += ["--set", "train.num_epochs=100000"]
-    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
+    command = ["-m", "imitate", "sweep", config, "--workers", "2", *FOREVER]
+    with started(*command):
         wait_until(lambda: len(logs_with(tmp_path, "torch threads")) == 2)
-    finally:
-        killed.kill()
-        killed.wait()
-    again = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
+    with started(*command) as again:
         wait_until(lambda: len(logs_with(tmp_path, "resumed at epoch")) == 2)
         again.send_signal(signal.SIGINT)
-        out, err = again.communicate(timeout=240)
-    finally:
-        again.kill()
+        out, err = again.communicate(timeout=600)
     assert again.returncode == 130 and "failed" not in out, out + err
     assert len(logs_with(tmp_path, "")) == 2
     wait_until(lambda: not processes_with(str(tmp_path)))
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 240
+def wait_until(condition, every_s=0.2):
+    deadline = time.monotonic() + 600
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.2)
+        time.sleep(every_s)
 
 
 def logs_with(tmp_path, words):
@@ -177,10 +151,8 @@ def processes_with(words):
 
 
 def test_a_run_that_fails_is_told_and_the_others_go_on(config, forked_trainings):
-    tree = json.loads(config.read_text())
-    tree["train"]["data"] = str(config.parent / "data.hdf5")
+    tree = tree_of(config, seed=1)
     tree["algo"]["optim_params"] = {"policy": {"learning_rate": {"initial": [0.001, 1e30]}}}
-    tree["train"]["seed"] = 1
     result = Sweep(tree).run()
     assert result.exit_code == 1
     assert [run.is_over for run in result.runs] == [True, False]
@@ -196,38 +168,226 @@ def test_curves_of_runs(swept, tmp_path):
     assert curves[0].place(record, "epoch") == 2
     assert curves[0].place(record, "cpu") >= 0
     assert draw(curves, tmp_path / "curves.svg", "cpu").read_text().count("<svg") == 1
-    with pytest.raises(UserError, match="neither a run folder"):
+
+
+def test_what_cannot_be_swept_is_refused(config, tmp_path):
+    with refused("neither a run folder", error=UserError):
         read_curves([tmp_path / "nothing"])
-
-
-def test_a_configuration_without_alternatives_is_no_sweep(config):
-    tree = json.loads(config.read_text())
-    tree["train"]["seed"] = 1
-    with pytest.raises(ConfigError, match="no list of values to try"):
-        Sweep(tree)
-
-
-def test_a_wrong_override_is_blamed_on_set(tmp_path):
+    with refused("no list of values to try", error=ConfigError):
+        Sweep(tree_of(config, seed=1))
     tree = {"algo_name": "bc", "train": {"seed": [1, 2]}}
-    with pytest.raises(
-        ConfigError, match="^--set trian.seed=2: trian: unknown key, did you mean 'train'"
-    ):
+    with refused("--set trian.seed=2: trian: unknown key, did you mean 'train'", error=ConfigError):
         Sweep(tree, overrides=["trian.seed=2"], output_dir=tmp_path)
 
 
 def test_a_sweep_that_another_process_runs_is_refused(config):
     sweep = Sweep(config)
-    code = (
-        "import sys; from imitate.run_folder import RunFolder; from pathlib import Path\n"
-        "with RunFolder(Path(sys.argv[1])).locked(): print('locked', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(sweep.folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as other:
-        assert other.stdout.readline() == b"locked\n"
-        with pytest.raises(ConfigError, match="another process is training in this"):
+
+    def holds(say):
+        with RunFolder(sweep.folder).locked():
+            say("locked")
+            signal.pause()
+
+    with Forked(holds) as other:
+        assert other.line() == "locked"
+        with refused("another process is training in this", error=ConfigError):
             sweep.run()
-        other.stdin.close()
     assert not list(sweep.folder.glob("*/"))
+
+
+# ---- trainings that hang, die or lose their worker -----------------------------------------------
+
+BEGINS = """
+import os, pathlib, signal, sys, time
+from imitate.processes import end_with_stdin
+end_with_stdin(1.0)
+place = pathlib.Path({0!r})
+is_first = "seed=1" in "".join(sys.argv)
+count = len(list(place.glob("try-*")))
+(place / f"try-{{os.getpid()}}-{{is_first}}").touch()
+"""
+HANGS = f"{BEGINS}\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile is_first: time.sleep(60)"
+LOSES_ITS_WORKER = f"{BEGINS}\nif is_first: os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"
+
+
+@pytest.fixture
+def swept_by(tmp_path, monkeypatch):
+    """Runs a sweep over two seeds with a program in place of the training."""
+
+    def run(program, **resources):
+        monkeypatch.setattr(sweep_work, "PROGRAM", program.format(str(tmp_path)))
+        return Sweep(write_config(tmp_path)).run(resources=Resources(**resources))
+
+    return run
+
+
+def tries(tmp_path):
+    return sorted(path.name.rpartition("-")[2] for path in tmp_path.glob("try-*"))
+
+
+def test_a_training_that_hangs_is_tried_again_then_named_and_the_next_one_runs(swept_by, tmp_path):
+    result = swept_by(HANGS, workers=1, hang_s=8.0)
+    assert tries(tmp_path) == ["False", "True", "True"]
+    first, second = result.runs
+    assert "reported nothing for 8 s, in 2 tries" in first.status and "output.txt" in first.status
+    assert second.status == "waiting"  # the program wrote no run, but it came to its end
+    assert result.exit_code == 1
+    wait_until(lambda: not processes_with(str(tmp_path)))
+
+
+def test_a_run_that_loses_its_worker_twice_is_named_and_the_others_go_on(swept_by, tmp_path):
+    result = swept_by(LOSES_ITS_WORKER, workers=2)
+    assert tries(tmp_path) == ["False", "True", "True"]
+    assert "its process died (exit code -9), in 2 tries" in result.runs[0].status
+    assert not result.runs[1].status.startswith("failed")
+    wait_until(lambda: not processes_with(str(tmp_path)))
+
+
+@pytest.mark.slow("trainings import torch, as users' do")
+def test_a_training_whose_worker_is_killed_is_resumed(config):
+    """The same metrics as undisturbed: nothing twice, nothing left out."""
+    options = ["train.num_epochs=400", "experiment.save.every_n_seconds=0.05"]
+    sweep, killed = Sweep(config, ["train.seed=[1]"], overrides=options), []
+    killer = threading.Thread(target=kill_worker, args=(sweep.folder, killed), daemon=True)
+    killer.start()
+    (run,) = sweep.run().runs
+    killer.join(timeout=600)
+    assert killed, "no worker was killed"
+    assert run.status == "finished"
+    lines = next(sweep.folder.glob("*/*/metrics.jsonl")).read_text().splitlines()
+    assert len(lines) == 400
+    assert "resumed at epoch" in next(sweep.folder.glob("*/*/log.txt")).read_text()
+
+
+def kill_worker(folder, killed):
+    """Kill the parent of the first training of a sweep once it has a checkpoint; note its number."""
+
+    def found():
+        trainings = processes_with(str(folder / "seed=1"))
+        ours = {os.getpid(), 1, *(int(path.parent.name) for path in trainings)}
+        stats = [stat_of(path.parent.name) for path in trainings]
+        parents = [int(stat[1]) for stat in stats if len(stat) > 1]
+        killed.extend([parent for parent in parents if parent not in ours][:1])
+        return killed
+
+    saved = "*/*/checkpoints/last.pth"
+    wait_until(lambda: any(folder.glob(saved)) and found(), every_s=0.02)
+    os.kill(killed[0], signal.SIGKILL)
+
+
+def stat_of(pid):
+    """State, parent and more of a process; [None] where it is gone. Z: it has ended, nobody asked for its code."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return [None]
+
+
+ENDS_WITH_STDIN = """
+import os, signal, subprocess, sys, time
+from imitate.processes import end_with_stdin
+end_with_stdin({patience}, {scratch!r})
+signal.signal(signal.SIGTERM, signal.SIG_IGN if {patience} == 0.5 else signal.SIG_DFL)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+print(child.pid, flush=True)
+while True: time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.5, 60.0])
+def test_a_session_ends_when_stdin_is_closed_and_its_folder_is_removed(tmp_path, patience):
+    """At once, after the patience with a process that does not heed SIGTERM, or as soon as it has ended."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "file").touch()
+    program = ENDS_WITH_STDIN.format(patience=patience, scratch=str(scratch))
+    with started("-c", program, stdin=subprocess.PIPE, start_new_session=True) as process:
+        child = int(process.stdout.readline())
+        assert process.poll() is None and scratch.exists()
+        process.stdin.close()
+        process.stdin = None
+        assert process.wait(timeout=600) < 0
+        wait_until(lambda: not scratch.exists())
+        wait_until(lambda: stat_of(child)[0] in ("Z", None))
+
+
+# ---- GPUs: each run sees one, none is shared while another is free -------------------------------
+
+
+def test_each_process_gets_the_gpu_with_the_fewest():
+    gpus = GpuShares(["3", "5"])
+    first, second, third = gpus.take(), gpus.take("cuda"), gpus.take()
+    assert [taken[VISIBLE] for taken in (first, second, third)] == ["3", "5", "3"]
+    gpus.give_back(first)
+    gpus.give_back(third)
+    assert gpus.take() == {VISIBLE: "3"}
+    assert gpus.places is None
+
+
+def test_gpus_of_ones_own_are_nobody_elses():
+    gpus = GpuShares(["3", "5", "7", "GPU-1f", "9"], each=2)
+    assert gpus.places == 2
+    first, second = gpus.take(), gpus.take("cuda")
+    assert (first, second) == ({VISIBLE: "3,5"}, {VISIBLE: "7,GPU-1f"})
+    gpus.give_back(first)
+    assert set(gpus.take()[VISIBLE].split(",")) < {"3", "5", "9"}
+    assert GpuShares(["0"], each=1).take() == {VISIBLE: "0"}
+    with refused("--gpus 2: this machine shows 1", error=ConfigError):
+        _ = GpuShares(["0"], each=2).places
+
+
+def test_processes_that_name_their_device_and_machines_with_one_gpu_are_left_alone():
+    for device in ("cpu", "cuda:1", "mps"):
+        assert GpuShares(["0", "1"]).take(device) == {}
+    for names in ([], ["0"]):
+        assert GpuShares(names).take() == {}
+
+
+def test_the_gpus_that_may_be_used_are_those_that_are_visible():
+    assert visible_gpus({VISIBLE: "2, GPU-1f"}) == ["2", "GPU-1f"]
+    assert visible_gpus({VISIBLE: ""}) == []
+    assert all(name.isdigit() for name in visible_gpus({}))
+
+
+SEEN = """
+import json, os, pathlib, time
+here, began = pathlib.Path({0!r}), time.time()
+(here / f"begun-{{os.getpid()}}").touch()
+end = time.monotonic() + 60
+while len(list(here.glob("begun-*"))) < 2 and time.monotonic() < end: time.sleep(0.05)
+time.sleep(0.5)
+entry = [os.environ["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"], began, time.time()]
+(here / f"run-{{os.getpid()}}.json").write_text(json.dumps(entry))
+"""
+"""Training that writes which GPU it saw, and when; the first two wait for each other."""
+
+
+def runs_seen(tmp_path, monkeypatch, program=SEEN):
+    (tmp_path / "seen").mkdir()
+    monkeypatch.setattr(sweep_work, "PROGRAM", program.format(str(tmp_path / "seen")))
+    return Sweep(write_config(tmp_path), ["train.seed=[1,2,3]"])
+
+
+def test_runs_of_a_sweep_see_one_gpu_each(tmp_path, monkeypatch):
+    """Three runs on two GPUs: never two at a time on one."""
+    monkeypatch.setenv(VISIBLE, "4,7")
+    runs_seen(tmp_path, monkeypatch).run(resources=Resources(workers=3, cpus=1, gpus=1))
+    check_gpus(tmp_path / "seen", {"4", "7"})
+
+
+def check_gpus(folder, names):
+    """Each run saw one number, none two at a time."""
+    entries = [json.loads(path.read_text()) for path in folder.glob("run-*.json")]
+    assert len(entries) == 3
+    assert {gpu for gpu, *_ in entries} == names
+    assert {threads for _, threads, *_ in entries} == {"1"}
+    for gpu in names:
+        spans = sorted((began, ended) for seen, _, began, ended in entries if seen == gpu)
+        assert all(one[1] <= two[0] for one, two in zip(spans, spans[1:], strict=False))
+
+
+def test_fewer_gpus_than_a_run_needs_are_told_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv(VISIBLE, "4")
+    sweep = Sweep(write_config(tmp_path))
+    with refused("--gpus 2", error=ConfigError):
+        sweep.run(resources=Resources(gpus=2))
+    assert set(os.listdir(sweep.folder)) <= {".lock", "sweep.json"}
