@@ -22,6 +22,8 @@ GPUS = 2
 STORE_BYTES = 80_000_000
 PLACES = ["local", pytest.param("ray_nodes", marks=pytest.mark.ray)]
 """Values of the fixture ``backend``: this machine, and a cluster of two nodes."""
+MOSTLY_LOCAL = ["local", pytest.param("ray_nodes", marks=[pytest.mark.ray, pytest.mark.nightly])]
+"""The same, the cluster by night."""
 ONE_NODE = pytest.param("ray_node", marks=[pytest.mark.ray, pytest.mark.nightly])
 """Another one: a cluster of one node."""
 ENVIRONMENT = {

@@ -46,6 +46,7 @@ def test_in_which_facts_nodes_differ():
 
 
 @pytest.mark.ray
+@pytest.mark.nightly
 def test_two_nodes(ray_nodes):
     done = run("cluster", "--on", ray_nodes.on, "--json")
     assert done.returncode == 0, done.stderr

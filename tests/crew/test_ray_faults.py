@@ -128,6 +128,7 @@ def test_workers_end_with_the_command_that_is_killed(ray_nodes, drive, what):
     until(lambda: not any(map(is_running, workers)), GONE_S)
 
 
+@pytest.mark.nightly
 def test_workers_end_although_the_cluster_does_not_notice(ray_nodes, drive):
     """As where the head's machine is lost with the command on it: only the lifeline tells a node of it."""
     process, workers, lines = drive(ray_nodes.on, "busy", "4")
@@ -144,6 +145,7 @@ def test_workers_end_although_the_cluster_does_not_notice(ray_nodes, drive):
             os.kill(raylet, signal.SIGCONT)
 
 
+@pytest.mark.nightly
 def test_a_lost_node_costs_a_try_and_its_processes_end(ray_nodes):
     second = ray_nodes.mend()
     items = [(number, 2.0) for number in range(12)]
@@ -180,6 +182,7 @@ def test_a_lost_node_costs_a_try_and_its_processes_end(ray_nodes):
     assert max(heard) < 20.0
 
 
+@pytest.mark.nightly
 def test_stdout_has_nothing_but_the_result_while_a_node_is_lost(ray_nodes, drive):
     process, workers, lines = drive(ray_nodes.on, "shortly", "4")
     until(lambda: len(workers) >= 4 or process.poll() is not None)
@@ -193,6 +196,7 @@ def test_stdout_has_nothing_but_the_result_while_a_node_is_lost(ray_nodes, drive
     assert sum(retried for _, retried in results.values()) >= 1
 
 
+@pytest.mark.nightly
 def test_nothing_listens_but_on_loopback(ray_nodes):
     with open_backend(ray_nodes.on) as backend, Crew(pid_and_node, 4, backend=backend) as crew:
         heard = []
@@ -213,6 +217,7 @@ def test_nothing_listens_but_on_loopback(ray_nodes):
     assert {address.removeprefix("::ffff:") for address in listening} <= {"127.0.0.1", "::1"}
 
 
+@pytest.mark.nightly
 def test_a_shared_value_lies_once_in_the_store_of_a_node(ray_nodes):
     from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 
@@ -234,6 +239,7 @@ def test_a_shared_value_lies_once_in_the_store_of_a_node(ray_nodes):
             until(lambda: stored() - before <= 2 * 2 * 8.1e6)
 
 
+@pytest.mark.nightly
 def test_workers_that_wait_for_a_place_are_told_of_and_take_one_that_comes(
     ray_nodes, capfd, monkeypatch
 ):
@@ -258,6 +264,7 @@ def test_no_place_at_all_is_an_error_of_one_line(ray_nodes):
         list(crew.in_order([("echo", 1)]))
 
 
+@pytest.mark.nightly
 def test_a_cluster_that_asks_for_no_token_is_refused(two_nodes, monkeypatch):
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         unprotected = type(two_nodes)(folder, "disabled")
@@ -270,6 +277,7 @@ def test_a_cluster_that_asks_for_no_token_is_refused(two_nodes, monkeypatch):
             unprotected.close()
 
 
+@pytest.mark.nightly
 def test_a_private_cluster_ends_with_the_command_that_is_killed(drive, monkeypatch):
     """All of it, Ray's agents too, which take up to a minute when left alone."""
     monkeypatch.setenv("RAY_ADDRESS", "local")
@@ -287,6 +295,7 @@ def niceness(reports):
     return lambda item: os.nice(0)
 
 
+@pytest.mark.nightly
 def test_workers_of_a_private_cluster_have_the_priority_of_the_command(ray_nodes, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "local")
     monkeypatch.delenv("RAY_worker_niceness")
@@ -294,6 +303,7 @@ def test_workers_of_a_private_cluster_have_the_priority_of_the_command(ray_nodes
         assert [done.result for done in crew.in_order([0])] == [os.nice(0)]
 
 
+@pytest.mark.nightly
 def test_a_private_cluster_leaves_nothing(ray_nodes, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "local")
     before = set(psutil.Process().children(recursive=True))
@@ -313,6 +323,7 @@ def test_a_private_cluster_leaves_nothing(ray_nodes, monkeypatch):
     )
 
 
+@pytest.mark.nightly
 def test_a_private_cluster_that_dies_ends_the_command(ray_nodes, drive, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "local")
     process, workers, lines = drive("ray", "asleep", "2")

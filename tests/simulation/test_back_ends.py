@@ -29,7 +29,7 @@ from imitate.simulation.drawing import Drawn
 from imitate.simulation.render import render
 from imitate.simulation.shards import shards_of
 from imitate.simulation.unfinished import Recorded, recorded_so_far, settings_of
-from tests.ray_cluster import ONE_NODE, PLACES
+from tests.ray_cluster import MOSTLY_LOCAL, ONE_NODE, PLACES
 from tests.simulation.conftest import LIFT, content
 
 
@@ -132,7 +132,7 @@ def test_the_same_file_and_the_same_images_wherever_the_workers_run(tmp_path, ba
 
 
 @pytest.mark.slow("on a cluster too")
-@pytest.mark.parametrize("backend", PLACES, indirect=True)
+@pytest.mark.parametrize("backend", MOSTLY_LOCAL, indirect=True)
 def test_episodes_that_hang_or_die_are_named_and_left_out(tmp_path, backend):
     path, sound = tmp_path / "faults.hdf5", tmp_path / "sound.hdf5"
     plan = plan_of(hang_at=[5], die_at=[2])
@@ -147,7 +147,7 @@ def test_episodes_that_hang_or_die_are_named_and_left_out(tmp_path, backend):
 
 
 @pytest.mark.slow("on a cluster too")
-@pytest.mark.parametrize("backend", PLACES, indirect=True)
+@pytest.mark.parametrize("backend", MOSTLY_LOCAL, indirect=True)
 def test_demos_that_hang_or_die_are_named_and_left_out(tmp_path, backend, monkeypatch):
     path, out = tmp_path / "demos.hdf5", tmp_path / "images.hdf5"
     collect(path, plan_of(), num=6)
