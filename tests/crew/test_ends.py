@@ -4,33 +4,35 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from imitate.crew.lifeline import Lifeline, hold
+from imitate.crew.local import LocalBackend
+from tests import fork_server
+
 pytestmark = pytest.mark.usefixtures("spawned_workers")
 
 PARENT = """
-import multiprocessing, os, sys, time
+import multiprocessing, os, sys, threading, time
 from imitate.crew import Crew
 from tests.crew.test_ends import worker
 
 def main(what, then):
     if then == "fork":
         multiprocessing.set_start_method("fork")
-    crew = Crew(worker)
-    results = crew.as_completed([what])
+    crew, begun = Crew(worker), threading.Event()
+    results = crew.as_completed([what], on_note=lambda item, note: begun.set())
     if what == "idle":
         next(results)
     else:
-        import threading
         threading.Thread(target=lambda: list(results), daemon=True).start()
-    while not multiprocessing.active_children():
-        time.sleep(0.01)
+    begun.wait()
     (child,) = multiprocessing.active_children()
-    time.sleep(3.0 if what != "idle" else 0.0)
     if then == "sibling" and os.fork() == 0:  # holds all pipes of its parent
         time.sleep(1000)
     print(child.pid, flush=True)
@@ -43,8 +45,13 @@ if __name__ == "__main__":
 
 
 def worker(reports):
-    """Does what an item names."""
-    return lambda what: {"idle": str, "sleeping": sleeping, "busy": busy}[what]()
+    """Tells that it has begun, and does what an item names."""
+
+    def work(what):
+        reports.note("begun")
+        {"idle": str, "sleeping": sleeping, "busy": busy}[what]()
+
+    return work
 
 
 def sleeping():
@@ -127,3 +134,70 @@ def is_running(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+# ---- lifelines -----------------------------------------------------------------------------------
+
+HOLDER = """
+import sys
+from imitate.crew.lifeline import Lifeline
+print(Lifeline("127.0.0.1").address[1], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_end_of_a_killed_process_is_noticed():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLDER], **pipes) as process:
+        ended = threading.Event()
+        hold(("127.0.0.1", int(process.stdout.readline())), ended.set)
+        assert not ended.is_set()
+        process.kill()
+        assert ended.wait(600.0)
+
+
+def test_closing_waits_for_those_that_end_and_ends_the_others():
+    for _ in range(10):  # each connects just before the end, when it may not have been accepted yet
+        lifeline, ended = Lifeline("127.0.0.1"), threading.Event()
+        hold(lifeline.address, ended.set)
+        begun = time.monotonic()
+        lifeline.close(patience_s=0.1)
+        assert ended.wait(600.0)
+        assert time.monotonic() - begun >= 0.1
+        with pytest.raises(OSError):
+            hold(lifeline.address, ended.set)
+        lifeline.close()
+
+
+# ---- processes of this machine -------------------------------------------------------------------
+
+
+def work(reports):
+    return abs
+
+
+def test_join_waits_for_a_process_that_a_fork_server_started(monkeypatch):
+    """It is no child of this one."""
+    monkeypatch.setattr("imitate.crew.local.CONTEXT", fork_server.context())
+    member = LocalBackend().start(work)
+    dismissal = threading.Timer(1.0, member.dismiss)
+    dismissal.start()
+    member.join()
+    assert member.exit_code == 0
+    member.stop()
+
+
+def leaves_a_process(reports):
+    if os.fork() == 0:
+        time.sleep(100_000)
+        os._exit(0)
+    return abs
+
+
+def test_join_does_not_wait_for_what_an_ended_process_has_started():
+    member = LocalBackend().start(leaves_a_process)
+    member.dismiss()
+    while member.exit_code is None:  # and so its exit code is read
+        time.sleep(0.01)
+    member.join()
+    member.stop()

@@ -103,8 +103,9 @@ def test_what_is_no_frame_or_too_large_ends_the_connection(sockets, limit, strea
     near, server = sockets[0], Channel(Stream(sockets[1]), limit)
     near.sendall(stream)
     near.shutdown(socket.SHUT_WR)
-    with pytest.raises(ClosedError, match=words):
+    with pytest.raises(ClosedError) as ended:
         server.recv(600)
+    assert words in str(ended.value)
     with pytest.raises(ClosedError):
         server.send(b"x", 600)
     near.settimeout(600)

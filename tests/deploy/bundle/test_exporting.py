@@ -162,13 +162,9 @@ CASES = {
         10,
     ),
     "ddim, velocity": (denoiser("diffusion_policy", ddpm=OFF, ddim=VELOCITY), 10),
-    "flow, heun": (
-        denoiser(
-            "flow_policy", unet=ON, mlp=OFF, flow={"integrator": "heun", "num_inference_steps": 2}
-        ),
-        10,
-    ),
 }
+TWICE = {"integrator": "heun", "num_inference_steps": 2}
+HEUN = denoiser("flow_policy", unet=ON, mlp=OFF, flow=TWICE)
 
 
 # ---- tests ---------------------------------------------------------------------------------------
@@ -205,7 +201,13 @@ def check_equal(policy, bundle, steps, lang=None, tolerance=1e-5):
 
 @pytest.mark.parametrize(
     ("make", "steps"),
-    [*configurations(), *(pytest.param(*case, id=name) for name, case in CASES.items())],
+    [
+        *configurations(),
+        *(pytest.param(*case, id=name) for name, case in CASES.items()),
+        pytest.param(
+            HEUN, 10, id="flow, heun", marks=pytest.mark.slow("two networks for each step")
+        ),
+    ],
 )
 def test_a_bundle_acts_as_its_policy(make, steps, tmp_path):
     policy = make()
