@@ -45,6 +45,7 @@ FilterKey = Annotated[
     str | None, typer.Option("--filter-key", help="Only demos of this filter key.")
 ]
 Names = Annotated[str | None, typer.Option("--demos", help="Names: demo_3,demo_7.")]
+Without = Annotated[str | None, typer.Option("--without", help="Leave these out: demo_3,demo_7.")]
 First = Annotated[
     int | None, typer.Option("--first", min=1, help="Keep at most so many of the remaining demos.")
 ]
@@ -134,6 +135,7 @@ def filter_(
     overwrite: ReplaceMasks = False,
     filter_key: FilterKey = None,
     demos: Names = None,
+    without: Without = None,
     success: Success = None,
     min_length: MinLength = None,
     max_length: MaxLength = None,
@@ -154,6 +156,7 @@ def filter_(
         max_return,
         first,
         seed,
+        names_of(without) or (),
     )
     with progress("filter", "MB") as on_mb:
         chosen = add_filter_key(file, target, name, selection, overwrite=overwrite, on_mb=on_mb)
@@ -167,6 +170,7 @@ def subset(
     overwrite: Overwrite = False,
     filter_key: FilterKey = None,
     demos: Names = None,
+    without: Without = None,
     success: Success = None,
     min_length: MinLength = None,
     max_length: MaxLength = None,
@@ -187,6 +191,7 @@ def subset(
         max_return,
         first,
         seed,
+        names_of(without) or (),
     )
     with progress("subset") as on_demo:
         chosen = edits.subset(file, target, selection, on_demo)

@@ -70,8 +70,9 @@ def _lines(report: Report, repaired: list[Finding], seconds: float) -> Iterator[
         command = finding.command(report.path)
         if command:
             yield f"         repair: {command}"
-        elif finding.advice:
-            yield f"         advice: {finding.advice}"
+        advice = finding.alternative(report.path)
+        if advice:
+            yield f"         {'or:    ' if command else 'advice:'} {advice}"
     if report.exit_code == 0:
         yield "no warnings, no errors"
 

@@ -24,6 +24,7 @@ class Selection:
         min_return: least sum of rewards.
         max_return: largest sum of rewards.
         first: at most this many of the demos left.
+        without: not these.
         seed: draw ``first`` demos at random instead of the first ones.
     """
 
@@ -36,6 +37,7 @@ class Selection:
     max_return: float | None = None
     first: int | None = None
     seed: int | None = None
+    without: Sequence[str] = ()
 
 
 def select(file: DemoFile, selection: Selection) -> list[str]:
@@ -49,6 +51,8 @@ def select(file: DemoFile, selection: Selection) -> list[str]:
         check_demos(file, selection.demos)
         wanted = set(selection.demos)
         names = [name for name in names if name in wanted]
+    check_demos(file, selection.without)
+    names = [name for name in names if name not in set(selection.without)]
     names = [name for name in names if _fits(file, name, selection)]
     if selection.first is None or selection.first >= len(names):
         return names

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from imitate.data.doctor.finding import Finding, Level, Place
+from imitate.data.doctor.following import Motions, own_positions
 from imitate.data.doctor.survey import Array, Piece
 
 _SAID, _BAD = 0.2, 0.5  # share of the steps at a limit
@@ -14,9 +15,15 @@ _FEW_VALUES = 3  # a dimension with no more is a switch, such as a gripper's
 
 
 class Clipping:
-    """Counts how often each dimension is at its smallest or largest value."""
+    """Counts how often each dimension is at its smallest or largest value.
 
-    def __init__(self) -> None:
+    Args:
+        motions: which see the pieces too; targets of positions are at an end of their range where the robot rests.
+    """
+
+    def __init__(self, motions: Motions) -> None:
+        self._motions = motions
+        self._turns: Array = np.zeros(0, dtype=np.int64)
         self._steps = 0
         self._low: Array | None = None
         self._high: Array | None = None
@@ -35,6 +42,10 @@ class Clipping:
         at_low = np.count_nonzero(columns == low[:, None], axis=1)
         at_high = np.count_nonzero(columns == high[:, None], axis=1)
         self._note_values(actions)
+        turns = np.array(
+            [_turns(column, a, b) for column, a, b in zip(columns, low, high, strict=True)]
+        )
+        self._turns = turns if self._low is None else self._turns + turns
         self._steps += len(actions)
         if self._low is None or self._high is None:
             self._low, self._high, self._at_low, self._at_high = low, high, at_low, at_high
@@ -56,16 +67,29 @@ class Clipping:
         """Return the dimensions that are often at a limit."""
         if self._low is None or self._high is None:
             return
+        targets = own_positions(self._motions.pairs)
         for column, values in enumerate(self._values):
             share = int(self._at_low[column] + self._at_high[column]) / self._steps
-            if len(values) <= _FEW_VALUES or share < _SAID:
+            if len(values) <= _FEW_VALUES or share < _SAID or column in targets:
                 continue
+            ramps = self._turns[column] == 0
             low, high = float(self._low[column]), float(self._high[column])
             yield Finding(
                 "clipping",
-                Level.warning if share >= _BAD else Level.info,
+                Level.warning if share >= _BAD and not ramps else Level.info,
                 f"dimension {column} of 'actions' is at its limit ({low:.4g} or {high:.4g}) in {100 * share:.0f} % of "
                 "the steps",
                 [Place(key="actions")],
-                advice="record with a lower gain, or a wider range",
+                advice="nothing to do, if it is a gripper, which goes from one end to the other"
+                if ramps
+                else "record with a lower gain, or a wider range",
             )
+
+
+def _turns(column: Array, low: float, high: float) -> int:
+    """How often a dimension turns round between its limits; one that is ramped from end to end never does."""
+    inner = (column > low) & (column < high)
+    moved = np.flatnonzero(np.diff(column))
+    direction = np.sign(np.diff(column)[moved])
+    turned = (direction[1:] != direction[:-1]) & inner[moved[1:]]
+    return int(np.count_nonzero(turned))

@@ -128,4 +128,5 @@ class NextObs:
                 + (f"; nor are {len(keys) - 1} more" if len(keys) > 1 else ""),
                 [place for key in keys for place in self._places[key]],
                 Remedy(drop_keys=["next_obs"]),
+                "keep them, if they are right and the observations are not: critics learn from next_obs",
             )

@@ -13,6 +13,7 @@ from imitate.data.doctor.actions import Clipping
 from imitate.data.doctor.alignment import NextObs, States
 from imitate.data.doctor.duplicates import Duplicates
 from imitate.data.doctor.finding import Finding, Level, Place, Remedy, Report, counted
+from imitate.data.doctor.following import Motions
 from imitate.data.doctor.images import Images
 from imitate.data.doctor.lag import Lag
 from imitate.data.doctor.layout import DemoLayout, Layout, layout_of
@@ -92,12 +93,14 @@ def examine(
 
 
 def _value_checks(layout: Layout) -> list[Check]:
+    motions = Motions()
     return [
-        Ranges(),
-        Clipping(),
+        motions,
+        Ranges(_clips_itself(layout)),
+        Clipping(motions),
         States(layout),
         NextObs(),
-        Lag(layout),
+        Lag(layout, motions),
         Idle(),
         Jumps(),
         Clock(layout),
@@ -105,6 +108,14 @@ def _value_checks(layout: Layout) -> list[Check]:
         Images(layout),
         Orientation(layout),
     ]
+
+
+def _clips_itself(layout: Layout) -> bool:
+    """True of a robosuite file, whose environment cuts actions off at +-1."""
+    try:
+        return layout.file.env_meta.get("type") == 1
+    except DatasetError:
+        return False
 
 
 def _once(found: list[Finding]) -> list[Finding]:

@@ -13,6 +13,7 @@ from typing import Any
 from imitate.data.curate.rewrite import Rows, Values
 
 _MAX_NAMES = 20
+_MOST_NAMES = 200
 Runs = tuple[tuple[int, int], ...]
 """Stretches of steps: first, and one past the last."""
 
@@ -68,7 +69,7 @@ class Finding:
         what: in words.
         places: where.
         remedy: changes that make a copy without it; None: no program can know them.
-        advice: what to do where there is no remedy.
+        advice: what to do where there is no remedy, or in its place.
     """
 
     code: str
@@ -100,6 +101,24 @@ class Finding:
             words += ["--keys", ",".join(remedy.drop_keys)] if remedy.drop_keys else []
         return shlex.join([*words, "--out", str(fixed)])
 
+    def alternative(self, path: Path) -> str:
+        """Return what to do in place of the repair or without one; no repair that deletes is the only offer."""
+        remedy = self.remedy
+        if self.advice or remedy is None:
+            return self.advice
+        names = ",".join(remedy.drop_demos)
+        if names and len(remedy.drop_demos) <= _MOST_NAMES and not remedy.drop_keys:
+            key = f"without_{self.code}"
+            words = ["imitate", "dataset", "filter", str(path), key, "--without", names]
+            return f"keep them, and train on the others: {shlex.join([*words, '--in-place'])}"
+        if names:
+            return (
+                "look at some of them with imitate dataset playback, and keep those that are good"
+            )
+        if remedy.drop_keys:
+            return "keep it in the file, and leave it out of observation.modalities"
+        return ""
+
     def to_dict(self, path: Path) -> dict[str, Any]:
         """Return plain values, for JSON."""
         return {
@@ -111,7 +130,7 @@ class Finding:
                 for place in self.places
             ],
             "repair": self.command(path),
-            "advice": self.advice or None,
+            "advice": self.alternative(path) or None,
         }
 
 

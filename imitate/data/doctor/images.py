@@ -90,7 +90,7 @@ class Images:
             return  # blank, which another finding reports
         yield Finding(
             "image_range",
-            Level.warning,
+            Level.info if dtype.kind == "f" and high <= 1 else Level.warning,
             f"images of '{key}' are {dtype} from {low:.4g} to {high:.4g}: expected uint8 from 0 to 255",
             [Place(key=key)],
             Remedy(values={name: _to_pixels(scale) for name in (key, f"next_{key}")}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -101,7 +101,9 @@ class Idle:
             f"nothing happens in {idle} steps ({100 * share:.1f} %), in stretches of {_IDLE_STEPS} and more",
             self._places,
             Remedy(rows=self._rows) if len(self._rows) == len(self._places) else None,
-            "cut the demos into shorter ones",
+            "keep them, if the task is to wait"
+            if len(self._rows) == len(self._places)
+            else "cut the demos into shorter ones",
         )
 
 
@@ -118,7 +120,9 @@ def _idle_steps(actions: Array, positions: Array) -> Array:
         return quiet
     places = np.ascontiguousarray(positions.T)
     motion = np.abs(np.diff(places, axis=1, append=places[:, -1:])).max(axis=0)
-    moving = motion[motion > 0]
+    moving = motion[
+        (motion > 0) & ~quiet
+    ]  # cutting idle steps leaves these, so that no more become idle
     usual = float(np.quantile(_some(moving), 0.75)) if len(moving) else 0.0
     idle: Array = quiet & (motion <= _QUIET_MOTION * usual)
     return idle
@@ -138,7 +142,7 @@ class Jumps:
 
     def __init__(self) -> None:
         self._largest: list[tuple[str, int, Array]] = []
-        self._usual: list[Array] = []
+        self._usual: list[tuple[str, Array]] = []
 
     def see(self, piece: Piece) -> None:
         """Note what a large step is, and the largest."""
@@ -146,7 +150,7 @@ class Jumps:
         if positions is None or len(positions) < 5 or not np.isfinite(positions).all():
             return
         steps = np.abs(np.diff(positions, axis=0))
-        self._usual.append(np.quantile(_some(steps), 0.95, axis=0))
+        self._usual.append((piece.demo, np.quantile(_some(steps), 0.95, axis=0)))
         farthest = np.unique(steps.argmax(axis=0))
         self._largest += [(piece.demo, int(t) + 1 + piece.start, steps[t]) for t in farthest]
 
@@ -154,11 +158,11 @@ class Jumps:
         """Return all jumps in one finding."""
         if not self._usual:
             return
-        limit = _JUMP * np.median(self._usual, axis=0)
         found: dict[str, list[int]] = {}
-        for demo, step, size in self._largest:
-            if (size[limit > 1e-9] > limit[limit > 1e-9]).any():
-                found.setdefault(demo, []).append(step)
+        while len(found) < len(
+            more := self._beyond(found)
+        ):  # once those are left out, none is left
+            found = more
         if found:
             yield Finding(
                 "jump",
@@ -167,6 +171,18 @@ class Jumps:
                 [Place(demo, "obs", runs_of(sorted(set(steps)))) for demo, steps in found.items()],
                 Remedy(drop_demos=list(found)),
             )
+
+    def _beyond(self, apart: Mapping[str, list[int]]) -> dict[str, list[int]]:
+        """Jumps by demo, and those of ``apart``, by what is usual in the others."""
+        usual = [size for demo, size in self._usual if demo not in apart]
+        if not usual:
+            return {}
+        limit = _JUMP * np.median(usual, axis=0)
+        found = {demo: list(steps) for demo, steps in apart.items()}
+        for demo, step, size in self._largest:
+            if demo not in apart and (size[limit > 1e-9] > limit[limit > 1e-9]).any():
+                found.setdefault(demo, []).append(step)
+        return found
 
 
 class Clock:

@@ -31,9 +31,14 @@ def _extremes(columns: Array) -> tuple[Array, Array]:
 
 
 class Ranges:
-    """Smallest and largest value of each dimension over all demos; steps that are not finite or out of bounds."""
+    """Smallest and largest value of each dimension over all demos; steps that are not finite or out of bounds.
 
-    def __init__(self) -> None:
+    Args:
+        clips_itself: the environment cuts actions off at +-1, so that a repair may too.
+    """
+
+    def __init__(self, clips_itself: bool = False) -> None:
+        self._clips_itself = clips_itself
         self._low: dict[str, Array] = {}
         self._high: dict[str, Array] = {}
         self._steps: defaultdict[str, int] = defaultdict(int)
@@ -108,14 +113,15 @@ class Ranges:
         low, high = float(self._low["actions"].min()), float(self._high["actions"].max())
         share = self._beyond_steps / self._steps["actions"]
         demos = len({place.demo for place in self._beyond})
-        rare = share <= _CLIPPABLE
+        rare = share <= _CLIPPABLE and self._clips_itself
         yield Finding(
             "action_range",
-            Level.warning,
+            Level.warning if rare else Level.info,
             f"actions of {counted(demos)} leave [-1, 1] in {100 * share:.1f} % of the steps: {low:.4g} to {high:.4g}",
             self._beyond,
             Remedy(values={"actions": lambda values: np.clip(values, -1, 1)}) if rare else None,
-            "" if rare else "train with --set train.action_config.actions.normalization=min_max",
+            f"{'' if rare else 'imitate config init scales them; '}in a configuration of your own: "
+            "--set train.action_config.actions.normalization=min_max",
         )
 
     def _find_constant(self) -> Iterator[Finding]:

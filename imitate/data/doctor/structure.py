@@ -95,7 +95,7 @@ def check_counts(layout: Layout) -> Iterator[Finding]:
         demo, said = wrong[0]
         yield Finding(
             "num_samples",
-            Level.error if any(said is not None for _, said in wrong) else Level.warning,
+            Level.error if any(said is not None for _, said in wrong) else Level.info,
             f"attribute 'num_samples' of {counted(len(wrong))} is wrong: {said} for length {demo.length} of "
             f"'{demo.name}'",
             [Place(demo.name) for demo, _ in wrong],
@@ -146,6 +146,7 @@ def check_shapes(layout: Layout) -> Iterator[Finding]:
                 f"a step of '{key}' has shape {usual.step}: expected one number",
                 [Place(key=key)],
                 Remedy(drop_keys=[key]),
+                "write one number per step",
             )
 
 
@@ -171,6 +172,7 @@ def check_lengths(layout: Layout) -> Iterator[Finding]:
         f"arrays of {counted(len(rows))} differ in length: {worst}",
         places,
         Remedy(rows={n: r for n, r in rows.items() if n not in lost}, drop_demos=lost),
+        "write them again from the recording: which rows are missing, only the recorder knows",
     )
 
 
@@ -181,14 +183,17 @@ def check_dtypes(layout: Layout) -> Iterator[Finding]:
         if any(not demo.arrays[key].is_numeric for demo in having):
             what = f"'{key}' holds {usual.dtype}, not numbers"
             remedy = None if key == "actions" else Remedy(drop_keys=[key])
-            yield Finding("dtype", Level.error, what, [Place(key=key)], remedy, "write float32")
+            yield Finding(
+                "dtype", Level.error, what, [Place(key=key)], remedy, "write it as float32"
+            )
             continue
         other = [demo for demo in having if demo.arrays[key].dtype != usual.dtype]
         if other:
             wide = np.result_type(*(demo.arrays[key].dtype for demo in having))
+            all_floats = all(demo.arrays[key].dtype.kind == "f" for demo in having)
             yield Finding(
                 "dtype",
-                Level.warning,
+                Level.info if all_floats else Level.warning,  # a training takes float32 of all
                 f"'{key}' is {usual.dtype}, but {other[0].arrays[key].dtype} in '{other[0].name}'",
                 [Place(demo.name, key) for demo in other],
                 Remedy(values={key: partial(np.asarray, dtype=wide)}),

@@ -131,6 +131,7 @@ def doctor(subject: Subject) -> Html:
 
 def _finding(subject: Subject, finding: Finding) -> Html:
     command = finding.command(subject.file.path)
+    advice = finding.alternative(subject.file.path)
     level = finding.level.value
     badge = el("span", f"{_SIGNS[finding.level]} {level}", class_=f"badge {level}")
     places = ", ".join(_place(place) for place in finding.places[:_MAX_PLACES])
@@ -142,7 +143,7 @@ def _finding(subject: Subject, finding: Finding) -> Html:
         el("p", badge, el("b", finding.code), " ", finding.what),
         el("p", places, class_="places") if places else None,
         el("pre", command) if command else None,
-        el("p", f"Advice: {finding.advice}") if finding.advice and not command else None,
+        el("p", f"{'Or' if command else 'Advice'}: {advice}") if advice else None,
         class_=f"finding {level}",
     )
 

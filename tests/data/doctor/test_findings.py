@@ -69,6 +69,58 @@ def test_the_lag_of_a_controller_is_no_fault_and_others_are(write, random, lag, 
     assert "lag" not in found if words is None else words in found["lag"].what
 
 
+def first_order(random, rate, constant, kind, late=0, noise=1e-3, steps=30, width=3):
+    """Position targets, and an arm with a time constant of so many seconds; positions ``late`` steps old."""
+    length = steps + late
+    if kind == "reach":
+        s = np.clip(np.arange(length) / random.integers(steps // 2, length), 0, 1)[:, None]
+        targets = random.normal(size=width) + (10 * s**3 - 15 * s**4 + 6 * s**5) * random.normal(
+            size=width
+        )
+    else:
+        targets = np.repeat(random.normal(size=(length // 7 + 1, width)), 7, axis=0)[:length]
+    share = 1 - np.exp(-1 / (constant * rate)) if constant else 1.0
+    q = np.zeros((length, width))
+    q[0] = targets[0] + 0.1 * random.normal(size=width)
+    for t in range(length - 1):
+        q[t + 1] = q[t] + share * (targets[t] - q[t])
+    q += noise * random.normal(size=q.shape)
+    gripper = np.clip(np.arange(steps) - steps // 2, 0, 3)[:, None] / 3.0  # ramped from end to end
+    return np.hstack([targets[late:], gripper]), {"joint_pos": q[:steps].astype(np.float32)}
+
+
+def recording(write, late=0, rate=20, constant=0.06, kind="reach", count=12):
+    random = np.random.default_rng(round(rate + 100 * constant))
+    path = write([first_order(random, rate, constant, kind, late) for _ in range(count)])
+    with h5py.File(path, "r+") as file:
+        file["data"].attrs["control_freq"] = float(rate)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["reach", "steps"])
+@pytest.mark.parametrize(
+    ("rate", "constant"), [(10, 0.0), (10, 0.3), (20, 0.06), (20, 0.3), (50, 0.1), (50, 0.3)]
+)
+def test_an_arm_that_follows_its_targets_slowly_is_clean(write, rate, constant, kind):
+    report = diagnose(recording(write, rate=rate, constant=constant, kind=kind))
+    assert report.exit_code == 0, [f.what for f in report.findings]
+
+
+@pytest.mark.parametrize(("late", "constant"), [(4, 0.06), (6, 0.3)])
+def test_a_late_recording_of_targets_is_shifted_once(write, tmp_path, late, constant):
+    path = recording(write, late, constant=constant, kind="steps")
+    found = findings(path)["lag"]
+    assert f"motion comes {late} steps after" in found.what
+    repaired, after = fix(path, Target(tmp_path / "b.hdf5"))
+    assert [finding.code for finding in repaired] == ["lag"]
+    assert after.exit_code == 0, [f.what for f in after.findings]
+
+
+def test_no_shift_is_offered_where_it_would_not_be_the_last(write):
+    found = findings(recording(write, late=14, constant=0.0, kind="steps", count=20)).get("lag")
+    assert found is None or found.remedy is None
+
+
 def test_motion_that_nothing_explains_has_no_lag(write, random):
     pairs = [(smooth(random, STEPS), {"eef_pos": smooth(random, STEPS)}) for _ in range(10)]
     assert "lag" not in findings(write(pairs))
@@ -156,6 +208,7 @@ def test_pieces_of_a_long_demo_are_seen_as_one(write, monkeypatch, random):
 def test_large_share_of_actions_beyond_the_limits_is_not_clipped(write, random):
     path = write([(3 * smooth(random, 60), {"x": smooth(random, 60)})])
     found = findings(path)["action_range"]
+    assert found.level.value == "info"  # config init scales them
     assert found.remedy is None
     assert found.command(path) is None
     assert "normalization=min_max" in found.advice

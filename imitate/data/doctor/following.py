@@ -1,0 +1,188 @@
+"""How an arm follows its actions: as the targets of a first-order lag, or as displacements, after a delay.
+
+A time constant is what every controller has; only a delay that no time constant explains is one of the recording. The
+measured positions q and the actions u of one dimension, with delay d and decay = exp(-1 / time constant in steps):
+
+* targets: s(t+1) = decay s(t) + (1 - decay) u(t), from s(0) = q(d); q(t+d) = gain s(t) + offset;
+* displacements: the motion q(t+d+1) - q(t+d) = gain m(t) + offset, with m the same lag of u.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from imitate.data.doctor.finding import Finding
+from imitate.data.doctor.motion import is_position
+from imitate.data.doctor.survey import Array, Piece
+
+DELAYS = range(-4, 11)
+_BEFORE, _AFTER = DELAYS[-1] + 1, -DELAYS[0] + 1
+_MAX_COLUMNS = 64
+_ENOUGH = 2_000  # steps; a delay is sure long before
+_PIECE = 1_000
+_OWN = 0.25  # of a position's variance; a target that its own position never comes nearer is none
+_SLOWEST_S = 0.4
+_SLOWEST_STEPS = 20.0  # where the file does not tell its rate
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How well each delay explains the motion of one action.
+
+    Attributes:
+        unexplained: share of the variance by delay, in ``DELAYS``, at the best time constant.
+        is_target: whether the action is where its own position is to be.
+    """
+
+    unexplained: Array
+    is_target: bool
+
+
+class Motions:
+    """The actions and positions of the first demos, as much as fits need."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Array, Array]] = []
+        self.steps = 0
+
+    def see(self, piece: Piece) -> None:
+        """Keep a piece."""
+        actions = piece.small.get("actions")
+        keys = sorted(key for key in piece.small if is_position(key))
+        if actions is None or not keys or len(actions) <= _BEFORE + _AFTER or self.steps > _ENOUGH:
+            return
+        length = min(len(actions), _PIECE)
+        u = actions[:length].reshape(length, -1).astype(np.float64)
+        q = np.concatenate([piece.small[key][:length].reshape(length, -1) for key in keys], axis=1)
+        q = q[:, :_MAX_COLUMNS].astype(np.float64)
+        if np.isfinite(u).all() and np.isfinite(q).all():
+            self.pairs.append((u, q))
+            self.steps += length
+
+    def findings(self) -> Iterator[Finding]:
+        """Nothing: other checks ask for the motions."""
+        return iter(())
+
+
+def shifted(pairs: list[tuple[Array, Array]], ahead: int) -> list[tuple[Array, Array]]:
+    """Pairs of actions and positions, of which the positions show what is ``ahead`` steps later."""
+    size = abs(ahead)
+    if ahead > 0:
+        moved = [(u[size:], q[: len(q) - size]) for u, q in pairs]
+    else:
+        moved = [(u[: len(u) - size], q[size:]) for u, q in pairs]
+    return [(u, q) for u, q in moved if len(u) > _BEFORE + _AFTER]
+
+
+def own_positions(pairs: list[tuple[Array, Array]]) -> dict[int, int]:
+    """The column of the positions that each action is the target of, where |q(t+k) - u(t)| is small for a k."""
+    if not pairs:
+        return {}
+    spread = np.maximum(np.concatenate([q for _, q in pairs]).var(axis=0), _TINY)
+    errors = []
+    for delay in range(DELAYS[-1] + 1):
+        squares = [
+            ((q[delay:, None, :] - u[: len(u) - delay, :, None]) ** 2).mean(axis=0)
+            for u, q in pairs
+        ]
+        errors.append(np.mean(squares, axis=0) / spread)
+    nearest = np.min(errors, axis=0)  # (A, V)
+    columns = nearest.argmin(axis=1)
+    return {a: int(v) for a, v in enumerate(columns) if nearest[a, v] < _OWN and spread[v] > _TINY}
+
+
+def fits(pairs: list[tuple[Array, Array]], rate_hz: float | None) -> list[Fit]:
+    """The better of both models for each action, with its own position or that which goes best with it."""
+    own = own_positions(pairs)
+    slowest = _SLOWEST_STEPS if rate_hz is None else max(2.0, _SLOWEST_S * rate_hz)
+    constants = np.concatenate([[0.0], np.geomspace(0.25, slowest, 16)])
+    decays = np.where(constants > 0, np.exp(-1 / np.maximum(constants, 0.05)), 0.0)
+    levels, motions = _partners(pairs)
+    found = []
+    for a in range(pairs[0][0].shape[1]):
+        target = own.get(a, int(levels[a]))
+        unexplained = _fit(pairs, decays, a, target, moves=False)
+        if a not in own:
+            direct = _fit(pairs, decays, a, int(motions[a]), moves=True)
+            unexplained = min(unexplained, direct, key=lambda curve: float(curve.min()))
+        found.append(Fit(unexplained, a in own))
+    return found
+
+
+def _partners(pairs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """(A,) columns of the positions that go best with each action: by their values, and by their motion."""
+    best: list[Array] = []
+    for moves in (False, True):
+        at_delay = []
+        for delay in DELAYS:
+            u, q = zip(*(_window(u, q, delay, moves) for u, q in pairs), strict=True)
+            at_delay.append(_correlation(np.concatenate(u), np.concatenate(q)))
+        best.append(np.max(at_delay, axis=0).argmax(axis=1))
+    return best[0], best[1]
+
+
+def _window(u: Array, q: Array, delay: int, moves: bool) -> tuple[Array, Array]:
+    rows = np.arange(_BEFORE, len(u) - _AFTER)
+    return u[rows - delay - 1], (q[rows] - q[rows - 1] if moves else q[rows])
+
+
+def _correlation(u: Array, q: Array) -> Array:
+    u, q = u - u.mean(axis=0), q - q.mean(axis=0)
+    scale = np.sqrt((u**2).sum(axis=0)[:, None] * (q**2).sum(axis=0))
+    found: Array = np.abs(np.divide(u.T @ q, scale, out=np.zeros_like(scale), where=scale > _TINY))
+    return found
+
+
+def _fit(pairs: list[tuple[Array, Array]], decays: Array, a: int, v: int, *, moves: bool) -> Array:
+    """(L,) share of the variance of position ``v`` that action ``a`` leaves unexplained, at each delay."""
+    rows: list[list[Array]] = [[] for _ in DELAYS]
+    wanted: list[list[Array]] = [[] for _ in DELAYS]
+    for u, q in pairs:
+        filtered = _filtered(u[:, a], decays)
+        for i, delay in enumerate(DELAYS):
+            x, y = _rows(filtered, q[:, v], decays, delay, moves)
+            rows[i].append(x)
+            wanted[i].append(y)
+    plain = np.concatenate([_window(u, q, 0, moves)[1][:, v] for u, q in pairs])
+    total = max(float(((plain - plain.mean()) ** 2).sum()), _TINY)
+    left = [
+        _left(np.concatenate(x, axis=1), np.concatenate(y, axis=1)).min()
+        for x, y in zip(rows, wanted, strict=True)
+    ]
+    return np.minimum(np.array(left) / total, 1.0)
+
+
+def _filtered(u: Array, decays: Array) -> Array:
+    """(D, n + 1) the lag of ``u`` from 0, before each step and after the last."""
+    out = np.zeros((len(decays), len(u) + 1))
+    for t, value in enumerate(u):
+        out[:, t + 1] = decays * out[:, t] + (1 - decays) * value
+    return out
+
+
+def _rows(filtered: Array, q: Array, decays: Array, delay: int, moves: bool) -> tuple[Array, Array]:
+    """(D, n, 2) what explains, and (D, n) what is to be explained: the same steps at every delay."""
+    steps = np.arange(_BEFORE, len(q) - _AFTER)
+    first = max(0, -delay)
+    t = steps - delay
+    if moves:
+        x = filtered[:, t]
+        return np.stack([x, np.ones_like(x)], axis=2), np.broadcast_to(
+            q[steps] - q[steps - 1], x.shape
+        )
+    decayed = decays[:, None] ** (t - first)
+    x = filtered[:, t] - decayed * filtered[:, first][:, None]
+    return np.stack([x, 1 - decayed], axis=2), q[steps] - decayed * q[first + delay]
+
+
+def _left(x: Array, y: Array) -> Array:
+    """(D,) sums of squares that the best gain and offset leave."""
+    gram = np.einsum("dni,dnj->dij", x, x) + _TINY * np.eye(2)
+    moment = np.einsum("dni,dn->di", x, y)
+    best = np.linalg.solve(gram, moment[:, :, None])[:, :, 0]
+    found: Array = ((y - np.einsum("dni,di->dn", x, best)) ** 2).sum(axis=1)
+    return found
