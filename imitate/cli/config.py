@@ -73,6 +73,12 @@ def init(
     images: Annotated[
         str, typer.Option("--images", help="all, none, or keys: front_image,wrist_image.")
     ] = "all",
+    image_size: Annotated[
+        str | None,
+        typer.Option(
+            "--image-size", metavar="HxW", help="Resize images to height x width, such as 120x160."
+        ),
+    ] = None,
     forecast: Annotated[
         bool,
         typer.Option(
@@ -91,7 +97,7 @@ def init(
 
     if out is not None and out.exists() and not overwrite:
         raise ConfigError(f"{out}: exists already: name another with --out, or add --overwrite")
-    made = first_config(file, algo, images)
+    made = first_config(file, algo, images, _sides(image_size))
     check_trainable(load_config(made.tree))
     for topic, words in made.reasons:
         typer.echo(f"{topic:<{TOPIC_WIDTH}}  {words}", err=True)
@@ -108,6 +114,16 @@ def init(
         raise ConfigError(f"{out}: cannot be written: {error}; choose another --out") from None
     typer.echo(f"{'written':<{TOPIC_WIDTH}}  {out}", err=True)
     typer.echo(f"{'next':<{TOPIC_WIDTH}}  imitate train --config {out}", err=True)
+
+
+def _sides(text: str | None) -> tuple[int, int] | None:
+    """Height and width of ``120x160``."""
+    if text is None:
+        return None
+    height, _, width = text.partition("x")
+    if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
+        raise ConfigError(f"--image-size {text}: expected HEIGHTxWIDTH in pixels, such as 120x160")
+    return int(height), int(width)
 
 
 @app.command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,8 +18,10 @@ from imitate.config.observation import ROBOT_STATE
 from imitate.config.ready_configs import folder, names
 from imitate.data import DatasetFile
 from imitate.data.batches.build import TRAIN_MASK, VALID_MASK
+from imitate.data.batches.free_memory import gigabytes
 from imitate.data.file.observed import Observed, observed
 from imitate.errors import ConfigError, nearest
+from imitate.train.image_memory import LARGE, image_memory, smaller
 from imitate.wording import counted
 
 DEFAULT_ALGORITHM = "flow_policy"
@@ -62,7 +65,10 @@ class _Contents:
 
 
 def first_config(
-    path: str | Path, algorithm: str = DEFAULT_ALGORITHM, images: str = "all"
+    path: str | Path,
+    algorithm: str = DEFAULT_ALGORITHM,
+    images: str = "all",
+    image_size: tuple[int, int] | None = None,
 ) -> FirstConfig:
     """Write a configuration for a demonstration file.
 
@@ -70,6 +76,7 @@ def first_config(
         path: the file, or a dataset of another format.
         algorithm: a template, such as ``bc/bc_rnn_gmm``, or the end of its name, ``bc_rnn_gmm``.
         images: ``all``, ``none``, or keys of images, separated by commas.
+        image_size: height and width that a step ``resize`` gives all images; None: as they are.
 
     Raises:
         UserError: the file cannot be used, or there is no such algorithm or image.
@@ -101,8 +108,14 @@ def first_config(
     modalities: dict[str, Any] = {"low_dim": vectors}
     modalities.update({"rgb": cameras} if cameras else {})
     tree["observation"] = {"modalities": {"obs": modalities}}
-    encoder, encoder_words = _encoder({key: contents.found.shapes[key] for key in cameras}, on_gpu)
+    shapes = {key: contents.found.shapes[key] for key in cameras}
+    if cameras and image_size is not None:
+        shapes = {key: (*image_size, shape[2]) for key, shape in shapes.items()}
+        resize = {"step": "resize", "size": list(image_size)}
+        train["preprocess"] = [resize, *train.get("preprocess", ())]
+    encoder, encoder_words = _encoder(shapes, on_gpu)
     tree["observation"].update({"encoder": encoder} if cameras else {})
+    memory_words = _memory_words(tree, shapes, contents.path)
     passes = epochs * EPOCH_STEPS * batch / max(contents.steps, 1)
     reasons = [
         ("data", _data_words(contents, validates)),
@@ -110,6 +123,7 @@ def first_config(
         ("vectors", vector_words),
         ("images", _image_words(contents.found, cameras)),
         ("encoder", encoder_words),
+        ("memory", memory_words),
         ("actions", _action_words(contents)),
         ("control rate", _rate_words(contents.rate_hz)),
         ("rollouts", play_words),
@@ -205,6 +219,29 @@ def _image_words(found: Observed, cameras: list[str]) -> str:
     rest = [key for key in there if key not in cameras]
     words = ", ".join(f"{key} {found.shapes[key]}" for key in cameras)
     return words + (f"; without {', '.join(rest)}" if rest else "; --images none leaves them out")
+
+
+def _memory_words(tree: dict[str, Any], shapes: dict[str, tuple[int, ...]], path: Path) -> str:
+    """Memory of an update for large images, and the size that needs less; empty where it is no matter."""
+    needed = image_memory(tree, shapes)
+    if needed < LARGE:
+        return ""
+    size = max((shape[:2] for shape in shapes.values()), key=math.prod)
+    words = f"about {gigabytes(int(needed))} for the images of an update, of {_size(size)}"
+    while needed >= LARGE and smaller(size) != size:
+        size = smaller(size)
+        less = {key: (*size, shape[2]) for key, shape in shapes.items()}
+        encoder, _ = _encoder(less, torch.cuda.is_available())
+        observation = {**tree["observation"], "encoder": encoder}
+        needed = image_memory({**tree, "observation": observation}, less)
+    return (
+        f"{words}; {gigabytes(int(needed))} at {_size(size)}, by a step resize: `imitate config init {path} "
+        f"--image-size {_size(size)}`"
+    )
+
+
+def _size(size: Sequence[int]) -> str:
+    return f"{size[0]}x{size[1]}"
 
 
 def _action_words(contents: _Contents) -> str:

@@ -13,17 +13,21 @@ from imitate.config import Config, load_config
 from imitate.config.from_data import num_epochs
 from imitate.data import DatasetFile, ShuffledBatches
 from imitate.data.batches.build import training_sources
+from imitate.data.batches.free_memory import gigabytes
 from imitate.seeding import preserved_rng, torch_threads
 from imitate.train.console import duration
 from imitate.train.devices import choose_device
 from imitate.train.features import feature_seconds
 from imitate.train.frozen import put_blank_features
+from imitate.train.image_memory import image_memory
 from imitate.train.loading import make_loader
 from imitate.train.setup import build, resolve
 
 DEMOS = 4
-MOST_BYTES = 1e9
-"""Number of values of a few demos from which on there is no trial."""
+MOST_BYTES = 4e8
+"""Number of values of the demos of a trial; without one demo of so many there is no trial."""
+TRIAL_BYTES = 1e9
+"""Memory for images of an update of the trial; larger ones are measured on fewer samples."""
 UPDATES = 5
 MOST_S = 8.0
 FIRST_S = 20.0
@@ -47,20 +51,46 @@ def forecast(tree: dict[str, Any]) -> str:
         a_step = sum(
             int(np.prod(file.shape(demos[0], f"obs/{key}")[1:])) for key in config.all_obs_keys
         )
-    if sum(lengths[:DEMOS]) * a_step > MOST_BYTES:
-        return "not tried: a few demos are more than a gigabyte already"
+        shapes = {
+            key: tuple(file.shape(demos[0], f"obs/{key}")[1:])
+            for key, modality in config.observation.modalities_of_all().items()
+            if modality == "rgb"
+        }
+    few = min(DEMOS, int(MOST_BYTES // max(1, lengths[0] * a_step)))
+    if few == 0:
+        return f"not tried: a demo alone has more than {gigabytes(int(MOST_BYTES))}"
     device, _ = choose_device(config.train)
-    small = config.with_overrides({"train.data.0.demo_limit": DEMOS, "experiment.validate": False})
+    batch = config.train.batch_size
+    part = _affordable(tree, config, shapes)
+    small = config.with_overrides(
+        {
+            "train.data.0.demo_limit": few,
+            "experiment.validate": False,
+            "train.batch_size": part,
+        }
+    )
     with preserved_rng(), torch_threads(config.train.num_threads):
         seconds, a_row = _measured(small, device)
+    seconds *= batch / part
     once = a_row * sum(lengths)
     total = seconds * _updates(config, sum(lengths)) + once
     by = f"{seconds:.2g} s for an update, by the first ones here; without rollouts"
+    if part < batch:
+        by += f"; measured on {part} of its {batch} samples, to save memory"
     if once > 0:
         by += (
             f"; {duration(once)} of it for the features of frozen encoders, which are computed once"
         )
     return f"about {duration(total)} on {device} ({by})"
+
+
+def _affordable(tree: dict[str, Any], config: Config, shapes: dict[str, tuple[int, ...]]) -> int:
+    """Samples of an update that fit the memory of a trial: the configured number, unless images are large."""
+    for step in tree["train"].get("preprocess") or ():
+        if step.get("step") == "resize":
+            shapes = {key: (*step["size"], shape[2]) for key, shape in shapes.items()}
+    share = TRIAL_BYTES / max(image_memory(tree, shapes), 1.0)
+    return max(1, min(config.train.batch_size, int(share * config.train.batch_size)))
 
 
 def _updates(config: Config, samples: int) -> int:

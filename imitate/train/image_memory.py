@@ -1,0 +1,68 @@
+"""Estimate of the memory of a training on images, from one image of each camera."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from imitate.config import load_config
+from imitate.models.observation import ObservationEncoder
+from imitate.seeding import preserved_rng
+
+LARGE = 2e9
+"""Bytes from which on smaller images are proposed."""
+_SMALLEST = 64
+_FLOAT = 4
+_COPIES = 2
+"""Images of a batch as floats, and their gradients or crops, beside what the network keeps."""
+
+
+def image_memory(tree: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> float:
+    """Estimate the bytes that an update takes for images and what their encoders keep of them for the gradient.
+
+    Args:
+        tree: a configuration.
+        shapes: (H, W, C) of each camera as the encoders see it.
+    """
+    if not shapes:
+        return 0.0
+    config = load_config(dict(tree))
+    network = config.observation.encoder.to_dict()
+    channels_first = {key: (c, h, w) for key, (h, w, c) in shapes.items()}
+    rnn = getattr(config.algo, "rnn", None)
+    steps = config.train.seq_length if getattr(rnn, "enabled", False) else 1
+    images = config.train.batch_size * config.train.frame_stack * steps
+    with preserved_rng():
+        encoder = ObservationEncoder(
+            channels_first, dict.fromkeys(shapes, "rgb"), network, load_pretrained=False
+        ).eval()  # normalization over a batch of one has no meaning
+        kept = _kept(encoder, channels_first)
+    numbers = sum(math.prod(shape) for shape in shapes.values())
+    return float(images * (kept + _COPIES * _FLOAT * numbers))
+
+
+def _kept(encoder: ObservationEncoder, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Bytes that a pass of one image of each camera keeps for the gradient."""
+    own = {weight.untyped_storage().data_ptr() for weight in encoder.parameters()}
+    sizes: dict[int, int] = {}
+
+    def keep(value: Tensor) -> Tensor:
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in own:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        out = encoder({key: torch.zeros(1, *shape) for key, shape in shapes.items()})
+    del out
+    return sum(sizes.values())
+
+
+def smaller(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Half of an image's size, again and again, while both sides stay at 64 or more."""
+    height, width = shape[:2]
+    return max(_SMALLEST, height // 2), max(_SMALLEST, width // 2)
