@@ -21,6 +21,7 @@ from imitate.data.doctor.mask_checks import check_masks
 from imitate.data.doctor.motion import Clock, Idle, Jumps
 from imitate.data.doctor.orientation import Orientation
 from imitate.data.doctor.ranges import Ranges
+from imitate.data.doctor.representation import Representations
 from imitate.data.doctor.structure import CHECKS
 from imitate.data.doctor.survey import Check, Survey
 from imitate.data.file.extents import Extents
@@ -103,6 +104,7 @@ def _value_checks(layout: Layout) -> list[Check]:
         Lag(layout, motions),
         Idle(),
         Jumps(),
+        Representations(),
         Clock(layout),
         Duplicates(),
         Images(layout),

@@ -1,9 +1,10 @@
-"""Rotations of actions as six numbers, absolute, or relative to the pose at which a chunk begins."""
+"""Rotations as six numbers, absolute, or relative to the pose at which a chunk begins; angles as sine and cosine."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -195,3 +196,141 @@ class RelativePose(Rotation6d):
         for dim, value in zip(dims, position.unbind(-1), strict=True):
             parts[dim] = value
         return torch.stack(parts, dim=-1)
+
+
+class ContinuousObservation(PreprocessStep):
+    """Base of steps that replace numbers of an observation by others that do not jump; back in the data's form.
+
+    Args:
+        observation: its key, of a vector.
+        dims: its numbers that are replaced, one after the other; None: all.
+    """
+
+    side = "before"
+    grown: int
+    """Numbers in the place of those."""
+
+    def __init__(self, observation: str, dims: Sequence[int] | None) -> None:
+        super().__init__()
+        self._key = observation
+        self._chosen = None if dims is None else [int(dim) for dim in dims]
+        self._dims: list[int] = []
+
+    @abstractmethod
+    def taken(self, size: int) -> list[int]:
+        """Return all dims, where the configuration names none, of a vector of this size."""
+
+    @abstractmethod
+    def there(self, value: Tensor) -> Tensor:
+        """``(*B, D)`` of the data to ``(*B, grown)``."""
+
+    @abstractmethod
+    def back(self, value: Tensor) -> Tensor:
+        """Invert :meth:`there`, up to what the form leaves open."""
+
+    def bind(self, spec: Spec) -> Spec:
+        """See the base class."""
+        space = spec.space(self._key, self.name)
+        if space.modality != "low_dim" or len(space.shape) != 1 or space.is_token:
+            raise ConfigError(
+                f"{self.name}: observation '{self._key}' is {space.modality} of shape {space.shape}; expected a vector"
+            )
+        size = space.shape[0]
+        dims = self._chosen if self._chosen is not None else self.taken(size)
+        first = dims[0] if dims else -1
+        if (
+            not dims
+            or first < 0
+            or dims != list(range(first, first + len(dims)))
+            or dims[-1] >= size
+        ):
+            raise ConfigError(
+                f"{self.name}: dims are {dims}; expected numbers in a row of the {size} of '{self._key}'"
+            )
+        self._dims = dims
+        return spec.with_obs({self._key: space._replace(shape=(size - len(dims) + self.grown,))})
+
+    def acts_on(self, key: str) -> bool:
+        """Return true for the chosen observation."""
+        return key == self._key
+
+    def forward_obs(self, key: str, value: Tensor) -> Tensor:
+        """See the base class."""
+        return self._with(value, len(self._dims), self.there)
+
+    def inverse_obs(self, key: str, value: Tensor) -> Tensor:
+        """See the base class."""
+        return self._with(value, self.grown, self.back)
+
+    def _with(self, value: Tensor, size: int, change: Callable[[Tensor], Tensor]) -> Tensor:
+        first = self._dims[0]
+        end = first + size
+        changed = change(value[..., first:end].float())
+        return torch.cat((value[..., :first].float(), changed, value[..., end:].float()), dim=-1)
+
+
+class ObservedRotation6d(ContinuousObservation):
+    """Rotation of an observation as rotation-6d: the same for q and -q, without a jump anywhere.
+
+    Args:
+        observation: its key.
+        dims: its numbers that are the rotation; None: all.
+        form: of the rotation in the data, see :class:`Rotation6d`.
+    """
+
+    grown = _SIZE
+
+    def __init__(
+        self, observation: str, dims: Sequence[int] | None = None, form: str = "quaternion"
+    ) -> None:
+        super().__init__(observation, dims)
+        self._form = form_of(form, "observed_rotation_6d: form")
+
+    def bind(self, spec: Spec) -> Spec:
+        """See the base class."""
+        bound = super().bind(spec)
+        if len(self._dims) != self._form.size:
+            raise ConfigError(
+                f"{self.name}: {len(self._dims)} numbers of '{self._key}' are chosen; expected the "
+                f"{self._form.size} of the form: name them under dims"
+            )
+        return bound
+
+    def taken(self, size: int) -> list[int]:
+        """See the base class."""
+        return list(range(size))
+
+    def there(self, value: Tensor) -> Tensor:
+        """See the base class."""
+        return matrix_to_rotation_6d(self._form.to_matrix(value))
+
+    def back(self, value: Tensor) -> Tensor:
+        """See the base class."""
+        return self._form.from_matrix(rotation_6d_to_matrix(value))
+
+
+class SinCos(ContinuousObservation):
+    """Angles of an observation as their sines and cosines, which do not jump from pi to -pi.
+
+    Args:
+        observation: its key.
+        dims: its numbers that are angles in radians, one after the other; None: all.
+    """
+
+    def __init__(self, observation: str, dims: Sequence[int] | None = None) -> None:
+        super().__init__(observation, dims)
+        self.grown = 2 * len(self._chosen or ())
+
+    def taken(self, size: int) -> list[int]:
+        """See the base class."""
+        self.grown = 2 * size
+        return list(range(size))
+
+    def there(self, value: Tensor) -> Tensor:
+        """See the base class."""
+        return torch.cat((value.sin(), value.cos()), dim=-1)
+
+    def back(self, value: Tensor) -> Tensor:
+        """See the base class."""
+        sine, cosine = value.chunk(2, dim=-1)
+        return torch.atan2(sine, cosine)

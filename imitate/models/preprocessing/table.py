@@ -11,7 +11,12 @@ from imitate.models.preprocessing.binary import BinaryActions
 from imitate.models.preprocessing.images import Resize
 from imitate.models.preprocessing.pad import Pad
 from imitate.models.preprocessing.relative import DeltaActions, RelativeActions
-from imitate.models.preprocessing.rotations import RelativePose, Rotation6d
+from imitate.models.preprocessing.rotations import (
+    ObservedRotation6d,
+    RelativePose,
+    Rotation6d,
+    SinCos,
+)
 from imitate.models.preprocessing.standard import Clip
 from imitate.models.preprocessing.step import PreprocessStep
 from imitate.models.preprocessing.tokens import HashTokens
@@ -24,11 +29,13 @@ STEPS: dict[str, type[PreprocessStep]] = {
     "binary_actions": BinaryActions,
     "clip": Clip,
     "delta_actions": DeltaActions,
+    "observed_rotation_6d": ObservedRotation6d,
     "pad": Pad,
     "relative_actions": RelativeActions,
     "relative_pose": RelativePose,
     "resize": Resize,
     "rotation_6d": Rotation6d,
+    "sin_cos": SinCos,
     "tokenize": HashTokens,
 }
 

@@ -157,6 +157,38 @@ def test_constant_and_nearly_constant_dimensions_are_information(write, random):
     )
 
 
+def rotating(flip, wrap, steps=40):
+    """A hand that turns, in an observation of quaternions and one of angles; with jumps of their representation."""
+    angle = np.linspace(2.0, 4.4, steps)
+    quat = np.stack([np.sin(angle / 2), 0 * angle, 0 * angle, np.cos(angle / 2)], axis=1)
+    signs = np.where(np.arange(steps) // 7 % 2, -1, 1)[:, None] if flip else 1
+    yaw = (angle + np.pi) % (2 * np.pi) - np.pi if wrap else angle - 4
+    height = np.linspace(0, 1, steps)
+    return {"quat": (signs * quat).astype(np.float32), "angles": np.stack([height, yaw], axis=1)}
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("wrap", [False, True])
+def test_jumps_of_a_representation(write, random, tmp_path, flip, wrap):
+    path = write([(smooth(random, 40), rotating(flip, wrap)) for _ in range(3)])
+    found = findings(path)
+    assert ("quaternion_sign" in found, "angle_wrap" in found) == (flip, wrap)
+    if flip:
+        assert found["quaternion_sign"].places[0].steps == tuple(
+            (t, t + 1) for t in range(7, 40, 7)
+        )
+        assert '"observed_rotation_6d"' in found["quaternion_sign"].advice
+        out = tmp_path / "b.hdf5"
+        _, after = fix(path, Target(out), only=["quaternion_sign"])
+        assert "quaternion_sign" not in codes(after)
+        with DatasetFile(out) as file:
+            expected = rotating(False, wrap)["quat"]
+            np.testing.assert_array_equal(file.read("demo_0", "obs/quat"), expected)
+    if wrap:
+        assert "dimension 1:" in found["angle_wrap"].what
+        assert '"sin_cos", "observation": "angles", "dims": [1]' in found["angle_wrap"].advice
+
+
 def test_fast_motion_is_no_jump(write, random):
     episodes = [arm(random, 0) for _ in range(9)]
     actions, obs = arm(random, 0)

@@ -207,3 +207,54 @@ def test_scans_that_a_step_has_changed_are_normalized_in_their_own_layout(monkey
     # Each number of the doubled scans is its mean +- 4.
     wanted = torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None, None].expand(4, 2, 3)
     torch.testing.assert_close(prepare.prepare_obs({"lidar": scans})["lidar"], wanted)
+
+
+# ---- observations without jumps ------------------------------------------------------------------
+
+
+def continuous():
+    """A quaternion, and a vector of a height and two angles."""
+    steps = [
+        {"step": "observed_rotation_6d", "observation": "quat"},
+        {"step": "sin_cos", "observation": "arm", "dims": [1, 2]},
+    ]
+    modalities = {"quat": "low_dim", "arm": "low_dim"}
+    return Preprocess({"quat": (4,), "arm": (3,)}, modalities, {"actions": 2}, steps=steps)
+
+
+def test_a_rotation_and_angles_are_seen_without_jumps_and_saved():
+    made = continuous()
+    assert made.obs_shapes == {"quat": (6,), "arm": (5,)}
+    saved = Preprocess.from_dict(made.to_dict())
+    half = np.sqrt(0.5)
+    raw = {
+        "quat": np.array([[0, 0, half, half], [0, 0, -half, -half]], dtype=np.float32),
+        "arm": np.array([[0.3, np.pi - 0.01, 0.5], [0.3, 0.01 - np.pi, 0.5]], dtype=np.float32),
+    }
+    for pipeline_ in (made, saved):
+        seen = pipeline_.prepare_obs(raw)
+        quarter = [0, -1, 0, 1, 0, 0]  # the first two rows of a quarter turn about z
+        np.testing.assert_allclose(seen["quat"], [quarter, quarter], atol=1e-6)
+        sines = [0.3, 0.01, np.sin(0.5), -1, np.cos(0.5)]
+        np.testing.assert_allclose(seen["arm"], [sines, [0.3, -0.01, *sines[2:]]], atol=1e-4)
+        back = pipeline_.unnormalize_obs("arm", seen["arm"])
+        np.testing.assert_allclose(back, raw["arm"], atol=1e-5)
+        np.testing.assert_allclose(
+            pipeline_.unnormalize_obs("quat", seen["quat"]), raw["quat"][[0, 0]], atol=1e-6
+        )
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ({"step": "observed_rotation_6d", "observation": "arm"}, "expected the 4 of the form"),
+        ({"step": "observed_rotation_6d", "observation": "quat", "form": "x"}, "form is 'x'"),
+        ({"step": "sin_cos", "observation": "arm", "dims": [0, 2]}, "numbers in a row"),
+        ({"step": "sin_cos", "observation": "arm", "dims": [3]}, "numbers in a row of the 3"),
+        ({"step": "sin_cos", "observation": "leg"}, "'leg'"),
+    ],
+)
+def test_dims_that_an_observation_does_not_have(step, words):
+    modalities = {"quat": "low_dim", "arm": "low_dim"}
+    with pytest.raises(ConfigError, match=words):
+        Preprocess({"quat": (4,), "arm": (3,)}, modalities, {"actions": 2}, steps=[step])
