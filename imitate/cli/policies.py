@@ -151,10 +151,9 @@ class PolicySource:
         from imitate.deploy.bundle.archive import is_bundle
 
         is_served = "://" in text
-        if self.rename and (is_served or is_bundle(text)):
+        if self.rename and not is_served and is_bundle(text):
             raise UserError(
-                f"--rename: {text} is no checkpoint, and has the names that it was "
-                + ("served with: give --rename to imitate serve" if is_served else "exported with")
+                f"--rename: {text} is no checkpoint, and has the names that it was exported with"
             )
         if is_served and self.precision != "fp32":
             raise UserError(
@@ -224,7 +223,17 @@ class PolicySource:
             )
         except RemoteError as error:
             raise UserError(str(error)) from error
-        return FoundPolicy(stack.enter_context(remote), {}, remote.execute, remote.schema)
+        actor: Any = stack.enter_context(remote)
+        if self.rename and remote.schema is not None:
+            raise UserError(
+                f"--rename: {url} is no checkpoint, and has the names that it was served with: give --rename to "
+                "imitate serve"
+            )
+        if self.rename:  # openpi's server does not tell its names
+            from imitate.deploy.renamed import RenamedPolicy
+
+            actor = RenamedPolicy(actor, parse_rename(self.rename))
+        return FoundPolicy(actor, {}, remote.execute, remote.schema)
 
     def acting(self, found: FoundPolicy, rate_hz: float, stack: contextlib.ExitStack) -> Any:
         """The policy as the control loop calls it: with :attr:`join` it predicts in the background.
