@@ -230,7 +230,7 @@ def _memory_words(tree: dict[str, Any], shapes: dict[str, tuple[int, ...]], path
     words = f"about {gigabytes(int(needed))} for the images of an update, of {_size(size)}"
     while needed >= LARGE and smaller(size) != size:
         size = smaller(size)
-        less = {key: (*size, shape[2]) for key, shape in shapes.items()}
+        less: dict[str, tuple[int, ...]] = {key: (*size, shape[2]) for key, shape in shapes.items()}
         encoder, _ = _encoder(less, torch.cuda.is_available())
         observation = {**tree["observation"], "encoder": encoder}
         needed = image_memory({**tree, "observation": observation}, less)

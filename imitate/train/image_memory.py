@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from imitate.config import load_config
+from imitate.config.observation import ObservationConfig
 from imitate.models.observation import ObservationEncoder
 from imitate.seeding import preserved_rng
 
@@ -28,9 +29,9 @@ def image_memory(tree: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]])
         tree: a configuration.
         shapes: (H, W, C) of each camera as the encoders see it.
     """
-    if not shapes:
-        return 0.0
     config = load_config(dict(tree))
+    if not shapes or not isinstance(config.observation, ObservationConfig):
+        return 0.0
     network = config.observation.encoder.to_dict()
     channels_first = {key: (c, h, w) for key, (h, w, c) in shapes.items()}
     rnn = getattr(config.algo, "rnn", None)

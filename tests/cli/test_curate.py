@@ -209,6 +209,24 @@ def test_merge_keeps_only_names_of_joints_that_all_files_give(data, demo_file):
     assert found["obs/top_image"]["names"] == image["names"]
 
 
+def test_merge_takes_a_demonstration_for_corrections_at_each_step(data, demo_file):
+    robot = {"type": 4, "env_kwargs": {}}
+    demo_file("demos.hdf5", num_demos=1, env_meta={"env_name": "arm7:Arm", **robot})
+    corrections = {"env_name": "folder/arm7.py:Arm", **robot}
+    path = demo_file("corr.hdf5", num_demos=1, env_meta=corrections, seed=1)
+    with h5py.File(path, "r+") as file:
+        demo = file["data/demo_0"]
+        demo["interventions"] = np.arange(len(demo["actions"])) % 2
+        demo["policy_actions"] = 0 * demo["actions"][()]
+    data("merge demos.hdf5 corr.hdf5 -o out.hdf5")
+    with h5py.File("out.hdf5") as new:
+        demo, corrected = new["data/demo_0"], new["data/demo_1"]
+        assert demo["interventions"][()].tolist() == [1] * len(demo["actions"])
+        np.testing.assert_array_equal(demo["policy_actions"], demo["actions"])
+        assert corrected["interventions"][()].sum() == len(corrected["actions"]) // 2
+        assert not corrected["policy_actions"][()].any()
+
+
 def test_merge_of_different_files(data, demo_file):
     demo_file("a.hdf5", num_demos=1)
     demo_file("fewer.hdf5", num_demos=1, obs_dims={"object": 10}, seed=1)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import h5py
+import numpy as np
 
 from imitate.data.curate.rewrite import (
     Changes,
@@ -28,6 +29,9 @@ from imitate.data.file.features import (
 from imitate.errors import DatasetError
 
 Names = dict[str, str]
+_ONES = frozenset({"interventions", "labelled"})
+CORRECTED = _ONES | {"policy_actions", "executed_actions"}
+"""Arrays of recordings with corrections, which follow from the actions of a demonstration."""
 
 
 def merge(
@@ -39,6 +43,9 @@ def merge(
     on_demo: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Names]:
     """Put the demos of files into one, with the attributes of the first.
+
+    A demonstration lacks the arrays of a recording with a person's corrections (``imitate run --take-over --record``);
+    it gets them: a person acted at each step, as the policy would have.
 
     Names stay where no two are equal; otherwise all demos are numbered: demo_0, demo_1 ... Filter keys of one name are
     joined.
@@ -56,6 +63,8 @@ def merge(
     if len(sources) < 2:
         raise DatasetError("one file alone cannot be merged: name two or more")
     drop = check_alike(sources, common_keys, any_env)
+    added = sorted(drop & CORRECTED)
+    drop = drop - CORRECTED
     names = new_names(sources)
     total = sum(map(len, names))
     with target.writing() as part, h5py.File(part, "w") as new:
@@ -70,6 +79,7 @@ def merge(
                 for name, new_name in renamed.items():
                     with copying(file, name):
                         steps += copy_demo(old["data"][name], data, new_name, Changes(drop=drop))
+                    _add_as_demonstration(data[new_name], added)
                     done += 1
                     on_demo(done, total)
                 for key, demos in read_masks(file).items():
@@ -78,6 +88,17 @@ def merge(
         data.attrs["total"] = steps
         _keep_shared_names(data, sources)
     return names
+
+
+def _add_as_demonstration(demo: h5py.Group, keys: Sequence[str]) -> None:
+    """Write those of the arrays of corrections that a demonstration lacks."""
+    for key in keys:
+        if key in demo:
+            continue
+        if key in _ONES:
+            demo[key] = np.ones(len(demo["actions"]), dtype=np.uint8)
+        else:
+            demo[key] = demo["actions"][()]
 
 
 def _keep_shared_names(data: h5py.Group, sources: Sequence[Path]) -> None:
@@ -117,6 +138,12 @@ def environments_left_out(sources: Sequence[Path]) -> list[str]:
     return [name for name in dict.fromkeys(found) if name != found[0]]
 
 
+def _plain(name: object) -> object:
+    """A class ``folder/arm.py:Arm`` by the name that it has where the folder is on the path, ``arm:Arm``."""
+    path, colon, attribute = str(name).rpartition(".py:")
+    return f"{Path(path).name}:{attribute}" if colon else name
+
+
 def check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> set[str]:
     """Return the arrays that not all demos have.
 
@@ -131,7 +158,8 @@ def check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> se
         with DatasetFile(path) as file:
             scale = recorded_scale(file)
             scales.append(None if scale is None else (scale.offset.tolist(), scale.scale.tolist()))
-            environments.append(tuple(file.env_meta.get(key) for key in ("env_name", "type")))
+            meta = file.env_meta
+            environments.append((_plain(meta.get("env_name")), meta.get("type")))
             for demo in file.demos():
                 forms.append({key: file.shape(demo, key)[1:] for key in file.keys(demo)})
                 whole.append(f"{path}: demo '{demo}'")
@@ -157,8 +185,8 @@ def check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> se
                     f"{where}: a step of '{key}' has shape {form[key]}, but {forms[0][key]} in {whole[0]}: "
                     f"leave it out with `imitate dataset delete --keys {key}` first"
                 )
-    if every != shared and not common_keys:
-        key = min(every - shared)
+    if every - shared - CORRECTED and not common_keys:
+        key = min(every - shared - CORRECTED)
         where = next(where for where, form in zip(whole, forms, strict=True) if key not in form)
         raise DatasetError(
             f"{where} has no '{key}', others have: leave such keys out with --common-keys"

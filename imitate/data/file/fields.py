@@ -15,7 +15,7 @@ from imitate.data.file.faults import check_finite, check_numeric
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError, nearest
 
-SCALARS = ("rewards", "dones", "terminals", "timeouts")
+SCALARS = ("rewards", "dones", "terminals", "timeouts", "interventions")
 """Step arrays of shape (T,) that a file may lack."""
 _COARSE = 8192.0
 """From this magnitude on neighbouring numbers of float32 are a thousandth apart or more."""
@@ -140,7 +140,7 @@ def _scalars(file: DemoFile, demo: str, key: str, start: int, stop: int) -> NDAr
     """Read rewards and ends of an episode, derived where the file lacks them.
 
     ``dones`` and ``terminals`` stand for each other; without both nothing ends. ``timeouts`` default to the last step
-    where that is not terminal. Missing rewards are 0.
+    where that is not terminal. Missing rewards are 0. Without ``interventions`` it is a demonstration, all by a person.
     """
     source = scalar_source(file, demo, key)
     if source is not None:
@@ -151,7 +151,7 @@ def _scalars(file: DemoFile, demo: str, key: str, start: int, stop: int) -> NDAr
                 "number per step"
             )
         return values.reshape(stop - start)
-    values = np.zeros(stop - start, dtype=np.float32)
+    values = np.full(stop - start, float(key == "interventions"), dtype=np.float32)
     if key == "timeouts" and stop == file.length(demo):
         values[-1] = float(not _scalars(file, demo, "terminals", stop - 1, stop)[0])
     return values

@@ -242,6 +242,17 @@ def test_interventions(tmp_path, share, expected):
         np.testing.assert_allclose(batch["weight"][:, 0][by_hand == kind], weight, rtol=1e-6)
 
 
+def test_without_interventions_a_demonstration_is_all_by_hand(tmp_path):
+    corrected = at_the_end(tmp_path / "d.hdf5", interventions=(0, 1, 0, 0))
+    plain = at_the_end(tmp_path / "e.hdf5")
+    section = {"kind": "interventions"}
+    dataset = build(plain, corrected, sample_weight=section)
+    by_hand = dataset.numbers.array("interventions").reshape(-1)
+    half = len(by_hand) // 2
+    assert by_hand[:half].all() and 0 < by_hand[half:].sum() < half
+    assert "weight" not in build(plain, sample_weight=section).__getitems__([0, 5])[0]
+
+
 def test_demonstrations_alone_count_alike(tmp_path):
     path = at_the_end(tmp_path / "d.hdf5", interventions=(1, 1, 1, 1))
     batch = build(path, sample_weight={"kind": "interventions"}).__getitems__([0, 5])[0]
