@@ -5,15 +5,16 @@ import json
 
 import matplotlib
 import pytest
-from typer.testing import CliRunner
+from matplotlib.image import imread
 
-from imitate.cli.main import app
-from imitate.errors import ConfigError, UserError
+from imitate.errors import ConfigError
 from imitate.train.curves import Curve, read_curves
 from imitate.train.over_seeds import MEASURES, Setting, band, estimate_of, settings_of
 from imitate.train.plot import draw_settings
 from imitate.train.results_table import as_json, cells, csv_text, latex_text, markdown_text
 from imitate.train.sweep import Sweep, SweepRun, table_rows
+from tests.refusals import refused
+from tests.tiny import tiny_demos, tiny_tree
 
 SUCCESS = {1: (0.2, 0.7), 2: (0.4, 0.8), 3: (0.3, 0.9)}
 
@@ -46,41 +47,47 @@ def make_run(tmp_path):
 
 
 @pytest.fixture
+def settings_in(tmp_path):
+    """Settings of all runs that have been written."""
+    return lambda: settings_of(read_curves([tmp_path / "runs"]))
+
+
+@pytest.fixture
 def three_seeds(make_run, tmp_path):
     for seed, success in SUCCESS.items():
         make_run(f"seed={seed}", seed, success)
     return tmp_path / "runs"
 
 
-def test_runs_that_differ_only_in_the_seed_are_one_setting(make_run, tmp_path):
+def test_runs_that_differ_only_in_the_seed_are_one_setting(make_run, settings_in):
     for seed in (2, 1):
         make_run(f"small_{seed}", seed, batch_size=8, num_threads=seed)
         make_run(f"large_{seed}", seed, batch_size=64)
-    large, small = settings_of(read_curves([tmp_path / "runs"]))
+    large, small = settings_in()
     assert (large.label, large.seeds) == ("batch_size=64", (1, 2))
     assert (small.label, small.values) == ("batch_size=8", {"train.batch_size": 8})
     assert small.title == "batch_size=8 (2 seeds)"
 
 
-def test_the_experiments_name_is_the_label_where_the_seeds_share_it(make_run, tmp_path):
+def test_the_experiments_name_is_the_label_where_the_seeds_share_it(make_run, settings_in):
     make_run("lift", 1, stamp="20260101000000")
     make_run("lift", 2, stamp="20260101000001")
     make_run("stack", 1, algo_name="flow_policy")
-    settings = settings_of(read_curves([tmp_path / "runs"]))
+    settings = settings_in()
     assert [setting.title for setting in settings] == ["lift (2 seeds)", "stack"]
 
 
-def test_the_same_seed_twice_is_no_second_seed(make_run, tmp_path):
+def test_the_same_seed_twice_is_no_second_seed(make_run, settings_in):
     make_run("lift", 1, (0.1, 0.1), stamp="20260101000000")
     make_run("lift", 1, (0.9, 0.9), stamp="20260101000001")
-    (setting,) = settings_of(read_curves([tmp_path / "runs"]))
+    (setting,) = settings_in()
     assert MEASURES["success_last"].of(setting.curves[0]) == 0.9, "the later run counts"
     make_run("lift_new_code", 1, (0.5, 0.5))
-    assert len(settings_of(read_curves([tmp_path / "runs"]))) == 2, "another name stays apart"
+    assert len(settings_in()) == 2, "another name stays apart"
 
 
-def test_final_numbers_over_seeds_by_hand(three_seeds):
-    (setting,) = settings_of(read_curves([three_seeds]))
+def test_final_numbers_over_seeds_by_hand(three_seeds, settings_in):
+    (setting,) = settings_in()
     # 0.7, 0.8, 0.9: mean 0.8, t(0.975, 2) * 0.1 / sqrt(3) = 0.248414; the upper end is cut to 1.
     last = estimate_of(setting, MEASURES["success_last"], "mean")
     assert last == pytest.approx((0.8, 0.551586, 1.0, 0.1, 3), abs=1e-6)
@@ -89,16 +96,16 @@ def test_final_numbers_over_seeds_by_hand(three_seeds):
     assert estimate_of(setting, MEASURES["return_last"], "median").value == 80
 
 
-def test_the_best_evaluation_is_each_seeds_own(make_run, tmp_path):
+def test_the_best_evaluation_is_each_seeds_own(make_run, settings_in):
     make_run("seed=1", 1, (0.6, 0.2))
     make_run("seed=2", 2, (0.1, 0.8))
-    (setting,) = settings_of(read_curves([tmp_path / "runs"]))
+    (setting,) = settings_in()
     assert estimate_of(setting, MEASURES["success_best"], "mean").value == pytest.approx(0.7)
     assert estimate_of(setting, MEASURES["success_last"], "mean").value == pytest.approx(0.5)
 
 
-def test_a_band_along_the_training_by_hand(three_seeds):
-    (setting,) = settings_of(read_curves([three_seeds]))
+def test_a_band_along_the_training_by_hand(three_seeds, settings_in):
+    (setting,) = settings_in()
     line = band(setting, "Rollout/Success_Rate", "step", bounds=(0, 1))
     assert line.x == (10, 20)
     assert line.value == pytest.approx((0.3, 0.8))
@@ -128,18 +135,18 @@ def test_a_skipped_evaluation_is_interpolated_and_nothing_is_said_beyond_the_sho
     assert line.value == (0.0, 0.25, 0.5)
 
 
-def test_a_number_that_no_run_has_is_no_band_and_no_column(make_run, tmp_path):
+def test_a_number_that_no_run_has_is_no_band_and_no_column(make_run, settings_in):
     make_run("seed=1", 1, (None, None))
     make_run("seed=2", 2, (None, None))
-    settings = settings_of(read_curves([tmp_path / "runs"]))
+    settings = settings_in()
     assert band(settings[0], "Rollout/Success_Rate", "step").x == ()
     header, rows = cells(settings, "mean")
     assert header == ["setting", "seeds", "train loss", "valid loss"]
     assert rows == [["runs", "2", "0.5 (0.5 - 0.5)", "2 (2 - 2)"]]
 
 
-def test_tables_in_every_form(three_seeds):
-    settings = settings_of(read_curves([three_seeds]))
+def test_tables_in_every_form(three_seeds, settings_in):
+    settings = settings_in()
     header, (row,) = cells(settings, "mean")
     assert header[:4] == ["setting", "seeds", "success, last", "success, best"]
     assert row[1:3] == ["3", "80.0 % (55.2 - 100.0)"]
@@ -157,98 +164,81 @@ def test_tables_in_every_form(three_seeds):
     assert entry["measures"]["success_last"]["value"] == 0.8
 
 
-def test_latex_is_escaped(make_run, tmp_path):
+def test_latex_is_escaped(make_run, settings_in):
     make_run("50%_of & {x}", 1)
-    text = latex_text(settings_of(read_curves([tmp_path / "runs"])), "mean")
+    text = latex_text(settings_in(), "mean")
     assert r"50\%\_of \& \{x\} & 1 & $70.0\,\%$" in text
 
 
-def test_plot_writes_pictures_and_tables(three_seeds, tmp_path):
-    png, pdf, table = tmp_path / "c.png", tmp_path / "new" / "c.pdf", tmp_path / "t.csv"
-    said = invoke("plot", three_seeds, "--out", png, "--out", pdf, "--table", table)
-    assert png.read_bytes()[:4] == b"\x89PNG" and pdf.read_bytes()[:4] == b"%PDF"
+@pytest.mark.slow("draws three pictures")
+def test_plot_writes_pictures_and_tables(three_seeds, tmp_path, call):
+    said = call("plot --out c.png --out new/c.pdf --table t.csv", three_seeds).stdout
+    assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "new/c.pdf").read_bytes()[:4] == b"%PDF"
     assert "80.0 % (55.2 - 100.0)" in said and "mean over training seeds" in said
-    assert table.read_text().startswith("setting,seeds,statistic,success_last")
-    (entry,) = json.loads(invoke("plot", three_seeds, "--out", png, "--json"))
+    assert (tmp_path / "t.csv").read_text().startswith("setting,seeds,statistic,success_last")
+    (entry,) = call.json("plot --out c.svg", three_seeds)
     assert entry["measures"]["success_last"]["n"] == 3
-    assert invoke("plot", three_seeds, "--out", png, "--each").count("seed=") == 3
+    assert call("plot --out c.svg --each", three_seeds).stdout.count("seed=") == 3
 
 
-def invoke(*arguments):
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == 0, result.output
-    return result.stdout
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--statistic iqm", "--statistic iqm needs at least 4 seeds; 'runs' has 3"),
+        ("--table t.xls", "a table cannot be written as '.xls'"),
+        ("--out c.pgn", "cannot be written as '.pgn'; did you mean '.png'"),
+    ],
+)
+def test_what_plot_cannot_do_is_said_in_a_line(three_seeds, call, words, named):
+    assert named in call(f"plot --out c.png {words}", three_seeds, code=2).output
 
 
-def test_what_plot_cannot_do_is_said_in_a_line(three_seeds, tmp_path):
-    settings = settings_of(read_curves([three_seeds]))
-    with pytest.raises(UserError, match="cannot be written as '.pgn'; did you mean '.png'"):
-        draw_settings(settings, [tmp_path / "c.pgn"])
-    for arguments, words in (
-        (["--statistic", "iqm"], "--statistic iqm needs at least 4 seeds; 'runs' has 3"),
-        (["--table", "t.xls"], "a table cannot be written as '.xls'"),
-    ):
-        result = CliRunner().invoke(
-            app, ["plot", str(three_seeds), "--out", str(tmp_path / "c.png"), *arguments]
-        )
-        assert result.exit_code == 2
-        assert words in result.output
-
-
-def test_a_picture_of_runs_without_rollouts_says_so_and_has_plain_numbers(make_run, tmp_path):
-    folder = make_run("quiet", 1, success=(None, None), losses=(2.4, 2.2))
-    settings = settings_of(read_curves([folder]))
+def test_a_picture_of_runs_without_rollouts_says_so_and_has_plain_numbers(
+    make_run, tmp_path, settings_in
+):
+    make_run("quiet", 1, success=(None, None), losses=(2.4, 2.2))
+    settings = settings_in()
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         picture = draw_settings(settings, [tmp_path / "c.svg"])[0].read_text()
     assert "no evaluations" in picture
     assert ">2.2</text>" in picture and "×" not in picture
 
 
-def test_runs_of_a_folder_come_in_the_order_of_their_numbers(make_run, tmp_path):
+def test_runs_of_a_folder_come_in_the_order_of_their_numbers(make_run, settings_in):
     for size in (16, 8):
         make_run(f"batch_size={size}", 1, batch_size=size)
-    labels = [setting.label for setting in settings_of(read_curves([tmp_path / "runs"]))]
+    labels = [setting.label for setting in settings_in()]
     assert labels == ["batch_size=8", "batch_size=16"]
 
 
-def test_returns_are_drawn_where_an_environment_is_learned_in(make_run, tmp_path):
+def test_returns_are_drawn_where_an_environment_is_learned_in(make_run, tmp_path, settings_in):
     folder = make_run("seed=1", 1)
     text = (folder / "metrics.jsonl").read_text()
     online = text.replace('"kind": "epoch"', '"kind": "epoch", "Metrics/EnvironmentSteps": 5')
     (folder / "metrics.jsonl").write_text(online)
-    settings = settings_of(read_curves([folder]))
+    settings = settings_in()
     assert "return, last" in cells(settings, "mean")[0]
     picture = draw_settings(settings, [tmp_path / "c.svg"])[0].read_text()
     assert "return" in picture and "environment steps" in picture
 
 
-def test_many_settings_have_a_legend_that_leaves_room_for_the_curves(make_run, tmp_path):
-    from matplotlib.image import imread
-
+def test_many_settings_have_a_legend_that_leaves_room_for_the_curves(
+    make_run, tmp_path, settings_in
+):
     heights = []
     for count in (2, 20):
         for number in range(count):
             make_run(f"{count} settings, number {number}", 1, batch_size=number)
-        settings = settings_of(read_curves([tmp_path / "runs"]))
+        settings = settings_in()
         heights.append(imread(draw_settings(settings, [tmp_path / "c.png"])[0]).shape[0])
     assert heights[1] > heights[0] + 200
 
 
 @pytest.fixture
 def sweep_config(tmp_path):
-    from imitate.data import DatasetWriter
-
-    with DatasetWriter(tmp_path / "d.hdf5", {"type": 4, "env_name": "x", "env_kwargs": {}}) as out:
-        out.start_episode()
-        for _ in range(4):
-            out.append(obs={"s": [0.0]}, action=[0.0], reward=0.0, terminal=False)
-        out.finish_episode()
-    tree = {
-        "algo_name": "bc",
-        "train": {"data": str(tmp_path / "d.hdf5"), "output_dir": str(tmp_path / "runs")},
-        "experiment": {"name": "s", "rollout": {"enabled": False}},
-        "observation": {"modalities": {"obs": {"low_dim": ["s"]}}},
-    }
+    data = tiny_demos(tmp_path / "d.hdf5", {"s": 1}, num_demos=1, length=4)
+    tree = tiny_tree(obs={"s": 1}, data=data, train={"output_dir": str(tmp_path / "runs")})
     path = tmp_path / "sweep.json"
     path.write_text(json.dumps(tree))
     return path
@@ -256,20 +246,18 @@ def sweep_config(tmp_path):
 
 def test_a_statistic_that_needs_more_seeds_is_refused_before_anything_is_trained(sweep_config):
     sweep = Sweep(sweep_config, ["train.seed=[1,2,3]"])
-    with pytest.raises(ConfigError, match="iqm needs at least 4 seeds, the sweep has 3"):
+    with refused("iqm needs at least 4 seeds, the sweep has 3", error=ConfigError):
         sweep.run(statistic="iqm")
     assert not list(sweep.folder.glob("seed*"))
 
 
-def test_sweep_takes_trains_options(sweep_config):
-    options = ["--grid", "train.seed=[1,2]", "--epochs", "3", "--device", "cpu", "--quiet"]
-    named = invoke("sweep", "--config", sweep_config, *options, "--dry-run")
-    assert named == invoke("sweep", sweep_config, *options, "--dry-run")
+def test_sweep_takes_trains_options(sweep_config, call):
+    options = "--grid train.seed=[1,2] --epochs 3 --device cpu --quiet --dry-run"
+    named = call(f"sweep {options} --config", sweep_config).stdout
+    assert named == call(f"sweep {options}", sweep_config).stdout
     assert named.split() == ["train.seed", "status", "1", "waiting", "2", "waiting"]
-    for wrong in ([], [str(sweep_config), "--config", str(sweep_config)]):
-        result = CliRunner().invoke(app, ["sweep", *wrong, *options])
-        assert result.exit_code == 2
-        assert "name one configuration" in result.output
+    for wrong in ([], [sweep_config, "--config", sweep_config]):
+        assert "name one configuration" in call(f"sweep {options}", *wrong, code=2).output
 
 
 def test_the_sweeps_table_has_the_validation_loss_and_no_empty_column():
