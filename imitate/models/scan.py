@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from imitate.errors import ConfigError, nearest
@@ -42,6 +43,11 @@ class ScanCore(nn.Module):
         super().__init__()
         self.backbone, shape = _convolutions(input_shape, conv_kwargs or {}, conv_activation)
         self.pool: nn.Module | None = None
+        if pool_class == "SpatialSoftmax" and shape[1] < 2:
+            raise ConfigError(
+                f"a scan of {input_shape[1]} beams leaves one place after the layers of conv_kwargs, of which "
+                "SpatialSoftmax always gives the same coordinates: take smaller strides, or pool_class null"
+            )
         if pool_class is not None:
             self.pool, shape = make_pool(pool_class, pool_kwargs, (*shape, 1))
         self.flatten = flatten
@@ -83,7 +89,26 @@ def _convolutions(
             raise ConfigError(
                 f"conv_kwargs: a scan of {input_shape[1]} beams is too short for these layers"
             )
+    seen = _seen([layer for layer in layers if isinstance(layer, nn.Conv1d)], input_shape[1])
+    if 2 * seen < input_shape[1]:
+        raise ConfigError(
+            f"conv_kwargs: these layers look at {seen} of the {input_shape[1]} beams of a scan: take strides that are "
+            "no longer than the kernels, or more layers"
+        )
     return nn.Sequential(*layers), (channels, length)
+
+
+def _seen(layers: Sequence[nn.Conv1d], beams: int) -> int:
+    """Return how many beams reach any of the outputs."""
+    lengths = [beams]
+    for layer in layers:
+        lengths.append(_length(layer, lengths[-1]))
+    places = np.arange(lengths[-1])
+    for layer, size in zip(reversed(layers), reversed(lengths[:-1]), strict=True):
+        taps = np.arange(layer.kernel_size[0]) * layer.dilation[0] - int(layer.padding[0])
+        places = np.unique(places[:, None] * layer.stride[0] + taps)
+        places = places[(places >= 0) & (places < size)]
+    return len(places)
 
 
 def _length(layer: nn.Conv1d, length: int) -> int:

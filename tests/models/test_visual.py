@@ -305,6 +305,13 @@ def test_options(kwargs, shape):
         assert out.min() < 0
 
 
+def layers(kernels, strides, padding=None):
+    return {
+        "kernel_size": kernels, "stride": strides, "out_channels": [4] * len(kernels),
+        "padding": padding or [0] * len(kernels), "dilation": [1] * len(kernels),
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
@@ -312,8 +319,12 @@ def test_options(kwargs, shape):
         ({"conv_kwargs": {"stride": [1, 1]}}, "one entry per layer, got .*stride 2"),
         ({"conv_activation": "tanh"}, "conv_activation: unknown 'tanh'"),
         ({"pool_class": "MeanPool"}, "did you mean 'SpatialMeanPool'"),
+        ({"pool_class": "SpatialSoftmax", "conv_kwargs": layers([8, 4, 2], [4, 4, 2])}, "leaves one place after"),
+        ({"conv_kwargs": layers([8, 4, 2], [64, 1, 1], [0, 2, 0])}, "look at 8 of the 40 beams"),
+        ({"conv_kwargs": layers([2], [5])}, "look at 16 of the 40 beams"),
+        ({"conv_kwargs": layers([2], [50])}, "look at 2 of the 40 beams"),
     ],
-)
+)  # fmt: skip
 def test_refusals(kwargs, message):
     with pytest.raises(ConfigError, match=message):
         ScanCore((1, 40), **kwargs)

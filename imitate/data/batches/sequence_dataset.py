@@ -361,7 +361,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
 
     @property
     def storage_words(self) -> list[str]:
-        """Lines that say where images lie; none where there are no images."""
+        """Lines that say where images lie, if there are images, and which demos are very short, if some are."""
         return [line for line in (self.store.placement.words, *self.store.notes) if line]
 
     @property

@@ -36,10 +36,12 @@ from imitate.data.file.fields import (
     read_pieces,
     scalar_source,
 )
+from imitate.data.file.odd_lengths import odd_lengths
 from imitate.data.formats.cached import held
 from imitate.errors import DatasetError
 from imitate.functional.pixels import image_type
 from imitate.functional.transfer import to_device
+from imitate.wording import counted
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class Store:
             self.demos = tuple(_demos(files, sources))
             first = self.demos[0]
             self.fields = lay_out(files[first.source], first.name, keys)
+            self._note_short(files)
             ends = np.cumsum([demo.length for demo in self.demos])
             self.demo_end: NDArray[np.int64] = ends
             self.demo_start: NDArray[np.int64] = ends - [demo.length for demo in self.demos]
@@ -144,6 +147,20 @@ class Store:
         self._reader = FileRows(
             [source.path for source in sources], self.demos, self.demo_start, decoded, swmr
         )
+
+    def _note_short(self, files: Sequence[DatasetFile]) -> None:
+        """Say in one line that demos are far shorter than the others, as the doctor finds."""
+        short = [
+            self.demos[at] for at in odd_lengths([demo.length for demo in self.demos])["short"]
+        ]
+        if short:
+            median = np.median([demo.length for demo in self.demos])
+            names = ", ".join(f"{demo.name} ({counted(demo.length, 'step')})" for demo in short[:3])
+            self.notes.append(
+                f"{counted(len(short), 'demo')} of {len(self.demos)} are very short, the median is {median:.0f} steps: "
+                f"{names}{' ...' if len(short) > 3 else ''}; look at them: imitate dataset doctor "
+                f"{files[short[0].source].path}"
+            )
 
     def __len__(self) -> int:
         return int(self.demo_end[-1])

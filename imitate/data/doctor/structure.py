@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 
@@ -11,13 +10,12 @@ import numpy as np
 
 from imitate.data.curate.rewrite import Rows
 from imitate.data.doctor.finding import Finding, Level, Place, Remedy, counted
-from imitate.data.doctor.layout import DemoLayout, Layout
+from imitate.data.doctor.layout import Layout
 from imitate.data.file.action_scale import NO_ATTRIBUTES, recorded_scale
+from imitate.data.file.odd_lengths import odd_lengths
 from imitate.errors import DatasetError
 
 _SCALARS = ("rewards", "dones", "terminals", "timeouts")
-_SHORT, _LONG = 0.25, 3.0  # times the median length
-_OUTLYING = 6.0  # robust standard deviations of the logarithm of the length
 
 
 def check_demos(layout: Layout) -> Iterator[Finding]:
@@ -218,16 +216,9 @@ def check_image_layout(layout: Layout) -> Iterator[Finding]:
 def check_length_outliers(layout: Layout) -> Iterator[Finding]:
     """Find demos far shorter or longer than the others: ended too early, or stopped too late."""
     demos = [demo for demo in layout.demos if demo.length]
-    if len(demos) < 5:
-        return
-    logs = np.log([demo.length for demo in demos])
-    median = float(np.median(logs))
-    spread = 1.4826 * float(np.median(np.abs(logs - median)))
-    found: dict[str, list[DemoLayout]] = defaultdict(list)
-    for demo, value in zip(demos, logs, strict=True):
-        if abs(value - median) > _OUTLYING * spread:
-            kind = "short" if value < median + np.log(_SHORT) else ""
-            found["long" if value > median + np.log(_LONG) else kind].append(demo)
+    odd = odd_lengths([demo.length for demo in demos])
+    found = {kind: [demos[number] for number in numbers] for kind, numbers in odd.items()}
+    median = float(np.median([demo.length for demo in demos])) if demos else 0.0
     for kind, level in (("short", Level.warning), ("long", Level.info)):
         if found[kind]:
             lengths = {demo.length for demo in found[kind]}
@@ -237,7 +228,7 @@ def check_length_outliers(layout: Layout) -> Iterator[Finding]:
             yield Finding(
                 f"{kind}_demos",
                 level,
-                f"{counted(len(names), 'is are')} very {kind}: {span} steps, the median is {np.exp(median):.0f}"
+                f"{counted(len(names), 'is are')} very {kind}: {span} steps, the median is {median:.0f}"
                 + (f"; {failed} failed" if failed else ""),
                 [Place(name) for name in names],
                 advice=_look_at(layout, names, kind),

@@ -1,12 +1,15 @@
 """Whatever is wrong with a file, the message names the file, the demo, the key and what to do."""
 
+import re
+
 import h5py
 import numpy as np
 import pytest
 
 from imitate.data import DatasetFile, SequenceDataset, build_datasets, check_dataset
+from imitate.data.doctor.diagnosis import diagnose
 from imitate.errors import DatasetError, UserError
-from tests.demo_files import data_config
+from tests.demo_files import data_config, episode, write_demos
 from tests.refusals import refused
 
 KEYS = ("robot0_eef_pos", "object")
@@ -97,8 +100,12 @@ FAULTS = {
 }  # fmt: skip
 
 
+def in_training_of(path, keys, **train):
+    return data_config(path, keys, **{"hdf5_cache_mode": "all", **train})
+
+
 def in_training(path, **train):
-    return data_config(path, KEYS, **{"hdf5_cache_mode": "all", **train})
+    return in_training_of(path, KEYS, **train)
 
 
 @pytest.mark.parametrize("fault", sorted(set(FAULTS) - OF_FLOAT32))
@@ -120,6 +127,19 @@ def test_images_with_the_channels_first_are_refused_in_training_too(demo_file):
     config = data_config(path, KEYS, rgb=["agentview_image"])
     with refused("'demo_0'|channels first|--only image_layout", path):
         build_datasets(config)
+
+
+@pytest.mark.parametrize(
+    ("steps", "names"), [([12] * 6, None), ([12, 12, 2, 12, 1, 12], "demo_2 .2 steps., demo_4")]
+)
+def test_very_short_demos_are_a_line_of_the_training_as_of_the_doctor(tmp_path, steps, names):
+    made = [episode(count, {"pos": np.zeros((count, 2))}, end="timeout") for count in steps]
+    path = write_demos(tmp_path / "a.hdf5", made)
+    said = "\n".join(build_datasets(in_training_of(path, ["pos"]))[0].storage_words)
+    found = [finding for finding in diagnose(path).findings if finding.code == "short_demos"]
+    assert len(found) == (names is not None)
+    assert ("very short" in said) == (names is not None)
+    assert names is None or re.search(names, said)
 
 
 @pytest.mark.parametrize("fault", sorted(OF_FLOAT32))
