@@ -7,15 +7,15 @@ import torch
 
 from imitate.config import load_config
 from imitate.errors import ConfigError
-from imitate.policy.checkpoint import load_checkpoint
 from imitate.ranks import Ranks
 from imitate.seeding import rng_state, seed_everything
 from imitate.train import measured
 from imitate.train.measured import Candidate, Decision, update_seconds
 from imitate.train.setup import build, resolve
 from imitate.train.trainer import train
+from tests.refusals import refused
 
-from .conftest import config_dict
+from .conftest import config_dict, last
 
 CPU = torch.device("cpu")
 
@@ -35,11 +35,8 @@ def takes(monkeypatch, **milliseconds):
 
     def pretend(trial, batch, candidates, clock):
         measurements.append((candidates, clock.__name__))
-        return {
-            one: milliseconds[f"{one.precision}_{one.threads}" if one.threads else one.precision]
-            / 1e3
-            for one in candidates
-        }
+        names = [f"{one.precision}_{one.threads or ''}".strip("_") for one in candidates]
+        return {one: milliseconds[name] / 1e3 for one, name in zip(candidates, names, strict=True)}
 
     monkeypatch.setattr(measured, "update_seconds", pretend)
     return measurements
@@ -52,20 +49,17 @@ def built(demos, ranks=None, resumed=False, **train_keys):
     return build(config, CPU, resumed=resumed, **more)
 
 
-@pytest.mark.parametrize(
-    ("bf16_ms", "chosen"),
-    [(20.0, "fp32"), (9.5, "fp32"), (9.0, "bf16"), (5.0, "bf16")],
-)
+FOUND = [(20.0, "fp32"), (9.5, "fp32"), (9.0, "bf16"), (5.0, "bf16")]
+
+
+@pytest.mark.parametrize(("bf16_ms", "chosen"), FOUND)
 def test_bf16_is_taken_where_its_updates_are_clearly_faster(demos, monkeypatch, bf16_ms, chosen):
     takes(monkeypatch, fp32=10.0, bf16=bf16_ms)
     setup = built(demos)
     assert setup.config.train.precision == chosen
     assert setup.algo.global_config.train.precision == chosen
-    (line,) = setup.decisions
-    assert line == (
-        f"train.precision: {chosen}, measured: an update takes fp32 10 ms, bf16 {bf16_ms:g} ms "
-        "(cpu time)"
-    )
+    words = f"an update takes fp32 10 ms, bf16 {bf16_ms:g} ms (cpu time)"
+    assert setup.decisions == (f"train.precision: {chosen}, measured: {words}",)
 
 
 def test_threads_and_precision_are_measured_together(demos, monkeypatch):
@@ -74,12 +68,7 @@ def test_threads_and_precision_are_measured_together(demos, monkeypatch):
     # 5.7 is the least, but 6 is within a tenth of it and simpler.
     assert (setup.config.train.precision, setup.config.train.num_threads) == ("fp32", 2)
     ((candidates, clock),) = measurements
-    assert candidates == [
-        Candidate("fp32", 1),
-        Candidate("fp32", 2),
-        Candidate("bf16", 1),
-        Candidate("bf16", 2),
-    ]
+    assert candidates == [Candidate(name, n) for name in ("fp32", "bf16") for n in (1, 2)]
     assert clock == "perf_counter", "CPU time would count waiting threads"
 
 
@@ -91,10 +80,8 @@ def test_the_first_decision_holds_for_later_runs_of_any_seed(demos, monkeypatch,
     assert again.config.train.precision == "bf16"
     assert not measurements
     (file,) = cache.iterdir()
-    assert (
-        f"as measured here before: fp32 10 ms, bf16 5 ms; to measure again, remove {file}"
-        in (again.decisions[0])
-    )
+    words = f"as measured here before: fp32 10 ms, bf16 5 ms; to measure again, remove {file}"
+    assert words in again.decisions[0]
     assert built(demos, batch_size=8).config.train.precision == "fp32", "another update"
     assert len(measurements) == 1
     file.unlink()
@@ -168,31 +155,27 @@ def test_measuring_leaves_weights_and_random_generators_as_a_fixed_precision_doe
         states.append(setup.algo.serialize())
         generators.append(rng_state())
     torch.testing.assert_close(*states, rtol=0, atol=0)
-    numbers, torch_numbers = zip(
-        *((each, each.pop("torch").tolist()) for each in generators), strict=True
-    )
-    assert numbers[0] == numbers[1]
-    assert torch_numbers[0] == torch_numbers[1]
+    torch.testing.assert_close(*(each.pop("torch") for each in generators), rtol=0, atol=0)
+    assert generators[0] == generators[1]
 
 
 @pytest.mark.parametrize("algo", [{}, {"vae": {"enabled": True}}])
 def test_a_measured_training_is_bit_equal_to_one_with_the_chosen_precision(demos, tmp_path, algo):
-    def last(name, **train_keys):
-        keys = {"output_dir": str(tmp_path / name), **train_keys}
-        result = train(config_dict(demos, train=keys, algo=algo), quiet=True)
-        return result.run_dir, load_checkpoint(result.run_dir / "checkpoints" / "last.pth")
+    def trained(name, precision):
+        keys = {"output_dir": str(tmp_path / name), "precision": precision}
+        return train(config_dict(demos, train=keys, algo=algo), quiet=True)
 
-    run, auto = last("auto", precision="auto")
-    chosen = json.loads((run / "config.json").read_text())["train"]["precision"]
+    auto = trained("auto", "auto")
+    chosen = json.loads((auto.run_dir / "config.json").read_text())["train"]["precision"]
     assert chosen in ("fp32", "bf16")
-    assert "train.precision: " in (run / "log.txt").read_text()
-    _, fixed = last("fixed", precision=chosen)
-    torch.testing.assert_close(auto["model"], fixed["model"], rtol=0, atol=0)
-    torch.testing.assert_close(
-        auto["train_state"]["rng"]["torch"], fixed["train_state"]["rng"]["torch"]
-    )
-    assert auto["provenance"]["measured"]["chosen"] == {"train.precision": chosen}
-    assert "measured" not in fixed["provenance"]
+    assert "train.precision: " in (auto.run_dir / "log.txt").read_text()
+    fixed = trained("fixed", chosen)
+    one, two = last(auto), last(fixed)
+    torch.testing.assert_close(one["model"], two["model"], rtol=0, atol=0)
+    states = (ckpt["train_state"]["rng"]["torch"] for ckpt in (one, two))
+    torch.testing.assert_close(*states)
+    assert one["provenance"]["measured"]["chosen"] == {"train.precision": chosen}
+    assert "measured" not in two["provenance"]
 
 
 def test_a_resumed_run_keeps_what_was_measured(demos, tmp_path, monkeypatch):
@@ -205,7 +188,7 @@ def test_a_resumed_run_keeps_what_was_measured(demos, tmp_path, monkeypatch):
     resumed = train(resume=paused.run_dir, quiet=True)
     assert resumed.status == "finished"
     assert not measurements
-    ckpt = load_checkpoint(resumed.run_dir / "checkpoints" / "last.pth")
+    ckpt = last(resumed)
     assert json.loads(ckpt["config"])["train"]["precision"] == "bf16"
     assert ckpt["provenance"]["measured"]["chosen"] == {"train.precision": "bf16"}
 
@@ -219,7 +202,7 @@ def test_a_run_that_an_earlier_version_left_on_auto_measures_nothing(demos, monk
 
 def test_online_training_has_no_updates_to_measure():
     tree = {"algo_name": "sac", "train": {"num_threads": "auto", "online": {"enabled": True}}}
-    with pytest.raises(ConfigError, match=r"train.num_threads: 'auto' measures updates on demo"):
+    with refused("train.num_threads: 'auto' measures updates on demo", error=ConfigError):
         resolve(load_config(tree), None, None)
 
 
