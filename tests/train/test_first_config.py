@@ -14,6 +14,7 @@ from imitate.data.formats.convert import convert
 from imitate.errors import ConfigError
 from imitate.models.resnet import ResNet18Conv
 from imitate.train import first_config as module
+from imitate.train import forecast as time_of_training
 from imitate.train.first_config import first_config
 from imitate.train.forecast import forecast
 from imitate.train.observations import with_observations
@@ -227,6 +228,45 @@ def test_the_forecast_runs_the_first_updates(path):
     tree["train"]["device"] = "cpu"
     words = forecast(tree)
     assert words.startswith("about ") and "on cpu" in words and "s for an update" in words
+
+
+# ---- memory of large images ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(tmp_path):
+    return own(tmp_path / "large.hdf5", steps=3, demos=3, image=(480, 640), second=(480, 640))
+
+
+def test_memory_of_large_images_is_estimated_and_a_smaller_size_proposed(large, path):
+    assert "memory" not in made_for(path)[2]
+    words = made_for(large)[2]["memory"]
+    needed, size = words.split(" GB")[0].split()[-1], words.rpartition("--image-size ")[2][:-1]
+    assert 8 < float(needed) < 20  # 13.5 GB were resident in an update
+    assert size == "120x160"
+    made = first_config(large, image_size=(120, 160))
+    assert "memory" not in dict(made.reasons)
+    assert made.tree["train"]["preprocess"] == [{"step": "resize", "size": [120, 160]}]
+    crop = made.tree["observation"]["encoder"]["rgb"]["obs_randomizer_kwargs"]
+    assert crop == {"crop_height": 108, "crop_width": 144}
+    check_trainable(load_config(made.tree))
+
+
+@pytest.mark.parametrize(("size", "samples"), [((480, 640), 4), ((48, 64), None)])
+def test_a_trial_computes_no_more_than_a_gigabyte_of_images(large, monkeypatch, size, samples):
+    made = first_config(large, image_size=size)
+    seen = []
+
+    def measured(config, device):
+        seen.append(config.train.batch_size)
+        return 0.5, 0.0
+
+    monkeypatch.setattr(time_of_training, "_measured", measured)
+    words = forecast(made.tree)
+    batch = made.tree["train"]["batch_size"]
+    assert seen == [samples or batch]
+    assert f"{0.5 * batch / seen[0]:.2g} s for an update" in words
+    assert (f"measured on {samples} of its {batch} samples" in words) == (samples is not None)
 
 
 # ---- observations named auto, and keys that the data lack ----------------------------------------
