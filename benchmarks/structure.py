@@ -30,7 +30,7 @@ LIMITS = {
     "imports_of_algorithms": 0,
     "contract_code_lines": 170,
     "isinstance_outside": 0,
-    "private_uses": 66,
+    "private_uses": 71,
     "import_circles": 0,
     "imports_upwards": 0,
     "frames_of_bc": 4,
