@@ -116,3 +116,14 @@ def test_the_line_of_a_round_counts_in_whole_words():
     assert _line(over) == (
         "round 2: 1 episode, 40 steps, 0 of them expert-controlled; 1 label so far, success 50 %: last.pth"
     )
+
+
+def test_a_device_of_a_file_with_its_options(tmp_path, planned):
+    device = tmp_path / "mine.py"
+    device.write_text(
+        "from imitate.deploy import Teleoperator\n\n\nclass Mine(Teleoperator):\n    pass\n"
+    )
+    named = ("--take-over", f"{device}:Mine", "--take-over-arg", "watches=3")
+    kwargs = planned(*named, env=("--env", "robot:sim:Pendulum-v1")).meta["env_kwargs"]
+    assert kwargs["take_over"] == f"{device}:Mine"
+    assert kwargs["take_over_options"] == {"watches": 3}

@@ -86,10 +86,25 @@ def test_run_and_serve_under_other_names(checkpoint):
         found = PolicySource(device="cpu", rename=renamed).open(str(checkpoint), stack)
         assert found.shapes == {"angle": (3,)}
         assert found.actor({"angle": np.zeros(3)}).shape == (1,)
-        with pytest.raises(UserError, match="give --rename to imitate serve"):
-            PolicySource(rename=renamed).open("ws://127.0.0.1:9", stack)
     _, policy = serve.served(checkpoint, "cpu", 0, renamed, "fp32")
     assert list(policy.schema.observations) == ["angle"]
+
+
+def test_only_a_server_that_tells_no_names_gets_other_ones(monkeypatch):
+    class Remote(contextlib.nullcontext):
+        schema, execute = None, 1
+
+        def __enter__(self):
+            return lambda ob: ob["observation/state"]
+
+    monkeypatch.setattr("imitate.deploy.client.RemotePolicy", lambda url, **rest: Remote())
+    source = PolicySource(rename=("joints=observation/state",))
+    with contextlib.ExitStack() as stack:
+        found = source.open("ws://127.0.0.1:9", stack)
+        assert found.actor({"joints": 7}) == 7
+        Remote.schema = object()
+        with pytest.raises(UserError, match="give --rename to imitate serve"):
+            source.open("ws://127.0.0.1:9", stack)
 
 
 @pytest.mark.skipif(not loading.has_int8(), reason="an x86 processor")
