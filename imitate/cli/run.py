@@ -30,6 +30,7 @@ from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArg
 from imitate.errors import UserError
 
 if TYPE_CHECKING:
+    from imitate.cli.policies import FoundPolicy
     from imitate.deploy.loop import ControlLoop
     from imitate.deploy.recording import Recorder
     from imitate.deploy.report import Report
@@ -83,6 +84,13 @@ def command(
     ] = False,
     asynchronous: InBackground = False,
     join: Join = "blend",
+    unlike_training: Annotated[
+        bool,
+        typer.Option(
+            "--unlike-training",
+            help="Move the robot although its observations are unlike those of the training.",
+        ),
+    ] = False,
     take_over: Annotated[
         str | None,
         typer.Option(
@@ -157,6 +165,7 @@ def command(
         if take_over is not None:
             hand = teleoperator_of(take_over, take_over_arg or [], body)
             stack.callback(hand.close)
+        _look(found, body, unlike_training)
         actor = source.acting(found, rate, stack)
         recorder = None
         if record is not None:
@@ -186,6 +195,26 @@ def command(
     if failure is not None:
         typer.echo(f"error: {failure}", err=True)
         raise typer.Exit(STOPPED)
+
+
+def _look(found: FoundPolicy, body: Robot, unlike_training: bool) -> None:
+    """Compare what the robot sees with the statistics of the training, as far as the policy brings them."""
+    if found.checkpoint is None or found.schema is None:
+        return
+    from imitate.deploy.check.finding import Level
+    from imitate.deploy.check.first_look import first_look
+    from imitate.deploy.check.statistics import training_of
+    from imitate.deploy.driver import first_seen
+
+    kinds = {key: spec.kind for key, spec in found.schema.observations.items()}
+    training = training_of(found.checkpoint, None, kinds, reads_files=False)
+    for finding in first_look(first_seen(body).values, kinds, training):
+        if finding.level is Level.problem and not unlike_training:
+            raise UserError(
+                f"{finding.words}; the robot was not moved: correct it (imitate check-deploy tells more), or allow it "
+                "(--unlike-training)"
+            )
+        typer.echo(f"warning: {finding.words}", err=True)
 
 
 @dataclass(frozen=True)

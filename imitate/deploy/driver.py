@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate import clock
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
 from imitate.errors import UserError
 
@@ -49,6 +50,21 @@ def observed(robot: Robot) -> Observation:
         DriverError: it could not observe, or gave something else.
     """
     return checked(called(robot.observe), "observe")
+
+
+def first_seen(robot: Robot, looks: int = 3) -> Observation:
+    """The observation of a robot that has just been connected, whose first packets may be lost.
+
+    Raises:
+        DriverError: it could not observe so many times.
+    """
+    try:
+        return observed(robot)
+    except DriverError:
+        if looks <= 1:
+            raise
+    clock.sleep(0.05)
+    return first_seen(robot, looks - 1)
 
 
 def checked(seen: Any, name: str) -> Observation:

@@ -8,15 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from imitate import clock
-from imitate.deploy.driver import DriverError, observed, pose_of
+from imitate.deploy.driver import first_seen, pose_of
 from imitate.deploy.robot import Observation, Robot
 from imitate.errors import UserError
 
 Vector = NDArray[np.float64]
 Gripper = bool | Literal["inverted"]
 Mode = Literal["relative", "absolute"]
-_LOOKS = 3
-"""Times that a robot is asked for its pose before the device is said not to fit."""
 
 
 class Pushes:
@@ -63,7 +61,7 @@ class Pushes:
         if self.has_gripper:
             ends = (self._high[-1], self._low[-1])
             self._open, self._closed = ends if self._inverted else ends[::-1]
-        self._mode = self._mode_of(_pose_at_rest(robot))
+        self._mode = self._mode_of(pose_of(robot, first_seen(robot)))
 
     def _mode_of(self, pose: Vector | None) -> Mode:
         """The mode of a robot with such a pose."""
@@ -132,15 +130,3 @@ class Pushes:
             action[-1] = grip if self._grip is None else self._grip
         limited: Vector = np.clip(action, self._low, self._high)
         return limited
-
-
-def _pose_at_rest(robot: Robot) -> Vector | None:
-    """The action that keeps the pose of a robot that has just been connected, whose first packets may be lost."""
-    for attempt in range(_LOOKS):
-        clock.sleep(0.05 * attempt)
-        try:
-            return pose_of(robot, observed(robot))
-        except DriverError:
-            if attempt == _LOOKS - 1:
-                raise
-    return None

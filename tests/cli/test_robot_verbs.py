@@ -301,3 +301,17 @@ def test_a_driver_that_raises_or_exits_between_the_steps_is_told_in_one_line(
     monkeypatch.setattr(SimulatedRobot, fault, fail)
     told = call(f"run policy.pth {SIM} --steps 3", code=code).output
     assert type(error).__name__ in told and told.count("error: ") == 1
+
+
+def test_units_of_another_kind_are_refused_before_the_robot_moves(call, checkpoint):
+    """A policy whose checkpoint says that the pendulum's numbers were a thousandth of what they are."""
+    content = torch.load("policy.pth", weights_only=True)
+    tiny = {"mean": [1e-3] * 3, "std": [1e-4] * 3, "min": [0.0] * 3, "max": [2e-3] * 3}
+    content["provenance"] = {**(content.get("provenance") or {}), "observations": {"flat": tiny}}
+    save_checkpoint(content, "policy.pth")
+    told = call(f"run policy.pth {SIM} --steps 3", code=2).output
+    assert (
+        "standard deviations from the training's mean" in told and "the robot was not moved" in told
+    )
+    told = call(f"run policy.pth {SIM} --steps 3 --unlike-training").output
+    assert "warning: flat[" in told and "episode 0:" in told

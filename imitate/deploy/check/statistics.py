@@ -49,7 +49,10 @@ class Training:
 
 
 def training_of(
-    ckpt: Mapping[str, Any] | None, file: Path | None, kinds: Mapping[str, str]
+    ckpt: Mapping[str, Any] | None,
+    file: Path | None,
+    kinds: Mapping[str, str],
+    reads_files: bool = True,
 ) -> Training:
     """Statistics of the training data, from the best source that there is.
 
@@ -60,6 +63,7 @@ def training_of(
         ckpt: content of a checkpoint; None: of a server's policy nothing is known.
         file: training file that the user names.
         kinds: modality of each observation.
+        reads_files: read the file that the checkpoint was trained on, which takes time, where it is needed.
 
     Raises:
         DatasetError: the file that the user names cannot be read.
@@ -70,7 +74,7 @@ def training_of(
     recorded = _recorded(provenance.get("observations"), kinds)
     if recorded:
         return Training(recorded, "the checkpoint")
-    for entry in provenance.get("datasets") or ():
+    for entry in (provenance.get("datasets") or ()) if reads_files else ():
         path = Path(str(entry.get("path")))
         try:
             if path.is_file():

@@ -43,7 +43,10 @@ def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Fin
     far = (np.abs(x - training.mean) > FAR * std).mean(axis=0)
     room = OUTSIDE * np.where(np.isfinite(span), span, 0.0)
     outside = ((x < training.low - room) | (x > training.high + room)).mean(axis=0)
-    ratio = x.std(axis=0) / std
+    ratio, words = x.std(axis=0) / std, "the deviation"
+    if len(x) == 1:  # one observation does not vary; how large it is tells its unit
+        ratio = np.abs(x[0]) / np.maximum(np.abs(training.mean), _CONSTANT)
+        words = "the training's mean"
     findings = []
 
     def add(level: Level, kind: str, dims: NDArray[np.bool_], words: str) -> None:
@@ -57,7 +60,7 @@ def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Fin
         "units",
         is_far,
         f"lie more than {FAR:.0f} standard deviations from the training's mean in {_most(far, is_far)} of the steps"
-        f"{_hint(ratio, is_far)}: compare units and frames",
+        f"{_hint(ratio, is_far, words)}: compare units and frames",
     )
     is_outside = ~constant & ~is_far & (outside > SHARE)
     add(
@@ -79,7 +82,8 @@ def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Fin
         Level.warning,
         "still",
         still,
-        f"vary less than a twentieth as much as in training{_hint(ratio, still)}: a stuck sensor, or other units",
+        f"vary less than a twentieth as much as in training{_hint(ratio, still, words)}: a stuck sensor, or "
+        "other units",
     )
     return findings
 
@@ -93,12 +97,12 @@ def _most(shares: NDArray[Any], dims: NDArray[np.bool_]) -> str:
     return f"{shares[dims].max():.0%}" if dims.any() else ""
 
 
-def _hint(ratio: NDArray[Any], dims: NDArray[np.bool_]) -> str:
-    """A change of units that explains how much more or less the dimensions vary."""
+def _hint(ratio: NDArray[Any], dims: NDArray[np.bool_], of: str) -> str:
+    """A change of units that explains the ratio of the dimensions to the training's."""
     if not dims.any():
         return ""
     typical = float(np.median(ratio[dims]))
     for factor, words in _UNITS.items():
         if 0.6 < typical / factor < 1.6:
-            return f" (about {typical:.3g} times the deviation: {words}?)"
+            return f" (about {typical:.3g} times {of}: {words}?)"
     return ""

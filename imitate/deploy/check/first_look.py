@@ -1,0 +1,105 @@
+"""The first observation of a robot beside the training's: units, order of numbers, exchanged cameras."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.check.finding import Finding, Level
+from imitate.deploy.check.images import BRIGHTNESS, image_findings
+from imitate.deploy.check.statistics import Range, Training, image_range
+from imitate.deploy.check.vectors import FAR, OUTSIDE, vector_findings
+
+_NEAR = 3.0
+"""Standard deviations within which a number may be that of another place."""
+_VECTORS, _IMAGES = ("units", "range", "constant"), ("channels", "image range", "blank image")
+
+
+def first_look(
+    seen: Mapping[str, NDArray[np.generic]], kinds: Mapping[str, str], training: Training
+) -> list[Finding]:
+    """Compare one observation with the statistics of the training.
+
+    Args:
+        seen: arrays by key, of the robot at rest.
+        kinds: modality of each observation of the policy.
+        training: its statistics; without any nothing is found.
+
+    Returns:
+        Problems, with which the robot must not move, and warnings.
+    """
+    findings: list[Finding] = []
+    images: dict[str, tuple[Range, Range]] = {}
+    for key, kind in kinds.items():
+        known, value = training.ranges.get(key), np.asarray(seen.get(key, ()))
+        if known is None or not value.size or not np.isfinite(value).all():
+            continue
+        if kind == "low_dim" and value.size == known.mean.size:
+            findings += _of_vector(key, value.ravel().astype(np.float64), known)
+        elif kind == "rgb" and value.ndim == 3 and value.shape[-1] == known.mean.size:
+            images[key] = (image_range([value[None]]), known)
+            found = image_findings(key, [value[None]], known)
+            findings += [entry for entry in found if entry.kind in (*_IMAGES, "brightness")]
+    exchanged = list(_exchanged(images))
+    odd = {key for finding in exchanged for key in finding.key.split(", ")}
+    return exchanged + [finding for finding in findings if finding.key not in odd]
+
+
+def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[Finding]:
+    found = [f for f in vector_findings(key, x[None], known) if f.kind in _VECTORS]
+    room = OUTSIDE * np.where(np.isfinite(known.high - known.low), known.high - known.low, 0.0)
+    outside = (x < known.low - room) | (x > known.high + room)
+    std = np.maximum(known.std, 1e-6 * np.maximum(np.abs(known.mean), 1.0))
+    if np.isfinite(known.low).all() and not (outside & (np.abs(x - known.mean) > FAR * std)).any():
+        found = [f for f in found if f.level is not Level.problem]
+    if outside.sum() >= 2 and (order := _order(x, known, std)) is not None:
+        words = (
+            f"'{key}': its numbers fit the training in the order {', '.join(map(str, order))}, and not as they come: "
+            "another order of joints?"
+        )
+        return [Finding(Level.problem, "order", key, words)]
+    return found
+
+
+def _order(x: NDArray[np.float64], known: Range, std: NDArray[np.float64]) -> list[int] | None:
+    """The number of the robot for each place of the training, if there is an order in which all are likely."""
+    likely = (np.abs(x[None] - known.mean[:, None]) <= _NEAR * std[:, None]) & (
+        (x[None] >= known.low[:, None]) & (x[None] <= known.high[:, None])
+    )
+    taken: dict[int, int] = {}
+
+    def place(row: int, tried: set[int]) -> bool:
+        for column in [row, *np.flatnonzero(likely[row])]:
+            if not likely[row, column] or column in tried:
+                continue
+            tried.add(int(column))
+            if column not in taken or place(taken[int(column)], tried):
+                taken[int(column)] = row
+                return True
+        return False
+
+    if not all(place(row, set()) for row in range(len(x))):
+        return None
+    return [column for column, _ in sorted(taken.items(), key=lambda pair: pair[1])]
+
+
+def _exchanged(images: Mapping[str, tuple[Range, Range]]) -> Iterator[Finding]:
+    """Pairs of cameras of which each looks as the other one did in training."""
+    for first, second in combinations(images, 2):
+        (a, trained_a), (b, trained_b) = images[first], images[second]
+        if a.mean.shape != b.mean.shape:
+            continue
+        straight = _difference((a, b), (trained_a, trained_b))
+        crossed = _difference((a, b), (trained_b, trained_a))
+        if straight > BRIGHTNESS and crossed < straight / 3:
+            words = f"'{first}' and '{second}' look exchanged: each has the colours that the other one had in training"
+            yield Finding(Level.problem, "exchanged", f"{first}, {second}", words)
+
+
+def _difference(seen: Sequence[Range], trained: Sequence[Range]) -> float:
+    """The larger of two cameras' differences of the mean of a channel."""
+    pairs = zip(seen, trained, strict=True)
+    return max(float(np.abs(here.mean - there.mean).max()) for here, there in pairs)

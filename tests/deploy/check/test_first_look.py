@@ -1,0 +1,75 @@
+"""Before a robot moves: degrees, another order, exchanged cameras are told, and a new scene is not."""
+
+import numpy as np
+import pytest
+
+from imitate.deploy.check.finding import Level
+from imitate.deploy.check.first_look import first_look
+from imitate.deploy.check.statistics import Range, Training
+
+MEAN = np.array([0.1, -0.4, 0.0, -1.8, 0.0, 1.5, 0.7])
+STD = np.array([0.3, 0.2, 0.05, 0.2, 0.05, 0.1, 0.15])
+FRONT, WRIST = np.array([0.3, 0.4, 0.25]), np.array([0.2, 0.2, 0.36])
+KINDS = {"joints": "low_dim", "front": "rgb", "wrist": "rgb"}
+
+
+def around(mean, std):
+    return Range(mean, std, mean - 2.5 * std, mean + 2.5 * std)
+
+
+TRAINING = Training(
+    {"joints": around(MEAN, STD), "front": around(FRONT, 0.1), "wrist": around(WRIST, 0.1)},
+    "the checkpoint",
+)
+
+
+def picture(mean, seed=0):
+    noise = np.random.default_rng(seed).normal(0, 0.02, (24, 32, 3))
+    return np.clip(255 * (mean + noise), 0, 255).astype(np.uint8)
+
+
+def found(**changed):
+    seen = {"joints": MEAN + STD, "front": picture(FRONT + 0.03), "wrist": picture(WRIST - 0.03)}
+    return first_look({**seen, **changed}, KINDS, TRAINING)
+
+
+def problems(**changed):
+    return [entry.words for entry in found(**changed) if entry.level is Level.problem]
+
+
+def test_a_scene_as_in_training_is_without_findings():
+    assert found() == []
+    assert found(joints=MEAN - 2 * STD, front=picture(FRONT - 0.05)) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"joints": np.degrees(MEAN + STD)}, "degrees in place of radians"),
+        ({"joints": 1000.0 * MEAN}, "millimetres in place of metres"),
+        ({"joints": (MEAN + STD)[[1, 0, 2, 5, 4, 3, 6]]}, "fit the training in the order 1, 0, 2, 5, 4, 3, 6"),
+        ({"joints": MEAN[::-1]}, "another order of joints"),
+        ({"front": picture(WRIST), "wrist": picture(FRONT)}, "'front' and 'wrist' look exchanged"),
+        ({"wrist": picture(WRIST[::-1])}, "'wrist': red and blue seem to be swapped"),
+        ({"front": np.zeros((24, 32, 3), np.uint8)}, "'front': all images are black"),
+    ],
+)  # fmt: skip
+def test_what_the_robot_must_not_move_with(changed, words):
+    told = problems(**changed)
+    assert len(told) == 1 and words in told[0]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"joints": MEAN + [0, 0, 0.4, 0, 0, 0, 0]},  # outside of the range, and no unit explains it
+        {"front": picture(FRONT + 0.3)},  # another light
+    ],
+)
+def test_another_place_or_light_is_a_warning(changed):
+    assert problems(**changed) == [] and len(found(**changed)) == 1
+
+
+def test_what_has_no_statistics_or_is_not_finite_is_not_judged():
+    assert first_look({"joints": np.full(7, 1e9)}, KINDS, Training({}, "")) == []
+    assert found(joints=np.full(7, np.nan)) == []
