@@ -24,6 +24,7 @@ from imitate.cli.policies import (
     TlsCa,
     TokenFile,
     rate_of,
+    sha256_of,
 )
 from imitate.cli.renaming import RenameObs
 from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArgs, Slow
@@ -318,14 +319,12 @@ def _limits(path: Path | None) -> Any:
 
 
 def _identity(name: str, found: FoundPolicy) -> str:
-    """SHA-256 of a checkpoint's file; of a server's address and schema, since it does not tell its weights."""
+    """SHA-256 of a checkpoint's file; of a server's address, schema and weights, as far as it tells them."""
     if found.path is not None:
-        digest = hashlib.sha256()
-        with found.path.open("rb") as file:
-            while piece := file.read(1 << 20):
-                digest.update(piece)
-        return digest.hexdigest()
+        return sha256_of(found.path)
     schema = found.actor.schema
     told = found.actor.metadata if schema is None else schema.to_dict()
+    if schema is not None and found.actor.weights:
+        told["weights"] = found.actor.weights
     text = json.dumps([name, told], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -24,6 +24,12 @@ from imitate.version import __version__
 
 USER_ERROR = 2
 STOPPED = 1
+_NEEDED = {
+    "torch": ("torch", " (a bundle of imitate export, and a server of imitate serve, act without)"),
+    "h5py": ("h5py", " (for files of demonstrations)"),
+    "PIL": ("pillow", " (for images in files of demonstrations)"),
+}
+"""Packages by name of a module, with what they are for: the computer of a robot may lack them."""
 INTERRUPTED = 130
 HUNG_UP = 129
 TERMINATED = 143
@@ -314,6 +320,14 @@ class _Verbs(TyperGroup):
             with suppress(OSError):
                 typer.echo(f"error: {_of_a_file(error)}", err=True)
             _drop_output()
+            raise typer.Exit(USER_ERROR) from None
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package in ("", "imitate"):
+                raise
+            name, why = _NEEDED.get(package, (package, ""))
+            cure = f"pip install {name}{why}"
+            typer.echo(f"error: the package '{name}' is not installed: {cure}", err=True)
             raise typer.Exit(USER_ERROR) from None
         except RuntimeError as error:
             robots = sys.modules.get("imitate.deploy.robot")  # imported where there is a robot

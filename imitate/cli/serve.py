@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.cli.policies import ActingPrecision, read_token, refuse_device
+from imitate.cli.policies import ActingPrecision, read_token, refuse_device, sha256_of
 from imitate.cli.renaming import RenameObs, tell_saved_names
 from imitate.errors import UserError
 from imitate.extras import missing
@@ -126,7 +126,7 @@ def served(
             raise UserError(
                 f"--rename: {path} is a bundle, with the names that it was exported with"
             )
-        return path, ServedBundle(BundlePolicy(path, threads=threads))
+        return path, ServedBundle(BundlePolicy(path, threads=threads), sha256_of(path))
     import torch
 
     from imitate.deploy.served import ServedPolicy
@@ -141,7 +141,7 @@ def served(
         device=device, ckpt_path=found, rename=parse_rename(rename), precision=precision
     )
     tell_saved_names(found, ckpt)
-    return found, ServedPolicy(policy)
+    return found, ServedPolicy(policy, sha256_of(found))
 
 
 def _tls(certificate: Path | None, key: Path | None) -> Any:

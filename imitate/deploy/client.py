@@ -79,6 +79,7 @@ class RemotePolicy:
         self.timing: dict[str, float] = {}
         self.schema: Schema | None = None
         self.metadata: dict[str, Any] = {}
+        self.weights = ""
         self._ask_connection(clock.now() + connect_s)
 
     # ---- what is known of the policy --------------------------------------------------------------
@@ -305,7 +306,13 @@ class RemotePolicy:
                 f"{self._url} now serves another policy: its observations or actions differ from those at the "
                 "beginning; make a new RemotePolicy"
             )
-        self.schema = schema
+        weights = str(ours.get("weights") or "")
+        if weights and self.weights and weights != self.weights:
+            raise UserError(
+                f"{self._url} now serves another policy: its weights differ from those at the beginning; make a new "
+                "RemotePolicy"
+            )
+        self.schema, self.weights = schema, weights or self.weights
         self._resizer = Resizer(schema) if self._resize else None
 
     def _lost(self, reason: str) -> RemoteError:

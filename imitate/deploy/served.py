@@ -31,10 +31,11 @@ class ServedPolicy:
 
     Args:
         policy: from a checkpoint. Nobody else may use it meanwhile.
+        weights: SHA-256 of its file; empty: it has none.
     """
 
-    def __init__(self, policy: RolloutPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: RolloutPolicy, weights: str = "") -> None:
+        self._policy, self.weights = policy, weights
         self.schema = schema_of(policy)
 
     def begin(self, lang: str | None) -> _Memory:

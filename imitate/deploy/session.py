@@ -93,7 +93,10 @@ class Prediction:
 
 
 class Served(Protocol):
-    """A policy as the server needs it."""
+    """A policy as the server needs it.
+
+    It may also have ``weights``, the SHA-256 of its file, by which clients notice that another one took its place.
+    """
 
     schema: Schema
 
@@ -158,8 +161,11 @@ class Desk:
     def metadata(self, session: int, max_bytes: int) -> dict[str, Any]:
         """The first message to a client."""
         schema = self.served.schema
+        weights = str(getattr(self.served, "weights", ""))
+        told = {"weights": weights} if weights else {}
         return {
             HEADER: {
+                **told,
                 "protocol": PROTOCOL,
                 "version": __version__,
                 "session": session,

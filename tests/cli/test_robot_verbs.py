@@ -315,3 +315,14 @@ def test_units_of_another_kind_are_refused_before_the_robot_moves(call, checkpoi
     )
     told = call(f"run policy.pth {SIM} --steps 3 --unlike-training").output
     assert "warning: flat[" in told and "episode 0:" in told
+
+
+@pytest.mark.parametrize(
+    ("module", "words"), [("torch", "pip install torch"), ("PIL", "pip install pillow")]
+)
+def test_a_package_that_the_computer_of_a_robot_lacks_is_named(call, monkeypatch, module, words):
+    def lacks(*args):
+        raise ModuleNotFoundError(f"No module named '{module}'", name=module)
+
+    monkeypatch.setattr(PolicySource, "open", lacks)
+    assert words in call("run policy.pth --robot sim", code=2).output

@@ -12,6 +12,7 @@ from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.robot import RobotError
 from imitate.deploy.transport import ClosedError
 from imitate.deploy.wire import decode, encode
+from imitate.errors import UserError
 from tests.deploy.counting_policy import Counter, observation
 from tests.deploy.in_process import camera_robot
 from tests.deploy.openpi_server import pack, unpack
@@ -246,3 +247,18 @@ def test_a_lost_server_ends_the_plan_then_holds_then_stops_and_may_come_back(
         else:
             report = made.run(60)
             assert report.held[NO_ANSWER] == 9 and report.steps == 50
+
+
+def test_a_client_does_not_go_on_with_other_weights(network_of):
+    """The server is restarted with another policy of the same data: its answers are not mixed with those before."""
+    first, second = Counter(), Counter()
+    first.weights, second.weights = "a" * 64, "b" * 64
+    network = network_of(first)
+    policy = RemotePolicy("ws://here")
+    assert policy.weights == first.weights
+    network.close()
+    network_of(second)
+    with pytest.raises(RemoteError):  # the connection is lost
+        policy(observation())
+    with pytest.raises(UserError, match="its weights differ from those at the beginning"):
+        policy(observation())

@@ -17,8 +17,8 @@ class ServedBundle:
         policy: of the bundle. Nobody else may use it meanwhile.
     """
 
-    def __init__(self, policy: BundlePolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: BundlePolicy, weights: str = "") -> None:
+        self._policy, self.weights = policy, weights
         self.schema = policy.schema
 
     def begin(self, lang: str | None) -> BundleState:
