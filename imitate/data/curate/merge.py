@@ -30,6 +30,8 @@ from imitate.errors import DatasetError
 
 Names = dict[str, str]
 _ONES = frozenset({"interventions", "labelled"})
+# Of a recording here; earlier ones and other sources lack it, and then it is left out.
+_TIMES = "timestamps"
 CORRECTED = _ONES | {"policy_actions", "executed_actions"}
 """Arrays of recordings with corrections, which follow from the actions of a demonstration."""
 
@@ -185,8 +187,9 @@ def check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> se
                     f"{where}: a step of '{key}' has shape {form[key]}, but {forms[0][key]} in {whole[0]}: "
                     f"leave it out with `imitate dataset delete --keys {key}` first"
                 )
-    if every - shared - CORRECTED and not common_keys:
-        key = min(every - shared - CORRECTED)
+    needed = every - shared - CORRECTED - {_TIMES}
+    if needed and not common_keys:
+        key = min(needed)
         where = next(where for where, form in zip(whole, forms, strict=True) if key not in form)
         raise DatasetError(
             f"{where} has no '{key}', others have: leave such keys out with --common-keys"
