@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from imitate.data.formats.extras import extra
 from imitate.errors import DatasetError, nearest
+from imitate.processes import scheduled_as_before
 
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 FILE_MB = 200
@@ -90,10 +91,11 @@ class Encoder:
 
     def _mux(self, frames: Iterable[Any]) -> None:
         try:
-            for frame in frames:
-                packets = self._stream.encode(frame)
-                self._bytes += sum(packet.size for packet in packets)
-                self._container.mux(packets)
+            with scheduled_as_before():
+                for frame in frames:
+                    packets = self._stream.encode(frame)
+                    self._bytes += sum(packet.size for packet in packets)
+                    self._container.mux(packets)
         except self._av.error.ExternalError as error:
             size = f"{self._stream.height} x {self._stream.width}"
             raise DatasetError(
@@ -133,7 +135,8 @@ class Encoder:
     def finish(self) -> None:
         """Write what the encoder still holds, and close the file."""
         if self._container is not None:
-            self._container.mux(self._stream.encode())
+            with scheduled_as_before():
+                self._container.mux(self._stream.encode())
         self.close()
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """LeRobot: versions 2.0 to 3.0 in, 3.0 out, tasks, videos, exact statistics, nothing lost."""
 
 import json
+import os
 import re
 import shutil
 from fractions import Fraction
@@ -513,8 +514,9 @@ def test_images_become_videos_of_several_episodes(tmp_path, codec):
     """Each of six episodes is where the tables say, and only its pixels have changed a little."""
     lengths = [5, 1, 7, 3, 2, 6]
     demos(tmp_path / "a.hdf5", lengths, size=(32, 48), steady=True)
-    options = Options(video=codec)
+    options, scheduling = Options(video=codec), os.sched_getscheduler(0)
     report = convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot", options=options)
+    assert os.sched_getscheduler(0) == scheduling  # as root, SVT-AV1 would make it real-time
     assert report.changed[IMAGES].startswith(f"{codec} video")
     info = json.loads((tmp_path / "l/meta/info.json").read_text())
     feature = info["features"][IMAGES]

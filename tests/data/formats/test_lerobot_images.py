@@ -23,6 +23,7 @@ from imitate.data.formats.convert import convert
 from imitate.data.formats.frames import as_encoded, as_png
 from imitate.data.formats.lerobot_packets import PacketReader
 from imitate.errors import DatasetError
+from imitate.processes import scheduled_as_before
 from tests.demo_files import data_config
 from tests.forked import Forked
 
@@ -44,7 +45,7 @@ def scene(length, offset=0):
 def encode(path, frames, codec):
     path.parent.mkdir(parents=True, exist_ok=True)
     encoder, options = CODECS[codec]
-    with av.open(str(path), "w") as container:
+    with scheduled_as_before(), av.open(str(path), "w") as container:
         stream = container.add_stream(encoder, rate=FPS, options=options)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         for frame in frames:
