@@ -152,7 +152,7 @@ replay swing.hdf5 --robot sim --demo demo_9 | no demo 'demo_9'
 replay swing.hdf5 --robot sim --rate-hz 20 | the rate is 20 Hz
 run b.zip --robot sim --env Pendulum-v1 --async --join rtc | --join rtc: a bundle cannot be guided
 run b.zip --robot sim --env Pendulum-v1 --device cuda | bundles run on the CPU
-run good.pth --robot OWN | goal
+run good.pth --robot OWN | takes actions of 2 numbers, and the policy gives
 run good.pth --robot nobody.py:Arm | nobody.py: no such file
 run policy.pth --robot nobody.py:Arm --record demos.hdf5 | demos.hdf5: exists already: choose another name
 run policy.pth --robot sim | give --rate-hz

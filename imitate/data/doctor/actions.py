@@ -90,6 +90,6 @@ def _turns(column: Array, low: float, high: float) -> int:
     """How often a dimension turns round between its limits; one that is ramped from end to end never does."""
     inner = (column > low) & (column < high)
     moved = np.flatnonzero(np.diff(column))
-    direction = np.sign(np.diff(column)[moved])
+    direction = np.sign(np.diff(column.astype(np.float64))[moved])
     turned = (direction[1:] != direction[:-1]) & inner[moved[1:]]
     return int(np.count_nonzero(turned))

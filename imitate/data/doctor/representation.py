@@ -41,6 +41,7 @@ class Representations:
         self._wraps: defaultdict[str, list[Place]] = defaultdict(list)
         self._dims: defaultdict[str, set[int]] = defaultdict(set)
         self._largest: defaultdict[str, float] = defaultdict(float)
+        self._signed: defaultdict[str, bool] = defaultdict(bool)
         self._before: dict[str, tuple[str, Array]] = {}
 
     def see(self, piece: Piece) -> None:
@@ -62,8 +63,14 @@ class Representations:
             self._note(self._flips[key], piece, key, quaternion_flips(joined), first)
             return
         self._largest[key] = max(self._largest[key], float(np.abs(values).max()))
+        self._signed[key] |= bool((values < -_NEAR).any())
         steps = np.abs(np.diff(joined, axis=0))
-        slow = np.median(steps, axis=0) < _NEAR if len(steps) else np.zeros(0, dtype=bool)
+        if not len(steps):
+            return
+        low, high = joined.min(axis=0), joined.max(axis=0)
+        signed = (low >= -_TURN / 2 - _NEAR) & (high <= _TURN / 2 + _NEAR)
+        unsigned = (low >= -_NEAR) & (high <= _TURN + _NEAR)
+        slow = (np.median(steps, axis=0) < _NEAR) & (signed | unsigned)
         turns = (np.abs(steps - _TURN) < _NEAR) & slow
         self._dims[key] |= set(np.flatnonzero(turns.any(axis=0)).tolist())
         self._note(self._wraps[key], piece, key, turns.any(axis=1), first)
@@ -80,7 +87,7 @@ class Representations:
             if places and self._quaternions[key]:
                 yield _flipped(key, places)
         for key, places in sorted(self._wraps.items()):
-            if places and self._largest[key] <= 2 * _HALF:
+            if places and self._largest[key] <= (_HALF if self._signed[key] else 2 * _HALF):
                 yield _wrapped(key, places, sorted(self._dims[key]))
 
 
