@@ -18,6 +18,7 @@ import torch
 from hypothesis import settings
 
 from imitate.freed_memory import return_freed_memory
+from imitate.train import sweep, trainer
 from tests import fork_server, preloaded, sets
 from tests import virtual_time as virtual
 from tests.device import simulated_gpu
@@ -80,22 +81,27 @@ def same_start():
     """Each test begins with the same global generators, and leaves threads, number format and environment as before."""
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
-    torch.manual_seed(0)
+    # `torch.manual_seed` formats the stack for each kind of device that might be there, which takes milliseconds.
+    torch.default_generator.manual_seed(0)
     environ, threads, dtype = dict(os.environ), torch.get_num_threads(), torch.get_default_dtype()
     yield
     torch.set_num_threads(threads)
     torch.set_default_dtype(dtype)
-    if dict(os.environ) != environ:
-        os.environ.clear()
-        os.environ.update(environ)
+    for name in environ.keys() | os.environ.keys():
+        if name == "PYTEST_CURRENT_TEST" or os.environ.get(name) == environ.get(name):
+            continue
+        if name in environ:
+            os.environ[name] = environ[name]
+        else:
+            del os.environ[name]
 
 
 @pytest.fixture(autouse=True)
 def no_picture(monkeypatch, request):
     """Trainings and sweeps draw no learning curves, but in tests that are marked 'draws'."""
     if not request.node.get_closest_marker("draws"):
-        monkeypatch.setattr("imitate.train.trainer.draw_curves", lambda folder: None)
-        monkeypatch.setattr("imitate.train.sweep.draw_settings", lambda _, paths, **words: paths)
+        monkeypatch.setattr(trainer, "draw_curves", lambda folder: None)
+        monkeypatch.setattr(sweep, "draw_settings", lambda _, paths, **words: paths)
 
 
 def _load(name):
@@ -139,10 +145,9 @@ _cache_numbers = itertools.count()
 
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path_factory, monkeypatch):
-    """Decoded images go to a folder of the test."""
+    """Decoded images go to a folder of the test, which is there once something is written to it."""
     # Not `mktemp`, which looks at all folders of all tests for a free number.
     folder = tmp_path_factory.getbasetemp() / "caches" / str(next(_cache_numbers))
-    folder.mkdir(parents=True)
     monkeypatch.setenv("IMITATE_CACHE", str(folder))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
