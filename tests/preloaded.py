@@ -1,7 +1,8 @@
 """The command ``imitate`` from a process that has imported torch: it starts in milliseconds rather than seconds.
 
 Run as a program with the path of a socket, this is a server that forks a process for each command. A command on the
-PATH, made by `preloaded_commands`, sends its arguments, folder, environment and open streams there.
+PATH, made by `preloaded_commands`, sends its arguments, folder, environment and open streams there. It hands Ctrl-C and
+SIGTERM on, and where it is killed, so is what it has started.
 """
 
 import atexit
@@ -9,6 +10,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -36,12 +38,15 @@ PRELOADED = [
 ]
 STREAMS = 3
 CLIENT = """#!{python} -IS
-import json, os, socket, sys
+import json, os, resource, signal, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
     socket.send_fds(server, [b"."], [0, 1, 2])
     command = {{"argv": sys.argv[1:], "folder": os.getcwd(), "environ": dict(os.environ)}}
+    command["file_size"] = resource.getrlimit(resource.RLIMIT_FSIZE)
     server.sendall(json.dumps(command).encode() + b"\\n")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: server.sendall(bytes([number])))
     sys.exit(int(server.recv(16) or b"137"))
 """
 
@@ -90,13 +95,27 @@ def _serve(address):
                 break
             connection.close()
             _reap()
-    # Two processes for each command: one runs it, the other sends its exit code when all of it has ended.
+    # Two processes for each command: one runs it, the other hands signals on and tells when all of it has ended.
+    _, streams, _, _ = socket.recv_fds(connection, 1, STREAMS)
+    with connection.makefile() as lines:
+        said = json.loads(lines.readline())
     command = os.fork()
     if command:
+        for stream in streams:
+            os.close(stream)
+        threading.Thread(target=_hand_on, args=(connection, command), daemon=True).start()
         code = os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])
         connection.sendall(str(code if code >= 0 else 128 - code).encode())
         os._exit(0)
-    _become(connection)
+    connection.close()
+    _become(streams, said)
+
+
+def _hand_on(connection, command):
+    """Send the command the signals that its client gets; the end of the client kills it."""
+    with suppress(OSError):  # it has ended meanwhile
+        while True:
+            os.kill(command, (connection.recv(1) or bytes([signal.SIGKILL]))[0])
 
 
 def _reap():
@@ -106,15 +125,12 @@ def _reap():
             pass
 
 
-def _become(connection):
-    """Run the command of a client, with its streams, folder and environment."""
-    _, streams, _, _ = socket.recv_fds(connection, 1, STREAMS)
+def _become(streams, said):
+    """Run the command of a client, with its streams, folder, environment and limit on the size of files."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    with connection.makefile() as lines:
-        said = json.loads(lines.readline())
-    connection.close()
+    resource.setrlimit(resource.RLIMIT_FSIZE, said["file_size"])
     os.chdir(said["folder"])
     os.environ.clear()
     os.environ.update(said["environ"])

@@ -1,11 +1,9 @@
-"""The names that users' code relies on, and what importing them costs."""
+"""The names that users' code relies on, and what the source does not do."""
 
 import ast
 import importlib
 import inspect
 import re
-import subprocess
-import sys
 from operator import attrgetter
 from pathlib import Path
 
@@ -14,22 +12,6 @@ import pytest
 import imitate
 
 PACKAGE = Path(imitate.__file__).parent
-
-
-def run(code):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-def loaded_after(code):
-    """Which of the heavy modules are loaded after ``code``."""
-    return run(
-        f"import sys\n{code}\n"
-        "heavy = ('torch', 'numpy', 'h5py', 'pydantic', 'gymnasium', 'robosuite', 'mujoco', 'matplotlib', "
-        "'tensorboard')\n"
-        "print(*[name for name in heavy if name in sys.modules])"
-    )
 
 
 # ---- names ---------------------------------------------------------------------------------------
@@ -82,45 +64,6 @@ def test_signatures_of_the_contract():
         assert parameters(attrgetter(name)(imitate)) == wanted, name
     assert all(callable(getattr(imitate.Algo, name)) for name in METHODS.split())
     assert f"{parameters(imitate.SequenceDataset.__init__)} ".startswith(f"{DATASET} ")
-
-
-# ---- what an import costs ------------------------------------------------------------------------
-
-
-def test_import_of_the_package_loads_nothing_heavy():
-    assert loaded_after("import imitate") == []
-
-
-def test_collection_reads_no_configuration_and_its_workers_write_no_file():
-    """Each worker pays for its imports, and a short collection consists of little else."""
-    assert loaded_after("import imitate.cli.collect") == ["numpy", "h5py", "gymnasium"]
-    workers = "import imitate.crew.serving, imitate.simulation.demonstrate"
-    assert loaded_after(workers) == ["numpy", "gymnasium"]
-
-
-@pytest.mark.slow("a new interpreter that imports torch: what users' first line costs")
-def test_low_dim_training_and_deployment_load_no_simulator():
-    loaded = loaded_after(
-        "from imitate import Algo, RolloutPolicy, SequenceDataset, algo_factory, policy_from_checkpoint\n"
-        "import imitate.algo.bc, imitate.train.trainer, imitate.cli.train, imitate.cli.info"
-    )
-    assert "torch" in loaded
-    assert not {"robosuite", "mujoco"} & set(loaded)
-
-
-@pytest.mark.slow("a new interpreter that imports torch: what users' first line costs")
-def test_imports_change_no_environment_variable_and_no_seed():
-    code = (
-        "import os, random\nimport numpy as np, torch, gymnasium\n"  # gymnasium sets a variable of pygame's
-        "def state():\n"
-        "    return dict(os.environ), random.getstate(), np.random.get_state()[1].tolist(), torch.initial_seed(), "
-        "torch.get_num_threads(), torch.get_default_dtype()\n"
-        "before = state()\n"
-        "import imitate.algo.bc, imitate.policy.loading, imitate.train.trainer, imitate.data.batches.build, "
-        "imitate.envs, imitate.simulation.collect\n"
-        "print(before == state())"
-    )
-    assert run(code) == ["True"]
 
 
 # ---- what the source does not do -----------------------------------------------------------------

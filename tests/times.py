@@ -66,7 +66,10 @@ class Times:
         try:
             return (yield)
         finally:
-            item.user_properties.append(("cpu_s", cpu_s() - before - self._shared_s))
+            spent_s = max(
+                0.0, cpu_s() - before - self._shared_s
+            )  # one may be nobody's descendant any more
+            item.user_properties.append(("cpu_s", spent_s))
             item.user_properties += [("fixture", found) for found in self._fixtures]
             self._fixtures = []
 
@@ -75,7 +78,7 @@ class Times:
         before, inner_s = cpu_s(), self._shared_s
         result = yield
         if fixturedef.scope != "function":
-            spent_s = cpu_s() - before - (self._shared_s - inner_s)
+            spent_s = max(0.0, cpu_s() - before - (self._shared_s - inner_s))
             self._shared_s += spent_s
             self._fixtures.append((fixturedef.argname, fixturedef.baseid, spent_s))
         return result

@@ -1,11 +1,8 @@
 """``imitate check-deploy`` with a trained policy, here and behind a server."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -17,8 +14,6 @@ from imitate.data.dataset_file import DatasetFile
 from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
 from tests.deploy.check.test_deploy_check import on, written
 from tests.tiny import tiny_run
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +85,13 @@ def test_demos_of_a_mask(trained, tmp_path):
     assert told["demos"] == ["demo_1", "demo_4"]
 
 
-def test_through_a_server(trained, tmp_path):
+def test_through_a_server(trained, preloaded_commands, tmp_path):
     seen = written(tmp_path / "seen.hdf5", seed=1)
     server = subprocess.Popen(
-        [sys.executable, "-m", "imitate", "serve", str(trained[0]), "--port", "0", "--json"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [str(preloaded_commands / "imitate"), "serve", str(trained[0]), "--port", "0", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         url = json.loads(server.stdout.readline())["url"]
         words = (url, seen, "--demos", 1, "--training", trained[1])

@@ -80,12 +80,3 @@ def test_without_ray_one_line_says_how_to_install_it(tmp_path):
     done = run("cluster", PYTHONPATH=f"{tmp_path}:{ROOT}", RAY_ADDRESS="local")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "pip install 'ray>=2.52'" in done.stderr
-
-
-@pytest.mark.parametrize("code", ["import imitate.crew", "from imitate.cli.main import app; app()"])
-def test_ray_is_not_imported_unless_it_is_used(code):
-    script = f"import sys, atexit\natexit.register(lambda: print('ray' in sys.modules))\n{code}"
-    done = subprocess.run(
-        [sys.executable, "-c", script, "--help"], capture_output=True, text=True, cwd=ROOT
-    )
-    assert done.stdout.splitlines()[-1] == "False", done.stderr

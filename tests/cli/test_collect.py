@@ -7,10 +7,12 @@ import pytest
 
 from imitate.cli.collect import _as_json, _as_text
 from imitate.data import DatasetFile
+from imitate.envs.cameras import Camera
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.run_folder import find_checkpoint
 from imitate.simulation.collect import CollectionReport, collect
 from imitate.simulation.demonstrate import Plan
+from imitate.simulation.render import RenderReport
 
 
 @pytest.mark.robosuite
@@ -82,9 +84,36 @@ def test_a_policy_is_evaluated_in_each_of_its_tasks_with_its_instruction(call, t
     assert [env["lang"] for env in learned] == ["press the button", "reach the goal"]
 
 
+def test_a_rendering_has_the_options_and_prints_its_report(call, monkeypatch):
+    told = []
+
+    def drawn(source, out, cameras, **options):
+        told.append((str(source), str(out), cameras, options))
+        resumed = int(options["resume"])
+        return RenderReport(
+            "images.hdf5", demos=1, resumed=resumed, lost={} if resumed else {"demo_1": "gone"}
+        )
+
+    monkeypatch.setattr("imitate.cli.render.draw", drawn)
+    line = "dataset render lift.hdf5 --out images.hdf5 --size agentview=24x32 --storage jpeg"
+    line += " --only-images --depth --jpeg-quality 80 --demos demo_0"
+    assert "  lost             demo_1: gone" in call(line, code=1).stdout
+    assert "1 demo, complete already" in call(f"{line} --resume").stdout
+    source, out, cameras, options = told[0]
+    assert (source, out) == ("lift.hdf5", "images.hdf5")
+    assert cameras == (
+        Camera("agentview", 24, 32, True),
+        Camera("robot0_eye_in_hand", 84, 84, True),
+    )
+    wanted = {"storage": "jpeg", "jpeg_quality": 80, "keep_obs": False, "next_obs": False}
+    assert {key: options[key] for key in wanted} == wanted and options["selection"].demos == [
+        "demo_0"
+    ]
+
+
 @pytest.mark.robosuite
 @pytest.mark.render
-@pytest.mark.slow("robosuite's renderer")
+@pytest.mark.nightly
 def test_one_demo_is_rendered_as_jpeg(call):
     lift = {"env_name": "Lift", "type": 1, "env_kwargs": {}}
     collect("lift.hdf5", Plan(lift, seed=4, horizon=3, keep_failures=True), num=1)

@@ -5,7 +5,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,12 @@ def policies(tmp_path_factory):
 
 
 @pytest.fixture
+def session(preloaded_commands, policies, tmp_path):
+    """Begin a `Session` in the test's folder."""
+    return partial(Session, preloaded_commands / "imitate", policies, tmp_path)
+
+
+@pytest.fixture
 def compare(call):
     """Call the command in this process."""
     return partial(call, "compare")
@@ -37,11 +42,11 @@ def compare(call):
 class Session:
     """``imitate compare`` on a pseudo-terminal, judged by a person."""
 
-    def __init__(self, policies, cwd, *words):
+    def __init__(self, command, policies, cwd, *words):
         self.keys, slave = pty.openpty()
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "imitate", "compare", *map(str, policies), *COIN),
+                *(str(command), "compare", *map(str, policies), *COIN),
                 *("--robot-arg", "tells=false", "--robot-arg", "puts_up=false", "--steps", "100", *words),
             ],
             cwd=cwd, env=ENV, stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -82,10 +87,9 @@ def records(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.slow("a person at a terminal of a command in an interpreter of its own")
-def test_a_person_judges_by_keys_is_killed_and_resumes(compare, policies, tmp_path):
+def test_a_person_judges_by_keys_is_killed_and_resumes(compare, session, tmp_path):
     path = tmp_path / "comparison.jsonl"
-    first = Session(policies, tmp_path)
+    first = session()
     first.trial("7", "s")
     first.until("pair 1 of at most 50, first policy: success, progress 7 of 9")
     first.until("put the scene as it was")
@@ -113,7 +117,7 @@ def test_a_person_judges_by_keys_is_killed_and_resumes(compare, policies, tmp_pa
     first.end()
     assert [record["kind"] for record in records(path)] == ["comparison", "trial", "trial", "redo"]
 
-    again = Session(policies, tmp_path)
+    again = session()
     again.until("pair 2 of at most 50, first policy")
     again.trial("f")
     again.until("first policy: failure")
@@ -141,9 +145,8 @@ def test_a_person_judges_by_keys_is_killed_and_resumes(compare, policies, tmp_pa
     assert records(path)[-1] == {"kind": "revealed", "pairs": 1}
 
 
-@pytest.mark.slow("a person at a terminal of a command in an interpreter of its own")
-def test_a_person_decides_and_then_learns_which_policy_it_was(policies, tmp_path):
-    session = Session(policies, tmp_path, "--max-pairs", "1")
+def test_a_person_decides_and_then_learns_which_policy_it_was(session, tmp_path):
+    session = session("--max-pairs", "1")
     session.trial("s")
     session.trial("s")
     assert session.end() == 0
@@ -153,8 +156,8 @@ def test_a_person_decides_and_then_learns_which_policy_it_was(policies, tmp_path
 
 
 @pytest.mark.nightly
-def test_quit_in_a_trial_loses_that_trial_only(policies, tmp_path):
-    session = Session(policies, tmp_path)
+def test_quit_in_a_trial_loses_that_trial_only(session, tmp_path):
+    session = session()
     session.trial("f")
     session.trial("q")
     assert session.end() == 0
@@ -162,9 +165,8 @@ def test_quit_in_a_trial_loses_that_trial_only(policies, tmp_path):
     assert len(records(tmp_path / "comparison.jsonl")) == 2
 
 
-@pytest.mark.slow("a person at a terminal of a command in an interpreter of its own")
-def test_a_signal_in_a_trial_ends_it_and_the_trials_before_are_kept(policies, tmp_path):
-    session = Session(policies, tmp_path)
+def test_a_signal_in_a_trial_ends_it_and_the_trials_before_are_kept(session, tmp_path):
+    session = session()
     session.trial("f")
     session.trial()
     time.sleep(0.2)

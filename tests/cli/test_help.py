@@ -1,8 +1,7 @@
-"""Help of every command: whole, with an example, in the field's words, and quick."""
+"""Help of every command: whole, with an example, and in the field's words."""
 
 import re
-import subprocess
-import sys
+from functools import cache
 
 import pytest
 import typer
@@ -26,6 +25,7 @@ def commands():
         yield from ((name, below) for below in getattr(loaded, "commands", {}))
 
 
+@cache
 def help_of(*words):
     done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": str(WIDTH)})
     assert done.exit_code == 0, done.output
@@ -91,38 +91,3 @@ def test_tables_in_help_keep_their_lines():
     lines = help_of("check-algo").splitlines()
     assert "  observations  the environment gives those of the configuration" in lines
     assert "  weights       those with a gradient move" in lines
-
-
-QUICK = [
-    *(
-        f"{' '.join(words)} --help"
-        for words in (("dataset",), ("dataset", "convert"), ("dataset", "actions"))
-    ),
-    "--help",
-    "train --help",
-    "eval --help",
-    "collect --help",
-    "config --help",
-    "dataset convert --formats",
-    "dataset stats {demos}",
-    "dataset filter {demos} first --first 1 --out {demos}.new",
-    "info {demos}",
-]
-
-
-def test_torch_is_not_imported_where_nothing_is_computed(demo_file):
-    """Each import of torch costs a second or two before the first line."""
-    program = """
-import sys
-from typer.testing import CliRunner
-from imitate.cli.main import app
-for line in sys.argv[1:]:
-    done = CliRunner().invoke(app, line.split())
-    assert done.exit_code == 0, (line, done.output, done.exception)
-    assert "torch" not in sys.modules, line
-"""
-    lines = [line.format(demos=demo_file()) for line in QUICK]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *lines], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr

@@ -98,11 +98,11 @@ def test_a_signal_that_python_drops_ends_the_step(number, code, tmp_path, virtua
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def started(words, log, **rest):
-    """A command in a process of its own, once the robot moves."""
+def started(command, words, log, **rest):
+    """A command in a process of its own."""
     robot = ("--robot", ROBOT, "--robot-arg", f"log={log}", "--robot-arg", "in_step=true")
     return subprocess.Popen(
-        [sys.executable, "-m", "imitate", *map(str, words), *robot],
+        [*map(str, (*command, *words, *robot))],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -125,7 +125,8 @@ def test_a_signal_at_any_time_stops_the_robot(name, tmp_path):
     wanted = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}[name]
     for number in range(5):
         log, path = tmp_path / f"{number}.log", tmp_path / f"{number}.hdf5"
-        process = started(("record", path, *DEVICE, "-n", 10_000, "--rate-hz", 50), log)
+        words = ("record", path, *DEVICE, "-n", 10_000, "--rate-hz", 50)
+        process = started((sys.executable, "-m", "imitate"), words, log)
         moving(process, log)
         time.sleep(chance.uniform(0.0, 0.5))
         process.send_signal(name)
@@ -140,7 +141,9 @@ def test_a_signal_at_any_time_stops_the_robot(name, tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["record", "run"])
-def test_a_full_disk_stops_the_session_and_keeps_what_was_recorded(verb, checkpoint, tmp_path):
+def test_a_full_disk_stops_the_session_and_keeps_what_was_recorded(
+    verb, checkpoint, preloaded_commands, tmp_path
+):
     """A file may not grow beyond 100 kB, room for two episodes of three images of 16 kB."""
     path, log = tmp_path / "demos.hdf5", tmp_path / "calls.log"
 
@@ -152,7 +155,8 @@ def test_a_full_disk_stops_the_session_and_keeps_what_was_recorded(verb, checkpo
         "record": ("record", path, *DEVICE, "-n", 20, "--raw-images", *common),
         "run": ("run", checkpoint, "--steps", 3, "-n", 20, "--record", path, *common),
     }[verb]
-    process = started(words, log, preexec_fn=small_disk)
+    command = (preloaded_commands / "imitate",)
+    process = started(command, words, log, preexec_fn=small_disk)
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 2, errors
     lines = [line for line in errors.splitlines() if line.startswith("error: ")]
@@ -169,7 +173,7 @@ def test_a_full_disk_stops_the_session_and_keeps_what_was_recorded(verb, checkpo
         return
     assert not path.exists()
     again = started(
-        (*words[: words.index("-n")], "-n", 5, "--raw-images", "--append", *common), log
+        command, (*words[: words.index("-n")], "-n", 5, "--raw-images", "--append", *common), log
     )
     _, errors = again.communicate(timeout=600)
     assert again.returncode == 0, errors

@@ -2,12 +2,10 @@
 
 import contextlib
 import json
-import os
 import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import h5py
@@ -54,11 +52,10 @@ def checkpoint(trained, tmp_path):
 
 
 @contextlib.contextmanager
-def serving(checkpoint):
+def serving(imitate, checkpoint):
     """``imitate serve`` in a process of its own: process, what it printed as JSON."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "imitate", "serve", str(checkpoint), "--port", "0", "--json"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [str(imitate), "serve", str(checkpoint), "--port", "0", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -123,14 +120,13 @@ def test_a_policy_acts_in_the_precision_that_is_asked_for(checkpoint, monkeypatc
         refuse_device(None, "int8")
 
 
-@pytest.mark.slow("a server in an interpreter of its own")
-def test_run_through_a_server(call, checkpoint):
+def test_run_through_a_server(call, checkpoint, preloaded_commands):
     """By steps, in the background, and by a join that the policy is not trained for; its actions have no limits."""
     ckpt = torch.load(checkpoint, weights_only=True)
     for name in ("action_low", "action_high"):
         ckpt["shape_metadata"].pop(name)
     save_checkpoint(ckpt, checkpoint)
-    with serving(checkpoint) as (process, told):
+    with serving(preloaded_commands / "imitate", checkpoint) as (process, told):
         assert {"shape": [3], "kind": "low_dim"}.items() <= told["schema"]["observations"][
             "flat"
         ].items()

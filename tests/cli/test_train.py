@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -57,11 +56,15 @@ def test_from_the_command_line_to_a_table_and_json(config, train, tmp_path):
     assert results == json.loads((run_dir / "results.json").read_text())
 
 
-@pytest.mark.slow("an interpreter that is interrupted while it trains")
-def test_ctrl_c_says_how_to_go_on(config, tmp_path):
+def test_ctrl_c_says_how_to_go_on(config, preloaded_commands, tmp_path):
     path = [str(ROOT), str(ground.ENV_FOLDER)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "imitate", "train", "--config", config(train={"num_epochs": 10**5})],
+        [
+            str(preloaded_commands / "imitate"),
+            "train",
+            "--config",
+            config(train={"num_epochs": 10**5}),
+        ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         text=True,

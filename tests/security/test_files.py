@@ -202,7 +202,12 @@ def test_the_source_opens_no_file_for_writing_by_another_way():
     }  # fmt: skip
     found = set()
     for path in (ROOT / "imitate").rglob("*.py"):
-        text = ast.unparse(ast.parse(path.read_text())).replace("'", '"')
-        if WRITES.search(text) and path.name != "plain_files.py":
+        text = path.read_text()
+        if (
+            not re.search(r"open\(|write_(text|bytes)\(|File\(", text)
+            or path.name == "plain_files.py"
+        ):
+            continue  # parsing all takes seconds
+        if WRITES.search(ast.unparse(ast.parse(text)).replace("'", '"')):
             found.add(str(path.relative_to(ROOT / "imitate")))
     assert found <= known

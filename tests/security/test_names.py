@@ -171,9 +171,14 @@ OWNED = {
 }
 
 
+MENTIONED = re.compile("|".join([*BY_NAME, *map(r"\b{0[0]}\.{0[1]}".format, OWNED)]))
+
+
 def calls_by_name(text):
     """Number of calls that import, unpickle, or look something up by a name which is not a literal."""
     count = 0
+    if not MENTIONED.search(text):  # parsing all takes seconds
+        return count
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.Call):
             continue

@@ -153,6 +153,7 @@ def test_tables_sort_when_their_head_is_clicked(browse, page, tmp_path):
     assert any("Content Security Policy" in line for line in console)
 
 
+@pytest.mark.nightly
 def test_it_looks_like_something(browse, page, tmp_path):
     shot = tmp_path / "shot.png"
     browse(page, f"--screenshot={shot}")
