@@ -20,10 +20,8 @@ CPUS = 2
 GPUS = 2
 """GPUs that the first node pretends to have."""
 STORE_BYTES = 80_000_000
-PLACES = ["local", pytest.param("ray_nodes", marks=pytest.mark.ray)]
-"""Values of the fixture ``backend``: this machine, and a cluster of two nodes."""
 MOSTLY_LOCAL = ["local", pytest.param("ray_nodes", marks=[pytest.mark.ray, pytest.mark.nightly])]
-"""The same, the cluster by night."""
+"""Values of the fixture ``backend``: this machine, and by night a cluster of two nodes."""
 ONE_NODE = pytest.param("ray_node", marks=[pytest.mark.ray, pytest.mark.nightly])
 """Another one: a cluster of one node."""
 ENVIRONMENT = {
@@ -123,7 +121,7 @@ def ray_node(two_nodes, monkeypatch):
 
 @pytest.fixture
 def backend(request):
-    """Place for workers: one of PLACES, or ONE_NODE."""
+    """Place for workers: one of MOSTLY_LOCAL, or ONE_NODE."""
     from imitate.crew import open_backend
 
     if request.param == "local":

@@ -16,8 +16,10 @@ from imitate.crew.local import ROOM, LocalBackend
 from imitate.errors import DatasetError, EnvError, WorkerError
 from imitate.processes import MAKE
 
-pytestmark = pytest.mark.usefixtures("spawned_workers")
-
+ON_RAY_TOO = pytest.mark.parametrize(
+    "backend", ["local", pytest.param("ray", marks=pytest.mark.ray)], indirect=True
+)
+"""Tests that run on a cluster in the fast set too; the others do so by night."""
 QUICK = Limits(call_s=0.5, quiet_s=60.0)
 
 
@@ -122,7 +124,10 @@ def half_an_answer(reports):
         reports.note(Stopping())
 
 
-@pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+@pytest.fixture(
+    scope="module",
+    params=["local", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.nightly])],
+)
 def backend(request):
     """Where workers run."""
     if request.param == "local":
@@ -165,6 +170,8 @@ def both(crew, folder):
 # ---- order ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("workers on a cluster start")
+@ON_RAY_TOO
 def test_results_in_the_order_of_the_items(crew, tmp_path):
     flags = [str(tmp_path / name) for name in "xy"]
     for flag, run in zip(flags, (crew.in_order, crew.as_completed), strict=True):
@@ -279,6 +286,7 @@ def test_arrays_arrive_and_can_be_written_to(crew):
     assert done.result.flags.writeable
 
 
+@ON_RAY_TOO
 def test_notes_come_in_order_ahead_of_the_result(crew):
     heard = []
     item = ("notes", 5)
@@ -286,6 +294,7 @@ def test_notes_come_in_order_ahead_of_the_result(crew):
     assert heard == [(item, number) for number in range(5)] and done.result == "end"
 
 
+@ON_RAY_TOO
 def test_shared_values_are_unpacked_once_in_a_worker_and_those_in_use_are_kept(crew):
     one, two, three = (Shared(bytes([number]) * 300_000) for number in (1, 2, 3))
     assert list(results(crew, [("shared_twice", one, one)]).values()) == [(True, 300_000)]
@@ -305,6 +314,7 @@ def test_a_shared_value_travels_inside_items_only(crew):
 # ---- faults --------------------------------------------------------------------------------------
 
 
+@ON_RAY_TOO
 def test_an_item_that_kills_two_workers_is_named_and_the_others_go_on(crew):
     lost = []
 

@@ -115,7 +115,8 @@ def gone(processes):
     return not any(map(is_running, processes))
 
 
-@pytest.mark.parametrize("what", ["asleep", "busy"])
+@pytest.mark.slow("a command and its workers on a cluster start")
+@pytest.mark.parametrize("what", [pytest.param("asleep", marks=pytest.mark.nightly), "busy"])
 def test_workers_end_with_the_command_that_is_killed(ray_nodes, drive, what):
     process, workers, lines = drive(ray_nodes.on, what, 4)
     assert all(map(is_running, workers))
@@ -231,6 +232,7 @@ def test_workers_that_wait_for_a_place_are_told_of_and_take_one_that_comes(
     assert told in capfd.readouterr().err
 
 
+@pytest.mark.nightly
 def test_no_place_at_all_is_an_error_of_one_line(ray_nodes):
     with (
         open_backend(ray_nodes.on, cpus=3.0, start_timeout_s=2.0) as backend,

@@ -17,7 +17,7 @@ from imitate.evaluation.policy_source import CheckpointFile, SentCheckpoint
 from imitate.evaluation.prepared import EvalSettings, Prepared, subject_of
 from imitate.policy.checkpoint import checkpoint_from_bytes
 from imitate.run_folder import find_checkpoint
-from tests.ray_cluster import MOSTLY_LOCAL, ONE_NODE, PLACES
+from tests.ray_cluster import MOSTLY_LOCAL, ONE_NODE
 from tests.train.conftest import env_meta, write_expert
 
 pytestmark = pytest.mark.usefixtures("importable_env")
@@ -29,8 +29,8 @@ def played(backend, place, workers=2):
     return outcome
 
 
-@pytest.mark.slow("on a cluster too")
-@pytest.mark.parametrize("backend", [*PLACES, ONE_NODE], indirect=True)
+@pytest.mark.slow("three processes play the same")
+@pytest.mark.parametrize("backend", [*MOSTLY_LOCAL, ONE_NODE], indirect=True)
 def test_the_same_episodes_and_the_same_video_wherever_they_are_played(tmp_path, backend):
     """With a policy that draws: its random numbers follow from the episode, not from the worker."""
     agent, videos = write_expert(tmp_path / "a.pth", noise=0.5), [tmp_path / "0.mp4"]
@@ -47,7 +47,6 @@ def test_the_same_episodes_and_the_same_video_wherever_they_are_played(tmp_path,
     assert here.cpu_models and there.to_dict()["cpu_models"] == here.cpu_models
 
 
-@pytest.mark.slow("on a cluster too")
 @pytest.mark.parametrize("backend", MOSTLY_LOCAL, indirect=True)
 def test_dying_and_hanging_episodes_are_named_and_the_others_are_as_ever(tmp_path, backend):
     meta = env_meta(hang_in="step", hang_at=[7], die_at=[3])
