@@ -155,9 +155,14 @@ def learn(algo, batch, steps, seed=0):
 
 def learns(algo, batch, most, learned):
     """True as soon as a condition holds after further 50 updates on the whole data, of `most` in all."""
-    for seed in range(most // 50):
-        learn(algo, batch, 50, seed)
-        if learned():
+    return any(learn(algo, batch, 50, seed) and learned() for seed in range(most // 50))
+
+
+def within(most, update, learned):
+    """True as soon as a condition holds after further 50 updates, each ``update(number)``, of `most` in all."""
+    for number in range(most):
+        update(number)
+        if number % 50 == 49 and learned():
             return True
     return False
 

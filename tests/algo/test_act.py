@@ -8,7 +8,7 @@ import torch
 
 from imitate.algo.act import Reconstruction
 from imitate.policy.rollout_policy import RolloutPolicy
-from tests.algo.conftest import gradients, losses
+from tests.algo.conftest import gradients, losses, within
 from tests.tiny import tiny_algo, tiny_batch
 
 SMALL = {
@@ -155,9 +155,10 @@ def test_the_published_mistake_leaves_later_layers_of_the_decoder_out():
 MAP = {"core_kwargs": {"pool_class": None, "feature_dimension": None, "flatten": False}}
 
 
-@pytest.mark.parametrize("encoder", [MAP, None], ids=["cells", "vector"])
-@pytest.mark.parametrize("low_dim", [["state"], []], ids=["state", "no_state"])
-@pytest.mark.parametrize("frame_stack", [1, 2])
+@pytest.mark.parametrize(
+    ("encoder", "low_dim", "frame_stack"),
+    [(MAP, ["state"], 1), (MAP, [], 2), (None, ["state"], 2), (None, [], 1)],
+)
 def test_images_are_learned_from_and_acted_on(encoder, low_dim, frame_stack):
     obs = {**dict.fromkeys(low_dim, 3), "cam": IMAGE}
     algo = make(obs=obs, encoder=encoder, train={"frame_stack": frame_stack})
@@ -182,17 +183,19 @@ def test_a_goal_is_further_tokens():
 
 
 def test_it_learns_a_linear_expert():
-    algo = make("algo.optim_params.policy.learning_rate.initial=0.003")
-    algo.set_train()
-    torch.manual_seed(2)
-    for _ in range(150):
-        state = torch.randn(64, 4, 3)
+    algo = make("algo.optim_params.policy.learning_rate.initial=0.005")
+    generator = torch.Generator().manual_seed(2)
+    obs, expected = torch.tensor([[0.8, -0.6, 0.3]]), torch.tensor([[0.4, -0.3]]).expand(4, 2)
+
+    def update(_):
+        algo.set_train()
+        state = torch.randn(32, 4, 3, generator=generator)
         actions = (0.5 * state[:, :1, :2]).expand(-1, 4, -1).clamp(-1, 1)
         batch = algo.process_batch_for_training({"obs": {"state": state}, "actions": actions})
         algo.train_on_batch(batch, 1)
-    state = torch.tensor([[0.8, -0.6, 0.3]])
-    torch.testing.assert_close(
-        chunk(algo, {"state": state})[0], torch.tensor([[0.4, -0.3]]).expand(4, 2), atol=0.1, rtol=0
+
+    assert within(
+        300, update, lambda: (chunk(algo, {"state": obs})[0] - expected).abs().max() < 0.1
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from imitate.algo.bc import BC_Transformer, BC_Transformer_GMM
-from tests.algo.conftest import losses
+from tests.algo.conftest import losses, within
 from tests.tiny import tiny_algo, tiny_batch
 
 W = 4
@@ -159,7 +159,7 @@ def test_a_mixture():
 @pytest.mark.parametrize("options", [{}, {"rotary": True}])
 def test_it_remembers_what_one_observation_does_not_show(options):
     """The action is what was shown two steps ago."""
-    learning = ("algo.optim_params.policy.learning_rate.initial=0.003",)
+    learning = ("algo.optim_params.policy.learning_rate.initial=0.01",)
     if options:
         algo = make(
             learning,
@@ -172,7 +172,6 @@ def test_it_remembers_what_one_observation_does_not_show(options):
     else:
         algo = make(learning, ac_dim=1)
     generator = torch.Generator().manual_seed(0)
-    algo.set_train()
 
     def batch(size, steps):
         shown = torch.randint(2, (size, steps + 2, 1), generator=generator).float() - 0.5
@@ -183,13 +182,18 @@ def test_it_remembers_what_one_observation_does_not_show(options):
         }
 
     steps = 8 if options else W
-    for _ in range(150):
-        algo.train_on_batch(algo.process_batch_for_training(batch(64, steps)), 1)
-    algo.set_eval()
     test = batch(32, steps)
-    state = algo.initial_state(32)
-    for t in range(steps):
-        step = algo.act({"state": test["obs"]["state"][:, t]}, state)
-        state = step.state
-    error = (step.action - test["actions"][:, -1]).abs().mean()
-    assert float(error) < 0.1  # without memory 0.5
+
+    def update(_):
+        algo.set_train()
+        algo.train_on_batch(algo.process_batch_for_training(batch(32, steps)), 1)
+
+    def learned():
+        algo.set_eval()
+        state = algo.initial_state(32)
+        for t in range(steps):
+            action, state, _ = algo.act({"state": test["obs"]["state"][:, t]}, state)
+        error = (action.detach() - test["actions"][:, -1]).abs().mean()
+        return float(error) < 0.1  # without memory 0.5
+
+    assert within(300, update, learned)

@@ -308,7 +308,9 @@ def bandit(size=128):
 
 
 @pytest.mark.parametrize("algo_name", ["cql", "cal_ql"])
-def test_on_a_bandit_of_mostly_bad_actions_it_learns_the_good_one_and_imitation_does_not(algo_name):
+def test_on_a_bandit_of_mostly_bad_actions_it_learns_the_good_one_and_imitation_does_not(
+    worlds, algo_name
+):
     batch = bandit()
     imitated = batch["actions"].mean().item()
     assert imitated < -0.2  # what the likeliest Gaussian policy does in the mean
@@ -316,36 +318,27 @@ def test_on_a_bandit_of_mostly_bad_actions_it_learns_the_good_one_and_imitation_
         (
             "algo.critic.target_q_gap=null",
             "algo.critic.cql_weight=0.3",
-            "algo.optim_params.actor.learning_rate.initial=0.003",
-            "algo.optim_params.critic.learning_rate.initial=0.003",
+            "algo.optim_params.actor.learning_rate.initial=0.005",
+            "algo.optim_params.critic.learning_rate.initial=0.005",
         ),
         ac_dim=1,
         algo_name=algo_name,
     )
-    algo.set_train()
-    for _ in range(300):
-        algo.train_on_batch(batch, 1)
-    algo.set_eval()
-    action = algo.get_action({"state": torch.zeros(1, STATE)})
-    assert isinstance(algo, CQL)
-    assert 0.15 < action.item() < 0.8
+
+    def learned():
+        return 0.15 < algo.get_action({"state": torch.zeros(1, STATE)}).item() < 0.8
+
+    assert worlds.learns(algo, batch, 400, learned)
 
 
-def test_the_conservative_term_pushes_unseen_actions_below_those_of_the_data():
+def test_the_conservative_term_pushes_unseen_actions_below_those_of_the_data(worlds):
     """Without it the critic extrapolates: beyond the good actions near 0.5 ever higher."""
-    batch, advantage = bandit(), {}
+    advantage = {}
     for weight in (1e-9, 0.3):
-        algo = make(
-            (
-                "algo.critic.target_q_gap=null",
-                f"algo.critic.cql_weight={weight}",
-                "algo.optim_params.critic.learning_rate.initial=0.003",
-            ),
-            ac_dim=1,
-        )
-        algo.set_train()
-        for _ in range(200):
-            algo.train_on_batch(batch, 1)
+        words = f"algo.critic.target_q_gap=null algo.critic.cql_weight={weight}"
+        rate = "algo.optim_params.critic.learning_rate.initial=0.01"
+        algo = make((*words.split(), rate), ac_dim=1)
+        worlds.learn(algo, bandit(), 75)
         actions = torch.tensor([[0.99], [0.5]])
         unseen, good = algo.nets["critic"]({"state": torch.zeros(2, STATE)}, actions).amin(0)
         advantage[weight] = (unseen - good).item()

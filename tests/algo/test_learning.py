@@ -21,6 +21,11 @@ SAMPLED = "algo.action_sampler.gmm.enabled=true algo.critic.num_action_samples_r
 CONSERVATIVE = "algo.critic.target_q_gap=null algo.critic.cql_weight=0.1"
 
 
+def rarely(*case):
+    """A case of the nightly set."""
+    return pytest.param(*case, marks=pytest.mark.nightly)
+
+
 def make(name, changes, state):
     train = {"num_epochs": 10, "obs_normalization": None}
     return tiny_algo(name, *changes.split(), obs={"s": state}, hidden=[32], train=train)
@@ -53,12 +58,12 @@ def test_it_takes_the_good_action_of_a_bandit(worlds, name, changes, bound):
 @pytest.mark.parametrize(
     ("name", "changes", "size", "bound"),
     [
-        ("awac", f"{BOTH} algo.adv.beta=0.1", 256, 0.3),
-        ("bcq", f"{rates(critic=0.005, action_sampler=0.005)} {SAMPLED}", 128, 0.2),
+        rarely("awac", f"{BOTH} algo.adv.beta=0.1", 256, 0.3),
+        rarely("bcq", f"{rates(critic=0.005, action_sampler=0.005)} {SAMPLED}", 128, 0.2),
         ("cql", f"{rates(critic=0.005, actor=0.005)} {CONSERVATIVE}", 128, 0.2),
         ("iql", f"{THREE} algo.adv.beta=0.1", 256, 0.3),
-        ("rebrac", NEAR, 256, 0.3),
-        ("td3_bc", FAR, 256, 0.3),
+        rarely("rebrac", NEAR, 256, 0.3),
+        rarely("td3_bc", FAR, 256, 0.3),
     ],
 )
 def test_it_puts_halves_of_demos_together(worlds, name, changes, size, bound):
