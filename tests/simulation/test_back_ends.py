@@ -11,11 +11,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
 from imitate.crew import open_backend
 from imitate.data import DatasetFile, DatasetWriter, Episode
+from imitate.data.curate.selection import Selection
 from imitate.data.shards.index import ShardIndex
 from imitate.envs.cameras import Camera
 from imitate.envs.experts import QUALITIES
@@ -158,6 +160,36 @@ def test_demos_that_hang_or_die_are_named_and_left_out(tmp_path, backend, monkey
     assert "its process died in reset_to()" in report.lost["demo_1"]
     assert "reset_to() did not return within 3 s" in report.lost["demo_4"]
     assert list(content(out)[1]) == ["demo_0", "demo_2", "demo_3", "demo_5"]
+
+
+def test_a_finished_file_of_images_is_left_as_it_is(tmp_path):
+    path, out, cameras = tmp_path / "demos.hdf5", tmp_path / "out.hdf5", (Camera("a", 4, 4),)
+    collect(path, plan_of(), num=3)
+    render(path, out, cameras, selection=Selection(first=2))
+    before = out.read_bytes()
+    again = render(path, out, cameras, selection=Selection(first=2), resume=True)
+    assert (again.demos, again.resumed, again.steps, again.lost) == (2, 2, 0, {})
+    more = render(path, out, cameras, resume=True)
+    assert list(more.lost) == ["demo_2"] and "--overwrite" in more.lost["demo_2"]
+    with pytest.raises(DatasetError, match="--overwrite"):
+        render(path, out, (Camera("a", 5, 5),), resume=True)
+    assert out.read_bytes() == before
+
+
+def test_demos_without_states_are_named_and_where_none_is_drawn_nothing_is_left(tmp_path):
+    path, out, cameras = tmp_path / "demos.hdf5", tmp_path / "out.hdf5", (Camera("a", 4, 4),)
+    collect(path, plan_of(), num=3)
+    with h5py.File(path, "r+") as file:
+        del file["data/demo_1/states"]
+    report = render(path, out, cameras, overwrite=True)
+    assert (report.demos, list(report.lost)) == (2, ["demo_1"])
+    assert report.lost["demo_1"].startswith("it has no 'states'")
+    out.unlink()
+    with h5py.File(path, "r+") as file:
+        del file["data/demo_0/states"], file["data/demo_2/states"]
+    with pytest.raises(DatasetError, match="none of 3 demos could be drawn; demo 'demo_0': it has"):
+        render(path, out, cameras)
+    assert [path.name for path in tmp_path.iterdir()] == ["demos.hdf5"]
 
 
 # ---- shards --------------------------------------------------------------------------------------
@@ -327,7 +359,7 @@ def test_lift_on_a_cluster(tmp_path, lift_file, ray_nodes):
     path, plan = tmp_path / "lift.hdf5", Plan(env_meta=LIFT, seed=1)
     cameras = (Camera("agentview", 16, 16),)
     with open_backend(ray_nodes.on) as backend:
-        collect(path, plan, num=3, workers=2, backend=backend)
+        collect(path, plan, num=2, workers=2, backend=backend)
         render(path, tmp_path / "there.hdf5", cameras, workers=2, backend=backend)
     assert content(path) == content(lift_file[0])
     render(path, tmp_path / "here.hdf5", cameras)

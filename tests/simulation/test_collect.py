@@ -22,7 +22,7 @@ def test_file_is_complete_and_sound(lift_file):
     path, report = lift_file
     check_dataset(path)
     with DatasetFile(path) as file:
-        assert file.demos() == ["demo_0", "demo_1", "demo_2"]
+        assert file.demos() == ["demo_0", "demo_1"]
         assert file.env_meta["env_name"] == "Lift"
         keys = file.filter_keys()
         assert sorted(keys["train"] + keys["valid"]) == file.demos()
@@ -31,14 +31,14 @@ def test_file_is_complete_and_sound(lift_file):
         terminals = file.read("demo_0", "terminals")
         assert terminals[-1] == 1 and terminals.sum() == 9
         assert file.attrs("demo_0")["success"]
-    assert (report.demos, report.solved, report.attempts) == (3, 3, 3)
+    assert (report.demos, report.solved, report.attempts) == (2, 2, 2)
     assert report.success_rate == 1.0
-    assert report.quality == {"better": 3}
+    assert report.quality == {"better": 2}
     assert 30 < report.mean_steps < 60
     assert report.size_mb == pytest.approx(path.stat().st_size / 1e6)
 
 
-@pytest.mark.slow("collects whole episodes of Lift a second time")
+@pytest.mark.nightly
 def test_content_does_not_depend_on_workers_or_crashes(lift_file, tmp_path):
     path, killed = tmp_path / "again.hdf5", []
 
@@ -47,7 +47,7 @@ def test_content_does_not_depend_on_workers_or_crashes(lift_file, tmp_path):
             killed.extend(multiprocessing.active_children())
             killed[0].kill()
 
-    report = collect(path, Plan(env_meta=LIFT, seed=1), num=3, workers=1, on_demo=kill_a_worker)
+    report = collect(path, Plan(env_meta=LIFT, seed=1), num=2, workers=2, on_demo=kill_a_worker)
     assert killed
     assert any("its process died" in problem for problem in report.problems)
     assert content(path) == content(lift_file[0])

@@ -78,6 +78,7 @@ def test_a_file_without_states_is_not_checked(tmp_path):
     assert arm["input_type"] == "delta"
 
 
+@pytest.mark.slow("makes the simulator")
 def test_actions_that_do_not_fit(tmp_path):
     old = tmp_path / "old.hdf5"
     shutil.copy(LIFT, old)

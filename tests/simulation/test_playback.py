@@ -90,7 +90,7 @@ def test_actions_lead_to_the_recorded_states(lift_file, tmp_path):
 
 @pytest.mark.robosuite
 @pytest.mark.render
-@pytest.mark.slow("draws the simulator in a process of its own")
+@pytest.mark.nightly
 def test_states_show_the_cube_going_up(lift_file, tmp_path):
     with DatasetFile(lift_file[0]) as file:
         length = file.length("demo_0")
