@@ -2,26 +2,22 @@
 
 `torch.save` writes a zip archive whose entries are stored as they are, each with a CRC-32. torch reads it without
 verifying the checksums, so that a flipped bit becomes another weight; and it unpacks compressed entries to any size.
-Its list of harmless functions makes a byte array of any size, and tensors without or beyond their storage; so the
-pickle is scanned for what it names before it is loaded.
+The calls in its pickle are looked at by :mod:`imitate.policy.pickle_calls`.
 """
 
 from __future__ import annotations
 
-import pickletools
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from imitate.errors import CheckpointError
+from imitate.policy.pickle_calls import wrong_call
 
 _MAX_PICKLE = 2**28
 """Bytes of a checkpoint's structure; its numbers lie beside it."""
-_REBUILT = frozenset({"_rebuild_tensor_v2", "_rebuild_parameter"})
-"""Functions of torch that make the tensors of a checkpoint; its others make tensors without memory of their own."""
 
 
 def is_archive(source: Path | BinaryIO) -> bool:
@@ -42,58 +38,52 @@ def check_archive(source: Path | BinaryIO, name: str | Path, size: int) -> None:
 
     Raises:
         CheckpointError: an entry is damaged, is there twice, or is compressed to less than it takes in memory; the
-            numbers are in another byte order; the pickle makes tensors of a kind that no checkpoint has.
+            numbers are in another byte order; the pickle calls what no checkpoint does.
     """
     words: str | None
     try:
         with zipfile.ZipFile(source) as archive:
             entries = archive.infolist()
             unpacked = sum(entry.file_size for entry in entries)
-            names = [entry.filename for entry in entries]
+            names = [entry.orig_filename for entry in entries]  # as torch sees them
             if len(names) != len({name.casefold() for name in names}):
                 words = "two of its entries have one name"
+            elif min((entry.header_offset for entry in entries), default=0) > 0:
+                words = "something lies before the archive in it"
             elif unpacked > size:
                 words = f"it would unpack to {unpacked:,} bytes; checkpoints are not compressed"
             elif (damaged := archive.testzip()) is not None:
                 words = f"the checksum of {damaged} is wrong"
             else:
-                words = _wrong_order(archive, names) or _wrong_pickle(archive, names)
+                words = _wrong_order(archive, entries) or _wrong_pickle(archive, entries)
     except Exception as error:  # zipfile and zlib raise a dozen kinds on damaged archives
         raise damage(name, first_line(error)) from error
     if words is not None:
         raise damage(name, words)
 
 
-def _wrong_order(archive: zipfile.ZipFile, names: Sequence[str]) -> str | None:
+def _named(entries: Sequence[zipfile.ZipInfo], wanted: str) -> list[zipfile.ZipInfo]:
+    """Return the entries that torch, which does not see case, may take for this one."""
+    return [e for e in entries if e.orig_filename.casefold().rpartition("/")[2] == wanted]
+
+
+def _wrong_order(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -> str | None:
     """Return words for numbers in another byte order than this machine's, which torch would take for its own."""
-    for name in names:
-        if name.rpartition("/")[2] == "byteorder":
-            order = archive.read(name)[:10].decode("ascii", "replace")
-            if order != sys.byteorder:
-                return f"its numbers are in the byte order '{order}', and this machine's is {sys.byteorder}"
+    for entry in _named(entries, "byteorder"):
+        order = archive.read(entry)[:10].decode("ascii", "replace")
+        if order != sys.byteorder:
+            return f"its numbers are in the byte order '{order}', and this machine's is {sys.byteorder}"
     return None
 
 
-def _wrong_pickle(archive: zipfile.ZipFile, names: Sequence[str]) -> str | None:
+def _wrong_pickle(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -> str | None:
     """Return words for a pickle that would take much memory, or make tensors of another kind."""
-    for name in (name for name in names if name.rpartition("/")[2] == "data.pkl"):
-        if archive.getinfo(name).file_size > _MAX_PICKLE:
-            return f"{name} has more than {_MAX_PICKLE:,} bytes"
-        for module, attribute in _globals(archive.read(name)):
-            if module in ("torch._utils", "torch._tensor") and attribute not in _REBUILT:
-                return f"it holds a tensor of another kind ({attribute})"
-            if attribute == "bytearray":
-                return "it holds a bytearray, of any size"
+    for entry in _named(entries, "data.pkl"):
+        if entry.file_size > _MAX_PICKLE:
+            return f"{entry.filename} has more than {_MAX_PICKLE:,} bytes"
+        if (words := wrong_call(archive.read(entry))) is not None:
+            return words
     return None
-
-
-def _globals(pickled: bytes) -> Iterator[tuple[str, str]]:
-    """Modules and names in a pickle, up to where it is none; torch refuses other ways to name them."""
-    with suppress(Exception):  # malformed ones raise many kinds
-        for opcode, argument, _ in pickletools.genops(pickled):
-            if opcode.name == "GLOBAL":
-                module, _, name = str(argument).partition(" ")
-                yield module, name
 
 
 def damage(name: str | Path, words: str) -> CheckpointError:

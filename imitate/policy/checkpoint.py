@@ -42,7 +42,13 @@ from imitate.models.preprocess import Preprocess
 from imitate.plain_files import fresh
 from imitate.policy.allocation import AllocationLimit
 from imitate.policy.archive import check_archive, damage, first_line, is_archive
-from imitate.policy.structure import check_kinds, check_structure, check_weights, stored_numbers
+from imitate.policy.structure import (
+    check_extent,
+    check_kinds,
+    check_structure,
+    check_weights,
+    stored_numbers,
+)
 from imitate.recognition import diagnosis, hdf5_words, lerobot_policy
 from imitate.version import __version__
 
@@ -191,6 +197,7 @@ def _checked(
     try:
         check_archive(source, name, size)
         ckpt = read_it()
+        check_extent(ckpt, name)
     except UserError:
         raise
     except Exception as error:  # of torch's unpickler any kind may come

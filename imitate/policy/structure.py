@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -19,6 +20,10 @@ from pydantic import (
 )
 
 from imitate.errors import CheckpointError
+from imitate.plain_files import MAX_DEPTH
+
+_TIMES, _ROOM = 16, 2**16
+"""Values that a checkpoint may have in all for each one that is stored, and beside it."""
 
 
 def _no_nan(value: float) -> float:
@@ -135,6 +140,27 @@ def check_structure(ckpt: Mapping[str, Any]) -> None:
         raise CheckpointError(f"'{where}' of the checkpoint: {first['msg']}") from error
     for name, tensor in _tensors(ckpt):
         check_plain(name.removeprefix("model."), tensor)
+
+
+def check_extent(ckpt: Any, name: str | Path) -> None:
+    """Raise CheckpointError for parts that lie within themselves, or are there too often to be written out."""
+    sizes: dict[int, int] = {}
+    stored = 0
+
+    def size(value: Any, depth: int) -> int:
+        nonlocal stored
+        if not isinstance(value, Mapping | list | tuple | set):
+            return 1
+        if depth > MAX_DEPTH:
+            raise CheckpointError(f"{name}: is nested deeper than {MAX_DEPTH} levels")
+        if id(value) not in sizes:
+            stored += len(value)
+            parts = value.values() if isinstance(value, Mapping) else value
+            sizes[id(value)] = 1 + sum(size(part, depth + 1) for part in parts)
+        return sizes[id(value)]
+
+    if (whole := size(ckpt, 0)) > _TIMES * stored + _ROOM:
+        raise CheckpointError(f"{name}: has {stored:,} values, which it repeats to {whole:,}")
 
 
 def check_plain(name: str, tensor: torch.Tensor) -> None:

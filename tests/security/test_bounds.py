@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pickle
 import resource
 import shutil
 import socket
@@ -137,6 +138,64 @@ def pickled(data):
     return entries(lambda name, old: [(name, data if name.endswith("data.pkl") else old)])
 
 
+def calling(function, given):
+    """A pickle that calls a function of a module."""
+    return b"c" + function.encode() + b"\n" + given + b"R"
+
+
+def text(value):
+    return b"X" + len(value).to_bytes(4, "little") + value
+
+
+def repeated(function, value, further=b"\x85"):
+    """A pickle of a long value, which is given to a function 5,000 times."""
+    return b"\x80\x02(" + value + b"q\x01" + calling(function, b"h\x01" + further) * 5000 + b"l."
+
+
+def doubled(times):
+    """Hexadecimal digits of hexadecimal digits of ... a letter."""
+    digits = text(b"a")
+    for codec in (b"latin1", *[b"hex"] * times):
+        digits = calling("_codecs\nencode", digits + text(codec) + b"\x86")
+    return b"\x80\x02" + digits + b"."
+
+
+def endless(where):
+    """Lists of ten lists of ten lists ..., each of which is stored once."""
+
+    def changed(path):
+        ckpt = torch.load(path, weights_only=True)
+        many = ["x"] * 10
+        for _ in range(30):
+            many = [many] * 10
+        ckpt[where]["x"] = many
+        torch.save(ckpt, path)
+
+    return changed
+
+
+def behind(data):
+    """Put a pickle before the archive, which torch reads in its place."""
+
+    def changed(path):
+        begin = (
+            pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2) + pickle.dumps({}, 2)
+        )
+        path.write_bytes(begin + data + path.read_bytes())
+
+    return changed
+
+
+def in_another_case(record, data):
+    name = record.upper()
+    return entries(lambda n, d: [(n.replace(record, name), data if n.endswith(record) else d)])
+
+
+def called(function, given):
+    return pickled(b"\x80\x02" + calling(function, given) + b".")
+
+
+LARGE, LONG = b"J\0\0\0\x40", text(b"a" * 2**17)
 BYTEARRAY = b"\x80\x02cbuiltins\nbytearray\n\x8a\x05" + (2**33).to_bytes(5, "little") + b"\x85R."
 WRONG = {
     "expanded": (weight(lambda w: torch.zeros(1).expand(2**40)), "repeats 4 stored bytes"),
@@ -148,9 +207,21 @@ WRONG = {
     "whole numbers": (weight(lambda w: w.to(torch.int64)), "dtype torch.int64; expected torch.float32"),
     "truth values": (weight(lambda w: w > 0), "dtype torch.bool; expected torch.float32"),
     "bytearray": (pickled(BYTEARRAY), "bytearray"),
+    "bytearray in another case": (in_another_case("data.pkl", BYTEARRAY), "bytearray"),
+    "bytearray before the archive": (behind(BYTEARRAY), "before the archive"),
+    "tensor of any size": (called("torch\nFloatTensor", LARGE + b"\x85"), "calls torch FloatTensor"),
+    "array of any size": (
+        called("numpy.core.multiarray\n_reconstruct", b"cnumpy\nndarray\n" + LARGE + text(b"O") + b"\x87"), "not empty"
+    ),
+    "digits of digits": (pickled(doubled(30)), "many copies"),
+    "a text many times": (pickled(repeated("_codecs\nencode", LONG, text(b"latin1") + b"\x86")), "many copies"),
+    "a tuple many times": (pickled(repeated("torch\nSize", b"(" + b"K\x01" * 2**16 + b"t")), "many copies"),
+    "arguments in a list": (called("_codecs\nencode", b"](" + LONG + text(b"hex") + b"e"), "no tuple"),
+    "lists of lists": (endless("versions"), "which it repeats to"),
     "two entries of a name": (entries(lambda n, d: [(n, d)] * (1 + n.endswith("data/0"))), "two of its entries"),
     "two entries but for case": (entries(lambda n, d: [(n, d), (n.upper(), d)]), "two of its entries"),
     "byte order": (entries(lambda n, d: [(n, b"big" if n.endswith("byteorder") else d)]), "byte order 'big'"),
+    "byte order in another case": (in_another_case("byteorder", b"big"), "byte order 'big'"),
 }  # fmt: skip
 
 
