@@ -72,7 +72,8 @@ def _gymnasium(meta: Mapping[str, Any]) -> list[Finding]:
     """Run gymnasium's own checker."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        env = gymnasium.make(str(meta["env_name"]), **(meta.get("env_kwargs") or {}))
+        kwargs = {k: v for k, v in (meta.get("env_kwargs") or {}).items() if k != "render_mode"}
+        env = gymnasium.make(str(meta["env_name"]), **kwargs)
         try:
             gymnasium_check(env.unwrapped, skip_render_check=True)
         except Exception as error:  # its findings are assertions and errors of all kinds

@@ -50,6 +50,9 @@ class RobotArgs:
     prepare: bool = True
 
 
+_DICTS = ("options", "take_over_options", "limits", "safety")
+
+
 def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None) -> RobotEnv:
     """The environment of ``robot:NAME``, connected.
 
@@ -58,12 +61,7 @@ def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None
     """
     check_trusted(env_meta)
     text = str(env_meta["env_name"])
-    kwargs = dict(env_meta.get("env_kwargs") or {})
-    known = [entry.name for entry in fields(RobotArgs)]
-    for key in kwargs:
-        if key not in known:
-            raise EnvError(f"{text}: env_kwargs has an unknown key '{key}'; {nearest(key, known)}")
-    args = RobotArgs(**kwargs)
+    args = _robot_args(text, dict(env_meta.get("env_kwargs") or {}))
     name, options, safety = text.removeprefix(ROBOT), dict(args.options), dict(args.safety)
     if is_simulated(text):
         name = SIMULATED.removeprefix(ROBOT)
@@ -95,8 +93,18 @@ def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None
             prepare=args.prepare,
             meta=env_meta,
         )
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise EnvError(f"{text}: its env_kwargs do not fit: {error}") from error
+
+
+def _robot_args(text: str, kwargs: Mapping[str, Any]) -> RobotArgs:
+    known = [entry.name for entry in fields(RobotArgs)]
+    for key, value in kwargs.items():
+        if key not in known:
+            raise EnvError(f"{text}: env_kwargs has an unknown key '{key}'; {nearest(key, known)}")
+        if key in _DICTS and not isinstance(value, Mapping):
+            raise EnvError(f"{text}: env_kwargs['{key}'] is {value!r}; expected a dict")
+    return RobotArgs(**kwargs)
 
 
 def _function(name: str) -> Reward:

@@ -41,6 +41,8 @@ ADAPTERS = {
     "metaworld": "imitate.envs.worlds.metaworld",
 }
 """Modules that register environments in the place of the module that a name begins with."""
+_REFUSALS = (TypeError, ValueError, LookupError, AttributeError, AssertionError, OSError)
+"""What constructors raise for arguments that are not for them."""
 
 
 class GymnasiumEnv:
@@ -107,7 +109,10 @@ class GymnasiumEnv:
                 f"gymnasium has no environment '{self.name}' ({_first_line(error)}); "
                 + nearest(self.name, gymnasium.registry)[:200]
             ) from error
-        except TypeError as error:
+        except _REFUSALS as error:
+            is_own = not self._kwargs or (module and module not in EXTRAS)
+            if is_own and not isinstance(error, TypeError):
+                raise  # its author needs the traceback
             raise EnvError(
                 f"{self.name} refuses its env_kwargs: {_first_line(error)}; correct env_args['env_kwargs']"
             ) from error

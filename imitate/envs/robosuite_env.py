@@ -155,7 +155,7 @@ class RobosuiteEnv:
         try:
             with lean_build():
                 env = robosuite.make(self.name, **copy.deepcopy(kwargs))
-        except (TypeError, ValueError, KeyError, AssertionError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
             detail = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise EnvError(
                 f"robosuite {self._version} refuses env_kwargs of '{self.name}': {detail}; "

@@ -39,6 +39,8 @@ PETTINGZOO = "pettingzoo:"
 """Beginning of the names of environments with several agents: the module follows it."""
 PARALLEL = "parallel_env"
 """The only function of such a module that a file's arguments may reach."""
+RANDOM = "random"
+"""The opponent that is no checkpoint."""
 EXTRAS = {
     "gym_aloha": "aloha",
     "gymnasium_robotics": "robotics",
@@ -52,7 +54,7 @@ DEVICES = ("keyboard", "gamepad", "spacemouse", "lerobot")
 """Our own teleoperation devices."""
 DEVICE_POINTS = "imitate.teleoperators"
 """Group of the entry points of others' devices."""
-_REFERENCE = re.compile(r".*[/\\].*|~.*|\.{1,2}|[A-Za-z_][\w.]*:\S+|\S*\.[A-Za-z]\w*", re.DOTALL)
+_REFERENCE = re.compile(r".*[/\\:].*|~.*|\.{1,2}|.*\.[A-Za-z][\w-]*", re.DOTALL)
 """Text that another program could take for a path, or for the name of a module or of something in it."""
 
 
@@ -139,7 +141,7 @@ def names_in(env_meta: Mapping[str, Any]) -> Iterator[Named]:
         meta = waiting.pop()
         if not isinstance(meta, Mapping):
             continue
-        name = str(meta.get("env_name") or "").strip()
+        name = str(meta.get("env_name") or "")  # with its blanks, as others will see it
         kwargs = meta.get("env_kwargs")
         kwargs = dict(kwargs) if isinstance(kwargs, Mapping) else {"": kwargs}
         if name.startswith(ROBOT):
@@ -154,6 +156,7 @@ def names_in(env_meta: Mapping[str, Any]) -> Iterator[Named]:
             yield Named(_module_of(name), "module", "env_name")
             if name.count(":") > 1 and not name.endswith(f":{PARALLEL}"):
                 yield Named(name.removeprefix(PETTINGZOO), "factory", "env_name")
+            yield from _opponents(kwargs)
         elif _module_of(name):
             yield Named(_module_of(name), "module", "env_name")
         yield from _references("env_kwargs", kwargs)
@@ -166,6 +169,14 @@ def _parts_of_a_robot(kwargs: dict[str, Any]) -> Iterator[Named]:
         yield Named(str(device), "device", "take_over")
     if reward:
         yield Named(str(reward), "reward", "reward")
+
+
+def _opponents(kwargs: Mapping[str, Any]) -> Iterator[Named]:
+    """Checkpoints that play agents; the other values are looked at with all arguments."""
+    opponents = kwargs.get("opponents")
+    for policy in opponents.values() if isinstance(opponents, Mapping) else ():
+        if policy != RANDOM and not _REFERENCE.fullmatch(str(policy)):
+            yield Named(str(policy), "argument", "env_kwargs.opponents")
 
 
 def is_simulated(env_name: str) -> bool:

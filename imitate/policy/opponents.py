@@ -9,11 +9,10 @@ import numpy as np
 from imitate.envs.env import Array, Obs
 from imitate.envs.pettingzoo_env import Opponent
 from imitate.envs.spaces import ActionSpace
+from imitate.envs.trust import RANDOM
 from imitate.errors import EnvError
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
-
-RANDOM = "random"
 
 
 def opponent_of(policy: str, space: ActionSpace) -> Opponent:

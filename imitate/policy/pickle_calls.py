@@ -58,7 +58,7 @@ def wrong_call(pickled: bytes) -> str | None:
     return None
 
 
-def _calls(pickled: bytes) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _calls(pickled: bytes) -> Iterator[tuple[str, Any]]:
     """Yield the function and the arguments of each call.
 
     Texts, names, whole numbers and tuples stand for themselves, and a list of its length for all else, which grows with

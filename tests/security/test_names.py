@@ -59,8 +59,14 @@ REFUSED = {
     "path": (described("Ant-v5", {"xml_file": "/tmp/a.xml"}), "/tmp/a.xml"),
     "path in bytes": (described("Ant-v5", {"xml_file": b"../a"}), "../a"),
     "name of a file": (described("Ant-v5", {"xml_file": "a.xml"}), "a.xml"),
+    "module and a name with a blank": (described("CartPoleNoVelocity-v1", {"env_id": "evil:A v0"}), "evil:A v0"),
+    "module that begins with a digit": (described("CartPoleNoVelocity-v1", {"env_id": "3evil:A-v0"}), "3evil:A-v0"),
+    "module with a hyphen": (described("CartPoleNoVelocity-v1", {"env_id": "my-evil:A-v0"}), "my-evil:A-v0"),
+    "name of a file with a blank": (described("Ant-v5", {"xml_file": "a b.xml"}), "a b.xml"),
     "home": (described("Ant-v5", {"xml_file": "~root"}), "~root"),
     "opponent": (described("pettingzoo:imitate.envs.team_tasks", {"opponents": {"left": "a/b.pth"}}), "a/b.pth"),
+    "opponent without a folder": (described("pettingzoo:imitate.envs.team_tasks", {"opponents": {"left": "b"}}), "b"),
+    "a blank before the simulated robot": (described(" robot:sim:A-v0"), "robot:sim"),
     "robot": (described("robot:my_robots:Arm", kind=4), "robot:my_robots:Arm"),
     "robot with the beginning of the simulated one": (described("robot:simple", kind=4), "robot:simple"),
     "device": (simulated(take_over="subprocess:Popen", take_over_options={"args": ["true"]}), "subprocess:Popen"),
@@ -83,6 +89,15 @@ def test_a_name_of_a_file_is_refused_until_the_user_gives_it_too(meta, name):
     assert os.environ[VARIABLE] == ""
     trust(*(named.name for named in untrusted(meta)))
     check_trusted(meta)
+
+
+@pytest.mark.parametrize(("meta", "words"), [
+    (described("FrozenLake-v1", {"map_name": "evil"}), "refuses its env_kwargs"),
+    (simulated(limits="evil"), "limits'] is 'evil'; expected a dict"),
+])  # fmt: skip
+def test_arguments_that_a_constructor_cannot_take_are_one_line(meta, words):
+    with pytest.raises(EnvError, match=words):
+        make_env(meta)
 
 
 @pytest.mark.parametrize(
