@@ -8,10 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from imitate.moved import install as _install
 from imitate.version import __version__
-
-_install()  # former paths of modules
 
 _HOMES = {
     "Algo": "imitate.algo.algo",

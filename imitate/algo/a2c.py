@@ -10,15 +10,12 @@ Departures: Adam rather than RMSprop; ``trace`` 1 is the paper's return of up to
 
 from __future__ import annotations
 
-from functools import partial
-
 from pydantic import Field
 from torch import Tensor
 
 from imitate.algo.algo import Batch, Info
 from imitate.algo.factory import register
 from imitate.algo.on_policy import OnPolicy, OnPolicyConfig
-from imitate.moved import former_class
 
 
 class A2CConfig(OnPolicyConfig):
@@ -61,6 +58,3 @@ class A2C(OnPolicy[A2CConfig]):
             "Value_Loss": value_loss,
             "Entropy": entropy,
         }
-
-
-__getattr__ = partial(former_class, __name__)

@@ -14,7 +14,6 @@ other dynamics. Departures: PPO in place of TRPO; a gradient penalty; what follo
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -26,7 +25,6 @@ from imitate.algo.factory import register_learner
 from imitate.algo.reward_source import MakeEncoder, RewardSource
 from imitate.models.actor import Obs
 from imitate.models.discriminator import Discriminator
-from imitate.moved import former_class
 
 
 class AIRLRewards(AdversarialRewards):
@@ -72,6 +70,3 @@ class AIRLConfig(AdversarialConfig):
     """Section ``algo`` of algorithm ``airl``."""
 
     reward_source: ClassVar[type[RewardSource] | None] = AIRLRewards
-
-
-__getattr__ = partial(former_class, __name__)

@@ -24,7 +24,6 @@ its mean is the target above.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import partial
 from typing import cast
 
 import torch
@@ -49,7 +48,6 @@ from imitate.models.critics import polyak_update_, target_of
 from imitate.models.heads import DeterministicHead
 from imitate.models.mlp import MLP
 from imitate.models.vae import VAE
-from imitate.moved import former_class
 
 
 class Sampler(nn.Module, ABC):
@@ -311,6 +309,3 @@ class BCQ(ActorCritic[BCQConfig]):
 
 BCQ_Distributional = BCQ
 """Name of robomimic's class of the variant with distributional critics."""
-
-
-__getattr__ = partial(former_class, __name__)

@@ -10,7 +10,7 @@ import torch
 
 from imitate.algo.algo import Algo
 from imitate.algo.overrides import check_overrides
-from imitate.config import Config, Section, load_config
+from imitate.config import AlgoSection, Config, Section, load_config
 from imitate.config import algorithms as registry
 from imitate.config.section import MissingKeyError
 from imitate.errors import ConfigError
@@ -18,11 +18,11 @@ from imitate.errors import ConfigError
 USUAL_SHAPES = {"rgb": (3, 96, 96), "depth": (1, 96, 96), "scan": (1, 256)}
 ToClass = Callable[[Any], tuple[type[Algo], dict[str, Any]]]
 AlgoClass = TypeVar("AlgoClass", bound=Algo)
-SectionClass = TypeVar("SectionClass", bound=Section)
+SectionClass = TypeVar("SectionClass", bound=AlgoSection)
 
 
 def register_algo_factory_func(
-    algo_name: str, section: type[Section] | None = None
+    algo_name: str, section: type[AlgoSection] | None = None
 ) -> Callable[[ToClass], ToClass]:
     """Register the function that maps an algorithm's section to ``(class, keyword arguments)``.
 
@@ -41,7 +41,7 @@ def register_algo_factory_func(
 
 
 def register(
-    algo_name: str, section: type[Section]
+    algo_name: str, section: type[AlgoSection]
 ) -> Callable[[type[AlgoClass]], type[AlgoClass]]:
     """Register the class of an algorithm.
 
@@ -108,7 +108,7 @@ def algo_factory(
     """
     if not isinstance(config, Config):
         config = load_config(dict(config))
-    if config.algo_name != registry.ALIASES.get(algo_name, algo_name):
+    if config.algo_name != algo_name:
         raise ConfigError(
             f"algo_name '{algo_name}' was asked for, but the configuration is for '{config.algo_name}'"
         )

@@ -188,13 +188,8 @@ class FrozenPolicy(nn.Module):
 
 
 def frozen_policy_of(algo: Algo) -> FrozenPolicy | None:
-    """The frozen policy among an algorithm's networks; None: there is none.
-
-    Algorithms of other packages may not declare it in :attr:`Algo.frozen`, which earlier versions lacked.
-    """
-    if algo.frozen is not None:
-        return cast(FrozenPolicy, algo.nets[algo.frozen])
-    return next((net for net in algo.nets.values() if isinstance(net, FrozenPolicy)), None)
+    """Return the frozen policy that :attr:`Algo.frozen` names among the networks, or None."""
+    return None if algo.frozen is None else cast(FrozenPolicy, algo.nets[algo.frozen])
 
 
 def _check(algo: Algo, ckpt: Mapping[str, Any], around: Preprocess) -> None:

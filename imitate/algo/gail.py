@@ -12,7 +12,6 @@ would teach a policy to live long.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar
 
 from torch import Tensor
@@ -21,7 +20,6 @@ from torch.nn.functional import softplus
 from imitate.algo.adversarial import AdversarialConfig, AdversarialRewards
 from imitate.algo.factory import register_learner
 from imitate.algo.reward_source import RewardSource
-from imitate.moved import former_class
 
 
 class GAILRewards(AdversarialRewards):
@@ -37,6 +35,3 @@ class GAILConfig(AdversarialConfig):
     """Section ``algo`` of algorithm ``gail``."""
 
     reward_source: ClassVar[type[RewardSource] | None] = GAILRewards
-
-
-__getattr__ = partial(former_class, __name__)

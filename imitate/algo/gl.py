@@ -15,7 +15,6 @@ the decoder leaves out the observation where ``vae.decoder.is_conditioned`` is f
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -28,7 +27,6 @@ from imitate.algo.sections import GLConfig
 from imitate.errors import DatasetError, UserError
 from imitate.functional.losses import masked_mean
 from imitate.models.subgoals import SubgoalNetwork, SubgoalVAE
-from imitate.moved import former_class
 from imitate.wording import counted
 
 
@@ -233,6 +231,3 @@ class GL_VAE(GL):  # noqa: N801 - the name users know
         candidates = self.sample_latents(obs, goal, prior_samples)
         nearest = (candidates - latent.unsqueeze(1)).square().sum(-1).argmin(-1)
         return candidates[torch.arange(len(latent), device=latent.device), nearest]
-
-
-__getattr__ = partial(former_class, __name__)

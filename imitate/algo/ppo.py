@@ -13,8 +13,6 @@ normalized per minibatch; values are clipped only with ``value_clip``.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -27,7 +25,6 @@ from imitate.functional.policy_gradient import (
     clipped_value_error,
     divergence_of_ratios,
 )
-from imitate.moved import former_class
 
 
 @register("ppo", PPOConfig)
@@ -61,6 +58,3 @@ class PPO(OnPolicy[PPOConfig]):
             return False
         divergence = self.ranks.total(float(info["KL"])) / self.ranks.world
         return divergence > 1.5 * target
-
-
-__getattr__ = partial(former_class, __name__)

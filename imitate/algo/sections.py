@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -20,7 +19,6 @@ from imitate.config import (
 from imitate.config.observation import ROBOT_STATE
 from imitate.models.heads import GaussianHead, GMMHead
 from imitate.models.transformer import CausalTransformer, Positions
-from imitate.moved import former_class
 from imitate.wording import counted
 
 LayerDims = tuple[int, ...]
@@ -300,6 +298,3 @@ class GLConfig(AlgoSection):
         return [
             "observation.modalities.subgoal: lists nothing to predict: name at least one observation"
         ]
-
-
-__getattr__ = partial(former_class, __name__)

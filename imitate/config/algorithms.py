@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import Field
 
 from imitate.config.algo_section import AlgoSection
-from imitate.config.former_hooks import adapted
 from imitate.config.observation import ObservationConfig
 from imitate.config.optimizer import OptimizerConfigs
 from imitate.config.plugins import installed_points
@@ -50,8 +49,6 @@ class AlgorithmEntry:
     """Function from the subtree ``algo`` to the class and its extra arguments."""
 
 
-ALIASES = {"residuil": "causal_bc"}
-"""Names of earlier versions, which configurations and checkpoints may still have, and today's names."""
 _FILES = {"cal_ql": "cql"}
 """Algorithms that stand in the file of another one: variants of its paper's method."""
 
@@ -60,23 +57,30 @@ _entries: dict[str, AlgorithmEntry] = {}
 
 def register(
     algo_name: str,
-    section: type[Section] | None,
+    section: type[AlgoSection] | None,
     to_class: Callable[[Any], tuple[type, dict[str, Any]]],
 ) -> None:
     """Enter an algorithm; a second one of the same name is refused.
 
     Args:
         algo_name: the value of the key ``algo_name``.
-        section: type of the subtree ``algo``, an :class:`AlgoSection`; None: :class:`OpenAlgorithm`.
+        section: type of the subtree ``algo``; None: :class:`OpenAlgorithm`.
         to_class: picks the class from the subtree ``algo``.
+
+    Raises:
+        ConfigError: the name is taken, or the section does not derive from :class:`AlgoSection`.
     """
+    if section is not None and not issubclass(section, AlgoSection):
+        raise ConfigError(
+            f"algorithm '{algo_name}': its section {section.__name__} does not derive from imitate.config.AlgoSection"
+        )
     if algo_name in _entries:
         raise ConfigError(
             f"algorithm '{algo_name}' is already registered by "
             f"{_entries[algo_name].to_class.__module__}: "
             "choose another name"
         )
-    _entries[algo_name] = AlgorithmEntry(adapted(section or OpenAlgorithm), to_class)
+    _entries[algo_name] = AlgorithmEntry(section or OpenAlgorithm, to_class)
 
 
 def unregister(algo_name: str) -> None:
@@ -93,11 +97,10 @@ def unregister(algo_name: str) -> None:
 
 
 def find(algo_name: str) -> AlgorithmEntry:
-    """The algorithm's entry, by its name or one of its :data:`ALIASES`.
+    """Return the entry of the algorithm of this name.
 
     On first use ``imitate.algo.<algo_name>`` is imported, or the entry point of that name.
     """
-    algo_name = ALIASES.get(algo_name, algo_name)
     module = None if algo_name in _entries else _import(algo_name)
     if algo_name in _entries:
         return _entries[algo_name]

@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from imitate.config.algo_section import AlgoSection
-from imitate.config.algorithms import ALIASES, find
+from imitate.config.algorithms import find
 from imitate.config.base_config import BaseConfig
 from imitate.config.observation import ObservationConfig, Observations
 from imitate.config.overrides import put
@@ -60,9 +60,7 @@ class Config(BaseConfig):
     @classmethod
     def _lay_over_the_algorithms_defaults(cls, data: object) -> object:
         if isinstance(data, Mapping) and isinstance(data.get("algo_name"), str):
-            given: str = data["algo_name"]
-            name = ALIASES.get(given, given)
-            return merged(find(name).section.tree_defaults, {**data, "algo_name": name})
+            return merged(find(data["algo_name"]).section.tree_defaults, data)
         return data
 
     @model_validator(mode="after")

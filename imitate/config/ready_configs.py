@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 SCHEMA = "schema"
-_RENAMED = {"residuil/residuil": "causal_bc/causal_bc"}
-"""Names of earlier versions and today's."""
 
 
 def folder() -> Path:
@@ -32,7 +30,6 @@ def bundled(name: str) -> Path | None:
     short = (
         name.replace("\\", "/").removeprefix("./").removeprefix("configs/").removesuffix(".json")
     )
-    short = _RENAMED.get(short, short)
     parts = short.split("/")
     if {"", ".", ".."} & set(parts) or parts[0] == SCHEMA:
         return None

@@ -63,7 +63,7 @@ class ResultsFile:
         """Return the result of an earlier evaluation of the same checkpoint, environment and settings."""
         wanted = self._same(agent, env_meta, settings)
         for entry in self._entries:
-            if _with_played_mode(entry) == wanted:
+            if entry.get(SAME) == wanted:
                 return result_from_dict(entry)
         return None
 
@@ -146,15 +146,6 @@ def result_from_dict(entry: Mapping[str, Any]) -> EvalResult:
         longest_demo=entry["longest_demo"],
         late=Lateness(**own) if own else None,
     )
-
-
-def _with_played_mode(entry: Mapping[str, Any]) -> Any:
-    """Return what the result of an entry depends on; older entries may name the mode "auto"."""
-    same = entry.get(SAME)
-    if not isinstance(same, dict) or same.get("mode") != "auto":
-        return same
-    lockstep = entry["mode"] == "vector"
-    return {**same, "mode": entry["mode"], "num_envs": entry["workers"] if lockstep else None}
 
 
 def _key(same: Mapping[str, Any]) -> str:

@@ -48,22 +48,15 @@ class Round:
     success_rate: float | None = None
     checkpoint: str = ""
 
-    @property
-    def practised_success(self) -> float | None:
-        """Return ``rollout_success`` by its former name."""
-        return self.rollout_success
-
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON; ``practised_success`` is the former name of ``rollout_success``."""
-        return {**vars(self), "practised_success": self.rollout_success}
+        """Return plain values, for JSON."""
+        return dict(vars(self))
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> Round:
-        """Make it from :meth:`to_dict`, also of earlier versions."""
+        """Make it from :meth:`to_dict`; what else the entry has is left out."""
         names = {field.name for field in dataclasses.fields(cls)}
-        known = {key: value for key, value in entry.items() if key in names}
-        known.setdefault("rollout_success", entry.get("practised_success"))
-        return cls(**known)
+        return cls(**{key: value for key, value in entry.items() if key in names})
 
 
 @dataclass

@@ -134,16 +134,13 @@ def test_checkpoints_as_the_shell_names_them_and_a_table_that_is_resumed(play):
     assert "continue it with --resume" in play(f"--agent a.pth {options}", code=2).stderr
 
 
-@pytest.mark.parametrize("written", ["auto", "processes", "an older version"])
+@pytest.mark.parametrize("written", ["auto", "processes"])
 def test_a_table_is_resumed_whether_its_mode_was_named_or_not(play, written):
     ground.write_expert(Path("a.pth"))
     options = "--agent a.pth --episodes 2 --table t.json --mode"
-    play(f"{options} {'processes' if written == 'processes' else 'auto'}")
+    play(f"{options} {written}")
     saved = json.loads(Path("t.json").read_text())
     assert saved["evaluations"][0]["settings"]["mode"] == "processes"
-    if written == "an older version":
-        saved["evaluations"][0]["settings"]["mode"] = "auto"
-        Path("t.json").write_text(json.dumps(saved))
     for mode in ("auto", "processes"):
         assert "1 of 1 are there already" in play(f"{options} {mode} --resume").stderr
     assert "are there already" not in play(f"{options} vector --resume").stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imitate.config import OpenSection, algorithms, load_config
+from imitate.config import OpenSection, Section, algorithms
 from imitate.config.algorithms import available, find, register
 from imitate.errors import ConfigError
 
@@ -86,11 +86,9 @@ def test_importing_the_configuration_imports_no_torch():
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
 
 
-def test_names_of_earlier_versions_mean_todays_algorithms():
-    config = load_config({"algo_name": "residuil", "algo": {"instrument_lag": 1}})
-    assert config.algo_name == "causal_bc"
-    assert find("residuil") is find("causal_bc")
-    assert load_config("residuil/residuil").algo_name == "causal_bc"
+def test_a_section_of_another_kind_is_refused():
+    with pytest.raises(ConfigError, match=r"'mine': its section Section .* AlgoSection"):
+        register("mine", Section, dict)
 
 
 def test_variants_stand_in_their_method_s_file():

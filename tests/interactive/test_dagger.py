@@ -17,7 +17,7 @@ from imitate import load_config
 from imitate.crew import Lost
 from imitate.data import DatasetFile, build_datasets
 from imitate.errors import ConfigError, EnvError
-from imitate.interactive.dagger import DaggerPlan, Round, dagger
+from imitate.interactive.dagger import DaggerPlan, dagger
 from imitate.interactive.dagger_episodes import _Item, _Waiting
 from imitate.interactive.supervision import Labels, TakesOver, Vigilant
 from imitate.policy.checkpoint import control_freq_of, load_checkpoint
@@ -319,12 +319,3 @@ def test_people_and_robots_stay_in_this_process(finished, tmp_path):
     with pytest.raises(ConfigError, match="cannot be sent to workers"):
         dagger(*settings, dataset=demos, workers=2)
     assert not (tmp_path / "out").exists()
-
-
-def test_rounds_of_earlier_versions_are_read(finished):
-    _, out, progress = finished
-    entry = json.loads((out / "progress.json").read_text())["rounds"][1]
-    assert entry["rollout_success"] == entry["practised_success"] is not None
-    del entry["rollout_success"]
-    assert Round.from_dict(entry) == progress.rounds[1]
-    assert progress.rounds[1].practised_success == progress.rounds[1].rollout_success
