@@ -52,12 +52,12 @@ def shapes_of(obs):
     return {key: (size,) if isinstance(size, int) else tuple(size) for key, size in obs.items()}
 
 
-def _small(section, hidden):
+def small(section, hidden=(16,)):
     """The keys of a section that have a small value, with it."""
     found = {}
     for key, value in section.items():
         if isinstance(value, Mapping):
-            found[key] = _small(value, hidden)
+            found[key] = small(value, hidden)
         elif key.endswith("layer_dims"):
             found[key] = list(hidden)
         elif key in SIZES:
@@ -112,7 +112,7 @@ def tiny_tree(algo_name="bc", *, obs=None, goal=(), data=None, hidden=(16,), **s
             "seed": 3,
             **WINDOWS.get(algo_name, {}),
         },
-        "algo": _small(load_config({"algo_name": algo_name}).to_dict()["algo"], hidden),
+        "algo": small(load_config({"algo_name": algo_name}).to_dict()["algo"], hidden),
         "observation": observation,
     }
     return merged(merged(tree, {"algo": LENGTHS.get(algo_name, {})}), sections)

@@ -12,9 +12,7 @@ def transfers():
         yield transfers
 
 
-@pytest.fixture(
-    params=["simulated", pytest.param("cuda", marks=pytest.mark.cuda)],
-)
+@pytest.fixture(params=["simulated", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request):
     """Name of a device other than the CPU."""
     if request.param == "cuda":

@@ -3,18 +3,19 @@
 import pytest
 import torch
 
-from imitate import policy_from_checkpoint
+from imitate import algo_factory, load_config, policy_from_checkpoint
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
 from tests.algo.test_contract import (
     AC_DIM,
+    IMAGE,
     PLANNERS,
     ROOT,
-    algo_of,
+    SIZES,
     cases,
     observation,
     weights,
 )
-from tests.tiny import tiny_batch
+from tests.tiny import merged, small, tiny_batch
 
 OF_TASKS = ("metaworld", "robosuite")  # the same algorithms and networks with other settings
 RESUMED = (
@@ -34,6 +35,15 @@ RARELY = (
     *("flow_policy/flow_policy", "iris/iris", "ppo/ppo_recurrent_cartpole", "tqc/tqc_pendulum"),
 )
 """Further networks and losses."""
+RARELY_COUNTED = (
+    *("act/act_image", "bc/bc_transformer_rotary", "bcq/bcq_distributional", "iql/iql"),
+    *("diffusion_policy/diffusion_policy_transformer", "mbrl/mbrl_pendulum"),
+)
+"""Their algorithms are counted in another configuration; images in test_training.py."""
+CHEAPER = {
+    "diffusion_policy": {"algo.ddpm.num_inference_timesteps": 2},
+    "mbrl": {"algo.planner": {"horizon": 3, "population": 8, "elites": 2, "iterations": 2}},
+}
 WAITS_OF_UPDATE = {
     # The gradient penalty is for as many pairs as there are demonstrations in the batch.
     "airl": 1,
@@ -59,11 +69,23 @@ def allowed(table, path):
     return next((count for name, count in table.items() if path.stem.startswith(name)), 0)
 
 
-def learned(algo, transfers=None):
-    """Two updates in the first stage and one in the last; the waits of each preparation and each update."""
+def algo_of(path, device, seed=0):
+    """A new algorithm of a configuration with small networks; the same weights on each device."""
+    torch.manual_seed(seed)
+    tree = load_config(path).to_dict()
+    tree = merged(tree, {"algo": small(tree["algo"]), "experiment": {"epoch_every_n_steps": 10}})
+    config = load_config(tree)
+    config = config.with_overrides(CHEAPER.get(config.algo_name, {}))
+    keys = config.observation.modality_of("obs")
+    shapes = {key: IMAGE if key.endswith("image") else (SIZES[key],) for key in keys}
+    return algo_factory(config.algo_name, config, shapes, AC_DIM, device)
+
+
+def learned(algo, transfers=None, first=1):
+    """Updates in the first stage and one in the last; the waits of each preparation and each update."""
     algo.set_train()
     waits = []
-    for seed, epoch in enumerate((1, 1, algo.global_config.train.num_epochs)):
+    for seed, epoch in enumerate((*[1] * first, algo.global_config.train.num_epochs)):
         torch.manual_seed(seed)
         counts = []
         for step in ("prepare", "update"):
@@ -103,6 +125,7 @@ def held_out(algo):
     return algo.log_info(algo.train_on_batch(batch, 1, validate=True))
 
 
+@pytest.mark.slow("each operation of the device goes through Python")
 @pytest.mark.parametrize(
     "name", [*RESUMED, *(pytest.param(name, marks=pytest.mark.nightly) for name in RARELY)]
 )
@@ -123,7 +146,7 @@ def test_it_learns_is_resumed_and_acts_as_on_the_cpu(name, device, tmp_path):
     if is_simulated:
         assert held_out(resumed) == pytest.approx(held_out(reference), rel=1e-3, abs=1e-4)
     for algo in (ours, resumed):
-        learned(algo)
+        learned(algo, first=0)
     close = {"atol": 1e-6, "rtol": 1e-5} if is_simulated else {"atol": 1e-3, "rtol": 1e-2}
     for a, b in zip(ours.nets.parameters(), resumed.nets.parameters(), strict=True):
         torch.testing.assert_close(a.cpu(), b.cpu(), **close)
@@ -140,10 +163,19 @@ def test_it_learns_is_resumed_and_acts_as_on_the_cpu(name, device, tmp_path):
         assert policy(observation(ours)).shape == (AC_DIM,)
 
 
-@pytest.mark.parametrize("path", [case for case in cases() if not case.id.startswith(OF_TASKS)])
+def counted():
+    """A configuration of each structure, the algorithms' first ones always."""
+    for case in cases():
+        if not case.id.startswith(OF_TASKS):
+            marks = [pytest.mark.nightly] if case.id in RARELY_COUNTED else case.marks
+            yield pytest.param(*case.values, id=case.id, marks=marks)
+
+
+@pytest.mark.parametrize("path", list(counted()))
 def test_an_update_waits_for_the_device_only_where_it_must(path, transfers):
     algo = algo_of(path, "simgpu")
-    for number, (preparation, update) in enumerate(learned(algo, transfers)):
+    first = 2 if path.stem == "vq_bet" else 1  # its stages differ
+    for number, (preparation, update) in enumerate(learned(algo, transfers, first)):
         if number > 0:  # the first one makes optimizers and tables
             assert sum(preparation.values()) <= allowed(WAITS_OF_BATCH, path), preparation
             assert sum(update.values()) <= allowed(WAITS_OF_UPDATE, path), update

@@ -37,11 +37,8 @@ def config(**sections):
 
 
 def longer():
-    return config(train={"num_epochs": 12})
-
-
-def brief(**train):
-    return config(train={"num_epochs": 1, **train})
+    rate = {"optim_params": {"policy": {"learning_rate": {"initial": 0.01}}}}
+    return config(train={"num_epochs": 5}, algo=rate)
 
 
 def labelled(number):
@@ -88,33 +85,21 @@ def finished(tmp_path_factory, importable_env):
     return demos, folder / "out", progress
 
 
-def test_a_null_horizon_is_that_of_the_plan_in_every_round(tmp_path, importable_env):
-    demos = write_demos(tmp_path / "demos.hdf5")
-    plan = DaggerPlan(rounds=0, horizon=47)
-    open_ = config(experiment={"rollout": {"horizon": None}}, train={"num_epochs": 1})
-    progress = dagger(open_, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
-    trained = json.loads(load_checkpoint(progress.rounds[0].checkpoint)["config"])
-    assert trained["experiment"]["rollout"]["horizon"] == 47
-
-
-def test_a_configuration_that_saves_at_the_best_validation_serves(tmp_path, importable_env):
-    demos = write_demos(tmp_path / "demos.hdf5")
-    best = {"validate": True, "save": {"on_best_validation": True}}
-    saving = config(experiment=best, train={"num_epochs": 1})
-    plan = DaggerPlan(rounds=0, horizon=20)
-    progress = dagger(saving, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
-    assert progress.rounds[0].checkpoint
-    assert not list(tmp_path.glob("out/**/best_valid.pth"))
-
-
-def test_policies_know_the_rate_of_the_demonstrations(tmp_path, importable_env):
+def test_horizon_and_rate_reach_the_policies_and_the_best_by_validation_is_not_kept(
+    tmp_path, importable_env
+):
     demos = write_demos(tmp_path / "demos.hdf5")
     with h5py.File(demos, "r+") as file:
         file["data"].attrs["control_freq"] = 10.0
-    plan = DaggerPlan(rounds=1, episodes=1, horizon=20)
-    progress = dagger(brief(), plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
-    rates = [control_freq_of(load_checkpoint(done.checkpoint)) for done in progress.rounds]
-    assert rates == [10.0, 10.0]
+    saving = {"validate": True, "save": {"on_best_validation": True}}
+    open_ = config(experiment={"rollout": {"horizon": None}, **saving}, train={"num_epochs": 1})
+    plan = DaggerPlan(rounds=1, episodes=1, horizon=47)
+    progress = dagger(open_, plan, labelled, env_meta(), tmp_path / "out", dataset=demos)
+    for done in progress.rounds:
+        ckpt = load_checkpoint(done.checkpoint)
+        assert json.loads(ckpt["config"])["experiment"]["rollout"]["horizon"] == 47
+        assert control_freq_of(ckpt) == 10.0
+    assert not list(tmp_path.glob("out/**/best_valid.pth"))
 
 
 def test_all_data_lie_in_one_file(finished):

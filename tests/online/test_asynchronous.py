@@ -34,7 +34,7 @@ def collector_of(kind, algo):
     "kind",
     [
         "asynchronous",
-        "central",
+        pytest.param("central", marks=pytest.mark.nightly),
         pytest.param("local", marks=pytest.mark.nightly),
         pytest.param("in_step", marks=pytest.mark.nightly),
         pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.nightly]),

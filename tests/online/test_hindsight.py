@@ -224,7 +224,7 @@ def test_goals_are_of_the_same_episode_and_of_the_future(capacity, lanes, seed, 
     rng = np.random.default_rng(seed)
     memory = buffer(capacity * lanes, strategy, num_envs=lanes)
     where = 10_000 * np.arange(lanes)
-    for number in range(100):
+    for number in range(60):
         # With regular ends, episodes come to lie exactly over older ones.
         ends = number % 5 == 4 if regular else rng.random(lanes) < 0.2
         lost = None if regular else rng.random(lanes) < 0.03
@@ -275,7 +275,7 @@ class Bits:
         pass
 
 
-def success_after_online_rl(share, episodes, size=10):
+def success_after_online_rl(share, episodes, size=6):
     """Episodes that were played, until most of the last 100 reached their bits, and the share of these that did."""
     section = {
         "discount": 0.9,
@@ -285,7 +285,7 @@ def success_after_online_rl(share, episodes, size=10):
         "optim_params": {"critic": {"learning_rate": {"initial": 0.002}}},
     }
     obs = {"achieved_goal": size, "desired_goal": size}
-    algo = tiny_algo("dqn", obs=obs, action=size, hidden=(128,), algo=section)
+    algo = tiny_algo("dqn", obs=obs, action=size, hidden=(64,), algo=section)
     config, shapes = algo.global_config, dict.fromkeys(obs, (size,))
     group = EnvGroup(lambda: Bits(size), np.arange(4), seed=0, horizon=size)
     limits = group.envs[0].action_low, group.envs[0].action_high

@@ -8,17 +8,19 @@ from imitate.online.normalization import RewardScaler
 
 from .told import SOFT, learns, told_algo, told_collector, told_memory
 
+NIGHTLY = pytest.mark.nightly
+
 
 @pytest.mark.parametrize(
     ("name", "section", "choices"),
     [
         ("sac", SOFT, 0),
         ("td3", {}, 0),
-        ("ddpg", {}, 0),
         ("dqn", {}, 2),
-        ("dqn", {"critic": {"num_quantiles": 8}}, 2),
+        pytest.param("ddpg", {}, 0, marks=NIGHTLY),
+        pytest.param("dqn", {"critic": {"num_quantiles": 8}}, 2, marks=NIGHTLY),
     ],
-    ids=["sac", "td3", "ddpg", "dqn", "dqn of quantiles"],
+    ids=["sac", "td3", "dqn", "ddpg", "dqn of quantiles"],
 )
 def test_replay(name, section, choices):
     if choices:
@@ -30,8 +32,10 @@ def test_replay(name, section, choices):
     assert learns(algo, collector, learner, rounds=400, within=0.3, random_rounds=50)
 
 
-@pytest.mark.parametrize(("name", "rounds"), [("ppo", 32), ("a2c", 160)])
-@pytest.mark.parametrize("choices", [0, 2])
+RARELY = [pytest.param(*case, marks=NIGHTLY) for case in (("ppo", 32, 2), ("a2c", 160, 0))]
+
+
+@pytest.mark.parametrize(("name", "rounds", "choices"), [("ppo", 32, 0), ("a2c", 160, 2), *RARELY])
 def test_rollouts(name, rounds, choices):
     algo = told_algo(name, choices=choices, rate=1e-2)
     scaler = RewardScaler(RewardTransform(), 4)

@@ -75,7 +75,7 @@ def rollout_learner(algo, demos, steps=32, batch_size=64):
     )
 
 
-@pytest.mark.parametrize("name", ["gail", "airl"])
+@pytest.mark.parametrize("name", ["gail", pytest.param("airl", marks=pytest.mark.nightly)])
 def test_adversarial_imitation(name, files):
     algo = choosing(name)
     learner = rollout_learner(algo, demos_of(files, algo))

@@ -9,7 +9,12 @@ import torch
 from imitate.errors import EnvError
 from imitate.online.central.collector import CentralCollector
 from imitate.online.steps import Collected, Step
-from imitate.online.workers import acting_weights, load_acting_weights, merged_parts
+from imitate.online.workers import (
+    ProcessCollector,
+    acting_weights,
+    load_acting_weights,
+    merged_parts,
+)
 
 from .worlds import Faulty, Line, learner_of, make_algo
 
@@ -34,7 +39,14 @@ def test_in_step_all_environments_are_there_and_episodes_go_on(collectors):
     assert collector.updates_allowed() is None
 
 
-@pytest.mark.parametrize("how", ["kill", "hang"])
+CASES = {"kill": ProcessCollector, "hang": CentralCollector}
+RARELY = [
+    pytest.param("hang", ProcessCollector, marks=pytest.mark.nightly),
+    pytest.param("kill", CentralCollector, marks=pytest.mark.nightly),
+]
+
+
+@pytest.mark.parametrize(("how", "kind"), [*CASES.items(), *RARELY])
 def test_a_worker_that_dies_or_hangs_is_replaced_and_no_half_episode_is_kept(
     collectors, kind, tmp_path, how
 ):

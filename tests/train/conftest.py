@@ -54,7 +54,8 @@ def online_tree(name="sac", env="Pendulum-v1", obs=("flat",), online=(), **secti
 def resume(run, epochs, **arguments):
     """Resume a run, up to so many epochs."""
     overrides = [f"train.num_epochs={epochs}"]
-    return train(resume=run.run_dir, overrides=overrides, **{"quiet": True, **arguments})
+    folder = getattr(run, "run_dir", run)
+    return train(resume=folder, overrides=overrides, **{"quiet": True, **arguments})
 
 
 def records(run, kind="epoch"):

@@ -80,7 +80,10 @@ def count(said, words):
     return sum(words in line for line in said)
 
 
-@pytest.mark.parametrize("pool", ["SpatialMeanPool", "QueryPool", None])
+QUERIES = pytest.param("QueryPool", marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("pool", ["SpatialMeanPool", None, QUERIES])
 def test_weights_are_those_of_training_on_images(pool, demos, weights, tmp_path):
     core = {"pool_class": pool}
     nets, said, on_images = run(demos, weights, tmp_path / "a", core=core, cache_features=False)
@@ -142,10 +145,7 @@ CROPS = {
 
 @pytest.mark.parametrize(
     ("encoder", "trunk", "words"),
-    [
-        (CROPS, {}, ["obs_randomizer_class changes images at random"]),
-        ({}, {"freeze": False}, []),
-    ],
+    [(CROPS, {}, ["obs_randomizer_class changes images at random"]), ({}, {"freeze": False}, [])],
 )
 def test_images_stay_where_features_would_be_wrong(encoder, trunk, words, demos, weights, tmp_path):
     _, said, _ = run(demos, weights, tmp_path / "a", encoder=encoder, trunk=trunk)
@@ -162,7 +162,10 @@ def test_networks_with_different_frozen_weights_see_images(demos, weights, tmp_p
     assert count(said, "its networks have different frozen weights")
 
 
-@pytest.mark.parametrize("algo", ["iql", "diffusion_policy", "act"])
+RARELY = [pytest.param(name, marks=pytest.mark.nightly) for name in ("diffusion_policy", "act")]
+
+
+@pytest.mark.parametrize("algo", ["iql", *RARELY])
 def test_other_algorithms_learn_from_features(algo, demos, weights, tmp_path):
     nets, said, _ = run(demos, weights, tmp_path / "a", algo)
     assert count(said, "features were computed once")

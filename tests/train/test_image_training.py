@@ -32,13 +32,20 @@ def write(path, storage):
     return write_demos(path, made, env_meta(), image_storage=storage)
 
 
+ENCODER = {
+    "core_class": "VisualCore",
+    "core_kwargs": {"backbone_class": "ShallowConv", "feature_dimension": 8},
+}
+
+
 def run(path, folder, **settings):
     """Train for three updates; the run, and its lines that begin so."""
     short = {"epoch_every_n_steps": 3}
     keys = {"num_epochs": 1, "batch_size": 4, **settings}
     shapes = {"pos": 2, "camera": (3, 40, 40)}
     stream = io.StringIO()
-    tree = tiny_tree(obs=shapes, data=path, experiment=short, train=keys)
+    seen = {"encoder": {"rgb": ENCODER}}
+    tree = tiny_tree(obs=shapes, data=path, experiment=short, train=keys, observation=seen)
     result = train(tree, output_dir=folder, stream=stream)
     assert result.exit_code == 0
     return result, stream.getvalue().splitlines()
@@ -54,7 +61,7 @@ def test_ram_file_and_workers_give_equal_weights_and_are_told(tmp_path):
     in_ram, said = run(path, tmp_path / "auto")
     assert line_of(said).startswith("images: 576 kB in RAM (of ")
     assert line_of(said).endswith(" GB free)")
-    in_file, said = run(path, tmp_path / "file", hdf5_cache_mode="low_dim", num_data_workers=2)
+    in_file, said = run(path, tmp_path / "file", hdf5_cache_mode="low_dim", num_data_workers=1)
     assert line_of(said).startswith("images stay in the file: 576 kB, ")
     assert_same_nets(in_ram, in_file)
 

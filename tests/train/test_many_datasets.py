@@ -14,14 +14,7 @@ from imitate.train.trainer import train
 from tests.cli.conftest import Caller
 from tests.refusals import refused
 
-from .conftest import (
-    assert_same_nets,
-    config_dict,
-    env_meta,
-    records,
-    resume,
-    write_demos,
-)
+from .conftest import assert_same_nets, config_dict, env_meta, records, resume, write_demos
 
 pytestmark = pytest.mark.usefixtures("importable_env")
 
@@ -32,16 +25,19 @@ NAME = "point_mass:PointMass-v0"
 LANGUAGE = ("goal", "pos", "lang_emb")
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def write_files(place, size):
     """Two files of one task, and one whose actions contradict them."""
-    place = tmp_path_factory.mktemp("files")
     mirror = {"sign": -1.0, "meta": env_meta(mirrored=True), "language": MIRROR}
     return [
-        write_demos(place / "a.hdf5", num=60, seed=1, language=TO),
-        write_demos(place / "b.hdf5", num=30, length=10, seed=2, language=TO),
-        write_demos(place / "c.hdf5", num=90, seed=3, **mirror),
+        write_demos(place / "a.hdf5", num=2 * size, seed=1, language=TO),
+        write_demos(place / "b.hdf5", num=size, length=10, seed=2, language=TO),
+        write_demos(place / "c.hdf5", num=3 * size, seed=3, **mirror),
     ]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("files"), 4)
 
 
 def start(data, tmp_path, obs=("goal", "pos"), **sections):
@@ -72,14 +68,14 @@ def test_three_files_train_save_load_and_act(files, tmp_path):
     action = policy({"goal": np.array([0.3, -0.2]), "pos": np.zeros(2)})
     assert action.shape == (2,) and np.isfinite(action).all()
     datasets = ckpt["provenance"]["datasets"]
-    assert [d["training_demos"] for d in datasets] == [5, 28, 0]
-    assert [d["num_demos"] for d in datasets] == [60, 30, 90]
+    assert [d["training_demos"] for d in datasets] == [5, 2, 0]
+    assert [d["num_demos"] for d in datasets] == [8, 4, 12]
     assert [d["weight"] for d in datasets] == [2.0, 1.0, 0.0]
     assert datasets[1]["filter_key"] == "train"
     assert len({d["sha256"] for d in datasets}) == 3
     assert len(ckpt["environments"]) == 1
-    # The statistics in the checkpoint are those of 5 x 15 + 28 x 10 steps, pooled.
-    goals = np.concatenate([_values(files[0], 5), _values(files[1], 28)])
+    # The statistics in the checkpoint are those of 5 x 15 + 2 x 10 steps, pooled.
+    goals = np.concatenate([_values(files[0], 5), _values(files[1], 2)])
     saved = ckpt["preprocess"]["obs"]["goal"]
     np.testing.assert_allclose(saved["offset"].numpy(), goals.mean(0), rtol=1e-5)
     np.testing.assert_allclose(saved["scale"].numpy(), goals.std(0), rtol=1e-5)
@@ -91,16 +87,16 @@ def _values(path, count):
 
 
 @pytest.fixture(scope="module")
-def told_run(files, tmp_path_factory, importable_env):
+def told_run(tmp_path_factory, importable_env):
     """A policy that reads its instruction, evaluated where it was trained."""
-    rollout = {"enabled": True, "n": 10, "num_workers": 0}
-    rate = {"policy": {"learning_rate": {"initial": 0.004}}}
+    rollout = {"enabled": True, "n": 6, "num_workers": 0}
+    rate = {"policy": {"learning_rate": {"initial": 0.01}}}
     return start(
-        files,
+        write_files(tmp_path_factory.mktemp("many"), 16),
         tmp_path_factory.mktemp("told"),
         LANGUAGE,
         train={"batch_size": 128, "normalize_weights_by_ds_size": False},
-        experiment={"epoch_every_n_steps": 600, "rollout": rollout},
+        experiment={"epoch_every_n_steps": 250, "rollout": rollout},
         algo={"actor_layer_dims": [64, 64], "optim_params": rate},
     )
 
@@ -120,7 +116,7 @@ def test_a_policy_does_what_it_is_told_in_each_environment(told_run):
 
     # The same policy, told the other thing, fails in both.
     for meta, wrong in zip(metas, (MIRROR, TO), strict=True):
-        result = evaluate(told_run.checkpoint, {**meta, "lang": wrong}, episodes=10, seed=50)
+        result = evaluate(told_run.checkpoint, {**meta, "lang": wrong}, episodes=6, seed=50)
         assert result.success_rate <= 0.2
     # In lockstep it is told too.
     result = evaluate(told_run.checkpoint, metas[1], episodes=6, workers=3, seed=5, mode="vector")
@@ -153,7 +149,7 @@ def test_the_command_line_evaluates_in_all_environments_in_one_or_by_an_instruct
     assert f": {MIRROR}" in done and f": {TO} " not in done
     told = Caller()("info", told_run.checkpoint).stdout
     assert f"may be told    {TO}\n" in told
-    assert "60 demos, 900 steps, 58 taken, weight 1, sha256" in told
+    assert "32 demos, 480 steps, 30 taken, weight 1, sha256" in told
     evaluated("-n", "4", "--lang", MIRROR, "--json", tmp_path / "r.json")
     (evaluation,) = json.loads((tmp_path / "r.json").read_text())["evaluations"]
     assert evaluation["env"] == f"{NAME}: {MIRROR}"

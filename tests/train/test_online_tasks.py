@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from imitate import load_config, policy_from_checkpoint
-from imitate.checks.algo import check_algo
 from imitate.checks.env import check_env
 from imitate.config.curriculum import CurriculumConfig
 from imitate.config.ready_configs import bundled
@@ -20,21 +19,13 @@ from imitate.train.curriculum import Curriculum
 from imitate.train.online_batches import OnlineBatches
 from imitate.train.online_parts import make_learner
 from imitate.train.online_setup import build_online
-from imitate.train.setup import resolve
 from imitate.train.trainer import train
 from tests.refusals import refused
 
-from .conftest import (
-    PENDULUM,
-    assert_same_nets,
-    last,
-    online_tree,
-    records,
-    resume,
-    stored_steps,
-)
+from .conftest import PENDULUM, assert_same_nets, last, online_tree, records, resume, stored_steps
 
 pytestmark = pytest.mark.usefixtures("importable_env")
+NIGHTLY = pytest.mark.nightly
 SEVERAL = {"num_envs": 4, "collect_steps": 16, "warmup_steps": 64, "update_ratio": 0.1}
 
 
@@ -71,8 +62,8 @@ def built(config):
     ("name", "online"),
     [
         ("sac", {"prioritized": {"enabled": True}}),
-        ("td3", {"num_envs": 2}),
-        ("rlpd", {"demo_ratio": 0.0}),
+        pytest.param("td3", {"num_envs": 2}, marks=NIGHTLY),
+        pytest.param("rlpd", {"demo_ratio": 0.0}, marks=NIGHTLY),
         ("ddpg", {"num_envs": 2, "num_workers": 1, "collect_steps": 5}),
     ],
 )
@@ -87,10 +78,10 @@ def test_every_algorithm_that_replays_may_look_back(tmp_path, name, online):
 
 
 def test_a_resumed_run_towards_goals_ends_bit_equal(tmp_path):
-    keys = {"obs_normalization": "mean_std"}
+    keys = {"obs_normalization": "mean_std", "num_epochs": 2}
     config = goals(train=keys, experiment={"epoch_every_n_steps": 40})
     part = train(config, output_dir=tmp_path, quiet=True, overrides=["train.num_epochs=1"])
-    assert_same_nets(learned(config, tmp_path), resume(part, 3))
+    assert_same_nets(learned(config, tmp_path), resume(part, 2))
 
 
 def test_goals_share_their_statistics_whether_desired_or_achieved():
@@ -212,15 +203,14 @@ def test_where_evaluations_are_played(evaluate, lengths):
     assert [meta["env_kwargs"]["length"] for meta in made.evaluated] == [1]
 
 
+LEDGE = "imitate.envs.staged_tasks:Ledge-v0"
 ALWAYS = {"until": {"success_rate": 0.0}}
 
 
-def ledge(
-    name="ppo", stages=(), rollouts=True, env="imitate.envs.staged_tasks:Ledge-v0", **settings
-):
+def ledge(name="ppo", stages=(), rollouts=True, env=LEDGE, num_workers=0, **settings):
     stages = stages or [{"name": "near", "env_kwargs": {"length": 1}, **ALWAYS}, {}]
-    online = {**SEVERAL, "num_envs": 2, "collect_steps": 8, "warmup_steps": 16}
-    online |= {"curriculum": {"stages": stages, **settings}}
+    online = {"num_envs": 2, "num_workers": num_workers, "collect_steps": 8, "warmup_steps": 16}
+    online |= {"update_ratio": 0.1, "curriculum": {"stages": stages, **settings}}
     rollout = {"enabled": rollouts, "horizon": 20, "rate": 2}
     experiment = {"epoch_every_n_steps": 64, "rollout": rollout}
     return online_tree(name, env, online=online, experiment=experiment, train={"num_epochs": 4})
@@ -232,7 +222,10 @@ def stages_of(result):
 
 @pytest.mark.parametrize(
     ("name", "settings", "steps"),
-    [("ppo", {}, 0), ("dqn", {"buffer": "clear"}, 64 * 2), ("dqn", {"buffer": "keep"}, 64 * 4)],
+    [
+        ("ppo", {"num_workers": 1}, 0),
+        *(("dqn", {"buffer": "clear"}, 64 * 2), ("dqn", {"buffer": "keep"}, 64 * 4)),
+    ],
 )
 def test_a_run_goes_through_its_stages(tmp_path, name, settings, steps):
     result = learned(ledge(name, **settings), tmp_path)
@@ -263,12 +256,6 @@ def test_a_run_that_is_killed_after_an_evaluation_resumes_in_the_next_stage(tmp_
     before = last(folder)["train_state"]
     assert before["online"]["curriculum"]["stage"] == 0 and before["epoch"] == 2
     assert stages_of(train(None, resume=folder, quiet=True)) == [1, 1, 2, 2]
-
-
-def test_stages_with_worker_processes(tmp_path):
-    config = ledge()
-    config["train"]["online"]["num_workers"] = 1
-    assert stages_of(learned(config, tmp_path)) == [1, 1, 2, 2]
 
 
 def test_stages_need_an_end_evaluations_and_equal_spaces(tmp_path):
@@ -391,9 +378,8 @@ def success(result):
 @pytest.mark.parametrize(
     ("name", "mask", "online"),
     [
-        pytest.param("ppo", "info", {}, marks=pytest.mark.nightly),
-        pytest.param("a2c", "observation", {}, marks=pytest.mark.nightly),
-        pytest.param("dqn", "info", {"num_workers": 1}, marks=pytest.mark.nightly),
+        pytest.param("a2c", "observation", {}, marks=NIGHTLY),
+        pytest.param("dqn", "info", {"num_workers": 1}, marks=NIGHTLY),
         ("sac", "observation", {}),
     ],
 )
@@ -402,8 +388,7 @@ def test_no_closed_door_is_tried_in_warmup_training_and_evaluation(tmp_path, nam
     assert success(result) == 1.0
     config = json.loads((result.run_dir / "config.json").read_text())
     assert config["observation"]["modalities"]["obs"]["mask"] == ["action_mask"]
-    mode = "vector" if name == "ppo" else "processes"
-    assert evaluate(last_path(result), episodes=4, horizon=20, mode=mode).success_rate == 1.0
+    assert evaluate(last_path(result), episodes=4, horizon=20).success_rate == 1.0
     if name == "sac":
         assert success(resume(result, 3)) == 1.0
 
@@ -414,6 +399,7 @@ def test_without_the_mask_closed_doors_end_the_episodes(tmp_path):
 
 def test_a_policy_asks_for_the_mask_and_the_mask_is_not_normalized(tmp_path):
     result = learned(doors("ppo"), tmp_path)
+    assert success(result) == 1.0
     policy, _ = policy_from_checkpoint(ckpt_path=str(last_path(result)))
     assert set(policy.obs_keys) == {"flat", "action_mask"}
     affine = policy.algo.preprocess.normalization.obs_affine
@@ -433,7 +419,7 @@ def test_a_mask_of_another_size_than_the_choices_is_refused(tmp_path):
 # ---- memory: policies learn what the forgetful cannot, and resume where they stopped -------------
 
 ROLLOUTS = "experiment.rollout.enabled=false"
-RECURRENT = pytest.mark.parametrize("name", ["ppo/ppo_recurrent", "sac/sac_recurrent"])
+PPO, SAC = "ppo/ppo_recurrent", "sac/sac_recurrent"
 
 
 def learn(name, tmp_path, *overrides):
@@ -462,13 +448,13 @@ def answers(result, continuous):
 
 @pytest.mark.slow("trains until it remembers")
 @pytest.mark.parametrize(
-    ("name", "epochs", "continuous"),
-    [("ppo/ppo_recurrent", 4, False), ("sac/sac_recurrent", 2, True)],
+    ("name", "epochs", "continuous"), [(PPO, 4, False), pytest.param(SAC, 2, True, marks=NIGHTLY)]
 )
 def test_who_remembers_answers_and_who_forgets_guesses(tmp_path, name, epochs, continuous):
     remembering = learn(name, tmp_path, f"train.num_epochs={epochs}")
     assert answers(remembering, continuous) == 1.0
-    forgetful = learn(name, tmp_path, "train.num_epochs=1", "algo.rnn.enabled=false")
+    brief = small(name, "train.num_epochs=1", "algo.rnn.enabled=false")
+    forgetful = learn(name, tmp_path, *brief)
     # When it is asked, it sees the same in all episodes.
     assert answers(forgetful, continuous) == 0.5
 
@@ -477,20 +463,25 @@ def small(name, *overrides):
     """Trainings whose epochs are over with an episode, of 8 steps."""
     epoch = 64 if name.startswith("ppo") else 80
     online = {
-        "ppo/ppo_recurrent": ["num_envs=2", "collect_steps=16"],
-        "sac/sac_recurrent": ["num_envs=1", "warmup_steps=40", "update_ratio=0.2"],
+        PPO: ["num_envs=2", "collect_steps=16"],
+        SAC: ["num_envs=1", "warmup_steps=40", "update_ratio=0.2"],
     }[name]
     settings = [f"train.online.{words}" for words in online]
     return [f"experiment.epoch_every_n_steps={epoch}", *settings, *overrides]
 
 
-@pytest.mark.slow("three trainings")
-@RECURRENT
-@pytest.mark.parametrize("rnn_type", ["GRU", "LSTM"])
+@pytest.mark.slow("two trainings with a memory, and one that goes on")
+@pytest.mark.parametrize(
+    ("name", "rnn_type"),
+    [
+        *((PPO, "GRU"), (SAC, "LSTM")),
+        *(pytest.param(*case, marks=NIGHTLY) for case in ((PPO, "LSTM"), (SAC, "GRU"))),
+    ],
+)
 def test_a_resumed_run_with_a_memory_ends_bit_equal(tmp_path, name, rnn_type):
     settings = small(name, f"algo.rnn.rnn_type={rnn_type}")
-    whole = learn(name, tmp_path, *settings, "train.num_epochs=3")
-    resumed = resume(learn(name, tmp_path, *settings, "train.num_epochs=2"), 3)
+    whole = learn(name, tmp_path, *settings, "train.num_epochs=2")
+    resumed = resume(learn(name, tmp_path, *settings, "train.num_epochs=1"), 2)
     assert last(whole)["train_state"]["step"] == last(resumed)["train_state"]["step"]
     assert_same_nets(whole, resumed)
     if name.startswith("sac"):
@@ -500,13 +491,7 @@ def test_a_resumed_run_with_a_memory_ends_bit_equal(tmp_path, name, rnn_type):
             assert torch.equal(first[key], second[key])
 
 
-@RECURRENT
-def test_all_contracts_hold(name):
-    found = check_algo(resolve(load_config(bundled(name)), None, None))
-    assert [finding.words for finding in found if finding.verdict != "ok"] == []
-
-
-@RECURRENT
+@pytest.mark.parametrize("name", [SAC, pytest.param(PPO, marks=NIGHTLY)])
 def test_workers_bring_the_states_along(tmp_path, name):
     workers = small(name, "train.online.num_envs=2", "train.online.num_workers=1")
     found = records(learn(name, tmp_path, *workers, "train.num_epochs=2"))[-1]

@@ -71,13 +71,17 @@ def test_names_of_numbers_go_into_the_checkpoint_where_all_files_agree(demo_file
 TEMPLATES = json.loads(
     (Path(__file__).parent / "fixtures" / "robomimic_0.5_configs.json").read_text()
 )
-SMALL = {
-    "cql": ["train.batch_size=8"],
-    "diffusion_policy": ["algo.unet.down_dims=[16,32]"],
-}
+SMALL = {"cql": ["train.batch_size=8"], "diffusion_policy": ["algo.unet.down_dims=[16,32]"]}
 
 
-@pytest.fixture(params=TEMPLATES)
+OFTEN = ("bc", "hbc", "iql", "td3_bc")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=() if name in OFTEN else pytest.mark.nightly) for name in TEMPLATES
+    ]
+)
 def small(request, demo_file):
     """Name, data and overrides of one of them."""
     # That of td3_bc is for D4RL, whose observation is one vector.

@@ -15,6 +15,7 @@ from tests.demo_files import episode, write_demos
 from tests.refusals import refused
 from tests.tiny import tiny_config
 
+NIGHTLY = pytest.mark.nightly
 TASKS = ("open the drawer", "lift the cup")
 RELATIVE = {"step": "relative_actions", "observation": "pos"}
 
@@ -297,8 +298,9 @@ DELTA = {**RELATIVE, "step": "delta_actions"}
 @pytest.mark.parametrize(
     ("name", "step"),
     [
-        *(("bc", RELATIVE), ("act", RELATIVE), ("diffusion_policy", RELATIVE)),
-        *(("act", DELTA), ("diffusion_policy", DELTA)),
+        *(("bc", RELATIVE), ("act", DELTA)),
+        pytest.param("act", RELATIVE, marks=NIGHTLY),
+        *(pytest.param("diffusion_policy", step, marks=NIGHTLY) for step in (RELATIVE, DELTA)),
     ],
 )
 def test_policies_learn_relative_actions_and_differences(data, tmp_path, name, step):
@@ -367,10 +369,11 @@ def hands(rng, count):
     return rng.normal(size=(count, 3)), quat / np.linalg.norm(quat, axis=1, keepdims=True)
 
 
+CHUNK = {"chunk": {"enabled": True, "size": 2, "execute": 1}}
+
+
 @pytest.mark.slow("learns a motion")
-@pytest.mark.parametrize(
-    "algo", [{}, {"chunk": {"enabled": True, "size": 2, "execute": 1}}], ids=["single", "chunk"]
-)
+@pytest.mark.parametrize("algo", [pytest.param({}, marks=NIGHTLY), CHUNK], ids=["single", "chunk"])
 def test_a_motion_of_the_hand_is_the_same_at_poses_that_no_demo_has(tmp_path, algo):
     rng, made = np.random.default_rng(0), []
     for _ in range(40):

@@ -18,88 +18,45 @@ from imitate.train.metrics import MetricsFile
 from imitate.train.resume import last_state
 from imitate.train.trainer import train
 from tests import fork_server
+from tests.tiny import tiny_tree
 
 from .conftest import config_dict, env_meta, write_demos
 
-KILLS = 3
-EPOCHS = 30
+KILLS = 2
+EPOCHS = 20
 
 
-def sections():
-    """Everything that has a state: latents, a schedule, averages, validation, early stopping, dropped last batches."""
-    return {
-        "experiment": {
-            "validate": True,
-            "early_stopping": {"enabled": True, "metric": "valid_loss", "patience": 1000},
-            "save": {"every_n_seconds": 0.01},
-            "epoch_every_n_steps": 5,
-        },
-        "train": {
-            "num_epochs": EPOCHS,
-            "hdf5_filter_key": "train",
-            "hdf5_validation_filter_key": "valid",
-        },
-        "algo": {
-            "vae": {"enabled": True},
-            "ema": {"enabled": True},
-            "optim_params": {
-                "policy": {"learning_rate": {"scheduler_type": "cosine", "warmup_steps": 10}}
-            },
-        },
-    }
-
-
-ONE_LAYER = {"layer_dims": [16]}
-VAE = {"vae": {"encoder_layer_dims": [16], "decoder_layer_dims": [16]}}
-RECURRENT = {"rnn": {"hidden_dim": 8, "num_layers": 1}, "actor_layer_dims": []}
 ALGO = {
-    # Two learned weights, targets, and a warm start that ends on the way.
-    "cql": {
-        "actor": {"layer_dims": [16], "bc_start_steps": 75},
-        "critic": {"layer_dims": [16], "num_random_actions": 2},
-    },
-    "iql": {"actor": ONE_LAYER, "critic": ONE_LAYER},
-    "td3_bc": {"actor": ONE_LAYER, "critic": ONE_LAYER},
-    # Averaged weights.
-    "diffusion_policy": {
-        "horizon": {"prediction_horizon": 8, "action_horizon": 4},
-        "ddpm": {"num_train_timesteps": 5, "num_inference_timesteps": 5},
-        "unet": {"down_dims": [8, 16], "diffusion_step_embed_dim": 8, "n_groups": 4},
-    },
-    # Several parts: random subgoals and the average of one part; targets of another.
-    "hbc": {
-        "actor_use_random_subgoals": True,
-        "planner": VAE,
-        "actor": {**RECURRENT, "ema": {"enabled": True}},
-    },
-    "iris": {
-        "value_planner": {
-            "planner": VAE,
-            "value": {"critic": {**ONE_LAYER, "num_action_samples": 2}, "action_sampler": VAE},
-            "num_samples": 3,
+    "bc": {
+        "vae": {"enabled": True},
+        "ema": {"enabled": True},
+        "optim_params": {
+            "policy": {"learning_rate": {"scheduler_type": "cosine", "warmup_steps": 10}}
         },
-        "actor": RECURRENT,
     },
+    "cql": {"actor": {"bc_start_steps": 75}},  # a warm start that ends on the way
+    "hbc": {"actor_use_random_subgoals": True, "actor": {"ema": {"enabled": True}}},
 }
 
 
 def tree_of(algo_name, demos):
-    """BC has a VAE; the others are above."""
-    tree = config_dict(demos, **sections())
-    if algo_name == "bc":
-        return tree
-    actor = tree["observation"]
-    planner = {"modalities": {**actor["modalities"], "subgoal": {"low_dim": ["pos"]}}}
-    value = {"modalities": {"obs": {"low_dim": ["pos"]}}}
-    if algo_name == "hbc":
-        tree["observation"] = {"planner": planner, "actor": actor}
-    elif algo_name == "iris":
-        parts = {"planner": planner, "value": value}
-        tree["observation"] = {"value_planner": parts, "actor": actor}
-    elif algo_name == "diffusion_policy":
-        tree["train"] |= {"seq_length": 8, "frame_stack": 2}
-        tree["experiment"]["validation_epoch_every_n_steps"] = 2  # each samples chunks
-    return {**tree, "algo_name": algo_name, "algo": ALGO[algo_name]}
+    """Everything that has a state: latents, a schedule, averages, validation, early stopping, dropped last batches."""
+    return tiny_tree(
+        algo_name,
+        obs={"goal": 2, "pos": 2},
+        goal=("pos",) if algo_name in ("hbc", "iris") else (),
+        data=demos,
+        experiment={
+            **{"name": "point", "epoch_every_n_steps": 5, "validation_epoch_every_n_steps": 2},
+            **{"validate": True, "save": {"every_n_seconds": 0.01}},
+            "early_stopping": {"enabled": True, "metric": "valid_loss", "patience": 1000},
+        },
+        train={
+            **{"num_epochs": EPOCHS, "hdf5_filter_key": "train"},
+            "hdf5_validation_filter_key": "valid",
+        },
+        algo=ALGO.get(algo_name, {}),
+    )
 
 
 def lines(run_dir):
@@ -137,17 +94,19 @@ def assert_equal_trees(first, second):
         assert first == second
 
 
-@pytest.mark.slow("a training that is started four times, beside one that is left alone")
+@pytest.mark.slow("a training that is started three times, beside one that is left alone")
 @pytest.mark.parametrize(
     ("algo_name", "network"),
     [
         ("bc", "policy"),
-        pytest.param("cql", "critic", marks=pytest.mark.nightly),
-        pytest.param("iql", "vf", marks=pytest.mark.nightly),
-        pytest.param("td3_bc", "actor", marks=pytest.mark.nightly),
-        pytest.param("diffusion_policy", "policy", marks=pytest.mark.nightly),
-        ("hbc", "planner/goal_network"),
-        pytest.param("iris", "value/critic", marks=pytest.mark.nightly),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in (
+                *(("cql", "critic"), ("iql", "vf"), ("td3_bc", "actor")),
+                ("diffusion_policy", "policy"),
+                *(("hbc", "planner/goal_network"), ("iris", "value/critic")),
+            )
+        ),
     ],
 )
 def test_kills_and_the_weights_are_those_of_an_undisturbed_run(demos, tmp_path, algo_name, network):
@@ -161,8 +120,7 @@ def test_kills_and_the_weights_are_those_of_an_undisturbed_run(demos, tmp_path, 
     for _ in range(KILLS):
         epochs = (lines(run_dir) if run_dir else 0) + moments.randrange(1, 5)
         process = fork_server.context().Process(
-            target=train_until_killed,
-            args=(arguments, folder, epochs, moments.uniform(0, 0.02)),
+            target=train_until_killed, args=(arguments, folder, epochs, moments.uniform(0, 0.02))
         )
         process.start()
         process.join(600)
@@ -214,18 +172,16 @@ def test_a_damaged_last_checkpoint_falls_back_to_a_periodic_one(demos, tmp_path)
     assert last_state(folder) is None
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_writes_no_line_twice(demos, tmp_path):
-    folder = RunFolder(train(config_dict(demos), output_dir=tmp_path, quiet=True).run_dir)
-    folder.last.unlink()
-    train(resume=folder.path, quiet=True)
-    assert [record["epoch"] for record in MetricsFile(folder.metrics).read()] == [1, 2, 3]
-
-
-def test_a_copy_of_a_run_without_its_empty_folders_is_resumed(demos, tmp_path):
-    folder = RunFolder(train(config_dict(demos), output_dir=tmp_path, quiet=True).run_dir)
+def test_a_copy_without_checkpoints_and_empty_folders_is_resumed_and_no_line_is_twice(
+    demos, tmp_path
+):
+    """As of a run that was killed before its first checkpoint."""
+    tree = config_dict(demos, train={"num_epochs": 2})
+    folder = RunFolder(train(tree, output_dir=tmp_path, quiet=True).run_dir)
     shutil.rmtree(folder.checkpoints)
     folder.videos.rmdir()
     train(resume=folder.path, quiet=True)
+    assert [record["epoch"] for record in MetricsFile(folder.metrics).read()] == [1, 2]
     assert folder.last.is_file()
 
 

@@ -25,7 +25,6 @@ from imitate.online.demonstrations import load_demonstrations
 from imitate.train.setup import build, resolve
 from imitate.train.trainer import train
 from tests.refusals import refused
-from tests.tiny import merged
 
 from .conftest import assert_same_nets, config_dict, resume, write_demos
 
@@ -40,7 +39,8 @@ WINDOWS = {**NORMALIZED, "shard_window": 2}
 
 def tree(path, name="point", experiment=(), **train_keys):
     experiment = {"name": name, "validate": "shard_window" in train_keys, **dict(experiment)}
-    return config_dict(path, experiment=experiment, train=train_keys)
+    rate = {"optim_params": {"policy": {"learning_rate": {"initial": 0.01}}}}
+    return config_dict(path, experiment=experiment, train=train_keys, algo=rate)
 
 
 def run(tmp_path, path, name="x", **settings):
@@ -157,7 +157,10 @@ def test_online_rl_and_others_read_all_shards_of_an_entry(folder):
 # ---- behind a URL --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", ["/demos", "/demos/", "/demos/index.json"])
+OTHERS = [pytest.param(end, marks=pytest.mark.nightly) for end in ("/demos/", "/demos/index.json")]
+
+
+@pytest.mark.parametrize("ending", ["/demos", *OTHERS])
 def test_shards_behind_a_url_train_as_the_folder(server, of_folder, tmp_path, ending):
     validated = {"validate": True}
     remote = run(tmp_path, server.url + ending, experiment=validated, **NORMALIZED)
@@ -186,7 +189,7 @@ def test_a_bucket_of_fsspec(folder, tmp_path, of_all):
 
 def test_a_run_is_resumed_without_network_from_the_cache(server, of_folder, tmp_path):
     keys = {**NORMALIZED, "experiment": {"validate": True}}
-    result = run(tmp_path, f"{server.url}/demos", num_epochs=2, **keys)
+    result = run(tmp_path, f"{server.url}/demos", num_epochs=1, **keys)
     server.down = True
     _fetched.cache_clear()  # as a new process would
     assert_same_losses(resume(result, 3), of_folder)
@@ -211,7 +214,7 @@ def test_what_is_not_what_was_named_is_refused(server, folder, own_folder, tmp_p
 # ---- a few shards in memory at a time ------------------------------------------------------------
 
 
-PASSES = {**WINDOWS, "num_epochs": 3, "experiment": {"epoch_every_n_steps": 10}}
+PASSES = {**WINDOWS, "num_epochs": 2, "experiment": {"epoch_every_n_steps": 10}}
 
 
 @pytest.fixture(scope="module")
@@ -219,14 +222,9 @@ def of_windows(place, folder):
     return run(place, folder, "windows", **PASSES)
 
 
-def test_it_learns_as_well_as_from_the_whole(folder, tmp_path):
-    rate = {"algo": {"optim_params": {"policy": {"learning_rate": {"initial": 0.01}}}}}
-    laid = {**NORMALIZED, "num_epochs": 4}
-    windows, whole = (
-        train(merged(tree(folder, **laid, **size), rate), output_dir=tmp_path, quiet=True)
-        for size in ({"shard_window": 2}, {"shard_window": 6})
-    )
-    assert windows.results["valid_loss"] < 0.1
+def test_it_learns_as_well_as_from_the_whole(folder, tmp_path, of_windows):
+    windows, whole = of_windows, run(tmp_path, folder, **{**PASSES, "shard_window": 6})
+    assert max(run.results["valid_loss"] for run in (windows, whole)) < 0.1
     assert windows.results["valid_loss"] != whole.results["valid_loss"]
     (share,) = windows.results["training_data"]["files"]
     assert (share["demos"], share["shards"]) == (10, 5)
@@ -260,18 +258,29 @@ def test_the_setup_is_that_of_the_whole_dataset(folder):
         torch.testing.assert_close(prepared[0][key], value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.nightly)])
-def test_a_resumed_run_is_the_same_as_one_in_one_go(folder, tmp_path, of_windows, epochs):
-    resumed = resume(run(tmp_path, folder, **{**PASSES, "num_epochs": epochs}), 3)
+def test_a_resumed_run_is_the_same_as_one_in_one_go(folder, tmp_path, of_windows):
+    resumed = resume(run(tmp_path, folder, **{**PASSES, "num_epochs": 1}), 2)
     assert_same_losses(resumed, of_windows)
     assert_same_nets(resumed, of_windows)
 
 
-def test_a_slow_server_changes_nothing(server, tmp_path, of_windows):
+def test_a_slow_server_changes_nothing_and_a_resume_needs_none(server, tmp_path, of_windows):
     server.every_s = 0.05
-    remote = run(tmp_path, f"{server.url}/demos", **PASSES)
+    part = run(tmp_path, f"{server.url}/demos", **{**PASSES, "num_epochs": 1})
+    server.down = True
+    _fetched.cache_clear()  # as a new process would
+    remote = resume(part, 2)
     assert_same_losses(remote, of_windows)
     assert_same_nets(remote, of_windows)
+
+
+def test_shards_are_let_go_when_a_run_ends(server, tmp_path, monkeypatch):
+    short = {"epoch_every_n_steps": 10, "validate": False}
+    run(tmp_path, f"{server.url}/demos", **{**PASSES, "num_epochs": 1, "experiment": short})
+    assert len(list(remote_folder().rglob("*.hdf5"))) == 5
+    monkeypatch.setenv("IMITATE_CACHE_GB", "0")
+    make_room((), 0)
+    assert not list(remote_folder().rglob("*.hdf5"))
 
 
 def test_reading_processes_may_help(folder, tmp_path, of_windows):
@@ -292,7 +301,7 @@ def test_learning_begins_before_the_last_shard_is_there(
     with file_server() as server:
         server.put_folder(tmp_path / "ten", "/demos")
         server.every_s = 0.1
-        settings = {**WINDOWS, "num_epochs": 2, "experiment": {"validate": False}}
+        settings = {**WINDOWS, "num_epochs": 1, "experiment": {"validate": False}}
         run(tmp_path, f"{server.url}/demos", **settings)
     # The first shard, its window and the next one, four of which are asked for at once.
     assert seen[0] <= 6
@@ -319,19 +328,13 @@ def test_a_server_that_dies_ends_the_run_in_one_line_and_it_resumes(
     assert_same_losses(train(resume=cut, quiet=True), of_windows)
 
 
-def test_no_network_at_resume_with_all_shards_cached(server, tmp_path, of_windows):
-    part = run(tmp_path, f"{server.url}/demos", **{**PASSES, "num_epochs": 2})
-    server.down = True
-    _fetched.cache_clear()  # as a new process would
-    assert_same_losses(resume(part, 3), of_windows)
-
-
 def test_the_cache_holds_two_windows_and_no_more_than_its_bound(
     server, folder, tmp_path, monkeypatch
 ):
     size = sum(path.stat().st_size for path in folder.glob("*.hdf5"))
     monkeypatch.setenv("IMITATE_CACHE_GB", str(0.7 * size / 1e9))  # four of six shards
-    settings = {**WINDOWS, "shard_window": 1, "experiment": {"validate": False}}
+    short = {"epoch_every_n_steps": 10, "validate": False}
+    settings = {**WINDOWS, "num_epochs": 2, "shard_window": 1, "experiment": short}
     assert run(tmp_path, f"{server.url}/demos", **settings).status == "finished"
     assert 2 <= len(list(remote_folder().rglob("*.hdf5"))) <= 4
     assert asked(server) > 6  # some were fetched again
@@ -393,15 +396,6 @@ def test_shards_whose_demos_are_too_short_are_left_out(tmp_path):
     dataset, _ = build_streamed(resolved(tmp_path / "s", experiment={"validate": False}, **keys))
     assert dataset.samples == (12, 12)
     assert len(dataset.window((0,))) == 12
-
-
-def test_shards_are_let_go_when_a_run_ends(server, tmp_path, monkeypatch):
-    settings = {**WINDOWS, "num_epochs": 1, "experiment": {"validate": False}}
-    run(tmp_path, f"{server.url}/demos", **settings)
-    assert len(list(remote_folder().rglob("*.hdf5"))) == 5
-    monkeypatch.setenv("IMITATE_CACHE_GB", "0")
-    make_room((), 0)
-    assert not list(remote_folder().rglob("*.hdf5"))
 
 
 @pytest.mark.slow("all findings of the checks, each of which trains")

@@ -42,9 +42,10 @@ def go_on(name, data, tmp_path, *overrides):
     return load_checkpoint(path), load_checkpoint(result.checkpoint)
 
 
-@pytest.mark.parametrize(
-    "name", ["bc_normobs", "bc_minmax", "bc_rnn_gmm", "iql", "td3_bc", "bc_gmm_v030"]
-)
+RARELY = [pytest.param(name, marks=pytest.mark.nightly) for name in ("bc_rnn_gmm", "td3_bc")]
+
+
+@pytest.mark.parametrize("name", ["bc_normobs", "bc_minmax", "iql", "bc_gmm_v030", *RARELY])
 def test_weights_and_normalization_are_taken_over(name, demo_file, tmp_path):
     nets = NETWORKS.get(name, ("policy",))
     still = [f"algo.optim_params.{net}.learning_rate.initial=1e-12" for net in nets]
@@ -131,7 +132,6 @@ def trunk_of(found, modality="rgb"):
     return found.observation.encoder[modality].core_kwargs.backbone_kwargs.to_dict()
 
 
-@pytest.mark.slow("makes a whole ViT-B")
 def test_paths_become_absolute_and_files_are_remembered(tmp_path, monkeypatch):
     (tmp_path / "w.pth").write_bytes(b"weights")
     monkeypatch.chdir(tmp_path)
@@ -144,7 +144,7 @@ def test_paths_become_absolute_and_files_are_remembered(tmp_path, monkeypatch):
         }
     (tmp_path / "w.pth").write_bytes(b"others")
     with refused("has the SHA-256", error=ConfigError):
-        VC1(**trunk_of(with_checksums(found)))
+        VC1(**trunk_of(with_checksums(found)), width=24, depth=1, heads=2, patch=8, image_size=16)
 
 
 @pytest.mark.parametrize("source", [True, False, "gone.pth"])

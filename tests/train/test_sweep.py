@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from tests.forked import Forked
 from tests.refusals import refused
 from tests.tiny import tiny_demos, tiny_tree
 
-from .conftest import PENDULUM
+from .conftest import PENDULUM, records
 
 FOREVER = ["--set", "train.num_epochs=100000"]
 
@@ -100,8 +99,12 @@ def test_a_run_per_value_then_nothing_left_to_do(swept):
         Sweep(config, ["train.batch_size=[4,8]"])
 
 
+SHELL = pytest.param(signal.SIG_DFL, id="shell", marks=pytest.mark.nightly)
+BACKGROUND = pytest.param(signal.SIG_IGN, id="background")
+
+
 @pytest.mark.slow("a sweep and its training import torch, as users' do")
-@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN], ids=["shell", "background"])
+@pytest.mark.parametrize("before", [SHELL, BACKGROUND])
 def test_an_interrupted_sweep_goes_on(config, tmp_path, before):
     command = ["-m", "imitate", "sweep", config, "--workers", "1", *FOREVER]
     with started(*command, preexec_fn=lambda: signal.signal(signal.SIGINT, before)) as process:
@@ -130,11 +133,11 @@ def test_a_killed_sweep_leaves_no_training_and_the_same_call_resumes_it(config, 
     wait_until(lambda: not processes_with(str(tmp_path)))
 
 
-def wait_until(condition, every_s=0.2):
+def wait_until(condition):
     deadline = time.monotonic() + 600
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(every_s)
+        time.sleep(0.2)
 
 
 def logs_with(tmp_path, words):
@@ -243,36 +246,32 @@ def test_a_run_that_loses_its_worker_twice_is_named_and_the_others_go_on(swept_b
     wait_until(lambda: not processes_with(str(tmp_path)))
 
 
-@pytest.mark.slow("trainings import torch, as users' do")
-def test_a_training_whose_worker_is_killed_is_resumed(config):
-    """The same metrics as undisturbed: nothing twice, nothing left out."""
-    options = ["train.num_epochs=400", "experiment.save.every_n_seconds=0.05"]
-    sweep, killed = Sweep(config, ["train.seed=[1]"], overrides=options), []
-    killer = threading.Thread(target=kill_worker, args=(sweep.folder, killed), daemon=True)
-    killer.start()
+DIES_LATER = """
+import os, pathlib, signal, subprocess, sys, time
+from imitate.processes import end_with_stdin
+command, first = [{0!r}, *sys.argv[1:]], pathlib.Path({1!r})
+if not first.exists():
+    first.touch()
+    subprocess.run([*command, "--until-epoch", "2"])
+    end_with_stdin(1.0)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+os.execv(command[0], command)
+"""
+
+
+def test_a_training_whose_worker_is_killed_is_resumed(
+    config, tmp_path, preloaded_commands, monkeypatch
+):
+    """Nothing twice, nothing left out; the worker dies after the second epoch."""
+    program = DIES_LATER.format(str(preloaded_commands / "imitate"), str(tmp_path / "first"))
+    monkeypatch.setattr(sweep_work, "PROGRAM", program)
+    sweep = Sweep(config, ["train.seed=[1]"], overrides=["train.num_epochs=4"])
     (run,) = sweep.run().runs
-    killer.join(timeout=600)
-    assert killed, "no worker was killed"
     assert run.status == "finished"
-    lines = next(sweep.folder.glob("*/*/metrics.jsonl")).read_text().splitlines()
-    assert len(lines) == 400
-    assert "resumed at epoch" in next(sweep.folder.glob("*/*/log.txt")).read_text()
-
-
-def kill_worker(folder, killed):
-    """Kill the parent of the first training of a sweep once it has a checkpoint; note its number."""
-
-    def found():
-        trainings = processes_with(str(folder / "seed=1"))
-        ours = {os.getpid(), 1, *(int(path.parent.name) for path in trainings)}
-        stats = [stat_of(path.parent.name) for path in trainings]
-        parents = [int(stat[1]) for stat in stats if len(stat) > 1]
-        killed.extend([parent for parent in parents if parent not in ours][:1])
-        return killed
-
-    saved = "*/*/checkpoints/last.pth"
-    wait_until(lambda: any(folder.glob(saved)) and found(), every_s=0.02)
-    os.kill(killed[0], signal.SIGKILL)
+    (log,) = sweep.folder.glob("*/*/log.txt")
+    assert [record["epoch"] for record in records(log.parent)] == [1, 2, 3, 4]
+    assert "resumed at epoch 2" in log.read_text()
 
 
 def stat_of(pid):

@@ -3,6 +3,8 @@
 import functools
 import os
 import signal
+import subprocess
+import sys
 from contextlib import nullcontext
 
 import numpy as np
@@ -127,14 +129,19 @@ def test_noise_does_not_depend_on_workers_rings_or_batches(collectors, name):
     assert one.metrics()["Metrics/ActingBatch"] == 4
 
 
-@pytest.mark.slow("workers as users' are, each a new interpreter")
+def test_the_module_of_environment_workers_does_without_torch():
+    program = "import sys, imitate.online.central.env_worker; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+@pytest.mark.nightly
 @pytest.mark.usefixtures("spawned_workers")
 def test_environment_workers_do_without_torch(collectors):
     collected = collectors(Bare).collect(5)
     assert collected.episodes[0].info["torch"] == 0.0
 
 
-@pytest.mark.parametrize("how", ["kill", "hang"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("hang", marks=pytest.mark.nightly)])
 def test_a_lost_policy_worker_is_replaced_and_no_episode_is_lost(collectors, how):
     backend = Watched()
     settings = {"ring": 1, "timeout_s": 3.0, "max_staleness": 0, "policy_workers": 1}

@@ -46,7 +46,7 @@ def env_work(make=Line, lanes=((0,), (1,)), ring=1, **changes):
         "num_choices": 0,
         "mask_key": None,
         "seed": 0,
-        "timeout_s": 10.0,
+        "timeout_s": 600.0,
         "token": TOKEN,
     }
     return EnvWork(EnvPlan(**{**settings, **changes}), quiet)

@@ -32,10 +32,7 @@ def test_steps_are_those_of_local_workers_also_when_a_worker_is_killed(ray_nodes
     local = CentralCollector(blueprints(algo, Line, Line, lanes=2), algo, **settings)
     place = open_backend(ray_nodes.on, cpus=0.5)
     plans = blueprints(algo, make, make, lanes=2)
-    with (
-        closing(local),
-        closing(CentralCollector(plans, algo, place=place, **settings)) as remote,
-    ):
+    with closing(local), closing(CentralCollector(plans, algo, place=place, **settings)) as remote:
         for _ in range(2):
             assert_alike(local.collect(4), remote.collect(4), 4)
         os.kill(int(next(tmp_path.iterdir()).name), signal.SIGKILL)

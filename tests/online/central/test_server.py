@@ -59,7 +59,7 @@ def served():
         service.close()
 
 
-def connect(service, token=TOKEN, timeout_s=30.0):
+def connect(service, token=TOKEN, timeout_s=600.0):
     return PolicyChannel(service.address, token, lambda: None, timeout_s)
 
 
@@ -129,7 +129,7 @@ def test_a_server_that_does_not_know_the_token_is_refused():
     thread = threading.Thread(target=pretend)
     thread.start()
     with pytest.raises(ChannelError, match="does not know the token"):
-        PolicyChannel(listener.getsockname(), TOKEN, lambda: None, 10.0)
+        PolicyChannel(listener.getsockname(), TOKEN, lambda: None, 600.0)
     thread.join()
     listener.close()
 
@@ -156,7 +156,7 @@ def test_garbage_does_not_disturb_the_others(served, data):
         sock.sendall(data)
         if not data:
             sock.shutdown(socket.SHUT_WR)
-        sock.settimeout(10.0)
+        sock.settimeout(600.0)
         while True:  # its greeting, and then the end
             try:
                 if not sock.recv(1000):
@@ -221,7 +221,7 @@ def test_waiting_gives_signs_of_life_and_ends(served):
     patient = PolicyChannel(service.address, TOKEN, beat, 600.0)
     with pytest.raises(EnoughError):
         patient.answer()
-    hasty = PolicyChannel(service.address, TOKEN, lambda: None, 30.0)
+    hasty = PolicyChannel(service.address, TOKEN, lambda: None, 600.0)
     hasty._timeout_s = 0.0  # after the greeting, which takes what it takes
     with pytest.raises(ChannelError, match="did not answer within 0 s"):
         hasty.answer()
