@@ -62,16 +62,7 @@ def test_returns_of_what_is_no_experience_do_not_count():
     assert scaled[:, 0].tolist() == [1.0, 3.0, 0.0, 0.0]  # the spread of 2 and 6
 
 
-def test_fixed_scale_and_shift():
-    assert (
-        RewardScaler(RewardTransform(2.0, -1.0), 1)(
-            np.array([[3.0]], np.float32), np.array([[True]]), np.array([0])
-        ).item()
-        == 5.0
-    )
-
-
-def test_rewards_are_clipped_last():
+def test_rewards_are_scaled_shifted_and_clipped_last():
     scaler = RewardScaler(RewardTransform(2.0, -1.0, clip=(-1.0, 4.0)), 1)
     rewards = np.array([[3.0], [-1.0], [1.0]], np.float32)
     scaled = scaler(rewards, np.zeros((3, 1), dtype=np.bool_), np.array([0]))
