@@ -87,7 +87,7 @@ def test_importing_the_configuration_imports_no_torch():
 
 
 def test_a_section_of_another_kind_is_refused():
-    with pytest.raises(ConfigError, match=r"'mine': its section Section .* AlgoSection"):
+    with pytest.raises(ConfigError, match=r"'mine': its section Section .*AlgoSection"):
         register("mine", Section, dict)
 
 
