@@ -72,7 +72,7 @@ CHEAPER = {
     "bcq": {"algo.critic.num_action_samples_rollout": 10},
     "diffusion_policy": {
         "algo.ddpm.num_inference_timesteps": 4,
-        "algo.unet.down_dims": [16, 32, 64],
+        "algo.unet.down_dims": [16, 32],
         "algo.unet.diffusion_step_embed_dim": 32,
         "algo.transformer.embed_dim": 32,
     },

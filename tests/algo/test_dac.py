@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from tests.algo.conftest import within
 from tests.tiny import tiny_algo
 
 
@@ -88,12 +89,14 @@ def test_critics_learn_the_rewards_of_the_discriminator_after_its_own_step():
 def test_a_policy_that_is_rewarded_for_likeness_becomes_like_the_expert():
     """In one state the expert does 0.5 and the replay buffer holds any action; sqil's fixed rewards are not needed."""
     algo = make_algo(layer_dims=[16])
-    generator = torch.Generator().manual_seed(0)
-    algo.set_train()
+    generator, info = torch.Generator().manual_seed(0), {}
     for name in ("actor", "critic", "discriminator"):
         scheduler = algo.schedulers[name]
-        scheduler.base_lrs = [0.01 for _ in scheduler.base_lrs]
-    for _ in range(400):
+        scheduler.base_lrs = [0.02 for _ in scheduler.base_lrs]
+
+    def update(_):
+        nonlocal info
+        algo.set_train()
         own = torch.rand(32, generator=generator) * 2 - 1
         shown = 0.5 + 0.05 * torch.randn(32, generator=generator)
         raw = batch(
@@ -106,9 +109,13 @@ def test_a_policy_that_is_rewarded_for_likeness_becomes_like_the_expert():
             part=torch.arange(64) // 32,
         )
         info = algo.train_on_batch(algo.process_batch_for_training(raw), 1)
-    algo.set_eval()
-    assert info["Policy_Accuracy"] > 0.6
-    assert algo.get_action({"x": torch.ones(1, 1)}).item() == pytest.approx(0.5, abs=0.2)
+
+    def learned():
+        algo.set_eval()
+        action = algo.get_action({"x": torch.ones(1, 1)}).item()
+        return info["Policy_Accuracy"] > 0.6 and abs(action - 0.5) < 0.2
+
+    assert within(600, update, learned)
 
 
 def sqil_batch(**changes):

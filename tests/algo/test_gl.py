@@ -16,7 +16,7 @@ def make(vae=False, train=None, observation=None, **section):
     section["vae"] = vae if isinstance(vae, dict) else {"enabled": vae, "latent_dim": 2}
     words = {"algo": section, "train": {"num_epochs": 10, **(train or {})}}
     words["observation"] = observation or {}
-    return tiny_algo("gl", obs={"a": 1}, goal={"a": 1, "b": 2}, hidden=(300, 400), **words)
+    return tiny_algo("gl", obs={"a": 1}, goal={"a": 1, "b": 2}, hidden=(64, 64), **words)
 
 
 def constant(heads, **values):
@@ -101,7 +101,7 @@ def test_they_are_normalized_like_observations():
     assert ready["subgoals"]["b"].tolist() == [[1.0, 1.0]]
 
 
-def two_futures(size=256):
+def two_futures(size):
     """From 0 one gets to -1 or to 1."""
     side = (torch.arange(size) % 2 * 2.0 - 1.0)[:, None]
     return {
@@ -118,8 +118,8 @@ def test_a_vae_samples_both_futures_where_the_mean_is_neither(vae):
     section = {"enabled": vae, "latent_dim": 2, "kl_weight": 0.02}
     algo = make(optim_params=fast, vae=section)
     algo.set_train()
-    for _ in range(150):
-        algo.train_on_batch(two_futures(), 1)
+    for _ in range(100):
+        algo.train_on_batch(two_futures(64), 1)
     algo.set_eval()
     with torch.no_grad():
         samples = algo.sample_subgoals({"a": torch.zeros(1, 1)}, None, 200)["a"][0, :, 0]

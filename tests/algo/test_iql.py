@@ -125,7 +125,7 @@ def test_images_have_one_encoder_for_both_critics_or_one_each():
     def critics(shared):
         section = {"critic": {"ensemble": {"shared_encoder": shared}}}
         algo = tiny_algo("iql", obs={"image": (3, 40, 40)}, action=2, algo=section)
-        info = algo.train_on_batch(algo.process_batch_for_training(tiny_batch(algo, 4)), 1)
+        info = algo.train_on_batch(algo.process_batch_for_training(tiny_batch(algo, 2)), 1)
         assert all(torch.isfinite(value) for value in info.values())
         return algo.nets["critic"]
 

@@ -80,12 +80,11 @@ def test_it_puts_halves_of_demos_together(worlds, name, changes, size, bound):
 )
 def test_imitation_takes_the_common_action(worlds, name, changes):
     algo = make(name, changes, 1)
-    worlds.learn(algo, worlds.bandit(), 300)
-    assert worlds.action_in(algo, 1) < -0.2
+    assert worlds.learns(algo, worlds.bandit(), 300, lambda: worlds.action_in(algo, 1) < -0.2)
 
 
 def test_imitation_turns_where_most_demos_turn(worlds):
     algo = make("bc", rates(policy=0.01), 3)
-    worlds.learn(algo, worlds.stitching(), 500)
+    worlds.learn(algo, worlds.stitching(), 150)
     assert worlds.action_in(algo, 1, 0, 0) < 0.0
     assert worlds.action_in(algo, 0, 1, 0) < 0.0

@@ -104,7 +104,7 @@ def world(size=256, ends=False):
     }
 
 
-def learned(algo, raw, updates=600):
+def learned(algo, raw, updates):
     algo.set_train()
     torch.manual_seed(0)
     batch = algo.process_batch_for_training(raw)
@@ -120,8 +120,8 @@ FAST = {"optimizer": {"learning_rate": {"initial": 0.01}}}
 def test_it_learns_a_task_from_random_steps():
     """Cloning the same steps would stay where it is: their mean action is 0."""
     algo = make(dynamics=FAST)
-    info = learned(algo, world())
-    assert algo.dynamics.inputs.count == 600 * 256  # its moments follow each batch
+    info = learned(algo, world(), 300)
+    assert algo.dynamics.inputs.count == 300 * 256  # its moments follow each batch
     assert info["Dynamics_Error"] < 0.02 and info["Loss"] == info["Dynamics_Loss"]
     policy = RolloutPolicy(algo)
     torch.manual_seed(0)
@@ -137,7 +137,7 @@ def test_it_learns_a_task_from_random_steps():
 def test_it_keeps_away_from_ends(ends):
     """Rewards grow to the right, but beyond 1 the episode and its rewards are over."""
     algo = make({"horizon": 6}, {**FAST, "ends": ends})
-    learned(algo, world(1024, ends=True))
+    learned(algo, world(512, ends=True), 300)
     torch.manual_seed(0)
     place = torch.tensor([[0.8]])
     action = algo.act({"s": place}, algo.initial_state(1)).action

@@ -142,10 +142,14 @@ def test_it_learns_which_of_three_choices_pays(worlds):
         "actions": torch.eye(3)[taken],
         "rewards": torch.tensor([0.0, 1.0, 0.2])[taken],
     }
-    info = worlds.learn(algo, batch, 300)
-    algo.reset()
-    assert algo.get_action({"s": torch.ones(1, 1)}).tolist() == [[0.0, 1.0, 0.0]]
-    assert info["Entropy"].item() < 0.9 < math.log(3)
+
+    def learned():
+        algo.reset()
+        entropy = worlds.losses(algo, batch)["Entropy"]
+        action = algo.get_action({"s": torch.ones(1, 1)}).tolist()
+        return action == [[0.0, 1.0, 0.0]] and entropy < 0.9 < math.log(3)
+
+    assert worlds.learns(algo, batch, 400, learned)
 
 
 def test_validation_counts_other_choices(worlds):

@@ -12,6 +12,7 @@ from imitate import load_config
 from imitate.algo.entropy import SACConfig
 from imitate.algo.factory import register_algo_factory_func
 from imitate.algo.sac import SAC
+from imitate.checks import algo as algo_checks
 from imitate.checks.algo import check_algo
 from imitate.checks.update import follows
 from imitate.train.setup import resolve
@@ -185,6 +186,16 @@ def test_all_hold():
     assert found["targets"].words == "critic_target: follows its online network"
 
 
+@pytest.fixture
+def short(monkeypatch):
+    """Epochs and episodes of some steps."""
+    monkeypatch.setattr(algo_checks, "EPOCH_STEPS", 16)
+    limits = dict.fromkeys(("experiment.rollout.horizon", "train.online.horizon"), 20)
+    few = {**limits, "train.online.warmup_steps": 8, "train.online.collect_steps": 4}
+    for path, most in few.items():
+        monkeypatch.setitem(algo_checks.LIMITS, path, most)
+
+
 @pytest.mark.parametrize(
     ("fault", "contract", "words"),
     [
@@ -201,7 +212,7 @@ def test_all_hold():
         ("one_way", "resume", "KeyError: 'no way back'"),
     ],
 )
-def test_a_broken_algorithm(fault, contract, words):
+def test_a_broken_algorithm(short, fault, contract, words):
     found = findings(fault)
     broken = {name for name, verdict in verdicts(found).items() if verdict == "error"}
     assert contract in broken, verdicts(found)

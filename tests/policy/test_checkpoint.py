@@ -201,10 +201,10 @@ def test_swapped_values_are_used_or_refused(tmp_path, name):
     save_checkpoint(ckpt, file)
     assert fuzz.use(file) is None
     refused = 0
-    for _, swapped in list(fuzz.all_swaps(ckpt))[::179]:
+    for _, swapped in list(fuzz.all_swaps(ckpt))[::397]:
         save_checkpoint(swapped, file)
         refused += fuzz.use(file) is not None
-    assert refused >= 10
+    assert refused >= 4
 
 
 def test_an_end_that_names_other_disks_is_damage(file):

@@ -99,11 +99,7 @@ def recorded():
 
 
 def pytest_generate_tests(metafunc):
-    """`every` is the name of each recording of the manifest, `other` of the others, `any_name` of all."""
-    for fixture, known in (
-        ("every", names()),
-        ("other", further()),
-        ("any_name", names() + further()),
-    ):
+    """`every` is the name of each recording of the manifest, `other` of the others."""
+    for fixture, known in (("every", names()), ("other", further())):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, known)

@@ -57,7 +57,11 @@ def test_actors_of_hierarchical_policies_see_no_subgoal_there(recorded):
 
 
 @pytest.mark.parametrize(
-    "name", ["diffusion_ddim", "diffusion_ddpm", "diffusion_no_average", "diffusion_resnet"]
+    "name",
+    [
+        *("diffusion_ddim", "diffusion_ddpm", "diffusion_no_average"),
+        pytest.param("diffusion_resnet", marks=pytest.mark.nightly),
+    ],
 )
 def test_loss_of_a_diffusion_policy(name, recorded):
     found = recorded(name)
