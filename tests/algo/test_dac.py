@@ -86,6 +86,7 @@ def test_critics_learn_the_rewards_of_the_discriminator_after_its_own_step():
     assert not seen[0].requires_grad
 
 
+@pytest.mark.slow("actor, critics and discriminator learn against each other")
 def test_a_policy_that_is_rewarded_for_likeness_becomes_like_the_expert():
     """In one state the expert does 0.5 and the replay buffer holds any action; sqil's fixed rewards are not needed."""
     algo = make_algo(layer_dims=[16])

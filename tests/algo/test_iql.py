@@ -124,7 +124,9 @@ def test_targets_follow_by_target_tau(worlds, algo):
 def test_images_have_one_encoder_for_both_critics_or_one_each():
     def critics(shared):
         section = {"critic": {"ensemble": {"shared_encoder": shared}}}
-        algo = tiny_algo("iql", obs={"image": (3, 40, 40)}, action=2, algo=section)
+        core = {"rgb": {"core_kwargs": {"backbone_class": "ShallowConv"}}}
+        words = {"algo": section, "observation": {"encoder": core}}
+        algo = tiny_algo("iql", obs={"image": (3, 40, 40)}, action=2, **words)
         info = algo.train_on_batch(algo.process_batch_for_training(tiny_batch(algo, 2)), 1)
         assert all(torch.isfinite(value) for value in info.values())
         return algo.nets["critic"]
