@@ -58,6 +58,7 @@ def bandit(size=256, seed=0):
         "actions": actions[:, None],
         "next_actions": torch.zeros(size, 1),
         "rewards": good,
+        "returns": good,
         "discounts": torch.zeros(size),
         "weight": None,
     }

@@ -157,14 +157,3 @@ def test_it_finds_the_expert_where_regression_learns_its_noise():
     for _ in range(300):
         broken.train_on_batch(batch, 1)
     assert slope_of(broken) == pytest.approx(biased, abs=0.04)
-
-
-@pytest.mark.nightly
-def test_noise_of_three_steps_needs_a_lag_of_two():
-    raw = noisy_expert(lag=2)
-    right = make_algo(optim_params=FAST, bc_weight=0.0, norm_weight=0.0, instrument_lag=2)
-    learn(right, raw)
-    short = make_algo(optim_params=FAST, bc_weight=0.0, norm_weight=0.0)
-    learn(short, {"obs": {"s": raw["obs"]["s"][:, 1:]}, "actions": raw["actions"][:, 1:]})
-    assert slope_of(right) == pytest.approx(SLOPE, abs=0.06)
-    assert slope_of(short) > SLOPE + 0.15

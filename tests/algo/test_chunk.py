@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -113,21 +112,6 @@ def test_a_recurrent_policy_learns_a_chunk_at_each_step():
     assert selected["obs"]["state"].shape == (5, 5, 2)
     assert selected["actions"].shape == (5, 5, 4, 2)
     assert torch.equal(selected["actions"][:, 3], batch["actions"][:, 3:7])
-
-
-def test_a_chunk_learns_a_ramp():
-    """a_t+k = s + 0.1 k: the chunk tells the future."""
-    algo = make(("algo.optim_params.policy.learning_rate.initial=0.003",), ac_dim=1)
-    rng = np.random.default_rng(0)
-    for _ in range(400):
-        start = rng.uniform(-0.5, 0.3, size=(64, 1)).astype(np.float32)
-        actions = torch.from_numpy(start[:, None] + 0.1 * np.arange(8, dtype=np.float32)[:, None])
-        state = torch.from_numpy(np.repeat(np.concatenate([start, start], 1)[:, None], 8, axis=1))
-        batch = {"obs": {"state": state}, "actions": actions.clamp(-1, 1)}
-        algo.train_on_batch(algo.process_batch_for_training(batch), 1)
-    algo.set_eval()
-    step = algo.act({"state": torch.zeros(1, 2)}, algo.initial_state(1))
-    assert step.extras["chunk"][0, :, 0].tolist() == pytest.approx([0.0, 0.1, 0.2, 0.3], abs=0.03)
 
 
 EMA = ("algo.ema.enabled=true",)

@@ -281,13 +281,6 @@ def test_targets_follow_slowly():
         torch.testing.assert_close(new, old + 0.1 * (online - old))
 
 
-def test_weights_alone_begin_with_the_warm_start():
-    algo, other = make(), make()
-    algo.train_on_batch(prepared(algo), 1)
-    other.deserialize(algo.serialize(), load_optimizers=False)
-    assert other.counters == {"updates": 0}
-
-
 def bandit(size=128):
     """Three actions in four are near -0.5 and bring 0, one is near 0.5 and brings 1."""
     generator = torch.Generator().manual_seed(1)
@@ -307,30 +300,7 @@ def bandit(size=128):
     }
 
 
-@pytest.mark.parametrize("algo_name", ["cql", "cal_ql"])
-def test_on_a_bandit_of_mostly_bad_actions_it_learns_the_good_one_and_imitation_does_not(
-    worlds, algo_name
-):
-    batch = bandit()
-    imitated = batch["actions"].mean().item()
-    assert imitated < -0.2  # what the likeliest Gaussian policy does in the mean
-    algo = make(
-        (
-            "algo.critic.target_q_gap=null",
-            "algo.critic.cql_weight=0.3",
-            "algo.optim_params.actor.learning_rate.initial=0.005",
-            "algo.optim_params.critic.learning_rate.initial=0.005",
-        ),
-        ac_dim=1,
-        algo_name=algo_name,
-    )
-
-    def learned():
-        return 0.15 < algo.get_action({"state": torch.zeros(1, STATE)}).item() < 0.8
-
-    assert worlds.learns(algo, batch, 400, learned)
-
-
+@pytest.mark.slow("two critics that learn")
 def test_the_conservative_term_pushes_unseen_actions_below_those_of_the_data(worlds):
     """Without it the critic extrapolates: beyond the good actions near 0.5 ever higher."""
     advantage = {}

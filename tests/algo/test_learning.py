@@ -18,6 +18,18 @@ GMM = "algo.actor.net.type=gmm algo.actor.net.gmm.num_modes=2"
 NEAR = f"{CRITIC} algo.actor.bc_weight=0.1 algo.critic.bc_weight=0.1"
 FAR = f"{rates(critic=0.01, actor=0.003)} algo.alpha=10.0"
 SAMPLED = "algo.action_sampler.gmm.enabled=true algo.critic.num_action_samples_rollout=100"
+SAMPLER = rates(critic=0.005, action_sampler=0.005)
+MIXTURE = (
+    "algo.action_sampler.gmm.enabled=true "
+    "algo.critic.num_action_samples=4 algo.critic.num_action_samples_rollout=16"
+)
+ATOMS = (
+    "algo.critic.distributional.enabled=true algo.critic.distributional.num_atoms=11 "
+    "algo.critic.value_bounds=[0.0,2.0]"
+)
+PUSHED = (
+    f"{rates(critic=0.005, actor=0.005)} algo.critic.target_q_gap=null algo.critic.cql_weight=0.3"
+)
 CONSERVATIVE = "algo.critic.target_q_gap=null algo.critic.cql_weight=0.1"
 
 
@@ -35,6 +47,11 @@ def make(name, changes, state):
     ("name", "changes", "bound"),
     [
         ("awac", f"{BOTH} algo.adv.beta=0.1", 0.3),
+        ("bcq", f"{SAMPLER} algo.action_sampler.vae.kl_weight=0.05", 0.3),
+        ("bcq", f"{SAMPLER} {MIXTURE} algo.actor.enabled=true", 0.3),
+        ("bcq", f"{SAMPLER} {SAMPLED} {ATOMS}", 0.3),
+        ("cal_ql", PUSHED, 0.15),
+        ("cql", PUSHED, 0.15),
         ("ddpg", CRITIC, 0.3),
         ("iql", f"{THREE} algo.adv.beta=0.1", 0.3),
         ("iql", f"{THREE} algo.adv.beta=0.1 {GMM}", 0.3),
@@ -59,7 +76,7 @@ def test_it_takes_the_good_action_of_a_bandit(worlds, name, changes, bound):
     ("name", "changes", "size", "bound"),
     [
         rarely("awac", f"{BOTH} algo.adv.beta=0.1", 256, 0.3),
-        rarely("bcq", f"{rates(critic=0.005, action_sampler=0.005)} {SAMPLED}", 128, 0.2),
+        rarely("bcq", f"{SAMPLER} {SAMPLED}", 128, 0.2),
         ("cql", f"{rates(critic=0.005, actor=0.005)} {CONSERVATIVE}", 128, 0.2),
         ("iql", f"{THREE} algo.adv.beta=0.1", 256, 0.3),
         rarely("rebrac", NEAR, 256, 0.3),

@@ -69,8 +69,3 @@ def test_a_policy_on_a_pretrained_trunk(tmp_path, ema, trunk, rates, moves):
     assert torch.equal(*actions)
     with pytest.raises(ConfigError, match="there is no file"):
         make(path, ema)
-
-
-def test_group_norm_where_an_average_of_weights_is_kept():
-    algo = make(None, True)
-    assert type(trunk_of(algo).bn1).__name__ == "ChannelGroupNorm"
