@@ -19,6 +19,10 @@ NEAR = f"{CRITIC} algo.actor.bc_weight=0.1 algo.critic.bc_weight=0.1"
 FAR = f"{rates(critic=0.01, actor=0.003)} algo.alpha=10.0"
 SAMPLED = "algo.action_sampler.gmm.enabled=true algo.critic.num_action_samples_rollout=100"
 SAMPLER = rates(critic=0.005, action_sampler=0.005)
+VAE = (
+    "algo.action_sampler.vae.latent_dim=2 algo.action_sampler.vae.kl_weight=0.02 "
+    "algo.critic.num_action_samples=4 algo.critic.num_action_samples_rollout=100"
+)
 MIXTURE = (
     "algo.action_sampler.gmm.enabled=true "
     "algo.critic.num_action_samples=4 algo.critic.num_action_samples_rollout=16"
@@ -47,7 +51,7 @@ def make(name, changes, state):
     ("name", "changes", "bound"),
     [
         ("awac", f"{BOTH} algo.adv.beta=0.1", 0.3),
-        ("bcq", f"{SAMPLER} algo.action_sampler.vae.kl_weight=0.05", 0.3),
+        ("bcq", f"{SAMPLER} {VAE}", 0.3),
         ("bcq", f"{SAMPLER} {MIXTURE} algo.actor.enabled=true", 0.3),
         ("bcq", f"{SAMPLER} {SAMPLED} {ATOMS}", 0.3),
         ("cal_ql", PUSHED, 0.15),
