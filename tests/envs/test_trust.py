@@ -81,8 +81,15 @@ def test_a_module_that_a_file_names_is_not_imported(place, command, words):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow("workers as users' are, each a new interpreter")
-def test_it_is_where_the_user_says_so_and_workers_know(place, command):
+def test_it_is_where_the_user_says_so_and_workers_know(place, monkeypatch):
+    monkeypatch.syspath_prepend(str(place))
+    trust("evilmod")
+    assert evaluate(place / "evil.pth", episodes=2, workers=2).not_played == 0
+    assert "evilmod" not in sys.modules and (place / "CANARY").exists()
+
+
+@pytest.mark.nightly
+def test_so_it_is_with_the_option(place, command):
     done = command(*EVAL, "--trust", "evilmod")
     assert done.returncode == 0, done.stderr
     assert (place / "CANARY").exists()

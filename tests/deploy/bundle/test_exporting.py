@@ -156,7 +156,7 @@ CASES = {
     "vision transformer": (lambda: prepared(relative(), TRANSFORMER), 9),
     "ensemble of relative actions": (lambda: prepared(relative(), **ENSEMBLE), 9),
     "memory": (ready("bc/bc_rnn", **OPEN_LOOP, **{"train.seq_length": 4}), 13),
-    "ddpm": (denoiser("diffusion_policy"), 10),
+    "ddpm": (denoiser("diffusion_policy", ddpm={**SAMPLE, "prediction_type": "epsilon"}), 10),
     "few samples": (
         denoiser("diffusion_policy", unet=OFF, mlp={**ON, "hidden_dim": 256}, ddpm=SAMPLE),
         10,
