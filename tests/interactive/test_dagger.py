@@ -38,7 +38,7 @@ def config(**sections):
 
 def longer():
     rate = {"optim_params": {"policy": {"learning_rate": {"initial": 0.01}}}}
-    return config(train={"num_epochs": 5}, algo=rate)
+    return config(train={"num_epochs": 6}, algo=rate)
 
 
 def labelled(number):
