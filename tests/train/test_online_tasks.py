@@ -448,7 +448,7 @@ def answers(result, continuous):
 
 @pytest.mark.slow("trains until it remembers")
 @pytest.mark.parametrize(
-    ("name", "epochs", "continuous"), [(PPO, 4, False), pytest.param(SAC, 2, True, marks=NIGHTLY)]
+    ("name", "epochs", "continuous"), [(PPO, 3, False), pytest.param(SAC, 2, True, marks=NIGHTLY)]
 )
 def test_who_remembers_answers_and_who_forgets_guesses(tmp_path, name, epochs, continuous):
     remembering = learn(name, tmp_path, f"train.num_epochs={epochs}")
