@@ -1,7 +1,6 @@
 """States drawn by the real simulator are what a live camera saw."""
 
 import json
-import shutil
 import subprocess
 import sys
 
@@ -160,28 +159,6 @@ def test_next_obs_when_asked_for(live, tmp_path):
         # the last action again, from the last state: the same picture but for a few pixels at edges
         assert np.abs(images[-1].astype(int) - seen["agentview_image"][-1]).mean() < 1.0
         np.testing.assert_array_equal(file.read("demo_1", "next_obs/object"), seen["object"][1:])
-
-
-@pytest.mark.nightly
-def test_a_demo_that_cannot_be_restored_is_named_and_the_others_go_on(live, tmp_path):
-    path = tmp_path / "bad.hdf5"
-    shutil.copy(live[0], path)
-    with h5py.File(path, "r+") as file:
-        file["data"].attrs["env_args"] = json.dumps({**META, "env_version": "1.5.1"})
-        states = file["data/demo_0/states"][()]
-        del file["data/demo_0/states"]
-        file["data/demo_0/states"] = states[:, :-1]
-        del file["data/demo_2/states"]
-    report = render(path, tmp_path / "out.hdf5", (Camera("agentview", 16, 16),))
-    assert list(report.lost) == ["demo_0", "demo_2"]
-    assert "shape (31,), this scene has (32,)" in report.lost["demo_0"]
-    assert "robosuite 1.5.1, installed is 1.5.2" in report.lost["demo_0"]
-    assert f"imitate dataset migrate-env {path}" in report.lost["demo_0"]
-    assert report.lost["demo_2"].startswith("it has no 'states'")
-    with DatasetFile(tmp_path / "out.hdf5") as file:
-        assert file.demos() == ["demo_1"]
-        assert file.filter_keys() == {}
-    assert report.demos == 1
 
 
 def test_other_simulators_are_refused(demo_file, tmp_path):
