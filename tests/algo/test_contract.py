@@ -181,6 +181,7 @@ def test_every_algorithm_has_a_case_that_always_runs():
     assert {of[name] for name in fast} == set(of.values())
 
 
+@pytest.mark.slow("four algorithms and ten updates; those that denoise take two seconds")
 @pytest.mark.parametrize("path", cases())
 def test_contract(path, tmp_path, subtests):
     """Three algorithms and a few updates show all of it; each part is reported on its own."""
