@@ -67,7 +67,12 @@ def hanging_once(tmp_path, where, hung):
 
 @pytest.mark.slow("workers that hang or die are replaced")
 @pytest.mark.parametrize(
-    ("faults", "words", "how", "way"), [(*fault, way) for *fault, ways in FAULTS for way in ways]
+    ("faults", "words", "how", "way"),
+    [
+        pytest.param(*fault, way, marks=pytest.mark.nightly if fault[1].startswith("reset") else ())
+        for *fault, ways in FAULTS
+        for way in ways
+    ],
 )
 def test_an_episode_that_fails_is_named_and_the_others_go_on(
     tmp_path, ways, faults, words, how, way
