@@ -44,7 +44,7 @@ def round_trips():
                 yield pytest.param(name, target, marks=pytest.mark.nightly if rare else ())
 
 
-@pytest.mark.parametrize(("any_name", "target"), round_trips())
+@pytest.mark.parametrize(("any_name", "target"), list(round_trips()))
 def test_round_trip_is_exact(any_name, target, recorded, any_unet):
     raw = recorded(any_name).raw()
     ours = converted(raw)
