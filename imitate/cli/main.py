@@ -11,6 +11,7 @@ import signal
 import sys
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, TextIO, cast
 
@@ -259,17 +260,22 @@ class _LazyVerb(TyperCommand):
     def load(self) -> Any:
         """Import the real command."""
         target = getattr(import_module(f"imitate.cli.{self._verb.module}"), self._verb.attribute)
-        epilog = examples(*self._verb.examples)
-        holder = typer.Typer(rich_markup_mode=None, add_completion=False)
-        if isinstance(target, typer.Typer):
-            holder.add_typer(target, name=self._name, epilog=epilog)
-            group: Any = typer.main.get_group(holder)
-            command = group.commands[self._name]
-        else:
-            holder.command(self._name, epilog=epilog)(target)
-            command = typer.main.get_command(holder)
-        complete(command, self._name)
-        return with_trust(command, self._name)
+        return _command(target, self._name, self._verb.examples)
+
+
+@cache
+def _command(target: Any, name: str, lines: tuple[str, ...]) -> Any:
+    """The click command of a function or of a group, made once in a process."""
+    holder = typer.Typer(rich_markup_mode=None, add_completion=False)
+    if isinstance(target, typer.Typer):
+        holder.add_typer(target, name=name, epilog=examples(*lines))
+        group: Any = typer.main.get_group(holder)
+        command = group.commands[name]
+    else:
+        holder.command(name, epilog=examples(*lines))(target)
+        command = typer.main.get_command(holder)
+    complete(command, name)
+    return with_trust(command, name)
 
 
 class _PlainOutput:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -43,6 +44,7 @@ def with_trust(command: Any, path: str) -> Any:
     return command
 
 
+@cache
 def _option() -> Any:
     """The option as click knows it, taken from a command that has no other."""
     holder = typer.Typer(add_completion=False)
