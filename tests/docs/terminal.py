@@ -32,10 +32,11 @@ class Terminal:
 
     Args:
         folder: the working folder.
+        program: the words that begin a command in a process of its own.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, program: str = f"{sys.executable} -m imitate") -> None:
+        self.folder, self.program = folder, program
         self._server: subprocess.Popen[str] | None = None
         self._port = 0
 
@@ -77,9 +78,8 @@ class Terminal:
     def _serve(self, line: str) -> None:
         self._end_server()
         command = line.partition(" #")[0].removeprefix("imitate ")
-        # The command of preloaded.py would leave the server behind when it ends.
         self._server = subprocess.Popen(
-            ["bash", "-c", f"exec {sys.executable} -m imitate {command} --port 0 --json"],
+            ["bash", "-c", f"exec {self.program} {command} --port 0 --json"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,

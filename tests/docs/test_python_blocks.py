@@ -1,8 +1,5 @@
 """Python in the documentation runs, in front of small stand-ins for the reader's robot, data and checkpoint."""
 
-import subprocess
-import sys
-import textwrap
 import types
 
 import gymnasium as gym
@@ -12,11 +9,14 @@ import pytest
 import torch
 
 from imitate import policy_from_checkpoint
+from imitate.algo.gail import GAILRewards
+from imitate.config.algorithms import find
 from imitate.data import DatasetFile
 from imitate.deploy import PolicyServer
 from imitate.deploy.bundle.exporting import export_policy
 from imitate.deploy.served import ServedPolicy
 from tests.docs.pages import PAGES, ROOT, python_blocks
+from tests.forked import Forked
 from tests.loading import load
 from tests.point_policy import save_point_policy
 
@@ -301,14 +301,13 @@ def test_an_encoder():
 
 def test_an_algorithm_of_two_slots(folder):
     """In a process of its own, since an algorithm is registered for good."""
-    text = python_blocks("docs/online_rl.md")[0]
-    text += textwrap.dedent("""
-        from imitate.config.algorithms import find
-        from imitate.algo.gail import GAILRewards
-        assert find("gail_sac").section.reward_source is GAILRewards
-    """)
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
+
+    def work(say):
+        run("docs/online_rl.md", 0)
+        say(find("gail_sac").section.reward_source is GAILRewards)
+
+    with Forked(work) as process:
+        assert (process.rest(), process.code) == (["True"], 0)
 
 
 def test_tests_of_ones_own_package():
@@ -317,15 +316,17 @@ def test_tests_of_ones_own_package():
     assert callable(space["test_my_algorithm"])
 
 
-@pytest.mark.robosuite
-@pytest.mark.slow("robosuite in an interpreter of its own")
-def test_a_collection(folder):
-    text = python_blocks("docs/environments.md")[0]
-    (folder / "own.py").write_text(text.replace("num=100, workers=2", "num=1, workers=1"))
-    done = subprocess.run(
-        [sys.executable, "own.py"], capture_output=True, text=True, timeout=600, cwd=folder
+def test_a_collection(folder, capsys):
+    run(
+        "docs/environments.md",
+        0,
+        [
+            ('"Lift", "type": 1', '"metaworld:button-press-v3", "type": 2'),
+            ("num=100, workers=2", "num=1, workers=1"),
+        ],
+        __name__="__main__",
     )
-    assert done.returncode == 0, done.stderr
+    assert capsys.readouterr().out.startswith("1.0 ")
     with DatasetFile("lift.hdf5") as file:
         assert file.demos() == ["demo_0"]
 

@@ -14,10 +14,7 @@ from tests.docs.terminal import CommandError, Terminal
 
 ROBOTS = ("README.md", "docs/index.md", "docs/how_to.md", "docs/own_data.md", "docs/deployment.md")
 """Pages about recordings of a robot; the others are about simulators."""
-FAST = (
-    *("README.md", "docs/data.md", "docs/own_data.md"),
-    *("docs/policies.md", "docs/deployment.md", "docs/curation.md"),
-)
+FAST = (*("README.md", "docs/own_data.md", "docs/deployment.md", "docs/curation.md"),)
 """Pages whose commands each change runs; the others' are parsed (test_commands.py)."""
 ELSEWHERE = "docs/tutorials/"
 """Pages whose fenced commands tests/examples/test_tutorials.py runs."""
@@ -55,18 +52,18 @@ def template(tmp_path_factory):
 
 
 @pytest.fixture
-def terminal(page, template, tmp_path, monkeypatch):
+def terminal(page, template, tmp_path, monkeypatch, preloaded_commands):
     """A terminal in a new folder with what the page takes as given."""
     folder = tmp_path / "reader"
     shutil.copytree(template, folder, symlinks=True)
-    with _in(folder, monkeypatch) as terminal:
+    with _in(folder, monkeypatch, program=str(preloaded_commands / "imitate")) as terminal:
         if page in ROBOTS:
             given.take_robots_files()
         given.prepare(page)
         yield terminal
 
 
-def _in(folder, monkeypatch):
+def _in(folder, monkeypatch, **options):
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder / ".site"))
     path = [str(folder / ".site"), str(given.tutorials.ROOT)]
@@ -78,7 +75,7 @@ def _in(folder, monkeypatch):
         "XDG_CONFIG_HOME": str(folder / ".config"),
     }.items():
         monkeypatch.setenv(name, value)
-    return Terminal(folder)
+    return Terminal(folder, **options)
 
 
 @pytest.mark.parametrize("page", RUN)

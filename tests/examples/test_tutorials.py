@@ -10,8 +10,8 @@ from tests.loading import load
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if path.stem != "index")
-FAST = ("environment", "own_robot")
-"""The pages that each change follows; of the others it reads the commands (tests/docs/test_commands.py) and code."""
+FAST = ("own_robot",)
+"""The page that each change follows; of the others it reads the commands (tests/docs/test_commands.py) and code."""
 MARKS = {"first_policy": [pytest.mark.robosuite], "cluster": [pytest.mark.ray]}
 
 tutorials = load("scripts/tutorials.py")
