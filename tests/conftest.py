@@ -203,7 +203,7 @@ def imitate(preloaded_commands):
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             check=False,
             **options,
         )

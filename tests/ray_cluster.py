@@ -81,7 +81,7 @@ class TwoNodes:
 
     def close(self):
         self._process.stdin.close()
-        self._process.wait(timeout=120)
+        self._process.wait(timeout=600)
 
     def _ask(self, what):
         self._process.stdin.write(f"{what}\n")
@@ -158,7 +158,7 @@ def keep():
                 second = None
             if second is None and not wants_one:
                 second = cluster.add_node(**node)
-            cluster.wait_for_nodes(timeout=120)
+            cluster.wait_for_nodes(timeout=600)
             tell(raylet=None if second is None else _raylet(second).pid)
     finally:
         cluster.shutdown()

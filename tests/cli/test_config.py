@@ -47,10 +47,13 @@ def test_check_tells_of_every_file(tmp_path):
     assert run("check", str(good)).exit_code == 0
 
 
-def test_schema_writes_a_file_per_algorithm(tmp_path):
-    done = run("schema", "--out", str(tmp_path / "new" / "folder"))
-    assert done.exit_code == 0
-    assert (tmp_path / "new" / "folder" / "bc.json").read_text() == schema_text("bc")
+def test_schema_writes_a_file_per_algorithm(tmp_path, monkeypatch):
+    monkeypatch.setattr("imitate.cli.config.available", lambda: ["bc", "sac"])
+    folder = tmp_path / "new" / "folder"
+    assert run("schema", "--out", str(folder)).exit_code == 0
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+        f"{name}.json": schema_text(name) for name in ("bc", "sac")
+    }
 
 
 @pytest.mark.parametrize(

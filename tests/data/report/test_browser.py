@@ -76,7 +76,7 @@ def browse(asked, tmp_path):
                 page.as_uri(),
             ],
             capture_output=True,
-            timeout=120,
+            timeout=600,
             check=True,
         )
         console = re.findall(r"CONSOLE.*", done.stderr.decode(errors="replace"))
