@@ -16,7 +16,8 @@ def loaded(*others):
     return [name for name in (*HEAVY, *others) if name in sys.modules]
 """
 LIGHT = """
-import imitate, imitate.crew
+import imitate, imitate.crew, imitate.recognition
+imitate.recognition.recognise(".")
 assert loaded() == []
 from imitate.cli.main import app, main
 sys.argv = ["imitate", "--help"]
