@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate import algo_factory, load_config, policy_from_checkpoint
-from imitate.algo.residual import Residual
+from imitate import load_config, policy_from_checkpoint
 from imitate.algo.sac import SAC
 from imitate.data.dataset_file import DatasetFile
 from imitate.evaluation.evaluate import evaluate
@@ -19,7 +18,6 @@ from imitate.online.demonstrations import write_demonstrations
 from imitate.online.replay import ReplayBuffer
 from imitate.train.online_parts import make_learner
 from imitate.train.online_setup import build_online
-from imitate.train.start import adopt_frozen
 from imitate.train.trainer import train
 from tests.demo_files import episode, write_demos
 from tests.tiny import tiny_tree
@@ -421,11 +419,3 @@ def test_ppo_learns_beside_it(tmp_path, base):
     result = run(tmp_path, "ppo_bc", **words)
     assert [record["Train/Imitation_Weight"] for record in records(result)] == [1.0, 0.5]
     assert len(actions(last_path(result))) == 2
-
-
-def test_a_frozen_policy_is_adopted_by_an_algorithm_that_does_not_declare_it(base, monkeypatch):
-    monkeypatch.setattr(Residual, "frozen", None)
-    algo = algo_factory("residual", load_config(upon("residual", base)), {"flat": (3,)}, 1)
-    assert not algo.base.description.numel()
-    adopt_frozen(algo)
-    assert algo.base.description.numel()
