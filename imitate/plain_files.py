@@ -118,6 +118,20 @@ def replaced(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def path_inside(folder: Path, name: str) -> Path:
+    """Return the path of a name out of a file, which may not lead out of the folder.
+
+    Raises:
+        FileError: it does.
+    """
+    path = Path(name)
+    if path.is_absolute() or path.drive or ".." in path.parts:
+        raise FileError(
+            f"{folder}: names the file '{name[:200]}', which lies outside of it and is not read"
+        )
+    return folder / path
+
+
 def check_not_linked(path: Path) -> None:
     """Refuse a folder, in which files are to be written and removed, that is a link out of the one it is in.
 

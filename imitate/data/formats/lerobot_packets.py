@@ -33,6 +33,17 @@ def seconds_of(item: Any, stream: Any) -> float:
     return float(item.pts * stream.time_base)
 
 
+_CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm", ".avi": "avi"}
+
+
+def opened_video(path: Path) -> Any:
+    """Open a video as what its ending says: FFmpeg takes some texts for lists of other files and addresses."""
+    form = _CONTAINERS.get(path.suffix.lower())
+    if form is None:
+        raise DatasetError(f"{path}: its ending is none of {', '.join(_CONTAINERS)}: rename it")
+    return extra("av", "lerobot").open(str(path), format=form)
+
+
 class PacketReader:
     """The videos of one camera; the file stays open, and reading continues where it stopped.
 
@@ -102,7 +113,7 @@ class PacketReader:
     def _is_equal(self, frames: EncodedFrames, path: Path, start_s: float) -> bool:
         """Compare the first frame as the packets give it with that of the file."""
         assert frames.video is not None
-        with extra("av", "lerobot").open(str(path)) as container, suppress(ValueError):
+        with opened_video(path) as container, suppress(ValueError):
             stream = container.streams.video[0]
             for frame in container.decode(stream):
                 if abs(seconds_of(frame, stream) - self._first_s - start_s) <= NEAR / self._fps:
@@ -112,7 +123,7 @@ class PacketReader:
 
     def _open(self, path: Path) -> None:
         self.close()
-        self._container = extra("av", "lerobot").open(str(path))
+        self._container = opened_video(path)
         self._path = path
         stream = self._container.streams.video[0]
         packets = (packet for packet in self._container.demux(stream) if packet.size)

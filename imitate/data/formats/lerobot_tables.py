@@ -15,11 +15,14 @@ from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats.extras import extra
 from imitate.data.formats.frames import as_encoded, decoded
 from imitate.errors import DatasetError
-from imitate.plain_files import parsed_json, read_text
+from imitate.plain_files import MAX_TEXT, parsed_json, path_inside, read_bytes, read_text
 from imitate.wording import counted
 
 _BATCH_ROWS = 256
 _NAMED = 8  # episodes in a message
+_ROWS_PER_BYTE, _FREE_ROWS = 4, 10_000
+_PATTERN = re.compile(r"(?:[^{}]|\{\w{1,40}(?::0?\d{1,2}d?)?\}){1,500}")
+"""Paths in ``meta/info.json``."""
 
 
 class Tables:
@@ -156,11 +159,24 @@ class Tables:
     def _file(self, number: int) -> Path:
         """Return the file of an episode's rows, up to version 2.1."""
         size = int(self.info.get("chunks_size", 1000))
-        pattern = str(self.info["data_path"])
-        return self.path / pattern.format(episode_chunk=number // size, episode_index=number)
+        return self.place("data_path", episode_chunk=number // size, episode_index=number)
+
+    def place(self, pattern: str, **values: Any) -> Path:
+        """Return the file of the dataset that a pattern of ``meta/info.json`` gives.
+
+        Raises:
+            DatasetError: it holds more than names and widths of numbers.
+            FileError: it leads out of the dataset.
+        """
+        text = str(self.info[pattern])
+        if not _PATTERN.fullmatch(text):
+            raise DatasetError(
+                f"{self.path}: '{pattern}' in 'meta/info.json' is '{text[:200]}'; expected a path with parts such as "
+                "{episode_index:06d}: correct it"
+            )
+        return path_inside(self.path, text.format(**values))
 
     def _files(self) -> Iterable[Path]:
-        pattern = str(self.info["data_path"])
         if not self.is_v3:
             return [self._file(number) for number in self.numbers]
         places = {
@@ -171,7 +187,7 @@ class Tables:
         if not places:
             return _sorted(self.path / "data", "*/*.parquet")
         return [
-            self.path / pattern.format(chunk_index=chunk, file_index=file)
+            self.place("data_path", chunk_index=chunk, file_index=file)
             for chunk, file in sorted(places)
         ]
 
@@ -189,7 +205,7 @@ class Tables:
                 raise DatasetError(
                     f"{file}: is missing: the dataset is incomplete; download it again"
                 )
-            for batch in self._parquet.ParquetFile(file).iter_batches(batch_size=_BATCH_ROWS):
+            for batch in self._opened(file).iter_batches(batch_size=_BATCH_ROWS):
                 numbers = np.asarray(batch.column("episode_index"))
                 cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
                 for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
@@ -209,6 +225,15 @@ class Tables:
             raise DatasetError(
                 f"{self.path}: {_few(left, 'has', 'have') if left else 'no episode has'} no rows: {self._advice()}"
             )
+
+    def _opened(self, file: Path) -> Any:
+        """Return pyarrow's reader of a file, whose rows take no more memory than its size allows for."""
+        table, size = self._parquet.ParquetFile(file), file.stat().st_size
+        if table.metadata.num_rows > _ROWS_PER_BYTE * size + _FREE_ROWS:
+            raise DatasetError(
+                f"{file}: claims {table.metadata.num_rows} rows in {size} bytes: it is damaged; download it again"
+            )
+        return table
 
     def _check_next(self, number: int, expected: int | None, file: Path) -> None:
         """Refuse rows of an episode that is not the next in the list."""
@@ -260,10 +285,10 @@ class Tables:
     def _image_bytes(self, cell: Any, where: str) -> bytes:
         if isinstance(cell, dict) and cell.get("bytes"):
             return bytes(cell["bytes"])
-        path = self.path / str(cell.get("path") if isinstance(cell, dict) else cell)
+        path = path_inside(self.path, str(cell.get("path") if isinstance(cell, dict) else cell))
         if not path.is_file():
             raise DatasetError(f"{where}: has no image bytes and no file {path}: download it again")
-        return path.read_bytes()
+        return read_bytes(path, MAX_TEXT)
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.file.encoded_frames import EncodedFrames
-from imitate.data.formats.extras import extra
-from imitate.data.formats.lerobot_packets import NEAR, PacketReader, seconds_of
+from imitate.data.formats.lerobot_packets import NEAR, PacketReader, opened_video, seconds_of
 from imitate.data.formats.lerobot_tables import Tables
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
@@ -103,13 +102,12 @@ class Cameras:
     def _place(self, key: str, episode: int) -> tuple[Path, float, float | None]:
         """Return the file, and the seconds at which the episode begins and ends in it (None: not known)."""
         info, tables = self._tables.info, self._tables
-        pattern = str(info["video_path"])
         if not tables.is_v3:
             size = int(info.get("chunks_size", 1000))
-            name = pattern.format(
-                episode_chunk=episode // size, video_key=key, episode_index=episode
+            path = tables.place(
+                "video_path", episode_chunk=episode // size, video_key=key, episode_index=episode
             )
-            return tables.path / name, 0.0, None
+            return path, 0.0, None
         row = tables.rows_of_episodes[episode]
         path, start_s = self._part(key, row)
         starts = self._starts_of(key)[path]
@@ -123,12 +121,13 @@ class Cameras:
         return path, start_s, min(ends) if np.isfinite(min(ends)) else None
 
     def _part(self, key: str, row: dict[str, Any]) -> tuple[Path, float]:
-        name = str(self._tables.info["video_path"]).format(
+        path = self._tables.place(
+            "video_path",
             video_key=key,
             chunk_index=row[f"videos/{key}/chunk_index"],
             file_index=row[f"videos/{key}/file_index"],
         )
-        return self._tables.path / name, float(row[f"videos/{key}/from_timestamp"])
+        return path, float(row[f"videos/{key}/from_timestamp"])
 
     def _starts_of(self, key: str) -> dict[Path, list[float]]:
         """Return the seconds at which episodes begin in each file, in order."""
@@ -209,7 +208,7 @@ class _Reader:
         self.close()
         if not path.is_file():
             raise DatasetError(f"{path}: is missing: the dataset is incomplete; download it again")
-        self._container = extra("av", "lerobot").open(str(path))
+        self._container = opened_video(path)
         self._path = path
         stream = self._container.streams.video[0]
         if self._shape and not {stream.height, stream.width} <= set(self._shape):

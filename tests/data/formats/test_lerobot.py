@@ -19,7 +19,7 @@ from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.data.formats.frames import as_png
 from imitate.data.formats.lerobot_encoder import Encoder
-from imitate.errors import DatasetError
+from imitate.errors import DatasetError, UserError
 from tests.demo_files import assert_equal_contents, contents, episode, write_demos
 
 IMAGES, EPISODES = "observation.images.agentview", "meta/episodes/chunk-000/file-000.parquet"
@@ -225,6 +225,18 @@ def with_column(key, values):
     return change
 
 
+def a_list_for_a_video(root):
+    """In the place of a video text that FFmpeg takes for a list of videos, of which it reads the first."""
+    (file, *_) = sorted((root / "videos").rglob("*.mp4"))
+    shutil.copy(file, file.with_name("other.bin"))
+    file.write_text("ffconcat version 1.0\nfile other.bin\n")
+
+
+def many_rows(root):
+    file = root / "data/chunk-000/file-000.parquet"
+    pq.write_table(pa.table({"episode_index": np.zeros(10**5, "i8")}), file)
+
+
 def without_videos(root):
     info = json.loads((root / "meta/info.json").read_text())
     del info["features"][CAMERA]
@@ -266,12 +278,18 @@ def test_steps_that_were_lost_are_reported(tmp_path, made, column, values, words
         (other_info(storage_format="lance"), "storage_format is 'lance'"),
         (other_info(total_episodes=4), "lists 3 episodes, 'meta/info.json' says 4"),
         (one_task, "no task with index 7"),
+        (other_info(data_path="/etc/passwd"), "names the file '/etc/passwd', which lies outside"),
+        (other_info(video_path="videos/../../{video_key}.mp4"), "lies outside"),
+        (other_info(data_path="{chunk_index:0999999999d}"), "data_path' in .* expected a path with parts"),
+        (other_info(video_path="{video_key.__class__}.mp4"), "video_path' in .* expected a path with parts"),
+        (a_list_for_a_video, "cannot be read"),
+        (many_rows, "claims 100000 rows in"),
     ],
 )  # fmt: skip
 def test_what_is_missing_or_unknown_is_named(tmp_path, made, change, words):
     root = shutil.copytree(made, tmp_path / "l")
     change(root)
-    with pytest.raises(DatasetError, match=words):
+    with pytest.raises(UserError, match=words):
         convert(root, tmp_path / "o.hdf5")
     assert [path.name for path in tmp_path.iterdir()] == ["l"]
 
