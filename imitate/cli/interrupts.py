@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from imitate.errors import UserError
+
 if TYPE_CHECKING:
     from imitate.deploy.loop import Step
     from imitate.deploy.robot import Robot
@@ -81,6 +83,11 @@ def released(robot: Robot) -> Iterator[Interrupts]:
         ) as error:  # of a device, or of a question to the robot between two episodes
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(STOPPED) from error
+        except (UserError, typer.Exit):
+            raise
+        except (Exception, KeyboardInterrupt):
+            interrupts.check()  # what a library, such as HDF5, has made of the signal
+            raise
         finally:
             try:
                 try:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from imitate.cli.interrupts import released
 from imitate.cli.main import INTERRUPTED, TERMINATED, app
 from imitate.data import DatasetFile, finish_partial
 from tests.deploy import logged_robot
@@ -138,6 +139,15 @@ def test_a_signal_at_any_time_stops_the_robot(name, tmp_path):
         assert_whole(path)
         assert process.returncode == wanted, errors
         assert "interrupted" in errors
+
+
+@pytest.mark.parametrize("error", [RuntimeError("HDF5 cannot flush"), KeyboardInterrupt()])
+def test_what_a_library_makes_of_a_signal_is_that_signal(error):
+    with pytest.raises(KeyboardInterrupt, match="by SIGTERM"), released(logged_robot.LoggedRobot()):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise error from None
 
 
 @pytest.mark.parametrize("verb", ["record", "run"])

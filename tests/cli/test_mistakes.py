@@ -143,6 +143,8 @@ info broken.pth | not a checkpoint
 info damaged.hdf5 | cut short or damaged
 info empty | neither a run nor a dataset
 info broken_run | config.json
+info odd_run | train in config.json or results.json
+info odd_results | best.epoch in config.json or results.json
 info foreign | its config.json names no algorithm, so this is no run
 record demos.hdf5 --teleop keyboard --robot nobody.py:Arm | choose another name, or add --append
 record new.hdf5 --robot sim --env Pendulum-v1 --teleop expert:Lift --teleop-arg mood=1 | the teleoperator 'expert:Lift'
@@ -222,6 +224,11 @@ def folder(tmp_path_factory):
     texts = {"text.txt": "hello", "text.json": "{", "list.json": "[]", "wide.json": '{"high": 9.0}'}
     texts |= {"typeless.json": '{"env_name": "Lift"}', "config.json": json.dumps(tree)}
     texts |= {"broken_run/config.json": "{", "foreign/config.json": '{"model_type": "bert"}'}
+    texts |= {"odd_run/config.json": '{"algo_name": "bc", "train": []}'}
+    texts |= {
+        "odd_results/config.json": '{"algo_name": "bc"}',
+        "odd_results/results.json": '{"best": {}}',
+    }
     for name, text in texts.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from imitate.cli.reports.layout import Report, number, pairs, percent, table
 from imitate.config.experiment import EarlyStoppingConfig
 from imitate.errors import CheckpointError, UserError
@@ -20,6 +22,44 @@ from imitate.train.state import History
 _CURVE_POINTS = 8
 
 
+class _Run(BaseModel):
+    """What is looked at in ``config.json``."""
+
+    algo_name: str
+    experiment: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+
+
+class _Part(BaseModel, extra="allow"):
+    """A part of ``results.json``, whose other values are passed on."""
+
+
+class _Kept(_Part):
+    name: str
+    epoch: int
+
+
+class _Best(_Part):
+    epoch: int
+    success_rate: float | None
+
+
+class _Times(_Part):
+    train_wall_s: float
+    train_cpu_s: float
+    evaluation_wall_s: float
+
+
+class _Results(_Part):
+    """What is looked at in ``results.json``."""
+
+    algo: str | None = None
+    status: str = "unfinished"
+    best: _Best | None = None
+    times: _Times | None = None
+    checkpoints: list[_Kept] = []
+
+
 def describe(path: Path) -> Report:
     """Describe a run: its progress, best evaluation, checkpoints, and points of its curve."""
     folder = RunFolder(path)
@@ -29,22 +69,31 @@ def describe(path: Path) -> Report:
             f"{path}: its config.json names no algorithm, so this is no run: "
             "name a run (<output_dir>/<name>/<time>), a dataset or a checkpoint"
         )
-    results = _read_json(folder.results) if folder.results.is_file() else {}
+    try:
+        run = _Run.model_validate(config)
+        results = _Results.model_validate(
+            _read_json(folder.results) if folder.results.is_file() else {}
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(
+            f"{path}: {'.'.join(map(str, first['loc']))} in config.json or results.json: {first['msg']}: "
+            "copy the file from the run again"
+        ) from None
     records = MetricsFile(folder.metrics).read()
     epochs = [record for record in records if record.get("kind") == "epoch"]
     rollouts = {r["epoch"]: r for r in records if r.get("kind") == "rollout"}
-    train = config.get("train", {})
     return {
         "kind": "run",
         "path": str(path),
-        "name": config.get("experiment", {}).get("name"),
-        "algo": results.get("algo") or config.get("algo_name"),
-        "status": results.get("status", "unfinished"),
+        "name": run.experiment.get("name"),
+        "algo": results.algo or run.algo_name,
+        "status": results.status,
         "epoch": epochs[-1]["epoch"] if epochs else 0,
-        "num_epochs": train.get("num_epochs"),
-        "best": results.get("best") or _best(rollouts),
-        "data": train.get("data"),
-        "times": results.get("times", {}),
+        "num_epochs": run.train.get("num_epochs"),
+        "best": results.best.model_dump() if results.best else _best(rollouts),
+        "data": run.train.get("data"),
+        "times": results.times.model_dump() if results.times else {},
         "checkpoints": sorted(p.name for p in folder.checkpoints.glob("*.pth")),
         "kept": [checkpoint.to_dict() for checkpoint in _kept(folder, records, results)],
         "curve": [
@@ -60,13 +109,13 @@ def describe(path: Path) -> Report:
 
 
 def _kept(
-    folder: RunFolder, records: Sequence[Mapping[str, Any]], results: Mapping[str, Any]
+    folder: RunFolder, records: Sequence[Mapping[str, Any]], results: _Results
 ) -> list[KeptCheckpoint]:
     """Epoch and reason of each checkpoint; of last.pth from the results, else from itself."""
     history = History(EarlyStoppingConfig())
     for record in records:
         history.add(record)
-    known = {entry["name"]: entry["epoch"] for entry in results.get("checkpoints", ())}
+    known = {entry.name: entry.epoch for entry in results.checkpoints}
     last = known.get(folder.last.name)
     if last is None and folder.last.is_file():
         with contextlib.suppress(CheckpointError):

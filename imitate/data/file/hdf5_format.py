@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
@@ -258,12 +258,10 @@ class DemoFile:
             )
         check_depth(meta, f"{self.path}: attribute 'env_args' of group 'data'")
         kwargs = meta.get("env_kwargs")
-        for key, (kind, words) in _ENV_ARGS.items():
-            if meta.get(key) is not None and type(meta[key]) is not kind:
-                raise DatasetError(
-                    f"{self.path}: '{key}' in attribute 'env_args' of group 'data' is {str(meta[key])[:40]!r}: "
-                    f"write {words}"
-                )
+        for key, words in wrong_env_args(meta):
+            raise DatasetError(
+                f"{self.path}: '{key}' in attribute 'env_args' of group 'data' {words}"
+            )
         return {**meta, "env_kwargs": {}} if "env_kwargs" in meta and kwargs is None else meta
 
     @property
@@ -359,6 +357,13 @@ _ENV_ARGS: dict[str, tuple[type, str]] = {
     "env_name": (str, "a text"),
     "type": (int, "a whole number"),
 }
+
+
+def wrong_env_args(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each key of an environment's description whose value has another type, and what to write instead."""
+    for key, (kind, words) in _ENV_ARGS.items():
+        if meta.get(key) is not None and type(meta[key]) is not kind:
+            yield key, f"is {str(meta[key])[:40]!r}: write {words}"
 
 
 def _refuse_no_numbers(dtype: np.dtype[Any]) -> None:

@@ -15,9 +15,17 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from typing_extensions import Self
 
+from imitate.data.file.hdf5_format import wrong_env_args
 from imitate.data.shards.moments import Moments
 from imitate.errors import DatasetError, nearest
 
@@ -28,6 +36,15 @@ ALL = ""
 _Count = Annotated[int, Field(ge=0)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 MAX_BYTES = 2**30
+
+
+def _described(env_args: dict[str, Any]) -> dict[str, Any]:
+    for key, words in wrong_env_args(env_args):
+        raise ValueError(f"'{key}' {words}")
+    return env_args
+
+
+_EnvArgs = Annotated[dict[str, Any], AfterValidator(_described)]
 
 
 class _Record(BaseModel):
@@ -139,7 +156,7 @@ class DescribedShard(_Record):
 
     shard: Shard
     arrays: dict[str, ArrayForm]
-    env_args: dict[str, Any]
+    env_args: _EnvArgs
     control_freq: float | None
 
 
@@ -153,7 +170,7 @@ class ShardIndex(_Record):
         shards: the files, in the order of their demos.
     """
 
-    env_args: dict[str, Any]
+    env_args: _EnvArgs
     control_freq: float | None
     arrays: dict[str, ArrayForm]
     shards: Annotated[list[Shard], Field(min_length=1)]

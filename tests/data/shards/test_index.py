@@ -124,6 +124,7 @@ def other(change):
     [
         (other(lambda tree, _: tree.update(format="x")), "is no index of shards"),
         (other(lambda tree, _: tree.update(version=2)), "version 2, wanted 1"),
+        (other(lambda tree, _: tree["env_args"].update(type=[])), "'type' is '[]'"),
         (other(lambda _, shard: shard.update(file="../../etc/x.hdf5")), "shards.0.file"),
         (other(lambda _, shard: shard.update(lengths=[5])), "lengths has another number"),
         (
