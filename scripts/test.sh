@@ -78,21 +78,23 @@ find_marks() {
 # step_tests [OPTIONS OF pytest...]
 step_tests() {
     find_marks
-    local common=(--durations=10 ${MARKS[@]+"${MARKS[@]}"} "$@") together=0 alone=0
     say "Tests (pytest), in several processes"
-    run_pytest --alone without --dist worksteal -n "$(processes)" "${common[@]}" || together=$?
+    run_pytest --dist worksteal -n "$(processes)" --durations=10 ${MARKS[@]+"${MARKS[@]}"} "$@"
+}
+
+step_nightly() {
+    local together=0 alone=0
+    step_tests --set nightly --alone without "$@" || together=$?
     case "$together" in
         0 | 1 | "$NOTHING_FOUND") ;;
         *) exit "$together" ;;
     esac
     say "Tests that need the machine to themselves"
-    run_pytest --alone only "${common[@]}" -n 0 || alone=$?
+    run_pytest --set nightly --alone only ${MARKS[@]+"${MARKS[@]}"} "$@" -n 0 || alone=$?
     [ "$together" != 1 ] || fail "tests failed: see the end of the first list"
     [ "$alone" != "$NOTHING_FOUND" ] || alone="$together"
     [ "$alone" = 0 ] || exit "$alone"
 }
-
-step_nightly() { step_tests --set nightly "$@"; }
 
 step_quick() {
     say "Units, and the contracts of a few configurations (pytest)"

@@ -14,8 +14,10 @@ from tests.docs.terminal import CommandError, Terminal
 
 ROBOTS = ("README.md", "docs/index.md", "docs/how_to.md", "docs/own_data.md", "docs/deployment.md")
 """Pages about recordings of a robot; the others are about simulators."""
-FAST = (*("README.md", "docs/own_data.md", "docs/deployment.md", "docs/curation.md"),)
+FAST = ("README.md", "docs/own_data.md", "docs/deployment.md", "docs/curation.md")
 """Pages whose commands each change runs; the others' are parsed (test_commands.py)."""
+REAL_TIME = "--env robot:"
+"""Commands in which a policy acts at a robot's rate: it stops when control steps are late, as on a busy machine."""
 ELSEWHERE = "docs/tutorials/"
 """Pages whose fenced commands tests/examples/test_tutorials.py runs."""
 FINDINGS = {"imitate dataset doctor": (1, 3), "imitate check-deploy": (1,)}
@@ -31,14 +33,20 @@ def to_run(page):
     return [line for line in shell_lines(page) if reason(page, line) is None]
 
 
-def _marked(page):
-    """The page as a parameter; alone where a policy learns on a robot, which stops when control steps are late."""
-    real_time = any("--env robot:" in line for line in to_run(page))
-    mark = pytest.mark.slow("all commands of a page") if page in FAST else pytest.mark.nightly
-    return pytest.param(page, marks=[mark, pytest.mark.alone] if real_time else [mark])
-
-
-RUN = [_marked(page) for page in PAGES if not page.startswith(ELSEWHERE) and to_run(page)]
+def _cases():
+    """Each page with its commands; those of the fast set without the ones in real time, which then run by night."""
+    for page in PAGES:
+        lines = [] if page.startswith(ELSEWHERE) else to_run(page)
+        at_once = [line for line in lines if REAL_TIME not in line]
+        if page in FAST:
+            yield pytest.param(
+                page, at_once, marks=pytest.mark.slow("all commands of a page"), id=page
+            )
+        if lines != at_once:
+            marks = [pytest.mark.nightly, pytest.mark.alone]
+            yield pytest.param(page, lines, marks=marks, id=f"{page} in real time")
+        elif lines and page not in FAST:
+            yield pytest.param(page, lines, marks=pytest.mark.nightly, id=page)
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +86,9 @@ def _in(folder, monkeypatch, **options):
     return Terminal(folder, **options)
 
 
-@pytest.mark.parametrize("page", RUN)
-def test_the_commands_of_a_page_run_one_after_the_other(page, terminal):
-    for line in to_run(page):
+@pytest.mark.parametrize(("page", "lines"), list(_cases()))
+def test_the_commands_of_a_page_run_one_after_the_other(lines, terminal):
+    for line in lines:
         command = " ".join(line.split()[:3])
         terminal.run(
             shortened(line),

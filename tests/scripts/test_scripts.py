@@ -170,26 +170,31 @@ def run_tests_step(tmp_path, *args, step="tests", **environ):
         (4, 0, 4, 1),
     ],
 )
-def test_the_tests_step_fails_where_either_of_its_runs_does(tmp_path, together, alone, code, runs):
+def test_the_nightly_step_fails_where_either_of_its_runs_does(
+    tmp_path, together, alone, code, runs
+):
     codes = {"TOGETHER": str(together), "ALONE": str(alone)}
-    done, calls = run_tests_step(tmp_path, "tests/cli", **codes)
+    done, calls = run_tests_step(tmp_path, "tests/cli", step="nightly", **codes)
     assert done.returncode == code, done.stdout + done.stderr
     assert len(calls) == runs
     assert all("tests/cli" in call for call in calls)
 
 
-def test_the_tests_step_uses_a_process_more_than_cores_then_one(tmp_path):
+def test_tests_run_in_a_process_more_than_cores_and_those_alone_in_one(tmp_path):
     options = ("-n", "4", "--random-order", "3")
-    _, (together, alone) = run_tests_step(tmp_path, *options, GL="0", TOGETHER="0", ALONE="0")
+    codes = {"GL": "0", "TOGETHER": "0", "ALONE": "0"}
+    _, (together, alone) = run_tests_step(tmp_path, *options, step="nightly", **codes)
     number = min(os.cpu_count() + 1, 8)
-    assert f"--alone without --dist worksteal -n {number} --durations=10" in together
-    assert together.endswith("-m not (render) -n 4 --random-order 3")
-    assert alone.endswith("--alone only --durations=10 -m not (render) -n 4 --random-order 3 -n 0")
+    assert f"--dist worksteal -n {number} --durations=10 -m not (render)" in together
+    assert together.endswith("--set nightly --alone without -n 4 --random-order 3")
+    assert (
+        alone == "-m pytest --set nightly --alone only -m not (render) -n 4 --random-order 3 -n 0"
+    )
 
 
 @pytest.mark.parametrize(
     ("step", "chosen"),
-    [("nightly", "--set nightly"), ("times", "--times times.json"), ("coverage", "--cov=imitate")],
+    [("tests", "--durations=10"), ("times", "--times times.json"), ("coverage", "--cov=imitate")],
 )
 def test_each_step_chooses_its_tests(tmp_path, step, chosen):
     _, calls = run_tests_step(tmp_path, "tests/cli", step=step, TOGETHER="0", ALONE="0")
