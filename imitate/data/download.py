@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import math
 import os
 import shutil
 import time
@@ -221,12 +222,15 @@ def _one_request(wanted: PublicFile, part: _Part, on_bytes: OnBytes | None) -> b
             part.restart(answer.headers)
         total = _total(answer.headers, start) or wanted.size_bytes
         _check_space(wanted, part, total)
+        most = wanted.size_bytes or total or math.inf
         with appended(part.path, text=False) as file:
             while block := answer.read(_BLOCK):
                 file.write(block)
                 start += len(block)
                 if on_bytes is not None:
                     on_bytes(start, total)
+                if start > most:
+                    return True  # another file than the catalogue's, or than the server's own words
     return total is None or part.size == total
 
 

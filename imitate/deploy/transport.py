@@ -35,6 +35,8 @@ from imitate.deploy.frames import (
 _BUFFER = 2**21
 _FIRST_BUFFER = 2**16
 _CLOSE_S = 0.5
+_MOST_PARTS = 1024
+"""Frames of a message: empty ones have no size that could be bounded."""
 
 
 class ClosedError(ConnectionError):
@@ -271,6 +273,8 @@ class Channel:
         """Refuse a frame before its data are read."""
         if (header.mask is None) is (self._new_mask is None):
             raise FrameError("a frame of a client without a mask, or of a server with one")
+        if len(self._parts) >= _MOST_PARTS:
+            raise FrameError(f"a message of more than {_MOST_PARTS} frames")
         if header.length + sum(map(len, self._parts)) > self._max_bytes:
             self.close(1009, "the message is too large")
             raise ClosedError(f"a message is larger than {self._max_bytes} bytes")

@@ -268,6 +268,16 @@ def test_without_a_checksum_it_says_by_what_it_was_verified(file, target, values
     assert (result.verified, result.sha256) == (verified, file.sha256)
 
 
+def test_no_more_is_read_than_a_block_beyond_the_size(file, target, server, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", 100)
+    server.length, came = False, []
+    with pytest.raises(DatasetError, match="has 100 bytes, but the catalogue says 5"):
+        download(
+            replace(file, size_bytes=5), target, on_bytes=lambda done, total: came.append(done)
+        )
+    assert came == [100]
+
+
 def test_a_file_that_is_there_is_verified_not_fetched(file, target, server):
     get(file, target)
     server.asked.clear()

@@ -97,6 +97,7 @@ def test_a_message_in_drops_and_parts_is_whole(sockets):
         (LIMIT, b"GET / HTTP/1.1\r\n\r\n", 1002, ""),
         (LIMIT, header_of(2, 2**60, MASK), 1009, f"larger than {LIMIT}"),  # known by its header
         (10, b"".join(bytes([first, 0x86]) + MASK + bytes(6) for first in (0x02, 0x00)), 1009, "larger than 10"),
+        (LIMIT, bytes([0x02, 0x80]) + MASK + (bytes([0x00, 0x80]) + MASK) * 1024, 1002, "more than 1024 frames"),
     ],
 )  # fmt: skip
 def test_what_is_no_frame_or_too_large_ends_the_connection(sockets, limit, stream, code, words):

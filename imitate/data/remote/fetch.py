@@ -171,7 +171,7 @@ def _fetch(
         if size is not None and before >= size:
             break
         try:
-            _append(file, part, on_bytes)
+            _append(file, part, size, on_bytes)
             if size is None:
                 break
             if _bytes_in(part) >= size:
@@ -195,7 +195,8 @@ def _fetch(
     os.replace(part, path)
 
 
-def _append(file: RemoteFile, part: Path, on_bytes: OnBytes) -> None:
+def _append(file: RemoteFile, part: Path, size: int | None, on_bytes: OnBytes) -> None:
+    """Write what comes, and a block at most beyond the size that the file should have."""
     with appended(part, text=False) as target:
         for at, block in file.blocks(target.tell()):
             if at != target.tell():  # the server begins anew
@@ -205,6 +206,8 @@ def _append(file: RemoteFile, part: Path, on_bytes: OnBytes) -> None:
             target.write(block)
             target.flush()
             on_bytes(len(block))
+            if size is not None and target.tell() > size:
+                return
 
 
 def _verify(part: Path, url: str, size: int | None, sha256: str | None) -> None:

@@ -45,6 +45,13 @@ def test_a_file_is_fetched_once_and_tells_its_bytes(server):
     assert server.asked == ["GET /a.hdf5"]
 
 
+def test_no_more_is_read_than_a_block_beyond_the_size(server):
+    came = []
+    with refused("has 1048576 bytes, expected 5"):
+        get(server, size=5, on_bytes=came.append)
+    assert sum(came) == 2**20
+
+
 def test_a_server_that_breaks_off_is_asked_for_the_rest(server):
     server.cut["/a.hdf5"] = [3_000_000, 2_000_000]
 
@@ -96,12 +103,12 @@ def test_a_file_that_is_longer_than_said_is_refused(server):
 def test_a_full_disk_keeps_what_came(server, monkeypatch):
     append = module._append
 
-    def full(file, part, on_bytes):
+    def full(file, part, size, on_bytes):
         def two_blocks(count):
             if part.stat().st_size >= 2 * 2**20:
                 raise OSError(errno.ENOSPC, "No space left on device", str(part))
 
-        append(file, part, two_blocks)
+        append(file, part, size, two_blocks)
 
     monkeypatch.setattr(module, "_append", full)
     with refused("the disk is full; 2097152 bytes are kept: make room"):
