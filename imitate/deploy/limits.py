@@ -30,6 +30,8 @@ _MOTION = ("step", "speed", "acceleration", "jerk")
 """Limits of how fast the command changes."""
 _OUTSIDE = 0.1
 """Part of the range by which a robot that is driven back or guided by hand may be measured beyond its limits."""
+_NOISE = 0.01
+"""Part of the range by which the noise of a sensor shows one beyond that stands at an edge, as an open gripper does."""
 
 
 class LimitError(RuntimeError):
@@ -114,10 +116,17 @@ class ActionLimits:
         """A, the number of action dimensions."""
         return len(np.asarray(self.low))
 
+    def ranges(self) -> Vector:
+        """(A,) The distance of ``low`` and ``high``, 1 where one of them is infinite."""
+        with np.errstate(invalid="ignore"):
+            distance = np.asarray(self.high) - np.asarray(self.low)
+        found: Vector = np.where(np.isfinite(distance), distance, 1.0)
+        return found
+
     def is_far_outside(self, pose: ArrayLike) -> bool:
         """Return True if a measured pose (A,) is beyond ``low`` or ``high`` by more than a tenth of their distance."""
         low, high, margin = map(np.asarray, (self.low, self.high, self.margin))
-        room = np.maximum(_OUTSIDE * (high - low), margin)
+        room = np.maximum(_OUTSIDE * self.ranges(), margin)
         return bool(((low - pose > room) | (pose - high > room)).any())
 
     def looser_than(self, own: ActionLimits) -> list[str]:
@@ -218,8 +227,8 @@ class LimitFilter:
                 there is no such action, then the first one is only put into the box.
 
         Raises:
-            LimitError: ``at`` is not finite, of another size, or outside of the box, or there is none and the jerk is
-                limited.
+            LimitError: ``at`` is not finite, of another size, or outside of the box by more than a sensor's noise, or
+                there is none and the jerk is limited.
         """
         self._last, self._change = None, np.zeros(self.limits.size)
         self.counts = LimitCounts()
@@ -231,13 +240,15 @@ class LimitFilter:
                 )
             return
         pose = self._checked(at, "the present pose")
-        outside = (pose < np.asarray(self.limits.low)) | (pose > np.asarray(self.limits.high))
+        low, high = np.asarray(self.limits.low), np.asarray(self.limits.high)
+        noise = _NOISE * self.limits.ranges()
+        outside = (low - pose > noise) | (pose - high > noise)
         if outside.any():
             raise LimitError(
                 f"the robot stands at {_shown(pose)}, outside of its limits in dimension "
                 f"{', '.join(map(str, np.flatnonzero(outside)))}: bring it back by hand before a policy moves it"
             )
-        self._rest_at(pose)
+        self._rest_at(np.clip(pose, low, high))
 
     def rest(self, at: ArrayLike | None) -> None:
         """Go on from rest, after control steps in which the robot held its pose.

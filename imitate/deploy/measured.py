@@ -105,9 +105,7 @@ class Stillness:
 
     def __init__(self, limits: ActionLimits, frozen: int) -> None:
         self._frozen = frozen
-        low, high = np.asarray(limits.low), np.asarray(limits.high)
-        with np.errstate(invalid="ignore"):
-            self._range = np.where(np.isfinite(high - low), high - low, 1.0)
+        self._range = limits.ranges()
         self._is_measured = np.zeros(limits.size, dtype=bool)
         self._is_told = np.zeros(limits.size, dtype=bool)
         self._pose: Vector | None = None

@@ -156,6 +156,19 @@ def test_a_robot_that_stands_outside_is_not_moved():
         LimitFilter(box(), 10.0).start([0.0, 2.5])
 
 
+def test_a_robot_at_its_edge_begins_there_whatever_the_noise_of_its_sensor():
+    edge = LimitFilter(box(), 10.0)
+    edge.start(np.asarray(edge.limits.high) + 0.001)
+    np.testing.assert_array_equal(edge.last, edge.limits.high)
+
+
+def test_a_box_without_an_upper_edge_keeps_its_lower_one():
+    half = ActionLimits(low=[0.0], high=[np.inf])
+    assert half.is_far_outside([-5.0]) and not half.is_far_outside([1e6])
+    with pytest.raises(LimitError, match="outside"):
+        LimitFilter(half, 10.0).start([-5.0])
+
+
 def test_slow_motion_scales_motion_and_not_the_box():
     slow = box(speed=1.0, step=0.5, acceleration=2.0).scaled(0.1)
     np.testing.assert_allclose(slow.speed, [0.1, 0.1])
