@@ -38,8 +38,11 @@ def called(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def words_of(error: BaseException) -> str:
-    """The type and the first line of an error."""
-    lines = str(error).strip().splitlines()
+    """The type and the first line of an error, also of one that cannot tell its words."""
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:
+        lines = []
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
@@ -68,7 +71,7 @@ def first_seen(robot: Robot, looks: int = 3) -> Observation:
 
 
 def checked(seen: Any, name: str) -> Observation:
-    """A value of a driver as an observation.
+    """A value of a driver as an observation, whose arrays the driver does not change any more.
 
     Args:
         seen: an Observation or a mapping.
@@ -79,14 +82,16 @@ def checked(seen: Any, name: str) -> Observation:
     """
     if isinstance(seen, Mapping):
         seen = Observation(seen)
-    if not isinstance(seen, Observation) or not isinstance(seen.values, Mapping):
+    if not isinstance(seen, Observation):
         raise DriverError(f"{name}() gave {_kind(seen)}; wanted an Observation")
+    if not isinstance(seen.values, Mapping):
+        raise DriverError(f"{name}() gave an Observation of {_kind(seen.values)}; wanted a mapping")
     for key, value in seen.values.items():
         if not isinstance(key, str) or not _is_numeric(value):
             raise DriverError(f"{name}() gave '{key}' as {_kind(value)}; wanted numbers")
     if seen.stamp_s is not None and not isinstance(seen.stamp_s, int | float | np.number):
         raise DriverError(f"{name}() gave a stamp of {_kind(seen.stamp_s)}; wanted seconds")
-    return seen
+    return Observation({key: np.array(value) for key, value in seen.values.items()}, seen.stamp_s)
 
 
 def pose_of(robot: Robot, observation: Observation) -> Vector | None:

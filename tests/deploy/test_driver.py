@@ -10,6 +10,12 @@ from tests.deploy.fake_robot import Constant, FakeRobot
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
+
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
 SIGHT = {"state": np.zeros(2), "camera": np.zeros((4, 4, 3), np.uint8)}
 
 
@@ -43,7 +49,14 @@ def run(robot, device):
 
 
 RAGGED = [[1.0], [1.0, 2.0]]
-RAISED = [OSError("bus"), SystemExit(0), MemoryError(), GeneratorExit(), ZeroDivisionError("a\nb")]
+RAISED = [
+    OSError("bus"),
+    SystemExit(0),
+    MemoryError(),
+    GeneratorExit(),
+    ZeroDivisionError("a\nb"),
+    Mute(),
+]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +64,7 @@ RAISED = [OSError("bus"), SystemExit(0), MemoryError(), GeneratorExit(), ZeroDiv
     [
         ("observe", None, "observe() gave NoneType; wanted an Observation"),
         ("observe", "text", "observe() gave str"),
-        ("observe", Observation(None), "observe() gave Observation"),
+        ("observe", Observation(None), "observe() gave an Observation of NoneType; wanted a mapping"),
         ("observe", {**SIGHT, "state": np.array(["x"] * 2)}, "observe() gave 'state' as ndarray of shape (2,), <U1"),
         ("observe", {**SIGHT, "state": None}, "observe() gave 'state' as NoneType"),
         ("observe", {**SIGHT, "state": RAGGED}, "observe() gave 'state' as list"),
@@ -108,6 +121,17 @@ def test_a_list_of_numbers_is_an_action_and_a_set_of_words_are_events():
     robot, device = faulty("guide", gives=Guidance([0.5, 0.5], {"end"}))
     assert run(robot, device).ended_by == "end"
     np.testing.assert_array_equal(robot.sent[-1], [0.5, 0.5])
+
+
+def test_an_observation_is_what_was_seen_also_where_the_driver_goes_on_writing_into_its_arrays():
+    robot, seen = FakeRobot(pose=np.zeros(2)), []
+    state = np.zeros(2)
+    robot.observe = lambda: Observation({**SIGHT, "state": state})
+    robot.send = lambda action: np.add(state, 1.0, out=state)
+    ControlLoop(
+        robot, Constant(), 100.0, on_step=lambda step: seen.append(step.observation.values["state"])
+    ).run(3)
+    np.testing.assert_array_equal(seen, [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
 
 
 def test_a_stop_that_exits_is_tried_again():
