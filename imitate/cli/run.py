@@ -198,17 +198,20 @@ def command(
 
 
 def _look(found: FoundPolicy, body: Robot, unlike_training: bool) -> None:
-    """Compare what the robot sees with the statistics of the training, as far as the policy brings them."""
-    if found.checkpoint is None or found.schema is None:
+    """Compare what the robot takes and sees with the training, as far as the policy tells of it."""
+    if found.schema is None:
         return
     from imitate.deploy.check.finding import Level
-    from imitate.deploy.check.first_look import first_look
+    from imitate.deploy.check.first_look import first_look, look_at_actions
     from imitate.deploy.check.statistics import training_of
     from imitate.deploy.driver import first_seen
 
-    kinds = {key: spec.kind for key, spec in found.schema.observations.items()}
-    training = training_of(found.checkpoint, None, kinds, reads_files=False)
-    for finding in first_look(first_seen(body).values, kinds, training):
+    findings = look_at_actions(found.schema.action_low, found.schema.action_high, body.limits)
+    if found.checkpoint is not None:
+        kinds = {key: spec.kind for key, spec in found.schema.observations.items()}
+        training = training_of(found.checkpoint, None, kinds, reads_files=False)
+        findings += first_look(first_seen(body).values, kinds, training)
+    for finding in findings:
         if finding.level is Level.problem and not unlike_training:
             raise UserError(
                 f"{finding.words}; the robot was not moved: correct it (imitate check-deploy tells more), or allow it "

@@ -1,4 +1,4 @@
-"""The first observation of a robot beside the training's: units, order of numbers, exchanged cameras."""
+"""A robot beside the training, before it moves: units, order of numbers, exchanged cameras, range of actions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from imitate.deploy.check.finding import Finding, Level
 from imitate.deploy.check.images import BRIGHTNESS, image_findings
 from imitate.deploy.check.statistics import Range, Training, image_range
 from imitate.deploy.check.vectors import FAR, OUTSIDE, vector_findings
+from imitate.deploy.limits import ActionLimits
 
 _NEAR = 3.0
 """Standard deviations within which a number may be that of another place."""
@@ -48,6 +49,26 @@ def first_look(
     return exchanged + [finding for finding in findings if finding.key not in odd]
 
 
+def look_at_actions(low: ArrayLike, high: ArrayLike, limits: ActionLimits) -> list[Finding]:
+    """Compare the actions of the demonstrations with those that a robot takes.
+
+    Args:
+        low, high: (A,) range of the policy's actions.
+        limits: of the robot.
+    """
+    span = np.asarray(high, dtype=np.float64) - np.asarray(low, dtype=np.float64)
+    span = np.where(np.isfinite(span), span, 0.0)
+    ratio = span / (np.asarray(limits.high) - np.asarray(limits.low))
+    odd = ratio > FAR
+    if not odd.any():
+        return []
+    words = (
+        f"the policy's actions have a range {ratio[odd].max():.3g} times as large as the robot's limits in dimension "
+        f"{', '.join(map(str, np.flatnonzero(odd)))}: another robot, or other units?"
+    )
+    return [Finding(Level.problem, "actions", "", words)]
+
+
 def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[Finding]:
     found = [f for f in vector_findings(key, x[None], known) if f.kind in _VECTORS]
     room = OUTSIDE * np.where(np.isfinite(known.high - known.low), known.high - known.low, 0.0)
@@ -55,6 +76,11 @@ def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[Finding]:
     std = np.maximum(known.std, 1e-6 * np.maximum(np.abs(known.mean), 1.0))
     if np.isfinite(known.low).all() and not (outside & (np.abs(x - known.mean) > FAR * std)).any():
         found = [f for f in found if f.level is not Level.problem]
+    if outside.any() and not x.any():
+        words = (
+            f"'{key}' is exactly 0 in all numbers, unlike in training: a sensor that was not read?"
+        )
+        return [Finding(Level.problem, "zeros", key, words)]
     if outside.sum() >= 2 and (order := _order(x, known, std)) is not None:
         words = (
             f"'{key}': its numbers fit the training in the order {', '.join(map(str, order))}, and not as they come: "

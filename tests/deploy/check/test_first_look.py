@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from imitate.deploy.check.finding import Level
-from imitate.deploy.check.first_look import first_look
+from imitate.deploy.check.first_look import first_look, look_at_actions
 from imitate.deploy.check.statistics import Range, Training
+from imitate.deploy.limits import ActionLimits
 
 MEAN = np.array([0.1, -0.4, 0.0, -1.8, 0.0, 1.5, 0.7])
 STD = np.array([0.3, 0.2, 0.05, 0.2, 0.05, 0.1, 0.15])
@@ -51,6 +52,7 @@ def test_a_scene_as_in_training_is_without_findings():
         ({"joints": MEAN[::-1]}, "another order of joints"),
         ({"front": picture(WRIST), "wrist": picture(FRONT)}, "'front' and 'wrist' look exchanged"),
         ({"wrist": picture(WRIST[::-1])}, "'wrist': red and blue seem to be swapped"),
+        ({"joints": np.zeros(7)}, "'joints' is exactly 0 in all numbers"),
         ({"front": np.zeros((24, 32, 3), np.uint8)}, "'front': all images are black"),
     ],
 )  # fmt: skip
@@ -68,6 +70,15 @@ def test_what_the_robot_must_not_move_with(changed, words):
 )
 def test_another_place_or_light_is_a_warning(changed):
     assert problems(**changed) == [] and len(found(**changed)) == 1
+
+
+def test_actions_of_another_unit_are_a_problem_and_smaller_motions_or_no_limits_are_not():
+    arm = ActionLimits(low=[-2.6, -2.6, 0.0], high=[2.6, np.inf, 1.0])
+    told = look_at_actions([-90.0, -90.0, 0.0], [90.0, 90.0, 1.0], arm)
+    assert len(told) == 1 and told[0].level is Level.problem
+    assert "34.6 times as large as the robot's limits in dimension 0:" in told[0].words
+    assert look_at_actions([-0.1, -2.0, 0.0], [0.1, 2.0, 1.0], arm) == []
+    assert look_at_actions([-np.inf] * 3, [np.inf] * 3, arm) == []
 
 
 def test_what_has_no_statistics_or_is_not_finite_is_not_judged():
