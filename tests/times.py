@@ -17,6 +17,8 @@ LIMIT_S = 2.0
 """CPU seconds of a test in the fast set; a dearer one says why by ``@pytest.mark.slow("reason")``."""
 REFERENCE_S = 0.1
 """CPU seconds of `calibrate` on the processor that `LIMIT_S` is meant for, an AMD EPYC of 2021."""
+SHORT_S = 0.05
+"""Wall seconds of a phase after which descendants are not asked; what they did is counted with the next longer one."""
 HZ = os.sysconf("SC_CLK_TCK")
 
 
@@ -38,6 +40,7 @@ class Times:
 
     def __init__(self, config):
         self._config = config
+        self._others_s = 0.0  # of descendants, when they were asked last
         self._shared_s = 0.0  # spent in shared fixtures within the current phase
         self._fixtures = []  # (name, file, CPU seconds) that no report has yet
         self.tests, self.reasons, self.fixtures = defaultdict(float), {}, defaultdict(float)
@@ -62,25 +65,28 @@ class Times:
         return (yield from self._phase(item))
 
     def _phase(self, item):
-        before, self._shared_s = cpu_s(), 0.0
+        begun, self._shared_s = time.perf_counter(), 0.0
+        before = own_s() + self._others_s
         try:
             return (yield)
         finally:
-            spent_s = max(
-                0.0, cpu_s() - before - self._shared_s
-            )  # one may be nobody's descendant any more
+            if time.perf_counter() - begun > SHORT_S:
+                self._others_s = descendants_s()
+            # A process that is no descendant any more is missing from the sum.
+            spent_s = max(0.0, own_s() + self._others_s - before - self._shared_s)
             item.user_properties.append(("cpu_s", spent_s))
             item.user_properties += [("fixture", found) for found in self._fixtures]
             self._fixtures = []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef):
+        if fixturedef.scope == "function":
+            return (yield)
         before, inner_s = cpu_s(), self._shared_s
         result = yield
-        if fixturedef.scope != "function":
-            spent_s = max(0.0, cpu_s() - before - (self._shared_s - inner_s))
-            self._shared_s += spent_s
-            self._fixtures.append((fixturedef.argname, fixturedef.baseid, spent_s))
+        spent_s = max(0.0, cpu_s() - before - (self._shared_s - inner_s))
+        self._shared_s += spent_s
+        self._fixtures.append((fixturedef.argname, fixturedef.baseid, spent_s))
         return result
 
     def pytest_runtest_logreport(self, report):
@@ -149,8 +155,17 @@ def calibrate():
 
 def cpu_s():
     """Return the CPU seconds of this process, of its living descendants, and of those that it has waited for."""
-    own = os.times()
-    spent_s, waiting = sum(own[:4]), _children(os.getpid())
+    return own_s() + descendants_s()
+
+
+def own_s():
+    """Return the CPU seconds of this process and of the children that it has waited for."""
+    return sum(os.times()[:4])
+
+
+def descendants_s():
+    """Return the CPU seconds of the living descendants. It takes milliseconds where processes have many threads."""
+    spent_s, waiting = 0.0, _children(os.getpid())
     while waiting:
         pid = waiting.pop()
         try:
