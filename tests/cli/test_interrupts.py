@@ -54,6 +54,7 @@ def interrupted(words, call):
     return done, robot.calls
 
 
+@pytest.mark.slow("a command for each call of the robot")
 @pytest.mark.parametrize("verb", ["record", "run", "replay"])
 def test_ctrl_c_in_each_call_of_the_robot_stops_it(verb, checkpoint, tmp_path, virtual_time):
     """Two episodes, once without an interrupt, and then with one in each call that was made."""
@@ -64,7 +65,7 @@ def test_ctrl_c_in_each_call_of_the_robot_stops_it(verb, checkpoint, tmp_path, v
         if verb == "record":
             return ("record", tmp_path / f"{call}.hdf5", *DEVICE, "-n", 2)
         if verb == "run":
-            return ("run", checkpoint, "--steps", 3, "-n", 2, "--record", tmp_path / f"{call}.hdf5")
+            return ("run", checkpoint, "--steps", 2, "-n", 2, "--record", tmp_path / f"{call}.hdf5")
         return ("replay", tmp_path / "demo.hdf5", "--any-rate")
 
     done, calls = interrupted(words(0), 0)

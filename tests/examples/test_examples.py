@@ -62,12 +62,6 @@ def test_another_rate_than_the_robots_data_is_refused(imitate, checkpoint, tmp_p
     assert "the rate is 20 Hz, but that of the demonstrations is 10 Hz" in done.stderr
 
 
-def test_a_file_that_is_not_there_is_one_line(imitate, checkpoint, tmp_path):
-    done = imitate("run", checkpoint, "--robot", "nobody.py:Arm", cwd=tmp_path, check=False)
-    assert done.returncode == 2
-    assert "nobody.py: no such file" in done.stderr
-
-
 def test_the_robot_is_short():
     code = (EXAMPLES / "own_robot.py").read_text().split("class PointArm")[1]
     assert len([line for line in code.splitlines() if line.strip()]) <= 30

@@ -3,10 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.loading import load
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -85,7 +86,7 @@ def test_a_quiet_command_speaks_when_it_fails(tmp_path):
     assert (done.stdout, done.stderr) == ("", "broken\n")
 
 
-def test_quickstart_report(tmp_path):
+def test_quickstart_report(tmp_path, capsys):
     (tmp_path / "train.json").write_text(
         json.dumps(
             {
@@ -107,16 +108,11 @@ def test_quickstart_report(tmp_path):
     }
     (tmp_path / "eval.json").write_text(json.dumps({"evaluations": [evaluation]}))
     (tmp_path / "times.tsv").write_text("collect\t30\ntrain\t20\nevaluate\t40\n")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "quickstart_report.py"), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Lift: 50 % success over 2 episodes (95 % interval 9 - 91 %)" in done.stdout
-    assert "ckpt_path='runs/best.pth'" in done.stdout
-    assert "none: no OpenGL library" in done.stdout
+    load("scripts/quickstart_report.py").main(tmp_path)
+    printed = capsys.readouterr().out
+    assert "Lift: 50 % success over 2 episodes (95 % interval 9 - 91 %)" in printed
+    assert "ckpt_path='runs/best.pth'" in printed
+    assert "none: no OpenGL library" in printed
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["success_rate"] == 0.5
     assert results["seeds"] == {"train": 1, "rollout": 100000, "evaluation": [1000, 1001]}

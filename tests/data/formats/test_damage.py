@@ -27,14 +27,14 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.slow("every reader meets damaged files, each in a process of its own")
 def test_a_few_damaged_and_foreign_files_against_every_reader():
     """The whole of it, 200 of each, is a command: see fuzz.py."""
-    command = [sys.executable, "-m", "tests.data.formats.fuzz", "--cases", "1", "--foreign", "3"]
+    command = [sys.executable, "-m", "tests.data.formats.fuzz", "--cases", "1", "--foreign", "1"]
     done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True)
     found = json.loads(done.stdout)
     assert (found["failures"], done.returncode) == ([], 0)
     names = {row["sample"] for row in found["rows"]}
     assert names == {*samples.MAKERS, "SequenceDataset", "doctor"}
-    assert all(row["cases"] == 6 for row in found["rows"])
-    assert sum(row["refused"] for row in found["rows"]) > 50
+    assert all(row["cases"] == 4 for row in found["rows"])
+    assert sum(row["refused"] for row in found["rows"]) > 20
 
 
 # ---- lengths -------------------------------------------------------------------------------------

@@ -33,7 +33,16 @@ EXPORTED = {
 TRAINING = {"optim_params", "loss", "discount", "n_step"}
 NEARLY_EQUAL = {"bcq_distributional"}
 """It chooses among a hundred candidates whose values differ by rounding alone while it is not trained."""
-DEAR = {"bc_image", "flow_policy_image", "diffusion_policy", "diffusion_policy_transformer"}
+DEAR = {
+    *(
+        "bc_image",
+        "act_image",
+        "flow_policy_image",
+        "diffusion_policy",
+        "diffusion_policy_transformer",
+    ),
+    *("bc_transformer_gmm", "bc_transformer_rotary", "bcq_gmm"),
+}
 FOLDERS = {"metaworld", "stack", "lift"}
 CHEAP = {"vq_bet", "td3_bc_mixed", "bc/bc_image"}
 """Nightly are the dear ones and those of the folders, but for these."""
@@ -143,6 +152,8 @@ def configurations():
 
 
 SAMPLE = {"num_train_timesteps": 20, "num_inference_timesteps": 7, "prediction_type": "sample"}
+WIDE, SLIM = {**ON, "hidden_dim": 256}, {**ON, "hidden_dim": 32}
+TWICE = {"integrator": "heun", "num_inference_steps": 2}
 VELOCITY = {**ON, "prediction_type": "v_prediction", "clip_sample": False}
 ENSEMBLE = {"execute": 1, "temporal_ensemble": 0.2}
 OPEN_LOOP = {"algo.rnn.horizon": 4, "algo.rnn.open_loop": True, "algo.rnn.hidden_dim": 16}
@@ -157,14 +168,13 @@ CASES = {
     "ensemble of relative actions": (lambda: prepared(relative(), **ENSEMBLE), 9),
     "memory": (ready("bc/bc_rnn", **OPEN_LOOP, **{"train.seq_length": 4}), 13),
     "ddpm": (denoiser("diffusion_policy", ddpm={**SAMPLE, "prediction_type": "epsilon"}), 10),
-    "few samples": (
-        denoiser("diffusion_policy", unet=OFF, mlp={**ON, "hidden_dim": 256}, ddpm=SAMPLE),
+    "few samples": (denoiser("diffusion_policy", unet=OFF, mlp=WIDE, ddpm=SAMPLE), 10),
+    "ddim, velocity": (
+        denoiser("diffusion_policy", unet=OFF, mlp=SLIM, ddpm=OFF, ddim=VELOCITY),
         10,
     ),
-    "ddim, velocity": (denoiser("diffusion_policy", ddpm=OFF, ddim=VELOCITY), 10),
+    "flow, heun": (denoiser("flow_policy", unet=OFF, mlp=SLIM, flow=TWICE), 10),
 }
-TWICE = {"integrator": "heun", "num_inference_steps": 2}
-HEUN = denoiser("flow_policy", unet=ON, mlp=OFF, flow=TWICE)
 
 
 # ---- tests ---------------------------------------------------------------------------------------
@@ -201,13 +211,7 @@ def check_equal(policy, bundle, steps, lang=None, tolerance=1e-5):
 
 @pytest.mark.parametrize(
     ("make", "steps"),
-    [
-        *configurations(),
-        *(pytest.param(*case, id=name) for name, case in CASES.items()),
-        pytest.param(
-            HEUN, 10, id="flow, heun", marks=pytest.mark.slow("two networks for each step")
-        ),
-    ],
+    [*configurations(), *(pytest.param(*case, id=name) for name, case in CASES.items())],
 )
 def test_a_bundle_acts_as_its_policy(make, steps, tmp_path):
     policy = make()
