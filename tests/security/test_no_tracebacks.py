@@ -218,4 +218,4 @@ def test_a_small_seed_of_the_fuzz():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     runs = int(done.stdout.splitlines()[-1].split("|")[2])
-    assert runs > 10
+    assert runs > 5
