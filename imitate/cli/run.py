@@ -217,7 +217,8 @@ def _look(found: FoundPolicy, body: Robot, unlike_training: bool) -> None:
                 f"{finding.words}; the robot was not moved: correct it (imitate check-deploy tells more), or allow it "
                 "(--unlike-training)"
             )
-        typer.echo(f"warning: {finding.words}", err=True)
+        word = "note" if finding.level is Level.note else "warning"
+        typer.echo(f"{word}: {finding.words}", err=True)
 
 
 @dataclass(frozen=True)

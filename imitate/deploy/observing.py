@@ -124,7 +124,7 @@ class _Cameras:
     def check(self, observation: Observation, now_s: float) -> None:
         """Raise RobotError where a picture has not changed for too long."""
         for key, value in observation.values.items():
-            if not self._frozen or getattr(value, "ndim", 0) != 3 or value.dtype != np.uint8:
+            if not self._frozen or not _is_picture(value):
                 continue
             last = self._last.get(key)
             same = last is not None and np.array_equal(last, value)
@@ -137,6 +137,12 @@ class _Cameras:
                 )
             if not same:
                 self._last[key], self._since_s[key] = np.array(value), now_s
+
+
+def _is_picture(value: Any) -> bool:
+    """Return True for an image of any depth or colours, of integers or of floats."""
+    is_array = getattr(value, "ndim", 0) == 3
+    return is_array and (value.dtype == np.uint8 or value.shape[-1] == 3)
 
 
 def finite(observation: Observation, keys: tuple[str, ...]) -> bool:

@@ -223,9 +223,13 @@ def test_a_driver_that_raises_stops_the_robot_in_one_line():
     assert robot.last_calls() == ["send", "stop"]
 
 
-def test_a_frozen_camera_stops_the_robot():
+@pytest.mark.parametrize("scale", [1, 1 / 255])
+def test_a_frozen_camera_of_integers_or_floats_stops_the_robot(scale):
     robot = FakeRobot()
-    robot.frozen = True
+    robot.frozen, seen = True, robot.observe
+    robot.observe = lambda: Observation(
+        {**seen().values, "camera": seen().values["camera"] * scale}
+    )
     with pytest.raises(RobotError, match="'camera' has been the same for 50 steps"):
         loop(robot).run(100)
     assert len(robot.sent) == 50

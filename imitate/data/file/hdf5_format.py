@@ -424,7 +424,9 @@ def _open(path: Path, swmr: bool) -> h5py.File:
         raise DatasetError(f"{path}: may not be read: change its permissions") from error
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        if "unable to lock file" in reason and is_being_written(path):
+        if isinstance(error, BlockingIOError) or (
+            "unable to lock file" in reason and is_being_written(path)
+        ):
             raise DatasetError(
                 f"{path}: another process is changing it: try again when it has ended"
             ) from error

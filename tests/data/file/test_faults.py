@@ -1,5 +1,6 @@
 """Whatever is wrong with a file, the message names the file, the demo, the key and what to do."""
 
+import fcntl
 import re
 
 import h5py
@@ -220,6 +221,14 @@ def test_not_an_hdf5_file(tmp_path, content):
     path.write_bytes(content)
     with refused("not an HDF5 file|.hdf5", path):
         SequenceDataset(path, KEYS)
+
+
+def test_a_file_that_another_program_has_open_for_writing_is_not_called_damaged(demo_file):
+    path = demo_file()
+    with path.open("rb") as held:  # HDF5 locks by flock
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with refused("another process is changing it", path):
+            SequenceDataset(path, KEYS)
 
 
 @pytest.mark.parametrize("kept", [0.001, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 0.99999])
