@@ -139,19 +139,16 @@ def _correlation(u: Array, q: Array) -> Array:
 
 def _fit(pairs: list[tuple[Array, Array]], decays: Array, a: int, v: int, *, moves: bool) -> Array:
     """(L,) share of the variance of position ``v`` that action ``a`` leaves unexplained, at each delay."""
-    rows: list[list[Array]] = [[] for _ in DELAYS]
-    wanted: list[list[Array]] = [[] for _ in DELAYS]
+    rows: list[list[tuple[Array, Array, Array]]] = [[] for _ in DELAYS]
     for u, q in pairs:
         filtered = _filtered(u[:, a], decays)
         for i, delay in enumerate(DELAYS):
-            x, y = _rows(filtered, q[:, v], decays, delay, moves)
-            rows[i].append(x)
-            wanted[i].append(y)
+            rows[i].append(_rows(filtered, q[:, v], decays, delay, moves))
     plain = np.concatenate([_window(u, q, 0, moves)[1][:, v] for u, q in pairs])
     total = max(float(((plain - plain.mean()) ** 2).sum()), _TINY)
     left = [
-        _left(np.concatenate(x, axis=1), np.concatenate(y, axis=1)).min()
-        for x, y in zip(rows, wanted, strict=True)
+        _left(*(np.concatenate(part, axis=1) for part in zip(*of_delay, strict=True))).min()
+        for of_delay in rows
     ]
     return np.minimum(np.array(left) / total, 1.0)
 
@@ -164,25 +161,31 @@ def _filtered(u: Array, decays: Array) -> Array:
     return out
 
 
-def _rows(filtered: Array, q: Array, decays: Array, delay: int, moves: bool) -> tuple[Array, Array]:
-    """(D, n, 2) what explains, and (D, n) what is to be explained: the same steps at every delay."""
+def _rows(
+    filtered: Array, q: Array, decays: Array, delay: int, moves: bool
+) -> tuple[Array, Array, Array]:
+    """(D, n) each: what the gain and the offset are multiplied by, and what they explain, at the same steps."""
     steps = np.arange(_BEFORE, len(q) - _AFTER)
     first = max(0, -delay)
     t = steps - delay
     if moves:
         x = filtered[:, t]
-        return np.stack([x, np.ones_like(x)], axis=2), np.broadcast_to(
-            q[steps] - q[steps - 1], x.shape
-        )
+        return x, np.ones_like(x), np.broadcast_to(q[steps] - q[steps - 1], x.shape)
     decayed = decays[:, None] ** (t - first)
     x = filtered[:, t] - decayed * filtered[:, first][:, None]
-    return np.stack([x, 1 - decayed], axis=2), q[steps] - decayed * q[first + delay]
+    return x, 1 - decayed, q[steps] - decayed * q[first + delay]
 
 
-def _left(x: Array, y: Array) -> Array:
-    """(D,) sums of squares that the best gain and offset leave."""
-    gram = np.einsum("dni,dnj->dij", x, x) + _TINY * np.eye(2)
-    moment = np.einsum("dni,dn->di", x, y)
-    best = np.linalg.solve(gram, moment[:, :, None])[:, :, 0]
-    found: Array = ((y - np.einsum("dni,di->dn", x, best)) ** 2).sum(axis=1)
+def _left(x: Array, w: Array, y: Array) -> Array:
+    """(D,) sums of squares that the best gain of x and offset of w leave of y."""
+    xx, xw = _dot(x, x) + _TINY, _dot(x, w)
+    offset = (_dot(w, y) - xw / xx * _dot(x, y)) / np.maximum(_dot(w, w) - xw**2 / xx, _TINY)
+    gain = (_dot(x, y) - xw * offset) / xx
+    rest = y - gain[:, None] * x - offset[:, None] * w
+    return _dot(rest, rest)
+
+
+def _dot(a: Array, b: Array) -> Array:
+    """(D,) scalar products of the rows."""
+    found: Array = np.einsum("dn,dn->d", a, b)
     return found
