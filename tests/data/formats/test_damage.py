@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.slow("every reader meets damaged files, each in a process of its own")
 def test_a_few_damaged_and_foreign_files_against_every_reader():
-    """The whole of it, 200 of each, is a command: see fuzz.py."""
-    command = [sys.executable, "-m", "tests.data.formats.fuzz", "--cases", "1", "--foreign", "1"]
+    """The whole of it, 200 of each, is a command: see tools/fuzz_readers.py."""
+    command = [sys.executable, "-m", "tools.fuzz_readers", "--cases", "1", "--foreign", "1"]
     done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True)
     found = json.loads(done.stdout)
     assert (found["failures"], done.returncode) == ([], 0)

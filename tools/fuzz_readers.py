@@ -1,7 +1,7 @@
 """Damaged and foreign files against every reader.
 
-    python -m tests.data.formats.fuzz                          each sample cut 200 times, 200 flips, foreign files
-    python -m tests.data.formats.fuzz --cases 20 aloha d4rl    fewer, and only these samples
+    python -m tools.fuzz_readers                          each sample cut 200 times, 200 flips, foreign files
+    python -m tools.fuzz_readers --cases 20 aloha d4rl    fewer, and only these samples
 
 A case runs in a process of its own, a fork of this one, with a limit on time. It must end with a dataset, or with one
 line of a UserError and nothing left behind. If one does not, the exit code is 1; ``--only 'flip 7'`` runs it again.
@@ -235,7 +235,7 @@ def _say(line):
 
 
 def main():
-    parser = argparse.ArgumentParser("python -m tests.data.formats.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser("python -m tools.fuzz_readers", description=__doc__)
     parser.add_argument("samples", nargs="*", help="names of samples; all by default")
     parser.add_argument("--cases", type=int, default=200, help="of each kind of damage")
     parser.add_argument("--foreign", type=int, default=99, help="foreign files per sample")
