@@ -23,6 +23,8 @@ from imitate.cli.policies import (
     Timeout,
     TlsCa,
     TokenFile,
+    UnlikeTraining,
+    look_before_motion,
     rate_of,
     sha256_of,
 )
@@ -114,6 +116,7 @@ def command(
     ] = None,
     limits: Limits = None,
     any_limits: AnyLimits = False,
+    unlike_training: UnlikeTraining = False,
     slow: Slow = 1.0,
     safety: SafetyArgs = None,
     asynchronous: InBackground = False,
@@ -175,6 +178,8 @@ def command(
     if safety:
         settings["safety"] = sorted(safety)
         safety_of(robot, safety)
+    if unlike_training:
+        settings["unlike_training"] = True
     if precision != "fp32":
         settings["precision"] = precision
     source = PolicySource(
@@ -201,6 +206,8 @@ def command(
             check=check,
         )
         interrupts = stack.enter_context(released(body))
+        for policy in found.values():
+            look_before_motion(policy, body, unlike_training)
         settings |= {"rate_hz": rate, "limits": _limits(limits), "judge": _judge(judge, body)}
         named = {
             letter: {"name": name, "sha256": _identity(name, found[letter])}

@@ -18,6 +18,7 @@ from imitate.extras import missing
 from imitate.policy.renaming import parse_rename
 
 if TYPE_CHECKING:
+    from imitate.deploy.robot import Robot
     from imitate.deploy.schema import Schema
     from imitate.policy.loading import Precision
 
@@ -44,6 +45,13 @@ ResizeImages = Annotated[
     typer.Option(
         "--resize",
         help="Resize camera images to the size of the demonstrations, where the ratio of the sides is the same.",
+    ),
+]
+UnlikeTraining = Annotated[
+    bool,
+    typer.Option(
+        "--unlike-training",
+        help="Move the robot although its observations or actions are unlike those of the training.",
     ),
 ]
 Timeout = Annotated[
@@ -295,6 +303,34 @@ def _trusting(path: Path | None) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=path.expanduser())
     except OSError as error:  # SSLError is one
         raise UserError(f"--tls-ca {path}: cannot be used: {error}") from error
+
+
+def look_before_motion(found: FoundPolicy, body: Robot, unlike_training: bool) -> None:
+    """Compare what the robot takes and sees with the training, as far as the policy tells of it.
+
+    Raises:
+        UserError: the robot must not be moved by this policy, unless ``unlike_training``.
+    """
+    if found.schema is None:
+        return
+    from imitate.deploy.check.finding import Level
+    from imitate.deploy.check.first_look import first_look, look_at_actions
+    from imitate.deploy.check.statistics import training_of
+    from imitate.deploy.driver import first_seen
+
+    findings = look_at_actions(found.schema.action_low, found.schema.action_high, body.limits)
+    if found.checkpoint is not None:
+        kinds = {key: spec.kind for key, spec in found.schema.observations.items()}
+        training = training_of(found.checkpoint, None, kinds, reads_files=False)
+        findings += first_look(first_seen(body).values, kinds, training)
+    for finding in findings:
+        if finding.level is Level.problem and not unlike_training:
+            raise UserError(
+                f"{finding.words}; the robot was not moved: correct it (imitate check-deploy tells more), or allow it "
+                "(--unlike-training)"
+            )
+        word = "note" if finding.level is Level.note else "warning"
+        typer.echo(f"{word}: {finding.words}", err=True)
 
 
 def rate_of(policy: Any, given: float | None) -> float:

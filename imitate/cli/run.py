@@ -23,6 +23,8 @@ from imitate.cli.policies import (
     Timeout,
     TlsCa,
     TokenFile,
+    UnlikeTraining,
+    look_before_motion,
     rate_of,
 )
 from imitate.cli.renaming import RenameObs
@@ -30,7 +32,6 @@ from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArg
 from imitate.errors import UserError
 
 if TYPE_CHECKING:
-    from imitate.cli.policies import FoundPolicy
     from imitate.deploy.loop import ControlLoop
     from imitate.deploy.recording import Recorder
     from imitate.deploy.report import Report
@@ -84,13 +85,7 @@ def command(
     ] = False,
     asynchronous: InBackground = False,
     join: Join = "blend",
-    unlike_training: Annotated[
-        bool,
-        typer.Option(
-            "--unlike-training",
-            help="Move the robot although its observations are unlike those of the training.",
-        ),
-    ] = False,
+    unlike_training: UnlikeTraining = False,
     take_over: Annotated[
         str | None,
         typer.Option(
@@ -165,7 +160,7 @@ def command(
         if take_over is not None:
             hand = teleoperator_of(take_over, take_over_arg or [], body)
             stack.callback(hand.close)
-        _look(found, body, unlike_training)
+        look_before_motion(found, body, unlike_training)
         actor = source.acting(found, rate, stack)
         recorder = None
         if record is not None:
@@ -195,30 +190,6 @@ def command(
     if failure is not None:
         typer.echo(f"error: {failure}", err=True)
         raise typer.Exit(STOPPED)
-
-
-def _look(found: FoundPolicy, body: Robot, unlike_training: bool) -> None:
-    """Compare what the robot takes and sees with the training, as far as the policy tells of it."""
-    if found.schema is None:
-        return
-    from imitate.deploy.check.finding import Level
-    from imitate.deploy.check.first_look import first_look, look_at_actions
-    from imitate.deploy.check.statistics import training_of
-    from imitate.deploy.driver import first_seen
-
-    findings = look_at_actions(found.schema.action_low, found.schema.action_high, body.limits)
-    if found.checkpoint is not None:
-        kinds = {key: spec.kind for key, spec in found.schema.observations.items()}
-        training = training_of(found.checkpoint, None, kinds, reads_files=False)
-        findings += first_look(first_seen(body).values, kinds, training)
-    for finding in findings:
-        if finding.level is Level.problem and not unlike_training:
-            raise UserError(
-                f"{finding.words}; the robot was not moved: correct it (imitate check-deploy tells more), or allow it "
-                "(--unlike-training)"
-            )
-        word = "note" if finding.level is Level.note else "warning"
-        typer.echo(f"{word}: {finding.words}", err=True)
 
 
 @dataclass(frozen=True)

@@ -309,6 +309,8 @@ def test_units_of_another_kind_are_refused_before_the_robot_moves(call, checkpoi
     assert (
         "standard deviations from the training's mean" in told and "the robot was not moved" in told
     )
+    told = call(f"compare policy.pth policy.pth {SIM} --steps 3 --max-pairs 1", code=2).output
+    assert "the robot was not moved" in told
     told = call(f"run policy.pth {SIM} --steps 3 --unlike-training").output
     assert "warning: flat[" in told and "episode 0:" in told
 
