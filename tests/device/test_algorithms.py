@@ -7,7 +7,6 @@ from imitate import algo_factory, load_config, policy_from_checkpoint
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
 from tests.algo.test_contract import (
     AC_DIM,
-    IMAGE,
     PLANNERS,
     ROOT,
     SIZES,
@@ -17,6 +16,7 @@ from tests.algo.test_contract import (
 )
 from tests.tiny import merged, small, tiny_batch
 
+IMAGE = (3, 80, 80)  # as large as the crops of the configurations want
 OF_TASKS = ("metaworld", "robosuite")  # the same algorithms and networks with other settings
 RESUMED = (
     "bc/bc_rnn_gmm",

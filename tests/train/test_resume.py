@@ -43,7 +43,7 @@ def tree_of(algo_name, demos):
     """Everything that has a state: latents, a schedule, averages, validation, early stopping, dropped last batches."""
     return tiny_tree(
         algo_name,
-        obs={"goal": 2, "pos": 2},
+        obs={"pos": 2} if algo_name == "iris" else {"goal": 2, "pos": 2},
         goal=("pos",) if algo_name in ("hbc", "iris") else (),
         data=demos,
         experiment={
