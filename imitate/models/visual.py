@@ -86,7 +86,8 @@ class VisualCore(nn.Module):
     Args:
         input_shape: (C, H, W).
         backbone_class: name in :data:`BACKBONES`; None: the class's own default.
-        pool_class: name in :data:`~imitate.models.pools.POOLS`, or None.
+        pool_class: name in :data:`~imitate.models.pools.POOLS`, or None; "auto": SpatialSoftmax, or None where the
+            trunk leaves no two places whose coordinates it could give.
         backbone_kwargs: arguments of the trunk; those that belong to another trunk are left out.
         pool_kwargs: arguments of the pooling; likewise.
         flatten: give a vector.
@@ -107,7 +108,7 @@ class VisualCore(nn.Module):
         self,
         input_shape: Shape,
         backbone_class: str | None = None,
-        pool_class: str | None = "SpatialSoftmax",
+        pool_class: str | None = "auto",
         backbone_kwargs: Mapping[str, Any] | None = None,
         pool_kwargs: Mapping[str, Any] | None = None,
         flatten: bool = True,
@@ -136,12 +137,16 @@ class VisualCore(nn.Module):
                 f"backbone_class is {backbone_class}, but {type(self).__name__} needs one of {fitting}"
             )
         trunk_shape = self.backbone.output_shape(input_shape)
-        if pool_class == "SpatialSoftmax" and getattr(self.backbone, "features", None) == "class":
+        one_vector = getattr(self.backbone, "features", None) == "class"
+        placeless = one_vector or min(trunk_shape[1:]) < 2
+        if pool_class == "auto":
+            pool_class = None if placeless else "SpatialSoftmax"
+        if pool_class == "SpatialSoftmax" and one_vector:
             raise ConfigError(
                 "backbone_kwargs.features is 'class', a single vector, in which SpatialSoftmax finds no places; "
                 "set pool_class to null"
             )
-        if pool_class == "SpatialSoftmax" and min(trunk_shape[1:]) < 2:
+        if pool_class == "SpatialSoftmax" and placeless:
             size, places = ("x".join(map(str, shape[1:])) for shape in (input_shape, trunk_shape))
             raise ConfigError(
                 f"images of {size} pixels leave {places} places after {backbone_class}, whose coordinates "

@@ -81,11 +81,13 @@ def test_visual_core_refuses(kwargs, message):
 
 
 @pytest.mark.parametrize("size", [(32, 32), (24, 24), (32, 128), (128, 20)])
-def test_images_of_which_spatial_softmax_would_see_nothing_are_refused(size):
+def test_small_images_are_seen_or_refused_where_spatial_softmax_was_asked_for(size):
     with pytest.raises(ConfigError, match="x1 places|1x.* places.*'ShallowConv'"):
-        VisualCore((3, *size))
-    VisualCore((3, *size), "ShallowConv")
-    VisualCore((3, *size), pool_class=None)
+        VisualCore((3, *size), pool_class="SpatialSoftmax")
+    VisualCore((3, *size), "ShallowConv", "SpatialSoftmax")
+    core = VisualCore((3, *size)).eval()
+    assert core.output_shape == (64,)
+    assert not torch.allclose(core(torch.zeros(1, 3, *size)), core(torch.ones(1, 3, *size)))
 
 
 def test_visual_core_gives_the_same_for_both_layouts_of_images():
