@@ -274,6 +274,8 @@ def test_an_answer_that_lets_more_through_is_looser():
     own = ActionLimits(**OWN, answer="refuse")
     assert ActionLimits(**OWN).looser_than(own) == ["answer scale (the robot's own: refuse)"]
     assert own.looser_than(ActionLimits(**OWN)) == []
+    with pytest.raises(UserError, match="for 1 numbers, the robot's for 2"):
+        ActionLimits([-1.0], [1.0]).looser_than(own)
 
 
 # Jerk.
@@ -363,6 +365,10 @@ def test_a_refused_action_leaves_the_trajectory_as_it_was():
         with pytest.raises(LimitError, match="speed, acceleration or jerk"):
             limit([1.0, 1.0])
     np.testing.assert_allclose(limit([0.0, 0.0]), [0.0, 0.0])
+    limit = LimitFilter(ActionLimits(**SMOOTH | {"jerk": 0.01}, answer="refuse"), 50.0)
+    limit.start([0.0, 0.0])
+    with pytest.raises(LimitError, match="speed, acceleration or jerk"):
+        limit([5e-7, 0.0])  # more than it can reach in a step, little as it is
 
 
 def test_a_pose_within_the_margin_is_left_smoothly():
