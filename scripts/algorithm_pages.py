@@ -1,20 +1,15 @@
-"""Fill the generated parts of docs/algorithms: ready configurations and options of each algorithm.
+"""The tables of each algorithm's page: its ready configurations and its options.
 
-    python scripts/algorithm_pages.py            # rewrite what differs
-    python scripts/algorithm_pages.py --check    # exit code 1 where a page differs from what would be written
-
-A page is written by hand. Its generated parts stand between two comments and are replaced as a whole:
+A page of docs/algorithms names the place of a table by a comment,
+and the site's build writes the table there (mkdocs.yml, ``hooks``):
 
     <!-- generated: options -->
-    ...
-    <!-- end of generated -->
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -26,10 +21,7 @@ from imitate.config.algorithms import available, find
 from imitate.config.ready_configs import names
 from imitate.config.schema import Key, keys
 
-PAGES = Path(__file__).parents[1] / "docs" / "algorithms"
-BLOCK = re.compile(
-    r"(<!-- generated: (?P<part>[a-z ]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL
-)
+PLACE = re.compile(r"^<!-- generated: (?P<part>[a-z ]+) -->$", re.MULTILINE)
 OPTIMIZER = re.compile(r"\b(optim_params\.\w+|optimizer)\.")
 """Keys of an optimizer."""
 PAPER = "paper/"
@@ -166,39 +158,17 @@ PARTS = {"configurations": configurations, "options": options}
 
 
 def filled(algo_name: str, text: str) -> str:
-    """The page with its generated parts as they would be written now.
+    """The page with its tables.
 
     Raises:
         KeyError: a comment names a part that is not generated.
     """
-
-    def block(match: re.Match[str]) -> str:
-        return f"{match[1]}\n{PARTS[match['part']](algo_name)}\n{match[3]}"
-
-    return BLOCK.sub(block, text)
+    return PLACE.sub(lambda match: PARTS[match["part"]](algo_name), text)
 
 
-def main(arguments: list[str]) -> int:
-    """Write the pages, or check them."""
-    stale = []
-    for algo_name in algorithms():
-        path = PAGES / f"{algo_name}.md"
-        if not path.is_file():
-            stale.append(path)
-            print(f"{path}: missing: write it by hand, with the headings of its neighbours")
-            continue
-        text = path.read_text(encoding="utf-8")
-        new = filled(algo_name, text)
-        if new == text:
-            continue
-        if "--check" in arguments:
-            stale.append(path)
-            print(f"{path}: differs: run python scripts/algorithm_pages.py")
-        else:
-            path.write_text(new, encoding="utf-8")
-            print(f"{path}: written")
-    return 1 if stale else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Write the tables into the pages of algorithms. (A hook of MkDocs.)"""
+    path = Path(page.file.src_path)
+    if path.parent.name != "algorithms" or path.stem == "index":
+        return markdown
+    return filled(path.stem, markdown)

@@ -14,6 +14,7 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from site_api import api_pages
 from site_lines import with_seams, with_whole_numbers
 from site_reference import command_page, keys_page
 
@@ -50,6 +51,7 @@ def generated_pages() -> dict[str, str]:
         "changes.md": (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "]("),
         "reference/cli.md": command_page(),
         "reference/config_keys.md": keys_page(),
+        **api_pages(),
     }
 
 
