@@ -1,7 +1,9 @@
 """What a training says and writes: lines, bars, numbers, its outcome, and what it recommends."""
 
 import io
+import sys
 import types
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -10,7 +12,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from imitate.config import ExperimentConfig, load_config
 from imitate.config.experiment import EarlyStoppingConfig
 from imitate.run_folder import create_run_folder
-from imitate.train import logging as module
 from imitate.train.console import Console, duration
 from imitate.train.logging import RunLogger
 from imitate.train.metrics import EpochMeans, MetricsFile
@@ -118,12 +119,22 @@ def test_numbers_reach_the_file_and_tensorboard(tmp_path):
     assert sorted(events.Tags()["scalars"]) == ["Rollout/Return", "Train/Loss"]
     assert [(e.step, e.value) for e in events.Scalars("Train/Loss")] == [(1, 0.5)]
     assert [r["Train/Loss"] for r in logger.metrics.read() if r["kind"] == "epoch"] == [0.5]
+    other = create_run_folder(tmp_path, "y")
+    RunLogger(other, logs(log_tb=False), Console(io.StringIO())).close()
+    assert not other.tensorboard.exists()
 
 
-def test_tensorboard_is_optional(tmp_path):
+@pytest.mark.parametrize(("epoch", "purged"), [([], None), ([4], 5)])
+def test_tensorboard_forgets_what_a_resumed_run_does_again(tmp_path, monkeypatch, epoch, purged):
+    writer = Mock()
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", writer)
     folder = create_run_folder(tmp_path, "x")
-    RunLogger(folder, logs(log_tb=False), Console(io.StringIO())).close()
-    assert not folder.tensorboard.exists()
+    logger = RunLogger(folder, logs(log_tb=True), Console(io.StringIO()), *epoch)
+    logger.record("epoch", 5, 20, {"Train/Loss": 0.5})
+    logger.close()
+    writer.assert_called_once_with(str(folder.tensorboard), purge_step=purged)
+    calls = [call.add_scalar("Train/Loss", 0.5, 5), call.flush(), call.close()]
+    assert writer().method_calls == calls
 
 
 def test_a_lost_connection_to_wandb_is_told_once_and_ends_nothing(tmp_path, monkeypatch):
@@ -134,16 +145,19 @@ def test_a_lost_connection_to_wandb_is_told_once_and_ends_nothing(tmp_path, monk
         if len(logged) == 2:
             raise ConnectionError("gone")
 
-    run = types.SimpleNamespace(log=log, finish=lambda: None)
-    started = {}
+    finish, started = Mock(), {}
+    run = types.SimpleNamespace(log=log, finish=finish)
     wandb = types.SimpleNamespace(init=lambda **kwargs: started.update(kwargs) or run)
-    monkeypatch.setattr(module, "import_wandb", lambda: wandb)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
     stream = io.StringIO()
     folder = create_run_folder(tmp_path, "x")
     logger = RunLogger(folder, logs(log_tb=False, log_wandb=True), Console(stream))
     for epoch in (1, 2, 3):
         logger.record("epoch", epoch, epoch, {"Train/Loss": 0.5})
     logger.close()
+    finish.assert_not_called()
+    RunLogger(folder, logs(log_tb=False, log_wandb=True), Console(stream)).close()
+    finish.assert_called_once_with()
     assert logged[0] == {"Train/Loss": 0.5, "epoch": 1}
     assert len(logged) == 2
     assert stream.getvalue().count("gone") == 1

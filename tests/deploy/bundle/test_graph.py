@@ -1,11 +1,15 @@
 """ONNX models of bundles are whole in themselves."""
 
+import warnings
+
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from imitate.deploy.bundle.graph import Graph, refuse_external
+from imitate.deploy.bundle.onnx_model import exported, without_copies
 from imitate.errors import BundleError
 
 
@@ -100,3 +104,51 @@ def test_a_network_that_onnxruntime_cannot_load(tmp_path):
     with pytest.raises(BundleError, match="onnxruntime cannot load policy.onnx") as raised:
         Graph(unknown)
     assert "\n" not in str(raised.value)
+
+
+def test_of_equal_weights_one_is_kept():
+    values = {"a": [1, 2], "b": [1, 2], "c": [3, 4], "d": [[1, 2]]}
+    weights = [numpy_helper.from_array(np.array(v, np.float32), k) for k, v in values.items()]
+    nodes = [
+        helper.make_node("Add", [x, w], [y])
+        for x, w, y in zip(*["xefg", "abcd", "efgy"], strict=True)
+    ]
+    small = without_copies(model(nodes, weights))
+    kept = onnx.load_from_string(small).graph
+    assert [weight.name for weight in kept.initializer] == ["a", "c", "d"]
+    assert [node.input[1] for node in kept.node] == ["a", "a", "c", "d"]
+    got = Graph(small).run({"x": np.zeros(2, np.float32)})
+    np.testing.assert_array_equal(got["y"], [[6, 10]])
+
+
+class Attends(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.TransformerEncoderLayer(4, 2, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x) if x.isfinite().all() else x  # of which torch warns
+
+
+class Unknown(torch.nn.Module):
+    def forward(self, x):
+        if not x.any():
+            raise RuntimeError("this is \n" * 100)
+        return torch.linalg.eigvals(x)
+
+
+def test_attention_is_exported_in_silence_and_torch_is_left_as_it_was(capfd):
+    before = torch.backends.mha.get_fastpath_enabled(), torch._C._jit_onnx_log
+    module, seen = Attends().eval(), torch.ones(1, 3, 4)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        made = exported(module, {"x": seen}, ["y"])
+        for x, words in ((torch.eye(2), "Exporting the operator.*"), (torch.zeros(2), ".{200}")):
+            with pytest.raises(BundleError, match=f"^ONNX has nothing for it: {words}$"):
+                exported(Unknown(), {"x": x}, ["y"])
+    assert onnx.load_from_string(made).opset_import[0].version == 17  # for onnxruntime 1.12
+    np.testing.assert_allclose(
+        Graph(made).run({"x": seen.numpy()})["y"], module(seen).detach(), atol=1e-5
+    )
+    assert (torch.backends.mha.get_fastpath_enabled(), torch._C._jit_onnx_log) == before
+    assert capfd.readouterr() == ("", "")
