@@ -22,6 +22,9 @@ NOTHING_FOUND=5  # pytest's exit code where no test is selected
 
 run_pytest() { "$PY" -m pytest "$@" </dev/null; }
 
+# pytest rewrites the assertions of each file of tests: once, beside steps that use one core, not in each process.
+write_bytecode() { run_pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true; }
+
 step_lint() {
     say "Format (ruff format --check)"
     "$VENV/bin/ruff" format --check .
@@ -130,9 +133,11 @@ main() {
     case "$step" in
         all)
             step_lint
+            write_bytecode &
             step_types
             step_layers
             step_docs
+            wait
             step_tests
             say "All passed"
             ;;
