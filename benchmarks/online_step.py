@@ -23,8 +23,6 @@ from benchmarks.measuring import Contestant, compare, timed
 from benchmarks.row import Row, table
 from benchmarks.sb3 import StableBaselines
 from imitate import algo_factory, load_config
-from imitate.freed_memory import keep_freed_memory
-from imitate.functional.activations import tanh
 from imitate.online.replay import ReplayBuffer
 from imitate.online.steps import Step
 from imitate.train.online_parts import make_collector, make_learner
@@ -39,7 +37,6 @@ ROUNDS = 21
 def run(peer: StableBaselines) -> list[Row]:
     """Rows of the table."""
     torch.set_num_threads(1)
-    keep_freed_memory()  # as a training does
     rows = []
     cases: list[tuple[str, Contestant, int, float]] = [
         ("sac", timed(sac_updates()), 30, 1.0),
@@ -154,8 +151,8 @@ def bare_products(env: str) -> Callable[[int], None]:
     ]
 
     def forward(tower: list[Tensor], x: Tensor) -> list[Tensor]:
-        first = tanh(x @ tower[0])
-        second = tanh(first @ tower[1])
+        first = torch.tanh(x @ tower[0])
+        second = torch.tanh(first @ tower[1])
         return [first, second, second @ tower[2]]
 
     def backward(tower: list[Tensor], x: Tensor, seen: list[Tensor]) -> None:

@@ -23,7 +23,6 @@ from benchmarks.measuring import Contestant, compare, timed
 from benchmarks.trained import BATCH_SIZE, batches_of, make_setup
 from imitate.data import SequenceDataset, ShuffledBatches, build_datasets
 from imitate.evaluation.evaluate import evaluate
-from imitate.freed_memory import keep_freed_memory
 from imitate.train.loading import make_loader
 from imitate.train.setup import Setup, build
 
@@ -68,7 +67,6 @@ def cold(data: Path) -> Figures:
 
 def train(data: Path, images: str | None) -> Figures:
     """Train BC as ``imitate train`` does: 2x1024 on vectors, or a ResNet-18 on each of two cameras."""
-    keep_freed_memory()
     began = time.process_time()
     if images is None:
         setup, n = make_setup(data, recurrent=False), 100

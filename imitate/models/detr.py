@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from imitate.errors import ConfigError
 from imitate.models.attention import head_dim
-from imitate.models.dropout import Dropout, attend
 
 Activation = Literal["relu", "gelu"]
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
@@ -40,7 +39,7 @@ class _Layer(nn.Module):
         self.self_attn = nn.MultiheadAttention(dim, num_heads, dropout, batch_first=True)
         self.linear1 = nn.Linear(dim, feedforward_dim)
         self.linear2 = nn.Linear(feedforward_dim, dim)
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
 
     def _feedforward(self, x: Tensor) -> Tensor:
         hidden = self.dropout(self._activation(self.linear1(x)))
@@ -54,7 +53,9 @@ class _Layer(nn.Module):
         value: Tensor,
         mask: Tensor | None,
     ) -> Tensor:
-        return cast(Tensor, self.dropout(attend(attention, query, key, value, mask)))
+        hidden = None if mask is None else ~mask
+        y, _ = attention(query, key, value, key_padding_mask=hidden, need_weights=False)
+        return cast(Tensor, self.dropout(y))
 
 
 class EncoderLayer(_Layer):

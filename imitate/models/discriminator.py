@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from imitate.functional.activations import tanh
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.mlp import MLP, FullPrecisionLinear
 
@@ -26,7 +25,7 @@ class Discriminator(nn.Module):
     def __init__(self, encoder: GroupEncoder, ac_dim: int, layer_dims: Sequence[int]) -> None:
         super().__init__()
         self.encoder, self.ac_dim = encoder, ac_dim
-        self.mlp = MLP(encoder.output_dim + ac_dim + 1, layer_dims, tanh)
+        self.mlp = MLP(encoder.output_dim + ac_dim + 1, layer_dims, torch.tanh)
         self.last = FullPrecisionLinear(self.mlp.output_dim, 1)
 
     def inputs(self, obs: Obs, actions: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from imitate.functional.activations import tanh
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.categorical import Categorical, CategoricalHead
 from imitate.models.heads import Gaussian, GaussianHead
@@ -17,7 +16,7 @@ from imitate.models.mlp import MLP, FullPrecisionLinear
 from imitate.models.rnn import RNN
 
 StochasticPolicy = Gaussian | Categorical
-_ACTIVATIONS = {"tanh": tanh, "relu": torch.relu}
+_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
 
 
 class PolicyAndValue(nn.Module):

@@ -1,6 +1,6 @@
 """Training by several processes at once, started by ``torchrun``: each learns from its part of every batch.
 
-Gradients are averaged over the ranks during each backward pass (:mod:`imitate.train.gradients`), so the weights stay
+Gradients are averaged over the ranks after each backward pass (:mod:`imitate.train.gradients`), so the weights stay
 equal. Rank 0 writes, logs and evaluates; the others only compute. Flags (a signal came, the loss went bad) are
 exchanged before each step, so that all ranks stop at the same one.
 """

@@ -18,7 +18,6 @@ from imitate.errors import ConfigError, TrainingError, UserError
 from imitate.evaluation.env_trial import trials
 from imitate.evaluation.environments import trust_named, with_env
 from imitate.evaluation.evaluate import available_cores
-from imitate.freed_memory import keep_freed_memory
 from imitate.ranks import Ranks
 from imitate.run_folder import (
     RunFolder,
@@ -159,7 +158,6 @@ def train(
             ranks.draw_apart(config.train.seed + run.state.step)
             stack.callback(run.close)
             threads = _threads(config, device, run.rollouts.shared_workers)
-            keep_freed_memory()
             with torch_threads(threads), _failure_is_written(run):
                 run.rollouts.try_environments(
                     trials(setup.algo, setup.env_metas, serves_language=setup.language is not None),

@@ -219,7 +219,7 @@ def test_what_cannot_be_shared_is_refused():
     assert _device_of_rank(torch.device("mps"), Ranks()) == torch.device("mps")
 
 
-# ---- gradients averaged over two ranks while the backward pass runs ------------------------------
+# ---- gradients averaged over two ranks -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -230,25 +230,14 @@ def findings(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("name", "buckets", "networks"),
-    [
-        ("bc", 2, 1),
-        ("bc_accumulated", 2, 1),
-        ("bc_bf16", 2, 1),
-        ("bc_rnn_gmm", 5, 1),
-        ("act", 10, 1),
-        ("diffusion_policy", 20, 1),
-        ("sac", 1, 3),
-    ],
+    "name", ["bc", "bc_accumulated", "bc_bf16", "bc_rnn_gmm", "act", "diffusion_policy", "sac"]
 )
-def test_ranks_with_different_data_have_equal_weights(findings, name, buckets, networks):
+def test_ranks_with_different_data_have_equal_weights(findings, name):
     found = findings[name]
-    assert found["buckets"] >= buckets
-    assert found["networks"] == networks
     assert found["moved"]
     assert found["apart without"], "without the average they would differ"
     assert found["same"]
-    assert found["as reference"], "bit by bit those of an average after the backward pass"
+    assert found["as reference"], "bit by bit those of an average by weight"
 
 
 def test_weights_without_a_gradient_on_some_or_all_ranks(findings):
