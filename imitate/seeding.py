@@ -61,10 +61,10 @@ def preserved_rng() -> Iterator[None]:
 
 
 @contextmanager
-def torch_threads(count: int | str | None) -> Iterator[None]:
-    """Run the body with `count` torch threads (None or "auto": as it is), then restore the number."""
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Run the body with `count` torch threads (None: as it is), then restore the number."""
     before = torch.get_num_threads()
-    if isinstance(count, int):
+    if count is not None:
         torch.set_num_threads(count)
     try:
         yield

@@ -57,6 +57,7 @@ def list_(
         "imitate config init own.hdf5 --out my.json",
         "imitate config init own.hdf5 --algo act --images front_image,wrist_image",
         "imitate config init own.hdf5 --images none --no-forecast > my.json",
+        "imitate config init own.hdf5 --measure --out my.json",
     )
 )
 def init(
@@ -85,6 +86,12 @@ def init(
             "--forecast/--no-forecast", help="Run the first updates; estimate the duration."
         ),
     ] = True,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure", help="Run updates with each precision and thread count; write the fastest."
+        ),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
 ) -> None:
     """Write a configuration for a demonstration file.
@@ -93,6 +100,7 @@ def init(
     and this machine. Each choice is printed with its reason, and the first updates show how long a training takes.
     """
     from imitate.train.first_config import first_config
+    from imitate.train.forecast import fastest
     from imitate.train.forecast import forecast as time_of
 
     if out is not None and out.exists() and not overwrite:
@@ -101,6 +109,10 @@ def init(
     check_trainable(load_config(made.tree))
     for topic, words in made.reasons:
         typer.echo(f"{topic:<{TOPIC_WIDTH}}  {words}", err=True)
+    if measure:
+        chosen, words = fastest(made.tree)
+        made.tree["train"].update(chosen)
+        typer.echo(f"{'measured':<{TOPIC_WIDTH}}  {words}", err=True)
     if forecast:
         words = time_of(made.tree)
         typer.echo(f"{'time':<{TOPIC_WIDTH}}  {words}", err=True)

@@ -44,11 +44,6 @@ def _data_problems(config: Config) -> list[str]:
             f"train.hdf5_validation_filter_key: '{train.hdf5_filter_key}' is also hdf5_filter_key: "
             "choose other demos for validation than for training"
         )
-    if train.num_threads == "auto" and train.online.enabled:
-        problems.append(
-            "train.num_threads: 'auto' measures updates on demonstrations, but train.online.enabled is true: set a "
-            "number, 1 for small networks"
-        )
     if train.reward.normalization == "running" and not train.online.enabled:
         problems.append(
             "train.reward.normalization: 'running' is for rollouts in an environment: take 'std' or 'return_range'"

@@ -286,8 +286,8 @@ class TrainConfig(Section):
     )
     precision: Literal["fp32", "bf16", "auto"] = Field(
         "fp32",
-        description="Number format of the networks' arithmetic; auto: bf16 where it is faster, which "
-        "on a CPU the first updates decide.",
+        description="Number format of the networks' arithmetic; auto: bf16 on a device that computes "
+        "in it, for algorithms that it is exact enough for.",
     )
     compile: bool = Field(False, description="Compile the training step with torch.compile.")
     device: str | None = Field(
@@ -296,10 +296,8 @@ class TrainConfig(Section):
         description="cpu, cuda, cuda:1, mps; null: the GPU if cuda is true and there is one, "
         "else the CPU.",
     )
-    num_threads: PositiveInt | Literal["auto"] | None = Field(
-        None,
-        description="Threads of torch on the CPU; auto: as many as make updates fastest, which the "
-        "first updates decide; null: torch's default.",
+    num_threads: PositiveInt | None = Field(
+        None, description="Threads of torch on the CPU; null: torch's default."
     )
     on_bad_loss: Literal["stop", "rollback"] = Field(
         "stop",

@@ -22,6 +22,12 @@ A constant, because an operator that is called while a network is traced becomes
 """
 
 
+CPU_BF16 = ("avx512_bf16", "amx_bf16")
+"""Instructions with which a processor computes in bf16."""
+CUDA_BF16 = 8
+"""Compute capability from which a GPU does, that of Ampere; ``torch.cuda.is_bf16_supported()`` counts emulation."""
+
+
 def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
     """Return the dtype that ``train.precision`` means on this device: bf16 on 'auto' only where the hardware has it."""
     if precision == "fp32":
@@ -41,12 +47,12 @@ def autocast(precision: str, device: torch.device) -> Callable[[], AbstractConte
 def has_fast_bf16(device: torch.device) -> bool:
     """Return True where a device computes in bf16, rather than emulating it."""
     if device.type == "cuda":
-        # torch.cuda.is_bf16_supported() is true of GPUs before Ampere, too, which emulate it.
-        return torch.version.hip is not None or torch.cuda.get_device_capability(device)[0] >= 8
+        capability_of = torch.cuda.get_device_capability
+        return torch.version.hip is not None or capability_of(device)[0] >= CUDA_BF16
     if device.type == "cpu":
         # Older torch has no such test; then fp32 is the safe answer.
         capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-        return bool(capability.get("avx512_bf16") or capability.get("amx_bf16"))
+        return any(capability.get(name) for name in CPU_BF16)
     return False
 
 

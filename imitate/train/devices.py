@@ -1,14 +1,16 @@
-"""Choice of a run's device."""
+"""Choice of a run's device, and of the number format that it computes in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
+from imitate.config import Config
 from imitate.errors import ConfigError
+from imitate.models.precision import has_fast_bf16
 
 
 def choose_device(train: Any) -> tuple[torch.device, str]:
@@ -26,6 +28,22 @@ def choose_device(train: Any) -> tuple[torch.device, str]:
     if torch.backends.mps.is_available():
         return torch.device("mps"), "device: mps"
     return torch.device("cpu"), "device: cpu (train.cuda is true, but torch sees no GPU here)"
+
+
+def with_precision(config: Config, device: torch.device) -> Config:
+    """Name the precision of a configuration where it is ``auto``: bf16 if that is possible, else fp32."""
+    if config.train.precision != "auto":
+        return config
+    return config.with_overrides({"train.precision": precisions(config, device)[-1]})
+
+
+def precisions(config: Config, device: torch.device) -> tuple[str, ...]:
+    """Return fp32, and bf16 where the device computes in it and the algorithm allows it."""
+    if has_fast_bf16(device):
+        with suppress(ConfigError):
+            config.with_overrides({"train.precision": "bf16"})
+            return ("fp32", "bf16")
+    return ("fp32",)
 
 
 @contextmanager

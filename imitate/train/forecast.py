@@ -1,9 +1,11 @@
-"""Forecast of a training's duration, from its first updates on a few demos."""
+"""First updates of a training, on a few demos: its duration, and the settings that make it fastest."""
 
 from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,13 @@ from imitate.data.batches.build import training_sources
 from imitate.data.batches.free_memory import gigabytes
 from imitate.seeding import preserved_rng, torch_threads
 from imitate.train.console import duration
-from imitate.train.devices import choose_device
+from imitate.train.devices import choose_device, precisions
 from imitate.train.features import feature_seconds
 from imitate.train.frozen import put_blank_features
 from imitate.train.image_memory import image_memory
 from imitate.train.loading import make_loader
-from imitate.train.setup import build, resolve
+from imitate.train.setup import Setup, build, resolve
+from imitate.wording import counted
 
 DEMOS = 4
 MOST_BYTES = 4e8
@@ -32,6 +35,18 @@ UPDATES = 5
 MOST_S = 8.0
 FIRST_S = 20.0
 """A second update is begun only if the first took less: that one warms up, and counts where it is the only one."""
+MARGIN = 1.1
+"""The simpler setting (fp32, fewer threads) is taken unless another is so many times as fast."""
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """The configuration of a whole training, and the one of a part that is quick to measure."""
+
+    whole: Config
+    part: Config
+    device: torch.device
+    samples: int
 
 
 def forecast(tree: dict[str, Any]) -> str:
@@ -43,6 +58,57 @@ def forecast(tree: dict[str, Any]) -> str:
     Raises:
         UserError: the configuration cannot be built from the data.
     """
+    trial = _trial(tree)
+    if trial is None:
+        return f"not tried: a demo alone has more than {gigabytes(int(MOST_BYTES))}"
+    config = trial.whole
+    batch, part = config.train.batch_size, trial.part.train.batch_size
+    updates, a_row = _measured(trial.part, trial.device)
+    seconds = statistics.median(updates) * batch / part
+    once = a_row * trial.samples
+    total = seconds * _updates(config, trial.samples) + once
+    by = f"{seconds:.2g} s for an update, by the first ones here; without rollouts"
+    if part < batch:
+        by += f"; measured on {part} of its {batch} samples, to save memory"
+    if once > 0:
+        by += (
+            f"; {duration(once)} of it for the features of frozen encoders, which are computed once"
+        )
+    return f"about {duration(total)} on {trial.device} ({by})"
+
+
+def fastest(tree: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Run the first updates with each precision and, on a CPU, several numbers of threads.
+
+    Args:
+        tree: as for :func:`forecast`.
+
+    Returns:
+        the values of the fastest for the section ``train``, and words: an update's least time with each.
+    """
+    trial = _trial(tree)
+    if trial is None:
+        return {}, f"nothing: a demo alone has more than {gigabytes(int(MOST_BYTES))}"
+    most, on_cpu = torch.get_num_threads(), trial.device.type == "cpu"
+    threads = sorted({1, max(1, most // 2), most}) if on_cpu else [trial.whole.train.num_threads]
+    seconds = {}
+    for precision, count in product(precisions(trial.whole, trial.device), threads):
+        values = {"train.precision": precision, "train.num_threads": count}
+        taken, _ = _measured(trial.part.with_overrides(values), trial.device)
+        seconds[precision, count] = min(taken)
+    least = min(seconds.values())
+    precision, count = next(one for one in seconds if seconds[one] <= MARGIN * least)
+    times = ", ".join(f"{1e3 * s:.3g} ms with {_named(*one)}" for one, s in seconds.items())
+    chosen = {"precision": precision} | ({} if count is None else {"num_threads": count})
+    return chosen, f"{_named(precision, count)}; an update takes {times}"
+
+
+def _named(precision: str, threads: int | None) -> str:
+    return precision if threads is None else f"{precision} and {counted(threads, 'thread')}"
+
+
+def _trial(tree: dict[str, Any]) -> _Trial | None:
+    """Cut a training down to a few demos, and to samples that fit into memory; None where one demo is too large."""
     config = resolve(load_config(tree), None, None)
     (source,) = training_sources(config)
     with DatasetFile(source.path) as file:
@@ -58,30 +124,14 @@ def forecast(tree: dict[str, Any]) -> str:
         }
     few = min(DEMOS, int(MOST_BYTES // max(1, lengths[0] * a_step)))
     if few == 0:
-        return f"not tried: a demo alone has more than {gigabytes(int(MOST_BYTES))}"
+        return None
     device, _ = choose_device(config.train)
-    batch = config.train.batch_size
-    part = _affordable(tree, config, shapes)
-    small = config.with_overrides(
-        {
-            "train.data.0.demo_limit": few,
-            "experiment.validate": False,
-            "train.batch_size": part,
-        }
-    )
-    with preserved_rng(), torch_threads(config.train.num_threads):
-        seconds, a_row = _measured(small, device)
-    seconds *= batch / part
-    once = a_row * sum(lengths)
-    total = seconds * _updates(config, sum(lengths)) + once
-    by = f"{seconds:.2g} s for an update, by the first ones here; without rollouts"
-    if part < batch:
-        by += f"; measured on {part} of its {batch} samples, to save memory"
-    if once > 0:
-        by += (
-            f"; {duration(once)} of it for the features of frozen encoders, which are computed once"
-        )
-    return f"about {duration(total)} on {device} ({by})"
+    small = {
+        "train.data.0.demo_limit": few,
+        "experiment.validate": False,
+        "train.batch_size": _affordable(tree, config, shapes),
+    }
+    return _Trial(config, config.with_overrides(small), device, sum(lengths))
 
 
 def _affordable(tree: dict[str, Any], config: Config, shapes: dict[str, tuple[int, ...]]) -> int:
@@ -102,12 +152,17 @@ def _updates(config: Config, samples: int) -> int:
     return int(epochs * an_epoch)
 
 
-def _measured(config: Config, device: torch.device) -> tuple[float, float]:
-    """Measure the seconds of an update, and of the features of a step where the training computes them once.
+def _measured(config: Config, device: torch.device) -> tuple[list[float], float]:
+    """Measure the seconds of updates, and of the features of a step where the training computes them once.
 
     The first update, which warms up, counts only where it is the only one.
     """
-    setup = build(config, device)
+    with preserved_rng(), torch_threads(config.train.num_threads):
+        return _seconds(build(config, device), device)
+
+
+def _seconds(setup: Setup, device: torch.device) -> tuple[list[float], float]:
+    config = setup.config
     batches = ShuffledBatches(len(setup.train_set), config.train.batch_size, config.train.seed)
     loader = iter(make_loader(setup.train_set, batches, 0, device))
     algo = setup.algo
@@ -126,4 +181,4 @@ def _measured(config: Config, device: torch.device) -> tuple[float, float]:
         info = algo.train_on_batch(algo.process_batch_for_training(raw), 1)
         float(next(iter(info.values())))  # waits for the device
         taken.append(time.perf_counter() - start)
-    return statistics.median(taken[1:] or taken), a_row
+    return taken[1:] or taken, a_row

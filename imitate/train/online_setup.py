@@ -26,8 +26,8 @@ from imitate.evaluation.environments import GYMNASIUM, laid_over, named_robot
 from imitate.functional.pixels import image_type
 from imitate.models.preprocess import Preprocess
 from imitate.online.steps import Array
-from imitate.ranks import ALONE, Ranks
 from imitate.train.curriculum import stage_metas
+from imitate.train.devices import with_precision
 from imitate.train.goals import check_hindsight, stored_keys
 from imitate.train.setup import Setup, package_versions
 from imitate.train.start import adopt_frozen, start_from
@@ -157,16 +157,13 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
         env.close()
 
 
-def build_online(
-    config: Config, device: torch.device, *, resumed: bool = False, ranks: Ranks = ALONE
-) -> OnlineSetup:
+def build_online(config: Config, device: torch.device, *, resumed: bool = False) -> OnlineSetup:
     """Look at the environment and build the algorithm for it.
 
     Args:
         config: resolved.
         device: where the algorithm lives.
         resumed: true if weights will come from a checkpoint of the run.
-        ranks: the processes that train together; nothing is measured for them here.
     """
     if config.experiment.epoch_every_n_steps is None:
         raise ConfigError(
@@ -187,7 +184,7 @@ def build_online(
     if env.gives_mask and not masked and not resumed:
         config = config.with_overrides({f"observation.modalities.obs.{MASK}": [ACTION_MASK]})
         env = look_at(meta, config)
-    config = _with_choices(config, env)
+    config = with_precision(_with_choices(config, env), device)
     _check_mask(config, env)
     _check_stages(stages, env, config)
     preprocess = _preprocess(config, env)

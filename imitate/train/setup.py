@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -32,9 +32,8 @@ from imitate.envs.make import is_real, is_robot
 from imitate.errors import ConfigError
 from imitate.evaluation.environments import environments
 from imitate.models.preprocess import Preprocess
-from imitate.ranks import ALONE, Ranks
 from imitate.recognition import diagnosis
-from imitate.train.measured import Decision, decide
+from imitate.train.devices import with_precision
 from imitate.train.observations import with_observations
 from imitate.train.pretrained import with_checksums
 from imitate.train.samples import samples_of
@@ -80,17 +79,6 @@ class Setup:
     def storage_words(self) -> tuple[str, ...]:
         """Lines on the storage of images, for people."""
         return () if self.train_set is None else tuple(self.train_set.storage_words)
-
-    @property
-    def decisions(self) -> tuple[str, ...]:
-        """Lines on the settings that were ``auto`` and measured, for people."""
-        measured = self.provenance.get("measured")
-        return () if measured is None else (Decision(**measured).line,)
-
-    def keep_decision(self, provenance: Mapping[str, Any]) -> None:
-        """Take over from a run's checkpoint what was measured at its beginning."""
-        if "measured" in provenance:
-            self.provenance["measured"] = provenance["measured"]
 
 
 def load_resolved(
@@ -183,32 +171,24 @@ def _check_rollback(config: Config) -> None:
         )
 
 
-def build(
-    config: Config, device: torch.device, *, resumed: bool = False, ranks: Ranks = ALONE
-) -> Setup:
+def build(config: Config, device: torch.device, *, resumed: bool = False) -> Setup:
     """Load the data, fit the normalization on the training demos, build the algorithm.
 
     Args:
         config: resolved.
         device: where the algorithm lives.
         resumed: true if weights will come from a checkpoint of the run.
-        ranks: the processes that train together; settings that are measured are the same on all of them.
     """
     train_set: Any
     streamed = build_streamed(config)
     train_set, valid_set = streamed or build_datasets(config)
-    config = config.with_overrides(_numbers_for_null(config, train_set, valid_set))
+    numbers = _numbers_for_null(config, train_set, valid_set)
+    config = with_precision(config.with_overrides(numbers), device)
     metadata = dataset_metadata(config) if streamed is None else train_set.metadata()
     _, raw_shapes, action_dims, action_low, action_high = metadata
     modalities = config.observation.modalities_of_all()
-    decision = None
-    if not resumed:
-        make_trial = functools.partial(_learner, train_set, metadata, device, False)
-        decision = decide(config, device, train_set, make_trial, ranks)
-    if decision is not None:
-        config = config.with_overrides(decision.chosen)
     begins = not resumed and config.experiment.ckpt_path is None
-    algo = _learner(train_set, metadata, device, begins, config)
+    algo = _learner(config, train_set, metadata, device, load_pretrained=begins)
     action_low, action_high = algo.preprocess.sent_limits(action_low, action_high)
     if config.experiment.ckpt_path is not None and not resumed:
         start_from(
@@ -235,17 +215,17 @@ def build(
             "names": names_of_numbers(config) if streamed is None else {},
             "longest_demo": int(train_set.demo_lengths.max()),
         },
-        provenance=_provenance(config, train_set)
-        | ({} if decision is None else {"measured": vars(decision)}),
+        provenance=_provenance(config, train_set),
     )
 
 
 def _learner(
+    config: Config,
     train_set: Any,
     metadata: tuple[Any, ...],
     device: torch.device,
+    *,
     load_pretrained: bool,
-    config: Config,
 ) -> Algo:
     """Build the algorithm, and fit its normalization to the training set."""
     _, raw_shapes, action_dims, _, _ = metadata

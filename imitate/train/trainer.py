@@ -112,7 +112,7 @@ def train(
         seed_everything(config.train.seed)
         ckpt = None if folder is None else last_state(folder)
         make_setup = build_online if config.train.online.enabled else build
-        setup = make_setup(config, device, resumed=ckpt is not None, ranks=ranks)
+        setup = make_setup(config, device, resumed=ckpt is not None)
         setup, notes = without_real_robots(setup)
         _join(setup.algo, ranks)
         if ranks.rank > 0:
@@ -133,7 +133,6 @@ def train(
             data.words,
             *choice_warnings(config, data),
             *setup.storage_words,
-            *setup.decisions,
             *notes,
         ):
             console.say(line)
@@ -146,7 +145,6 @@ def train(
             console.say(
                 f"resumed at epoch {ckpt['train_state']['epoch']}, step {ckpt['train_state']['step']}"
             )
-            setup.keep_decision(ckpt["provenance"])
         write_text(folder.config, config.to_json() + "\n")
         # A rank that writes no run has files of its own beside those of rank 0 all the same: its replay buffer.
         shared = RunFolder(Path(ranks.gather(str(folder.path.resolve()))[0]))
@@ -163,7 +161,8 @@ def train(
                     trials(setup.algo, setup.env_metas, serves_language=setup.language is not None),
                     lambda: interrupt.signal is not None,
                 )
-                console.say(f"torch threads: {torch.get_num_threads()}")
+                bf16 = ", precision bf16" if config.train.precision == "bf16" else ""
+                console.say(f"torch threads: {torch.get_num_threads()}{bf16}")
                 status = run.loop()
             console.close_bar()
             if status != "interrupted":
@@ -264,7 +263,7 @@ def _folder_and_config(
 
 def _threads(config: Config, device: torch.device, shared_workers: int) -> int | None:
     """Return the number of torch threads: as configured, else the cores without those of evaluation workers."""
-    if isinstance(config.train.num_threads, int):
+    if config.train.num_threads is not None:
         return config.train.num_threads
     if device.type != "cpu" or shared_workers == 0:
         return None

@@ -7,6 +7,7 @@ from imitate.cli.config import app
 from imitate.config import load_config
 from imitate.config.schema import schema_text
 from imitate.errors import ConfigError
+from imitate.train import forecast
 from tests.demo_files import make_demo_file
 
 
@@ -127,6 +128,25 @@ def test_init_prints_json_alone_to_the_pipe(tmp_path):
     done = run("init", str(demos), "--no-forecast")
     assert load_config(done.stdout).observation.modalities.obs.low_dim == ("joints",)
     assert "time" not in [line.split()[0] for line in done.stderr.splitlines()]
+
+
+@pytest.mark.parametrize(("bf16_ms", "chosen"), [(5.0, ("bf16", 2)), (9.5, ("fp32", 1))])
+def test_init_measures_on_request(tmp_path, monkeypatch, bf16_ms, chosen):
+    """The fastest is written; one thread in fp32 takes 10 ms, which is near enough to 9.5."""
+
+    def measured(config, device):
+        ms = {("fp32", 1): 10.0, ("bf16", 2): bf16_ms}
+        return [1.0, ms.get((config.train.precision, config.train.num_threads), 20.0) / 1e3], 0.0
+
+    monkeypatch.setattr(forecast, "_measured", measured)
+    monkeypatch.setattr(forecast, "precisions", lambda config, device: ("fp32", "bf16"))
+    monkeypatch.setattr(forecast.torch, "get_num_threads", lambda: 2)
+    demos = make_demo_file(tmp_path / "own.hdf5", obs_dims={"joints": 3}, action_dim=3)
+    done = run("init", str(demos), "--algo", "bc", "--no-forecast", "--measure")
+    train = load_config(done.stdout).train
+    assert (train.precision, train.num_threads) == chosen
+    assert "10 ms with fp32 and 1 thread, " in done.stderr
+    assert f"{bf16_ms:g} ms with bf16 and 2 threads" in done.stderr
 
 
 def test_explain_says_what_a_key_means_and_what_robomimic_does(tmp_path):

@@ -9,7 +9,6 @@ import torch
 from imitate.data.batches.feature_cache import features_folder
 from imitate.models.vit import VC1
 from imitate.policy.loading import policy_from_checkpoint
-from imitate.train import measured
 from imitate.train.trainer import train
 from tests.demo_files import episode, write_demos
 from tests.tiny import tiny_tree
@@ -180,21 +179,3 @@ def test_goals_are_features_too(demos, weights, tmp_path):
         return result.results["train_loss"]
 
     assert loss("a", True) == pytest.approx(loss("b", False), rel=1e-3)
-
-
-@pytest.mark.parametrize("cache_features", [True, False])
-def test_measured_updates_see_features_where_those_of_the_run_do(
-    demos, weights, tmp_path, monkeypatch, cache_features
-):
-    monkeypatch.setattr(measured, "has_fast_bf16", lambda device: True)
-    seen = []
-
-    def pretend(trial, batch, candidates, clock):
-        seen.append(tuple(batch["obs"]["camera"].shape))
-        trial.train_on_batch(batch, 1)
-        return dict.fromkeys(candidates, 1.0)
-
-    monkeypatch.setattr(measured, "update_seconds", pretend)
-    run(demos, weights, tmp_path, precision="auto", cache_features=cache_features)
-    image, features = (3, SIDE, SIDE), (TRUNK["width"], 1, 1)
-    assert [shape[-3:] for shape in seen] == [features if cache_features else image]

@@ -259,7 +259,7 @@ def test_a_trial_computes_no_more_than_a_gigabyte_of_images(large, monkeypatch, 
 
     def measured(config, device):
         seen.append(config.train.batch_size)
-        return 0.5, 0.0
+        return [0.5], 0.0
 
     monkeypatch.setattr(time_of_training, "_measured", measured)
     words = forecast(made.tree)
