@@ -2,7 +2,9 @@
 
 import re
 import shlex
+import time
 from html.parser import HTMLParser
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -105,6 +107,58 @@ def test_what_a_person_reads(demo_file, tmp_path):
     assert re.search(r"obs/robot0_eef_quat 4 float64 2 ", said), "the constant dimension"
     assert re.search(r"demo_1 train yes nan .*?10 1 ", said), "the line of a demo"
     assert subject.is_whole
+
+
+def thirteen(path):
+    """Demos with a hand, an object and a camera; most have NaN and fail, the last is long."""
+    made, turn = [], np.array([0.6, 0.0, 0.8, 0.0])
+    for n in range(13):
+        length = 240 if n == 12 else 4
+        at = np.arange(length)
+        obs = {
+            "robot0_eef_pos": np.stack([at / 100, n / 10 + 0 * at, 1 - at / 200], axis=1),
+            "object": np.concatenate([[n / 8, 0.25, 0.5], turn]) + 0 * at[:, None],
+            "front_image": np.full((length, 4, 6, 3), n, np.uint8) + (at % 7)[:, None, None, None].astype(np.uint8),
+        }  # fmt: skip
+        actions = np.stack([at % 5 / 4, -(at % 3) / 4, 1.0 - 2 * (at % 4 > 1)], axis=1)
+        attrs = {"success": n in (3, 12)}
+        made.append(episode(length, obs, actions, rewards=(at == 3) * (1.0 + n % 4), attrs=attrs))
+    meta = {"env_name": "Lift", "env_version": "1.5.2", "type": 1}
+    write_demos(
+        path, made, meta | {"env_kwargs": {"robots": ["Panda", "Sawyer"]}}, {"some": [0, 2]}
+    )
+    with h5py.File(path, "r+") as file:
+        for n in range(9):
+            for row in [0, 2, 3] if n else [1, 3]:
+                file[f"data/demo_{n}/obs/object"][row] = np.nan
+        file["data"].attrs.update(control_freq=2.0, note=161 * "a", short=160 * "b")
+
+
+def two(path):
+    """Demos of one and two steps with neither a hand nor outcomes, whose actions have no limits."""
+    obs = {"force": np.array([[1.0], [3.0]]), "place_pos": np.array([[0.0, 1.0], [0.0, 2.0]])}
+    actions = np.array([[2.0, 5.0], [4.0, 5.0]])
+    made = [episode(n, {k: v[:n] for k, v in obs.items()}, actions[:n]) for n in (1, 2)]
+    write_demos(path, made, {"env_name": "Own", "type": 4})
+
+
+@pytest.mark.parametrize("make", [thirteen, two])
+def test_the_whole_page(tmp_path, monkeypatch, make):
+    """Where a change of the page is meant, look at the new one and copy it over the page that is kept."""
+    monkeypatch.chdir(tmp_path)
+    make("demos.hdf5")
+    changed = Path("demos.hdf5").stat()
+    report("demos.hdf5", Path("page.html"))
+    page = Path("page.html").read_text().partition("<main>")[2].partition("<script>")[0]
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(changed.st_mtime))
+    for given, kept in ((str(tmp_path), "FOLDER"), (when, "WHEN"), (size(changed.st_size), "SIZE")):
+        page = page.replace(given, kept)
+    page = re.sub("(?<=by imitate )[^:]+", "VERSION", page)
+    page = re.sub('(?<=base64,)[^"]+', "PIXELS", page)
+    page = re.sub("(<(?:[hp]|div|tr|svg|figure|section|path|rect|circle|img|text))", r"\n\1", page)
+    Path("page.html").write_text(page)
+    kept = Path(__file__).parents[1] / "fixtures" / f"report_{make.__name__}.html"
+    assert page == kept.read_text(), f"{tmp_path}/page.html is not as {kept}"
 
 
 def test_few_demos_of_many_are_read_and_the_page_says_so(demo_file, tmp_path, monkeypatch):
