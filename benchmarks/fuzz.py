@@ -21,6 +21,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import pkgutil
 import random
 import resource
 import shutil
@@ -41,22 +42,10 @@ import h5py
 import numpy as np
 import torch
 
+import imitate
 from imitate.crew import local
 
 PRELOADED = [
-    *(
-        "imitate.cli.main",
-        "imitate.cli.eval",
-        "imitate.cli.info",
-        "imitate.cli.train",
-        "imitate.train.trainer",
-    ),
-    *(
-        "imitate.evaluation.episode_tasks",
-        "imitate.data.report",
-        "imitate.data.doctor.survey",
-        "imitate.data.formats",
-    ),
     *(
         "gymnasium",
         "imageio",
@@ -66,7 +55,21 @@ PRELOADED = [
         "pyarrow.parquet",
         "zarr",
     ),
-    *("torch._dynamo", "torch.utils.tensorboard"),
+    *(
+        "PIL.BmpImagePlugin",
+        "PIL.GifImagePlugin",
+        "PIL.JpegImagePlugin",
+        "PIL.PpmImagePlugin",
+        "pyarrow.dataset",
+    ),
+    *(
+        "gymnasium.envs.classic_control",
+        "torch._dynamo",
+        "torch.utils.tensorboard",
+        "typer.rich_utils",
+        "webbrowser",
+        "xml.etree.ElementTree",
+    ),
 ]
 SPACE, MOST = 24 * 2**30, 4 * 2**30
 TREE = {
@@ -435,8 +438,10 @@ def fuzz(
     for_s: float = 1e9,
 ) -> Counter[tuple[str, str]]:
     """Run changed files; returns the number of outcomes by kind."""
-    for name in PRELOADED:  # once, for all processes
-        importlib.import_module(name)
+    ours = [module.name for module in pkgutil.walk_packages(imitate.__path__, "imitate.")]
+    for name in PRELOADED + [name for name in ours if not name.endswith("__main__")]:
+        with contextlib.suppress(ImportError):  # once, for all processes
+            importlib.import_module(name)
     local.CONTEXT = multiprocessing.get_context("fork")  # workers too
     torch.set_num_threads(1)
     gc.freeze()
