@@ -440,7 +440,7 @@ def fuzz(
     """Run changed files; returns the number of outcomes by kind."""
     ours = [module.name for module in pkgutil.walk_packages(imitate.__path__, "imitate.")]
     for name in PRELOADED + [name for name in ours if not name.endswith("__main__")]:
-        with contextlib.suppress(ImportError):  # once, for all processes
+        with contextlib.suppress(Exception):  # of a package that is not installed
             importlib.import_module(name)
     local.CONTEXT = multiprocessing.get_context("fork")  # workers too
     torch.set_num_threads(1)

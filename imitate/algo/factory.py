@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from imitate.algo.algo import Algo
+from imitate.algo.allocation import MemoryLimit
 from imitate.algo.overrides import check_overrides
 from imitate.config import AlgoSection, Config, Section, load_config
 from imitate.config import algorithms as registry
@@ -104,7 +105,7 @@ def algo_factory(
 
     Raises:
         ConfigError: the configuration is another algorithm's, the class lacks a method of the contract, or reads a key
-            that its section lacks.
+            that its section lacks; or its networks would not fit into memory.
     """
     if not isinstance(config, Config):
         config = load_config(dict(config))
@@ -114,7 +115,10 @@ def algo_factory(
         )
     algo_class, kwargs = algo_class_of(config)
     try:
-        return _built(algo_class, kwargs, config, obs_key_shapes, ac_dim, device, load_pretrained)
+        with MemoryLimit():
+            return _built(
+                algo_class, kwargs, config, obs_key_shapes, ac_dim, device, load_pretrained
+            )
     except AttributeError as error:
         if not isinstance(error.obj, Section):
             raise

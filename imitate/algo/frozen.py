@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from imitate.algo.algo import Algo
+from imitate.algo.allocation import AllocationLimit, count_numbers
 from imitate.algo.factory import algo_factory
 from imitate.algo.policy_state import PolicyState
 from imitate.config import Section, load_config
@@ -69,7 +70,7 @@ class FrozenPolicy(nn.Module):
         }
         text = json.dumps(described).encode()
         description = torch.from_numpy(np.frombuffer(text, dtype=np.uint8).copy())
-        algo = self._built(description)
+        algo = self._built(description, count_numbers(ckpt["model"]))
         _check(algo, ckpt, around)
         try:
             algo.deserialize(ckpt["model"], load_optimizers=False)
@@ -147,13 +148,13 @@ class FrozenPolicy(nn.Module):
 
     # ---- what it consists of -------------------------------------------------------------------------------------
 
-    def _built(self, description: Tensor) -> Algo:
-        """The described algorithm, with fresh weights."""
+    def _built(self, description: Tensor, stored: int) -> Algo:
+        """The described algorithm, with fresh weights of no more numbers than are stored for it."""
         described = json.loads(bytes(description.cpu().numpy()))
         shapes = {key: tuple(shape) for key, shape in described["shapes"].items()}
         device = self.description.device
         # Weights are drawn only to be replaced; the caller's random numbers stay as they were.
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), AllocationLimit(stored):
             algo = algo_factory(
                 described["algo_name"],
                 load_config(json.loads(described["config"])),
@@ -183,7 +184,8 @@ class FrozenPolicy(nn.Module):
             and len(saved)
             and not torch.equal(saved.cpu(), self.description.cpu())
         ):
-            self._hold(self._built(saved), saved)
+            stored = {name: x for name, x in state_dict.items() if name.startswith(prefix)}
+            self._hold(self._built(saved, count_numbers(stored)), saved)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 

@@ -25,6 +25,8 @@ from imitate.version import __version__
 
 USER_ERROR = 2
 STOPPED = 1
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
+"""Words of torch's errors on the memory of the machine, and of a GPU."""
 _NEEDED = {
     "torch": ("torch", " (a bundle of imitate export, and a server of imitate serve, act without)"),
     "h5py": ("h5py", " (for files of demonstrations)"),
@@ -335,16 +337,32 @@ class _Verbs(TyperGroup):
             cure = f"pip install {name}{why}"
             typer.echo(f"error: the package '{name}' is not installed: {cure}", err=True)
             raise typer.Exit(USER_ERROR) from None
-        except RuntimeError as error:
-            robots = sys.modules.get("imitate.deploy.robot")  # imported where there is a robot
-            if robots is None or not isinstance(error, robots.RobotError):
+        except (MemoryError, RuntimeError) as error:
+            code = _told(error)
+            if code is None:
                 raise
-            typer.echo(f"error: {printable(str(error))}", err=True)
-            raise typer.Exit(STOPPED) from None
+            raise typer.Exit(code) from None
         except KeyboardInterrupt as error:
             with suppress(OSError):  # the terminal may be gone
                 typer.echo(" ".join(["interrupted", *map(str, error.args)]), err=True)
             raise typer.Exit(_code_of(error)) from None
+
+
+def _told(error: Exception) -> int | None:
+    """Say why a robot stops, or that memory is not enough, in the library's words; return the exit code, else None."""
+    robots = sys.modules.get("imitate.deploy.robot")  # imported where there is a robot
+    if robots is not None and isinstance(error, robots.RobotError):
+        typer.echo(f"error: {printable(str(error))}", err=True)
+        return STOPPED
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY):
+        details = (str(error).splitlines() or [type(error).__name__])[0]
+        typer.echo(
+            f"error: there is not enough memory ({printable(details[:300])}): choose smaller networks, batches or "
+            "files, or a larger machine",
+            err=True,
+        )
+        return USER_ERROR
+    return None
 
 
 def _of_a_file(error: OSError) -> str:

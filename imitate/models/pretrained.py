@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from imitate.errors import ConfigError
+from imitate.torch_archive import file_fault
 
 Weights = dict[str, Tensor]
 
@@ -148,6 +149,8 @@ def read_weights(path: Path, sha256: str | None = None) -> Mapping[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return read_safetensors(path)
+        if (words := file_fault(path)) is not None:
+            raise ConfigError(f"{_KEY}: {path} cannot be read ({words}): take another copy of it")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ConfigError(

@@ -34,14 +34,13 @@ import numpy as np
 import torch
 
 from imitate.algo.algo import Algo
+from imitate.algo.allocation import AllocationLimit
 from imitate.algo.factory import algo_factory
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
 from imitate.interop.robomimic.reading import is_robomimic, read
 from imitate.models.preprocess import Preprocess
 from imitate.plain_files import fresh
-from imitate.policy.allocation import AllocationLimit
-from imitate.policy.archive import check_archive, damage, first_line, is_archive
 from imitate.policy.structure import (
     check_extent,
     check_kinds,
@@ -50,6 +49,7 @@ from imitate.policy.structure import (
     stored_numbers,
 )
 from imitate.recognition import diagnosis, hdf5_words, lerobot_policy
+from imitate.torch_archive import check_archive, damage, first_line, is_archive
 from imitate.version import __version__
 
 FORMAT_VERSION = 2

@@ -14,7 +14,6 @@ from imitate.data.language import Instructions
 from imitate.errors import CheckpointError, UserError
 from imitate.models.packed_linear import has_int8, pack_linears
 from imitate.models.precision import has_fast_bf16
-from imitate.policy.archive import first_line
 from imitate.policy.checkpoint import (
     algo_from_checkpoint,
     control_freq_of,
@@ -24,6 +23,7 @@ from imitate.policy.checkpoint import (
 from imitate.policy.finite import refuse_not_finite
 from imitate.policy.renaming import Rename, joined
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.torch_archive import first_line
 
 _logger = logging.getLogger(__name__)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from imitate.algo.allocation import AllocationLimit
 from imitate.algo.factory import algo_factory
 from imitate.algo.relative import check_relative
 from imitate.config import Config
@@ -157,13 +159,16 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
         env.close()
 
 
-def build_online(config: Config, device: torch.device, *, resumed: bool = False) -> OnlineSetup:
+def build_online(
+    config: Config, device: torch.device, *, resumed: bool = False, stored: int | None = None
+) -> OnlineSetup:
     """Look at the environment and build the algorithm for it.
 
     Args:
         config: resolved.
         device: where the algorithm lives.
         resumed: true if weights will come from a checkpoint of the run.
+        stored: numbers of those weights, which bound the networks that are built for them; None: not known.
     """
     if config.experiment.epoch_every_n_steps is None:
         raise ConfigError(
@@ -189,9 +194,10 @@ def build_online(config: Config, device: torch.device, *, resumed: bool = False)
     _check_stages(stages, env, config)
     preprocess = _preprocess(config, env)
     check_relative(config, preprocess)
-    algo = algo_factory(
-        config.algo_name, config, preprocess.obs_shapes, preprocess.action_dim, device
-    )
+    with nullcontext() if stored is None else AllocationLimit(stored):
+        algo = algo_factory(
+            config.algo_name, config, preprocess.obs_shapes, preprocess.action_dim, device
+        )
     algo.preprocess = preprocess.to(device)
     if algo.experience == "rollout" and (meta.get("env_kwargs") or {}).get("take_over"):
         raise ConfigError(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from imitate.policy.checkpoint import save_checkpoint
+from imitate.torch_archive import check_archive
 
 
 class RankFiles:
@@ -56,14 +56,11 @@ class RankFiles:
 
 
 def read_whole(path: Path) -> dict[str, Any]:
-    """Read a file of tensors and plain data after comparing its checksums, which torch itself does not.
+    """Read a file of tensors and plain data after its sizes, checksums and calls are checked, which torch does not.
 
     Raises:
         Exception: it is missing or damaged; torch raises many kinds of errors.
     """
-    with zipfile.ZipFile(path) as archive:
-        bad = archive.testzip()
-    if bad is not None:
-        raise zipfile.BadZipFile(f"the checksum of {bad} differs")
+    check_archive(path, path, path.stat().st_size)
     state: dict[str, Any] = torch.load(path, weights_only=True)
     return state

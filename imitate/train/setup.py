@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from imitate.algo.algo import Algo
+from imitate.algo.allocation import AllocationLimit
 from imitate.algo.factory import algo_factory
 from imitate.algo.relative import check_deltas, check_relative
 from imitate.config import Config, DatasetConfig, load_config, located_data
@@ -171,13 +172,16 @@ def _check_rollback(config: Config) -> None:
         )
 
 
-def build(config: Config, device: torch.device, *, resumed: bool = False) -> Setup:
+def build(
+    config: Config, device: torch.device, *, resumed: bool = False, stored: int | None = None
+) -> Setup:
     """Load the data, fit the normalization on the training demos, build the algorithm.
 
     Args:
         config: resolved.
         device: where the algorithm lives.
         resumed: true if weights will come from a checkpoint of the run.
+        stored: numbers of those weights, which bound the networks that are built for them; None: not known.
     """
     train_set: Any
     streamed = build_streamed(config)
@@ -188,7 +192,7 @@ def build(config: Config, device: torch.device, *, resumed: bool = False) -> Set
     _, raw_shapes, action_dims, action_low, action_high = metadata
     modalities = config.observation.modalities_of_all()
     begins = not resumed and config.experiment.ckpt_path is None
-    algo = _learner(config, train_set, metadata, device, load_pretrained=begins)
+    algo = _learner(config, train_set, metadata, device, load_pretrained=begins, stored=stored)
     action_low, action_high = algo.preprocess.sent_limits(action_low, action_high)
     if config.experiment.ckpt_path is not None and not resumed:
         start_from(
@@ -226,6 +230,7 @@ def _learner(
     device: torch.device,
     *,
     load_pretrained: bool,
+    stored: int | None,
 ) -> Algo:
     """Build the algorithm, and fit its normalization to the training set."""
     _, raw_shapes, action_dims, _, _ = metadata
@@ -242,14 +247,15 @@ def _learner(
         image_types=train_set.image_types,
     )
     check_relative(config, preprocess)
-    algo = algo_factory(
-        config.algo_name,
-        config,
-        preprocess.obs_shapes,
-        preprocess.action_dim,
-        device,
-        load_pretrained=load_pretrained,
-    )
+    with contextlib.nullcontext() if stored is None else AllocationLimit(stored):
+        algo = algo_factory(
+            config.algo_name,
+            config,
+            preprocess.obs_shapes,
+            preprocess.action_dim,
+            device,
+            load_pretrained=load_pretrained,
+        )
     check_deltas(algo, preprocess)
     algo.preprocess = preprocess
     preprocess.fit(train_set.statistics(), functools.partial(samples_of, train_set, algo))

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import torch
 
 from imitate.algo.algo import Algo
+from imitate.algo.allocation import count_numbers
 from imitate.config import Config, load_config
 from imitate.errors import ConfigError, TrainingError, UserError
 from imitate.evaluation.env_trial import trials
@@ -112,7 +113,8 @@ def train(
         seed_everything(config.train.seed)
         ckpt = None if folder is None else last_state(folder)
         make_setup = build_online if config.train.online.enabled else build
-        setup = make_setup(config, device, resumed=ckpt is not None)
+        stored = None if ckpt is None else count_numbers(ckpt["model"])
+        setup = make_setup(config, device, resumed=ckpt is not None, stored=stored)
         setup, notes = without_real_robots(setup)
         _join(setup.algo, ranks)
         if ranks.rank > 0:

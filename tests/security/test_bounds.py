@@ -24,7 +24,8 @@ from imitate.data.shards.folder import shards_at
 from imitate.deploy import server as server_module
 from imitate.deploy.server import PolicyServer
 from imitate.deploy.wire import MAX_OBJECTS, Jpeg, WireError, decode, encode
-from imitate.errors import CheckpointError, FileError, UserError
+from imitate.errors import CheckpointError, ConfigError, FileError, UserError
+from imitate.models.pretrained import read_weights
 from imitate.plain_files import read_json
 from imitate.policy.checkpoint import (
     algo_from_checkpoint,
@@ -35,6 +36,8 @@ from imitate.policy.checkpoint import (
 from imitate.recognition import diagnosis
 from imitate.run_folder import open_run_folder
 from imitate.train.curves import read_curves
+from imitate.train.rank_files import read_whole
+from tests.tiny import tiny_algo
 
 # ---- messages ----------------------------------------------------------------------------------------
 
@@ -235,6 +238,33 @@ def test_a_checkpoint_is_scanned_before_it_is_loaded(checkpoint, tmp_path, name)
     with pytest.raises(CheckpointError, match=words):
         algo_from_checkpoint(load_checkpoint(path))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+def test_weights_and_files_of_ranks_are_scanned_too(checkpoint, tmp_path):
+    archive = Path(shutil.copy(checkpoint, tmp_path / "a.pth"))
+    WRONG["bytearray"][0](archive)
+    pickles = tmp_path / "b.pth"  # as torch wrote them before 1.6
+    pickles.write_bytes(
+        b"".join(pickle.dumps(x, 2) for x in (0x1950A86A20F9469CFC6C, 1001, {})) + BYTEARRAY
+    )
+    cut = tmp_path / "c.pth"
+    cut.write_bytes(pickles.read_bytes()[:-1])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for path in (archive, pickles, cut):
+        with pytest.raises(
+            ConfigError, match=f"{path.name} cannot be read .it calls builtins bytearray"
+        ):
+            read_weights(path)
+    with pytest.raises(CheckpointError, match="bytearray"):
+        read_whole(archive)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+def test_networks_larger_than_memory_are_refused_before_they_are_made(monkeypatch):
+    monkeypatch.setattr("imitate.algo.allocation.MOST_TENSORS", 100)
+    for layers, words in (([2**40], "memory are free"), ([4] * 100, "more than 100 tensors")):
+        with pytest.raises(ConfigError, match=f"algo: asks for networks .*{words}"):
+            tiny_algo(algo={"actor_layer_dims": layers})
 
 
 # ---- small files -------------------------------------------------------------------------------------

@@ -135,6 +135,33 @@ def test_a_configuration_gives_one_line(place, text):
     assert (done.exit_code, type(done.exception)) == (2, SystemExit)
 
 
+def test_a_resumed_run_builds_no_networks_beyond_its_weights(place):
+    assert CliRunner().invoke(app, TRAIN.split()).exit_code == 0
+    (config,) = place.glob("runs/t/*/config.json")
+    for layers, words in (([2**40], "memory are free"), ([30000, 30000], "its weights are")):
+        tree = json.loads(config.read_text())
+        tree["algo"]["actor_layer_dims"] = layers
+        config.write_text(json.dumps(tree))
+        done = CliRunner().invoke(app, ["train", "--resume", str(config.parent), "-q"])
+        assert (done.exit_code, words in done.output) == (2, True), done.output
+        assert done.output.count("\n") == 1
+
+
+def test_memory_that_is_not_there_is_one_line(place, monkeypatch):
+    for error in (
+        MemoryError("Unable to allocate 7 TiB"),
+        RuntimeError("CPU: can't allocate memory: 8 bytes"),
+    ):
+        monkeypatch.setattr(DatasetFile, "demos", lambda *given, told=error: raised(told))
+        done = CliRunner().invoke(app, ["dataset", "stats", "d.hdf5"])
+        assert done.exit_code == 2
+        assert done.output.startswith(f"error: there is not enough memory ({error}): ")
+
+
+def raised(error):
+    raise error
+
+
 def test_what_is_no_number_is_left_out_of_metrics(tmp_path):
     metrics = MetricsFile(RunFolder(tmp_path).metrics)
     good = {"kind": "epoch", "epoch": 1, "Train/Loss": 0.5, "Valid/Loss": None}

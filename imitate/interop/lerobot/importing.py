@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from imitate.algo.algo import Algo
+from imitate.algo.allocation import AllocationLimit, count_numbers
 from imitate.algo.factory import algo_factory
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
@@ -64,7 +65,7 @@ def from_lerobot(path: Path) -> Imported:
     config = _config(folder, features)
     shapes = {feature.key: _network_shape(feature, config) for feature in features}
     # Fresh weights are drawn only to be replaced; the caller's random numbers stay as they were.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), AllocationLimit(count_numbers(folder.tensors)):
         algo = algo_factory(
             config.algo_name, config, shapes, action.shape[0], "cpu", load_pretrained=False
         )

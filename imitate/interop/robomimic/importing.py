@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from imitate.algo.algo import Algo
+from imitate.algo.allocation import AllocationLimit, count_numbers
 from imitate.algo.factory import algo_factory
 from imitate.algo.hierarchy import Hierarchy
 from imitate.config import Config, load_config
@@ -95,7 +96,7 @@ def _algo_and_names(ckpt: Mapping[str, Any]) -> tuple[Algo, list[Name]]:
     shapes = {key: tuple(shape) for key, shape in _shape_metadata(ckpt)["all_shapes"].items()}
     ac_dim = int(_shape_metadata(ckpt)["ac_dim"])
     # Fresh weights are drawn only to be replaced; the caller's random numbers stay as they were.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), AllocationLimit(count_numbers(ckpt["model"])):
         algo = algo_factory(config.algo_name, config, shapes, ac_dim, "cpu", load_pretrained=False)
     algo.preprocess = _preprocess(ckpt, algo, obs_affine)
     return algo, _load_weights(algo, ckpt)

@@ -1,4 +1,4 @@
-"""Calls in the pickle of a checkpoint, looked at before torch makes them.
+"""Calls in the pickle of a checkpoint or of weights, looked at before torch makes them.
 
 torch's list of harmless functions has some that take memory which the file does not have: a byte array of any size,
 tensors without storage, and copies, of which a pickle of kilobytes can ask for thousands of a long list or text.
@@ -14,6 +14,7 @@ from typing import Any
 CALLED = frozenset(
     {
         *("torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", "torch Size"),
+        "torch device",
         *("collections OrderedDict", "_codecs encode", "numpy dtype"),
         *("numpy.core.multiarray scalar", "numpy.core.multiarray _reconstruct"),
         *("numpy._core.multiarray scalar", "numpy._core.multiarray _reconstruct"),

@@ -1,23 +1,26 @@
-"""Archive of a checkpoint: its sizes and checksums, checked before anything in it is read.
+"""Files of `torch.save`: their sizes, checksums and calls, checked before torch reads them.
 
 `torch.save` writes a zip archive whose entries are stored as they are, each with a CRC-32. torch reads it without
 verifying the checksums, so that a flipped bit becomes another weight; and it unpacks compressed entries to any size.
-The calls in its pickle are looked at by :mod:`imitate.policy.pickle_calls`.
+The calls in its pickle are looked at by :mod:`imitate.pickle_calls`. Before torch 1.6 it wrote pickles one after the
+other in place of the archive, as published weights still are.
 """
 
 from __future__ import annotations
 
+import pickletools
 import sys
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from imitate.errors import CheckpointError
-from imitate.policy.pickle_calls import wrong_call
+from imitate.pickle_calls import wrong_call
 
-_MAX_PICKLE = 2**28
-"""Bytes of a checkpoint's structure; its numbers lie beside it."""
+_MAX_PICKLE, _PICKLES = 2**28, 5
+"""Bytes of a checkpoint's structure; its numbers lie beside it. Pickles in a file of before torch 1.6."""
 
 
 def is_archive(source: Path | BinaryIO) -> bool:
@@ -40,26 +43,53 @@ def check_archive(source: Path | BinaryIO, name: str | Path, size: int) -> None:
         CheckpointError: an entry is damaged, is there twice, or is compressed to less than it takes in memory; the
             numbers are in another byte order; the pickle calls what no checkpoint does.
     """
-    words: str | None
     try:
-        with zipfile.ZipFile(source) as archive:
-            entries = archive.infolist()
-            unpacked = sum(entry.file_size for entry in entries)
-            names = [entry.orig_filename for entry in entries]  # as torch sees them
-            if len(names) != len({name.casefold() for name in names}):
-                words = "two of its entries have one name"
-            elif min((entry.header_offset for entry in entries), default=0) > 0:
-                words = "something lies before the archive in it"
-            elif unpacked > size:
-                words = f"it would unpack to {unpacked:,} bytes; checkpoints are not compressed"
-            elif (damaged := archive.testzip()) is not None:
-                words = f"the checksum of {damaged} is wrong"
-            else:
-                words = _wrong_order(archive, entries) or _wrong_pickle(archive, entries)
+        words = _archive_fault(source, size)
     except Exception as error:  # zipfile and zlib raise a dozen kinds on damaged archives
         raise damage(name, first_line(error)) from error
     if words is not None:
         raise damage(name, words)
+
+
+def file_fault(path: Path) -> str | None:
+    """Return words for what is wrong with a file that torch is to read, an archive or pickles, else None."""
+    try:
+        if is_archive(path):
+            return _archive_fault(path, path.stat().st_size)
+        return _pickles_fault(path)
+    except Exception as error:  # zipfile, zlib and pickletools raise a dozen kinds on damaged files
+        return first_line(error)
+
+
+def _archive_fault(source: Path | BinaryIO, size: int) -> str | None:
+    with zipfile.ZipFile(source) as archive:
+        entries = archive.infolist()
+        unpacked = sum(entry.file_size for entry in entries)
+        names = [entry.orig_filename for entry in entries]  # as torch sees them
+        if len(names) != len({name.casefold() for name in names}):
+            return "two of its entries have one name"
+        if min((entry.header_offset for entry in entries), default=0) > 0:
+            return "something lies before the archive in it"
+        if unpacked > size:
+            return f"it would unpack to {unpacked:,} bytes; checkpoints are not compressed"
+        if (damaged := archive.testzip()) is not None:
+            return f"the checksum of {damaged} is wrong"
+        return _wrong_order(archive, entries) or _wrong_pickle(archive, entries)
+
+
+def _pickles_fault(path: Path) -> str | None:
+    with path.open("rb") as file:
+        for _ in range(_PICKLES):
+            start = file.tell()
+            with suppress(ValueError):  # malformed: torch makes the calls before that place
+                for _ in pickletools.genops(file):
+                    if file.tell() - start > _MAX_PICKLE:
+                        return f"its structure has more than {_MAX_PICKLE:,} bytes"
+            size = file.tell() - start
+            file.seek(start)
+            if (words := wrong_call(file.read(size))) is not None:
+                return words
+    return None
 
 
 def _named(entries: Sequence[zipfile.ZipInfo], wanted: str) -> list[zipfile.ZipInfo]:
