@@ -2,6 +2,9 @@
 
 import multiprocessing
 import os
+import runpy
+import sys
+import tempfile
 from multiprocessing import reduction
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 
@@ -23,6 +26,29 @@ def context():
     """
     multiprocessing.set_forkserver_preload(PRELOADED)
     return _Context()
+
+
+def run_module(name, *words, folder=".", path=()):
+    """Run a module as ``python -m`` does, in a fork of the server; return its exit code and what it printed.
+
+    It runs in a folder, and finds the modules of the folders in ``path``.
+    """
+    with tempfile.NamedTemporaryFile() as output:
+        args = (name, *words), str(folder), list(map(str, path)), output.name
+        process = context().Process(target=_run_module, args=args)
+        process.start()
+        process.join()
+        return process.exitcode, output.read().decode()
+
+
+def _run_module(argv, folder, path, output):
+    with open(output, "w") as file:
+        os.dup2(file.fileno(), 1)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.argv = list(map(str, argv))
+    sys.path[:0] = path
+    os.chdir(folder)
+    runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
 
 
 class _Process(ForkServerProcess):

@@ -19,6 +19,7 @@ from imitate.data.file.hdf5_format import natural_key
 from imitate.errors import DatasetError
 from imitate.run_folder import RunFolder
 from imitate.train.metrics import MetricsFile
+from tests import fork_server
 
 ROOT = Path(__file__).parents[2]
 
@@ -224,25 +225,11 @@ def test_a_full_disk_leaves_no_part_of_a_picture(place, monkeypatch):
     assert not list(place.glob("*p.png*"))
 
 
-@pytest.mark.slow(
-    "nine commands, each in a process of its own, after a process that has imported all"
-)
+@pytest.mark.slow("nine commands, each in a process of its own")
 def test_a_small_seed_of_the_fuzz():
-    words = [
-        "--seed",
-        "7",
-        "--runs",
-        "9",
-        "--limit-s",
-        "600",
-        "--kinds",
-        "h5,checkpoint,config,run,shards",
-    ]
-    command = [sys.executable, "benchmarks/fuzz.py", *words]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    done = subprocess.run(
-        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    runs = int(done.stdout.splitlines()[-1].split("|")[2])
+    words = ("--seed", "7", "--runs", "9", "--limit-s", "600")
+    kinds = ("--kinds", "h5,checkpoint,config,run,shards")
+    code, printed = fork_server.run_module("benchmarks.fuzz", *words, *kinds)
+    assert code == 0, printed
+    runs = int(printed.splitlines()[-1].split("|")[2])
     assert runs > 5

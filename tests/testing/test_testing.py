@@ -1,34 +1,25 @@
 """The checks as users' tests call them, in a pytest of its own over a small package."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from imitate import testing
 from imitate.testing import CheckFailedError
+from tests import fork_server
 
 HERE = Path(__file__).parent
 
 
 def test_a_package_s_own_tests_pass_and_find_the_fault(tmp_path):
-    path = os.pathsep.join([str(HERE), str(HERE.parents[1])])
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", str(HERE / "example_package_tests.py"), "-q", "-p"]
-        + ["no:cacheprovider", "-c", os.devnull, "--import-mode=importlib"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    words = ("-q", "-p", "no:cacheprovider", "-c", os.devnull, "--import-mode=importlib")
+    tests = HERE / "example_package_tests.py"
+    _, printed = fork_server.run_module("pytest", tests, *words, folder=tmp_path, path=[HERE])
     # Five tests of the package, and none of the imported checks themselves.
-    assert "1 failed, 4 passed" in done.stdout, done.stdout
-    assert "CheckFailedError: example_package:Slide-v0: " in done.stdout
-    assert "seeding: the same seed and actions gave two different episodes" in done.stdout
+    assert "1 failed, 4 passed" in printed, printed
+    assert "CheckFailedError: example_package:Slide-v0: " in printed
+    assert "seeding: the same seed and actions gave two different episodes" in printed
 
 
 def test_what_does_not_hold_is_named():

@@ -19,6 +19,7 @@ import pytest
 from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.errors import DatasetError
+from tests import fork_server
 from tests.data.formats import samples
 
 ROOT = Path(__file__).parents[3]
@@ -27,10 +28,10 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.slow("every reader meets damaged files, each in a process of its own")
 def test_a_few_damaged_and_foreign_files_against_every_reader():
     """The whole of it, 200 of each, is a command: see tools/fuzz_readers.py."""
-    command = [sys.executable, "-m", "tools.fuzz_readers", "--cases", "1", "--foreign", "1"]
-    done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True)
-    found = json.loads(done.stdout)
-    assert (found["failures"], done.returncode) == ([], 0)
+    words = ("--cases", "1", "--foreign", "1", "--json")
+    code, printed = fork_server.run_module("tools.fuzz_readers", *words)
+    found = json.loads(printed)
+    assert (found["failures"], code) == ([], 0)
     names = {row["sample"] for row in found["rows"]}
     assert names == {*samples.MAKERS, "SequenceDataset", "doctor"}
     assert all(row["cases"] == 4 for row in found["rows"])
