@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,14 +14,15 @@ from imitate.version import __version__
 ROOT = Path(__file__).parents[2]
 
 
-def run(*arguments, **environ):
-    return subprocess.run(
-        [sys.executable, "-m", "imitate.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
-    )
+@pytest.fixture
+def run(imitate):
+    def cluster(*words, path=(), **environ):
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environ.items():
+                patch.setenv(name, value)
+            return imitate("cluster", *words, cwd=ROOT, check=False, path=path)
+
+    return cluster
 
 
 def test_this_machine():
@@ -47,8 +46,8 @@ def test_in_which_facts_nodes_differ():
 
 @pytest.mark.ray
 @pytest.mark.nightly
-def test_two_nodes(ray_nodes):
-    done = run("cluster", "--on", ray_nodes.on, "--json")
+def test_two_nodes(run, ray_nodes):
+    done = run("--on", ray_nodes.on, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [node["resources"]["CPU"] for node in found["nodes"]] == [2.0, 2.0]
@@ -57,11 +56,12 @@ def test_two_nodes(ray_nodes):
 
 
 @pytest.mark.ray
-def test_clusters_without_tokens_are_refused(ray_nodes):
-    done = run("cluster", "--on", ray_nodes.on, RAY_AUTH_MODE="disabled")
+@pytest.mark.slow("two commands that import ray and ask a cluster")
+def test_clusters_without_tokens_are_refused(run, ray_nodes):
+    done = run("--on", ray_nodes.on, RAY_AUTH_MODE="disabled")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "without token authentication" in done.stderr
-    wrong = run("cluster", "--on", ray_nodes.on, RAY_AUTH_TOKEN_PATH="", RAY_AUTH_TOKEN="0" * 64)
+    wrong = run("--on", ray_nodes.on, RAY_AUTH_TOKEN_PATH="", RAY_AUTH_TOKEN="0" * 64)
     assert wrong.returncode == 2
     assert (
         wrong.stderr.count("\n") == 1
@@ -69,14 +69,14 @@ def test_clusters_without_tokens_are_refused(ray_nodes):
     )
 
 
-def test_a_cluster_that_does_not_answer():
-    done = run("cluster", "--on", "ray:127.0.0.1:9")
+def test_a_cluster_that_does_not_answer(run):
+    done = run("--on", "ray:127.0.0.1:9")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and "no Ray cluster answers at 127.0.0.1:9" in done.stderr
 
 
-def test_without_ray_one_line_says_how_to_install_it(tmp_path):
+def test_without_ray_one_line_says_how_to_install_it(run, tmp_path):
     (tmp_path / "ray.py").write_text("raise ModuleNotFoundError('no', name='ray')")
-    done = run("cluster", PYTHONPATH=f"{tmp_path}:{ROOT}", RAY_ADDRESS="local")
+    done = run(path=[tmp_path], RAY_ADDRESS="local")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "pip install 'ray>=2.52'" in done.stderr

@@ -1,11 +1,9 @@
 """Encrypted connections with a real certificate: who trusts whom, and what the others are told."""
 
 import json
-import os
 import signal
 import ssl
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -117,15 +115,17 @@ def test_a_client_with_tls_of_a_server_without_is_told_the_scheme(files, server_
 
 
 @pytest.mark.slow("a server and two robots, each a process of its own")
-def test_the_command_line_serves_and_runs_by_tls(imitate, files, checkpoint, tmp_path):  # noqa: F811
+def test_the_command_line_serves_and_runs_by_tls(
+    preloaded_commands,
+    imitate,
+    files,
+    checkpoint,  # noqa: F811
+    tmp_path,
+):
     words = ("serve", checkpoint, "--port", 0, "--json")
     words += ("--tls-cert", files["cert"], "--tls-key", files["key"])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "imitate", *map(str, words)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [preloaded_commands / "imitate", *map(str, words)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         url = json.loads(process.stdout.readline())["url"]
         run = ("run", url, "--robot", "sim", "--env", "Pendulum-v1", "--rate-hz", 50, "--steps", 5)

@@ -12,6 +12,7 @@ from tests import fork_server
 HERE = Path(__file__).parent
 
 
+@pytest.mark.slow("a pytest of its own")
 def test_a_package_s_own_tests_pass_and_find_the_fault(tmp_path):
     words = ("-q", "-p", "no:cacheprovider", "-c", os.devnull, "--import-mode=importlib")
     tests = HERE / "example_package_tests.py"
