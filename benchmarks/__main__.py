@@ -1,10 +1,8 @@
 """Speed and memory beside robomimic's, as tables and as JSON.
 
-    python -m benchmarks                                  all but the long one
+    python -m benchmarks                                  all of them
     python -m benchmarks loader train_step --json out.json
-    python -m benchmarks time_to_success                  the long one
     python -m benchmarks gpu --help                       training steps on a GPU
-    python -m benchmarks scaling --help                   over the size of the dataset, and workers
     python -m benchmarks --peer-python PEER/bin/python --peer-source ROBOMIMIC
 
 The peer is robomimic in an environment of its own: torch (of our version), numpy<2, h5py, psutil, tqdm, termcolor, six,
@@ -35,23 +33,15 @@ from benchmarks.row import Row, table
 
 SUBJECTS = (
     "loader",
-    "images",
-    "encoders",
     "train_step",
     "image_step",
-    "frozen_features",
-    "unet_gradient",
     "offline_step",
     "policy_latency",
-    "modern_latency",
     "memory",
     "evaluation",
-    "curation",
     "startup",
-    "limits",
 )
-LONG = ("time_to_success",)
-APART = ("gpu", "scaling")
+APART = ("gpu",)
 """These have options of their own."""
 
 
@@ -88,9 +78,7 @@ def _arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "names", nargs="*", choices=[*SUBJECTS, *LONG, []], help=", ".join([*SUBJECTS, *LONG])
-    )
+    parser.add_argument("names", nargs="*", choices=[*SUBJECTS, []], help=", ".join(SUBJECTS))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
     parser.add_argument(
         "--data",

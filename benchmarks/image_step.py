@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from benchmarks.bench import Bench
-from benchmarks.convolution_ways import WAYS, convolutions, way_here
 from benchmarks.demos import made_up
-from benchmarks.measuring import Contestant, Spent, compare, timed
+from benchmarks.measuring import Contestant, compare, timed
 from benchmarks.peer_images import BATCH_SIZE, CAMERAS, CROP, LOW_DIM
 from benchmarks.row import Row
 from imitate.config import Config, load_config
@@ -38,8 +37,6 @@ def run(bench: Bench) -> list[Row]:
     data = made_up(bench.folder / "images.hdf5", [42] * 20, CAMERAS)
     precisions = ("fp32", "bf16") if has_fast_bf16(torch.device("cpu")) else ("fp32",)
     contestants: dict[str, Contestant] = {name: _steps(data, name) for name in precisions}
-    others = [way for way in WAYS if way != way_here()]
-    contestants |= {way: _with(way, contestants["fp32"]) for way in others}
     contestants["data"] = _data_alone(data)
     contestants |= bench.peer.contestants(CASE, data)
     n = dict.fromkeys(contestants, 1) | {"data": BATCHES}
@@ -51,10 +48,6 @@ def run(bench: Bench) -> list[Row]:
         rows.append(Row(f"image BC, {name}", ours, "steps/CPU s", None, False, peer, source))
         wanted = 1.3 if name == precisions[-1] else 1.0
         rows.append(Row(f"image BC, {name}: times robomimic's fp32", ours / peer, "x", wanted))
-    for way in others:
-        ratio, took = spent[way].cpu_s / spent["fp32"].cpu_s, 1e3 * spent[way].cpu_s
-        name = f"image BC, fp32: times convolutions by {way}"
-        rows.append(Row(name, ratio, "x", note=f"{took:.0f} ms a step"))
     waiting = 100 * spent["data"].wall_s / min(spent[name].wall_s for name in precisions)
     rows.append(Row("image BC: data, part of the fastest step", waiting, "%", 5.0, at_most=True))
     return rows
@@ -109,16 +102,6 @@ def _steps(data: Path, precision: str) -> Contestant:
             guard.add(step, info, raw.get("index"))
 
     return timed(iterate)
-
-
-def _with(way: str, steps: Contestant) -> Contestant:
-    """Return the same steps with the convolutions of another way."""
-
-    def run(n: int) -> Spent:
-        with convolutions(way):
-            return steps(n)
-
-    return run
 
 
 def _data_alone(data: Path) -> Contestant:

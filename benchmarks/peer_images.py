@@ -1,4 +1,4 @@
-"""robomimic's image encoder and its augmentations, as :mod:`benchmarks.encoders` has ours. Needs torchvision."""
+"""robomimic's image encoder and its augmentations. Needs torchvision."""
 
 from __future__ import annotations
 

@@ -24,7 +24,6 @@ NOT_RUN = {
     r"log_wandb": "the package wandb, and its service",
     r"dataset render": "robosuite's cameras; tests/cli/test_collect.py",
     r": (pip|python3 -m venv)": "installs packages; tests/scripts builds the package and installs it",
-    r": git clone": "needs the network",
     r": bash scripts/(quickstart|test|docs)\.sh": "minutes; .ci/run runs scripts/test.sh",
     r"^docs/tutorials/images.md: imitate (collect --env Lift|train --config robosuite)": "minutes on "
     "robosuite; the page's own commands run, smaller",
