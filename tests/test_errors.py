@@ -14,8 +14,7 @@ def test_all_names_where_none_is_near():
 
 
 def test_of_many_names_only_a_few():
-    names = [f"name{k:02}" for k in range(MOST_NAMES + 1)]
-    said = nearest("zzz", names)
+    said = nearest("zzz", [f"name{k:02}" for k in range(MOST_NAMES + 1)])
     assert said == "valid names are name00, name01, name02, name03, name04 ... (61 in all)"
 
 

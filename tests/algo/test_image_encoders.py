@@ -10,8 +10,7 @@ SHAPES = {"camera": (3, 40, 40)}
 
 def make_algo(name, **backbone):
     core = {"core_kwargs": {"backbone_class": "ResNet18Conv", "backbone_kwargs": backbone}}
-    observation = {"encoder": {"rgb": core}}
-    return tiny_algo(name, obs=SHAPES, action=2, observation=observation)
+    return tiny_algo(name, obs=SHAPES, action=2, observation={"encoder": {"rgb": core}})
 
 
 @pytest.mark.parametrize(

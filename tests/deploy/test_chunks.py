@@ -49,16 +49,14 @@ def test_a_chunk_that_is_over_is_refused():
     player.accept(chunk(0, 8), player.request())
     ticket = player.request()
     taken(player, 4)
-    assert not player.accept(chunk(100, 4), ticket)
-    assert player.counts.outdated == 1
+    assert not player.accept(chunk(100, 4), ticket) and player.counts.outdated == 1
     assert taken(player, 1) == [4]
 
 
 def test_a_late_chunk_does_not_replace_a_newer_one():
     player = ChunkPlayer("replace")
     old, new = player.request(), player.request()
-    assert player.accept(chunk(100), new)
-    assert not player.accept(chunk(0), old)
+    assert player.accept(chunk(100), new) and not player.accept(chunk(0), old)
     assert not player.accept(chunk(0), new)  # nor the same one twice
     assert player.counts.older == 2
     assert taken(player, 1) == [100]
@@ -68,8 +66,7 @@ def test_after_clear_an_earlier_request_is_void():
     player = ChunkPlayer("replace")
     ticket = player.request()
     player.clear()
-    assert not player.accept(chunk(0), ticket)
-    assert player.accept(chunk(5), player.request())
+    assert not player.accept(chunk(0), ticket) and player.accept(chunk(5), player.request())
     assert taken(player, 1) == [5]
 
 
@@ -102,8 +99,7 @@ def test_the_rest_of_a_plan_is_a_copy():
     rest = player.remaining()
     rest[:] = 9.0
     assert taken(player, 3) == [1, 2, None]
-    assert player.remaining() is None
-    assert player.planned == 0
+    assert player.remaining() is None and player.planned == 0
 
 
 @pytest.mark.parametrize("bad", [np.zeros(3), np.zeros((0, 2)), np.full((2, 2), np.nan)])

@@ -95,8 +95,7 @@ def test_a_gripper_may_open_upwards():
 
 def test_a_button_of_the_gripper_is_no_command_while_the_act_button_is_up():
     person = Person()
-    assert person.act("rt") is None
-    assert person.grip() == -1.0
+    assert person.act("rt") is None and person.grip() == -1.0
 
 
 def test_without_holding_a_button_of_the_gripper_acts_for_a_moment():
@@ -113,8 +112,7 @@ def test_taking_over_keeps_the_gripper_as_the_policy_left_it():
 
 def test_after_a_push_the_pose_is_kept_for_a_moment():
     person = Person(grace_s=0.15)
-    assert person.act("rb rt", x=1.0)[0] == 0.5
-    assert person.act(x=1.0) == [*REST, 1.0]
+    assert (person.act("rb rt", x=1.0)[0], person.act(x=1.0)) == (0.5, [*REST, 1.0])
     clock.sleep(0.2)
     assert person.act(x=1.0) is None
 

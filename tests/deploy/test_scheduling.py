@@ -14,8 +14,7 @@ def test_one_request_runs_in_its_own_thread():
     answer = Scheduler(lambda batch: [seen.append(threading.get_ident()) or b * 2 for b in batch])(
         3
     )
-    assert answer.reply == 6
-    assert answer.together == 1
+    assert (answer.reply, answer.together) == (6, 1)
     assert seen == [threading.get_ident()]
 
 

@@ -65,10 +65,8 @@ def test_a_scene_of_1_4(assets):
     assert root.find(".//body[@name='robot0_link0']/site").get("name") == "robot0_right_center"
     # Only what gives no body its inertia may be a shell.
     shells = {mesh.get("name"): mesh.get("inertia") for mesh in root.iter("mesh")}
-    assert shells["robot0_link0"] is None
-    assert shells["robot0_seen"] == "shell"
-    assert changes["asset paths corrected"] == 2
-    assert changes["gripper*_ renamed"] == 4
+    assert shells["robot0_link0"] is None and shells["robot0_seen"] == "shell"
+    assert (changes["asset paths corrected"], changes["gripper*_ renamed"]) == (2, 4)
 
 
 def test_a_new_scene_is_left_alone(assets):

@@ -17,11 +17,9 @@ def test_layout_and_borders():
     assert first.shape == (2 * side, 2 * side, 3)  # three tiles in a square of four
     assert tuple(first[0, 0]) == GREY
     assert tuple(second[0, 0]) == GREEN  # episode 0 is at its last frame
-    assert tuple(second[0, side]) == GREY
-    assert tuple(third[0, side]) == RED
+    assert tuple(second[0, side]) == GREY and tuple(third[0, side]) == RED
     assert tuple(first[side, 0]) == GREEN
-    assert first[side + BORDER, BORDER, 0] == 30
-    assert not first[side:, side:].any()
+    assert first[side + BORDER, BORDER, 0] == 30 and not first[side:, side:].any()
 
 
 def test_without_frames_there_is_no_video(tmp_path):
@@ -39,6 +37,5 @@ def test_raw_frames_become_a_video(tmp_path):
     with get_reader(path) as reader:
         shown = [np.asarray(frame) for frame in reader]
     assert len(shown) == 3 + 10
-    assert shown[0].shape == (44, 44, 3)
-    assert shown[0][20:24, 20:24].mean() < 20
+    assert shown[0].shape == (44, 44, 3) and shown[0][20:24, 20:24].mean() < 20
     assert shown[1][20:24, 20:24].mean() > 180

@@ -48,8 +48,7 @@ def test_its_files_are_recognised_and_converted(installed, log, tmp_path):
     done = convert(log, tmp_path / "arm.hdf5", "--fps", 10)
     assert done.exit_code == 0, done.output
     with DatasetFile(tmp_path / "arm.hdf5") as file:
-        assert file.control_freq == 10
-        assert file.demos() == ["demo_0", "demo_1"]
+        assert (file.control_freq, file.demos()) == (10, ["demo_0", "demo_1"])
         assert file.read("demo_1", "obs/joints").tolist() == [[1, t] for t in range(4)]
         assert file.read("demo_1", "actions")[:, 0].tolist() == [0.0, 0.1, 0.2, 0.3]
         assert [file.read(demo, "rewards").sum() for demo in file.demos()] == [0.0, 1.0]

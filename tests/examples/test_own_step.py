@@ -53,8 +53,7 @@ def config(path):
 
 
 def test_a_step_of_another_package(installed, tmp_path, monkeypatch):
-    force = np.linspace(-30, 60, 20)[:, None]
-    demos = [episode(20, {"force": force}, end="timeout")]
+    demos = [episode(20, {"force": np.linspace(-30, 60, 20)[:, None]}, end="timeout")]
     path = write_demos(tmp_path / "force.hdf5", demos, {"env_name": "arm", "type": 2})
     result = train(config(path), output_dir=tmp_path / "runs", quiet=True)
     policy, ckpt = policy_from_checkpoint(ckpt_path=result.checkpoint, device="cpu")

@@ -17,8 +17,7 @@ ROWS = [0.0, -1.0, 0.0, 1.0, 0.0, 0.0]  # the first two rows of that rotation's 
 def test_without_rotations_nothing_is_touched():
     layout = ActionLayout({"actions": 7})
     actions = torch.rand(2, 7)
-    assert layout.to_learned(actions) is actions
-    assert layout.to_sent(actions) is actions
+    assert layout.to_learned(actions) is actions and layout.to_sent(actions) is actions
     assert (layout.learned_dim, layout.sent_dim) == (7, 7)
 
 
@@ -27,8 +26,7 @@ def test_a_rotation_is_learned_as_6d_and_sent_as_the_robot_takes_it(stored):
     layout = ActionLayout.from_config(
         {"pos": 3, "rot": len(stored), "gripper": 1}, {"rot": AXIS_ANGLE}
     )
-    actions = torch.tensor([[1.0, 2.0, 3.0, *stored, -1.0]])
-    learned = layout.to_learned(actions)
+    learned = layout.to_learned(torch.tensor([[1.0, 2.0, 3.0, *stored, -1.0]]))
     torch.testing.assert_close(learned, torch.tensor([[1.0, 2.0, 3.0, *ROWS, -1.0]]))
     sent = layout.to_sent(learned)
     torch.testing.assert_close(sent, torch.tensor([[1.0, 2.0, 3.0, *QUARTER_TURN_Z, -1.0]]))
@@ -49,8 +47,7 @@ def test_what_a_network_predicts_need_not_be_a_rotation():
 
 
 def test_a_format_alone_converts_nothing():
-    layout = ActionLayout.from_config({"rot": 6}, {"rot": {"format": "rot_6d"}})
-    assert layout.sent_dim == 6
+    assert ActionLayout.from_config({"rot": 6}, {"rot": {"format": "rot_6d"}}).sent_dim == 6
 
 
 def test_four_numbers_are_no_rotation():

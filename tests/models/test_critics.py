@@ -66,8 +66,7 @@ def test_gradients_equal_those_of_separate_networks():
 
 def test_members_are_initialised_apart_and_within_torchs_bounds():
     torch.manual_seed(0)
-    critic = CriticEnsemble(encoder(100), 0, (64,), size=2)
-    first, second = critic.layers[0].weight
+    first, second = CriticEnsemble(encoder(100), 0, (64,), size=2).layers[0].weight
     assert not torch.equal(first, second)
     assert 0.09 < float(first.detach().abs().max()) <= 0.1  # 1 / sqrt(100)
     assert float(first.detach().std()) == pytest.approx(0.1 / 3**0.5, rel=0.05)
@@ -124,8 +123,7 @@ def test_targets_follow():
     nn.init.constant_(online[0].weight, 3.0)
     online[1].running_mean.fill_(5.0)
     polyak_update_(target, online, 0.25)
-    assert float(target[0].weight) == 1.5
-    assert float(target[1].running_mean) == 5.0
+    assert (float(target[0].weight), float(target[1].running_mean)) == (1.5, 5.0)
     assert not any(p.requires_grad for p in target.parameters())
     assert float(online[0].weight) == 3.0
 

@@ -44,8 +44,7 @@ def test_every_part_gets_the_mode_that_torch_gives_it():
         theirs.train(training)
         assert modes(ours) == modes(theirs)
     set_mode(ours, training=True)
-    assert modes(ours)["policy.1"]
-    assert not modes(ours)["frozen.1"]
+    assert modes(ours)["policy.1"] and not modes(ours)["frozen.1"]
 
 
 def test_moments_are_those_of_all_rows():
@@ -78,8 +77,7 @@ def test_a_class_is_looked_up():
 
 
 def test_what_the_builder_gives_is_no_option():
-    assert arguments(Small) == ["size", "width"]
-    assert arguments(Large) == ["depth"]
+    assert (arguments(Small), arguments(Large)) == (["size", "width"], ["depth"])
 
 
 def test_options_of_other_classes_are_left_out_and_unknown_ones_refused():

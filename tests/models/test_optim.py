@@ -34,8 +34,7 @@ def test_what_the_loss_goes_through_beside_the_weights_gets_no_gradient():
     critic.grad = torch.tensor([7.0])
     optimizer = make_optimizer([actor], config(), "cpu")
     norm = step((actor * critic * frozen).sum(), [actor, frozen], optimizer)
-    assert float(norm) == pytest.approx(15.0)
-    assert float(actor) == pytest.approx(1.99)
+    assert (float(norm), float(actor)) == (pytest.approx(15.0), pytest.approx(1.99))
     assert critic.grad.tolist() == [7.0]
     assert frozen.grad is None
 
@@ -117,8 +116,7 @@ def test_norm_and_clipping_by_hand(max_norm, factor):
     optimizer = torch.optim.SGD([p, q], lr=1.0)
     loss = (p * torch.tensor([3.0, 0.0])).sum() + 4.0 * q.sum()
     norm = step(loss, [p, q], optimizer, max_norm)
-    assert norm.item() == pytest.approx(5.0)
-    assert not norm.requires_grad
+    assert norm.item() == pytest.approx(5.0) and not norm.requires_grad
     torch.testing.assert_close(p.detach(), torch.tensor([-3.0 * factor, 0.0]))
     torch.testing.assert_close(q.detach(), torch.tensor([-4.0 * factor]))
 
@@ -127,8 +125,7 @@ def test_gradients_do_not_add_up_and_weights_without_one_stay():
     p, unused = weight(1.0), weight(7.0)
     optimizer = torch.optim.SGD([p, unused], lr=0.5)
     for _ in range(2):
-        norm = step(2.0 * p.sum(), [p, unused], optimizer, 100.0)
-        assert norm.item() == 2.0
+        assert step(2.0 * p.sum(), [p, unused], optimizer, 100.0).item() == 2.0
     assert p.item() == -1.0
     assert unused.item() == 7.0
 
@@ -172,10 +169,8 @@ def test_learning_rates_by_hand():
     )
     assert rates(held, 6) == pytest.approx([0.01, 0.01, 0.006, 0.006, 0.002, 0.002])
     # 2 steps of warm-up, then half a cosine over the other 6 of 2 x 4.
-    cosine = config(scheduler_type="cosine", warmup_steps=2)
-    got = rates(cosine, 9)
-    assert got[:3] == pytest.approx([0.0, 0.005, 0.01])
-    assert got[5] == pytest.approx(0.005)
+    got = rates(config(scheduler_type="cosine", warmup_steps=2), 9)
+    assert (got[:3], got[5]) == (pytest.approx([0.0, 0.005, 0.01]), pytest.approx(0.005))
     assert got[8] == pytest.approx(0.0, abs=1e-12)
 
 

@@ -84,8 +84,7 @@ def test_a_centre_is_one_of_two():
 def test_crop_randomizer_in_training_and_evaluation():
     crop = CropRandomizer((3, 8, 8), crop_height=6, crop_width=5, num_crops=4)
     x = torch.rand(2, 3, 8, 8)
-    assert crop.output_shape == (3, 6, 5)
-    assert crop(x).shape == (8, 3, 6, 5)
+    assert (crop.output_shape, crop(x).shape) == ((3, 6, 5), (8, 3, 6, 5))
     features = torch.tensor([[1.0], [2.0], [3.0], [4.0], [10.0], [10.0], [10.0], [30.0]])
     assert crop.merge(features).tolist() == [[2.5], [15.0]]
     crop.eval()
@@ -96,8 +95,7 @@ def test_crop_randomizer_in_training_and_evaluation():
 @pytest.mark.parametrize("training", [True, False])
 def test_position_encoding_tells_the_place_in_the_image(training):
     crop = CropRandomizer((1, 10, 10), crop_height=4, crop_width=4, pos_enc=True).train(training)
-    x = numbered(3, 1, 10, 10)
-    out = crop(x)
+    out = crop(numbered(3, 1, 10, 10))
     assert out.shape == (3, *crop.output_shape) == (3, 3, 4, 4)
     index = (out[:, 1] * 100 + out[:, 2] * 10).round()  # row and column of each pixel
     assert torch.equal(index + torch.tensor([0.0, 100.0, 200.0])[:, None, None], out[:, 0])
@@ -139,8 +137,7 @@ def test_noise_options():
 )
 def test_amounts_of_colour(options, ratios):
     jitter = ColorRandomizer((3, 1, 1), **options)
-    x = torch.full((4000, 3, 1, 1), 0.2)
-    ratio = jitter(x)[:, 0, 0, 0] / 0.2
+    ratio = jitter(torch.full((4000, 3, 1, 1), 0.2))[:, 0, 0, 0] / 0.2
     low, high = ratios
     assert ratio.min().item() == pytest.approx(low, abs=0.01 * (1 + high))
     assert ratio.max().item() == pytest.approx(high, abs=0.01 * (1 + high))
@@ -156,8 +153,7 @@ def test_colours_of_each_image_by_their_own_amounts():
     assert torch.equal(out.amax(1), torch.full((500, 2, 2), 0.5))
     assert torch.equal(out.amin(1), torch.zeros(500, 2, 2))
     assert torch.equal(out, out[:, :, :1, :1].expand(-1, -1, 2, 2))
-    greener = (out[:, 1, 0, 0] > 0).float().mean().item()
-    assert greener == pytest.approx(0.5, abs=0.07)
+    assert (out[:, 1, 0, 0] > 0).float().mean().item() == pytest.approx(0.5, abs=0.07)
     # |h| < 1/12, that is 0.28 of the amounts, keeps the other colour below half of red's.
     weak = ((out[:, 1:, 0, 0].amax(-1) < 0.25) & (out[:, 0, 0, 0] == 0.5)).float().mean().item()
     assert weak == pytest.approx(0.278, abs=0.06)

@@ -42,8 +42,7 @@ def test_pass_by_hand():
     out = vae(action, condition, torch.Generator().manual_seed(9))
     z = 4.0 + noise
     reconstruction = torch.tensor(z / 2 - 3.0).tanh().item()
-    assert out.posterior["mean"].item() == 4.0
-    assert out.latent.item() == pytest.approx(z)
+    assert (out.posterior["mean"].item(), out.latent.item()) == (4.0, pytest.approx(z))
     assert out.reconstruction.item() == pytest.approx(reconstruction)
     assert out.kl.tolist() == [8.0]  # 4^2 / 2
     assert out.reconstruction_loss.item() == pytest.approx((reconstruction - 0.5) ** 2)
@@ -94,8 +93,7 @@ PRIORS = [
 
 @pytest.mark.parametrize(("prior", "kind"), PRIORS)
 def test_every_prior_of_the_configuration(prior, kind):
-    config = section(latent_dim=3, prior=prior, prior_layer_dims=[8])
-    vae = VAE.from_config(C, A, config)
+    vae = VAE.from_config(C, A, section(latent_dim=3, prior=prior, prior_layer_dims=[8]))
     assert type(vae.latent) is kind
     actions, condition = torch.rand(B, A), torch.randn(B, C)
     out = vae(actions, condition)
@@ -134,8 +132,7 @@ def test_sizes_of_the_configuration():
         "decoder.mlp.layers.1.weight": (12, 11),
         "decoder.heads.action.weight": (2, 12),
     }
-    assert vae.latent.clip == 0.25
-    assert vae.sums_reconstruction
+    assert vae.latent.clip == 0.25 and vae.sums_reconstruction
 
 
 def test_temperature():

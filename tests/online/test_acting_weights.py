@@ -25,8 +25,7 @@ def test_another_normalization_is_another_publication():
     algo.preprocess.set_obs_normalization("place", torch.tensor([3.0]), torch.tensor([2.0]))
     second = publisher.newest(0, [])
     assert second.shared.key != first.shared.key
-    sent = second.shared.get()["preprocess"]
-    assert sent != first.shared.get()["preprocess"]
+    assert second.shared.get()["preprocess"] != first.shared.get()["preprocess"]
 
 
 def test_no_third_publication_while_workers_act_with_two():

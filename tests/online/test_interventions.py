@@ -47,8 +47,7 @@ def test_an_environment_that_tells_nothing_stores_the_policys_actions():
     group.reset()
     actions = np.full((2, 1), 1.7)
     step = group.step(actions)
-    assert step.actions is actions
-    assert step.intervened is None
+    assert step.actions is actions and step.intervened is None
 
 
 def test_a_robot_that_was_stopped_is_not_begun_anew():

@@ -13,8 +13,7 @@ from .worlds import make_algo
 
 
 def test_moments_of_parts_are_those_of_the_whole():
-    rng = np.random.default_rng(0)
-    rows = rng.normal(1e3, [1.0, 5.0], size=(500, 2))
+    rows = np.random.default_rng(0).normal(1e3, [1.0, 5.0], size=(500, 2))
     moments = RunningMoments((2,))
     for part in np.split(rows, [1, 7, 300]):
         moments.add(part)
@@ -44,8 +43,7 @@ def test_networks_see_normalized_observations():
 def test_rewards_are_divided_by_the_spread_of_running_returns():
     scaler = RewardScaler(RewardTransform(), 2, discount=0.5)
     rewards = np.array([[1.0], [1.0], [4.0]], np.float32)
-    ends = np.array([[False], [True], [False]])
-    scaled = scaler(rewards, ends, np.array([1]))
+    scaled = scaler(rewards, np.array([[False], [True], [False]]), np.array([1]))
     # Running returns 1, 1.5, and 4 in a new episode.
     spread = np.std([1.0, 1.5, 4.0])
     assert scaled[:, 0].tolist() == pytest.approx((rewards[:, 0] / spread).tolist())

@@ -36,8 +36,7 @@ def test_it_agrees_with_cumulative_sums(values, seed):
     tree.set(np.arange(len(values)), numbers)
     assert tree.total == pytest.approx(numbers.sum())
     if numbers.sum() > 1e-3:
-        found = tree.find(rng.random(100) * tree.total * (1 - 1e-9))
-        assert (numbers[found] > 0).all()
+        assert (numbers[tree.find(rng.random(100) * tree.total * (1 - 1e-9))] > 0).all()
 
 
 def memory(capacity=20, **kwargs):
@@ -91,8 +90,7 @@ def test_new_steps_come_first_and_forgotten_ones_never():
         fill(steps, 100 * episode, [1, 1, 1])
         live = set(steps.vectors[steps.live, 0].tolist())
         assert set(steps.sample(200)["obs"]["s"].flatten().tolist()) == live
-    rows = np.arange(8)
-    steps.update_priorities(rows, np.full(8, 100.0, np.float32))
+    steps.update_priorities(np.arange(8), np.full(8, 100.0, np.float32))
     assert (priorities(steps)[~steps.live[:8]] == 0).all()
 
 
@@ -153,7 +151,6 @@ def test_corrections_among_demonstrations_are_drawn_uniformly_so_they_weigh_alik
     rows = np.flatnonzero(steps.live)
     steps.intervened[rows] = True
     steps.update_priorities(rows, np.array([1.0, 4.0, 9.0, 16.0], np.float32))
-    mixed = MixedBuffer([(demos, 0.5), (Corrected(demos, steps), 0.5)])
-    batch = mixed.sample(64)
+    batch = MixedBuffer([(demos, 0.5), (Corrected(demos, steps), 0.5)]).sample(64)
     assert set(batch["obs"]["s"][32:].flatten().tolist()) > {0.0, 1.0, 2.0, 3.0}
     assert "weight" not in batch

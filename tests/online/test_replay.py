@@ -36,8 +36,7 @@ def fill(memory, first, rewards, end="c"):
 
 
 def every_transition(memory):
-    rows = np.flatnonzero(memory.live)
-    batch = memory.at(rows)
+    batch = memory.at(np.flatnonzero(memory.live))
     return {
         float(o): (float(a), float(r), float(d), float(n))
         for o, a, r, d, n in zip(
@@ -133,8 +132,7 @@ def test_next_actions_and_where_they_are_unknown():
     memory = buffer(transitions=Transitions(discount=0.5, next_actions=True))
     fill(memory, 0, [1, 2], end="t")
     fill(memory, 10, [3, 4], end="c")
-    rows = np.flatnonzero(memory.live)
-    batch = memory.at(rows)
+    batch = memory.at(np.flatnonzero(memory.live))
     assert batch["next_actions"][0].item() == 2 and batch["next_actions"][2].item() == 4
     assert batch["weight"][:, 0].tolist() == [1, 1, 1, 0]
 
@@ -176,8 +174,7 @@ def test_frames_repeat_the_first_one_and_stay_within_the_episode():
     memory = buffer(frame_stack=3)
     fill(memory, 0, [1, 1], "t")
     fill(memory, 10, [1, 1, 1, 1])
-    rows = np.flatnonzero(memory.live)
-    batch = memory.at(rows)
+    batch = memory.at(np.flatnonzero(memory.live))
     frames = {w[-1]: w for w in batch["obs"]["s"][..., 0].int().tolist()}
     after = {
         w[-1]: n
@@ -223,8 +220,7 @@ def test_frames_never_reach_into_what_a_lost_episode_overwrote():
 
 def test_images_stay_bytes_and_lie_once():
     memory = ReplayBuffer({"image": (4, 4, 3), "s": (2,)}, 1, 100, images=("image",))
-    rng = np.random.default_rng(0)
-    frames = rng.integers(256, size=(11, 1, 4, 4, 3), dtype=np.uint8)
+    frames = np.random.default_rng(0).integers(256, size=(11, 1, 4, 4, 3), dtype=np.uint8)
     for i in range(10):
         memory.add(
             Step(
@@ -247,8 +243,7 @@ def test_sampling_is_uniform_over_steps():
     memory = buffer(40, num_envs=2)
     for i in range(6):
         memory.add(step([i, 10 + i], [i + 1, 11 + i], [1, 1], "c-" if i % 2 else "--"))
-    drawn = memory.sample(12_000)["obs"]["s"][:, 0, 0].long()
-    counts = torch.bincount(drawn, minlength=16)
+    counts = torch.bincount(memory.sample(12_000)["obs"]["s"][:, 0, 0].long(), minlength=16)
     assert counts[[0, 1, 2, 3, 4, 5, *range(10, 16)]].sum() == 12_000
     assert counts[counts > 0].min() > 850 and counts.max() < 1150
 
@@ -280,5 +275,4 @@ def test_an_empty_memory_cannot_be_sampled():
 
 
 def test_memory_is_that_of_the_values():
-    memory = ReplayBuffer({"s": (17,)}, 6, 100_000)
-    assert memory.nbytes < 1.06 * 100_000 * (17 + 6 + 3) * 4
+    assert ReplayBuffer({"s": (17,)}, 6, 100_000).nbytes < 1.06 * 100_000 * (17 + 6 + 3) * 4

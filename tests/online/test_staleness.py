@@ -7,16 +7,14 @@ from imitate.online.staleness import StalenessBound
 
 def test_updates_are_allowed_until_the_oldest_weights_are_as_old_as_the_bound():
     bound = StalenessBound(10)
-    assert bound.allowed(25, oldest=20) == 5
-    assert bound.allowed(30, oldest=20) == 0
+    assert (bound.allowed(25, oldest=20), bound.allowed(30, oldest=20)) == (5, 0)
     assert bound.allowed(33, oldest=20) == 0
     assert StalenessBound(None).allowed(33, oldest=0) is None
 
 
 def test_the_bound_is_used_up_while_old_weights_are_out():
     bound = StalenessBound(10)
-    assert not bound.is_used_up(29, [20, 25])
-    assert bound.is_used_up(30, [20, 25])
+    assert not bound.is_used_up(29, [20, 25]) and bound.is_used_up(30, [20, 25])
     assert not bound.is_used_up(30, []) and not StalenessBound(None).is_used_up(30, [0])
     assert not StalenessBound(0).is_used_up(0, [0])  # before the first update
 

@@ -63,8 +63,7 @@ def test_each_agent_is_a_lane_and_all_of_a_copy_begin_together():
     assert len(envs.envs) == 2 and len(envs) == 4
     first = envs.step(ONES)
     assert first.rewards.tolist() == [1.0, 11.0, 1.0, 11.0] and first.lost is None
-    second = envs.step(ONES)
-    assert second.terminals.tolist() == [True, False, True, False]
+    assert envs.step(ONES).terminals.tolist() == [True, False, True, False]
     assert envs.finished == []  # the others still walk
     third = envs.step(ONES)
     # Those that left take no step; their lanes end with the others' and all begin anew.
@@ -111,8 +110,7 @@ def test_a_copy_that_fails_loses_the_episodes_of_its_agents_alone():
 
     envs = group(make)
     envs.step(ONES)
-    step = envs.step(ONES)
-    assert step.lost.tolist() == [False, False, True, True]
+    assert envs.step(ONES).lost.tolist() == [False, False, True, True]
     assert made[1].closed and len(made) == 3
     assert (
         "environment of lanes [2, 3] failed (RuntimeError: the floor is gone)" in envs.messages[0]

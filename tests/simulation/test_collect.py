@@ -22,8 +22,7 @@ def test_file_is_complete_and_sound(lift_file):
     path, report = lift_file
     check_dataset(path)
     with DatasetFile(path) as file:
-        assert file.demos() == ["demo_0", "demo_1"]
-        assert file.env_meta["env_name"] == "Lift"
+        assert (file.demos(), file.env_meta["env_name"]) == (["demo_0", "demo_1"], "Lift")
         keys = file.filter_keys()
         assert sorted(keys["train"] + keys["valid"]) == file.demos()
         assert len(keys["valid"]) == 1
@@ -32,8 +31,7 @@ def test_file_is_complete_and_sound(lift_file):
         assert terminals[-1] == 1 and terminals.sum() == 9
         assert file.attrs("demo_0")["success"]
     assert (report.demos, report.solved, report.attempts) == (2, 2, 2)
-    assert report.success_rate == 1.0
-    assert report.quality == {"better": 2}
+    assert (report.success_rate, report.quality) == (1.0, {"better": 2})
     assert 30 < report.mean_steps < 60
     assert report.size_mb == pytest.approx(path.stat().st_size / 1e6)
 

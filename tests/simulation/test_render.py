@@ -134,8 +134,7 @@ def test_description_makes_an_environment_that_sees_the_same(live, rendered):
 
 def test_training_reads_it_with_next_observations(live, rendered):
     keys = ["object", "agentview_image"]
-    dataset = SequenceDataset(rendered[0], obs_keys=keys, load_next_obs=True)
-    batch = dataset[0]
+    batch = SequenceDataset(rendered[0], obs_keys=keys, load_next_obs=True)[0]
     np.testing.assert_array_equal(
         np.asarray(batch["next_obs"]["agentview_image"]).reshape(24, 32, 3),
         live[1]["demo_0"]["agentview_image"][1],
@@ -190,8 +189,7 @@ def test_killed_and_resumed_equals_uninterrupted(live, tmp_path):
     assert (resumed.resumed, resumed.demos, resumed.steps) == (2, 3, STEPS)
     render(live[0], tmp_path / "whole.hdf5", cameras)
     with DatasetFile(out) as first, DatasetFile(tmp_path / "whole.hdf5") as second:
-        assert first.demos() == second.demos()
-        assert first.file_attrs == second.file_attrs
+        assert first.demos() == second.demos() and first.file_attrs == second.file_attrs
         for demo in first.demos():
             assert first.keys(demo) == second.keys(demo)
             assert first.attrs(demo) == second.attrs(demo)

@@ -95,8 +95,7 @@ def test_periodic_epochs(make):
     checkpoints, _ = make(every_n_epochs=4, epochs=[3])
     assert [epoch for epoch in range(1, 10) if checkpoints.epoch_is_due(epoch)] == [3, 4, 8]
     switched_off, _ = make(enabled=False, every_n_epochs=1)
-    assert not switched_off.epoch_is_due(1)
-    assert not switched_off.last_is_due()
+    assert not switched_off.epoch_is_due(1) and not switched_off.last_is_due()
 
 
 def test_a_failed_save_says_what_is_intact(make, monkeypatch):

@@ -36,10 +36,8 @@ def test_reads_arrays_shapes_and_metadata(demo_file):
         )
         assert file.env_meta["env_name"] == "Lift"
         attrs = {"num_samples": 5, "success": True, "model_file": "<mujoco/>"}
-        assert file.attrs("demo_0") == attrs
-        assert file.file_attrs["total"] == 12
-        assert file.has("demo_0", "rewards")
-        assert not file.has("demo_0", "obs/nothing")
+        assert file.attrs("demo_0") == attrs and file.file_attrs["total"] == 12
+        assert file.has("demo_0", "rewards") and not file.has("demo_0", "obs/nothing")
 
 
 def test_a_file_without_env_args_has_no_environment(demo_file):
@@ -71,8 +69,7 @@ STEP = {
 
 
 def write(path, keys):
-    obs = {key: np.stack([STEP[key]] * 3) for key in keys}
-    return write_demos(path, [episode(3, obs)])
+    return write_demos(path, [episode(3, {key: np.stack([STEP[key]] * 3) for key in keys})])
 
 
 def test_keys_by_modality(tmp_path):
@@ -80,10 +77,8 @@ def test_keys_by_modality(tmp_path):
     with DatasetFile(path) as file:
         found = observed([(file, "demo_0")])
     assert found.keys("low_dim") == ["count", "joints", "pose"]
-    assert found.keys("rgb") == ["camera_image"]
-    assert found.keys("depth") == ["camera_depth"]
-    assert found.keys("scan") == ["lidar_scan"]
-    assert found.left_out == {}
+    assert (found.keys("rgb"), found.keys("depth")) == (["camera_image"], ["camera_depth"])
+    assert (found.keys("scan"), found.left_out) == (["lidar_scan"], {})
     assert "joints (3,)" in found.words
 
 

@@ -34,8 +34,7 @@ EVEN = np.arange(6) / 10
 )  # fmt: skip
 def test_what_contradicts_is_named(times, rate_hz, faults, words):
     clock = Clock(rate_hz)
-    found = clock.see(np.asarray(times), "'demo_3'")
-    assert found.tolist() == faults
+    assert clock.see(np.asarray(times), "'demo_3'").tolist() == faults
     doubt = clock.doubt()
     assert (doubt is None) if words is None else re.search(words, str(doubt))
 

@@ -27,8 +27,7 @@ def judged(tmp_path):
 def test_pairs_are_undone_to_policies_whatever_their_order(judged):
     outcome = judged(*["A"] * 4, *["AB"] * 3, *["B"] * 1, *[""] * 2)
     assert (outcome.pairs, outcome.wins, outcome.losses) == (10, 4, 1)
-    assert outcome.of("A").successes == 7
-    assert outcome.of("B").successes == 4
+    assert (outcome.of("A").successes, outcome.of("B").successes) == (7, 4)
     assert outcome.paired.difference == pytest.approx(0.3)
     assert outcome.decided is None
     assert outcome.of("A").interval == pytest.approx((0.397, 0.892), abs=1e-3)
@@ -39,8 +38,7 @@ def test_seven_of_seven_decide_and_six_do_not(judged):
     assert judged(*["A"] * 6).e_value == pytest.approx(14.4375)
     assert judged(*["A"] * 6).decided is None
     seven = judged(*["B"] * 7)
-    assert seven.e_value == pytest.approx(26.8125)
-    assert seven.decided == "B"
+    assert (seven.e_value, seven.decided) == (pytest.approx(26.8125), "B")
     assert seven.p_value == pytest.approx(1 / 26.8125)
     assert seven.words.startswith("B is better: after 7 pairs it had succeeded alone in 7 of the 7")
     assert judged(*["A"] * 7, alpha=0.01).decided is None
@@ -48,8 +46,7 @@ def test_seven_of_seven_decide_and_six_do_not(judged):
 
 def test_what_was_decided_stays_decided(judged):
     outcome = judged(*["A"] * 7, *["B"] * 5)
-    assert outcome.e_value < 2
-    assert outcome.decided == "A"
+    assert outcome.e_value < 2 and outcome.decided == "A"
 
 
 def test_half_a_pair_does_not_count(judged):
@@ -61,8 +58,7 @@ def test_half_a_pair_does_not_count(judged):
 
 def test_progress_is_the_mean_of_what_was_rated(judged):
     outcome = judged("A", "", A={"progress": 8}, B={"stopped": "late"})
-    assert outcome.of("A").progress == 8.0
-    assert outcome.of("B").progress is None
+    assert outcome.of("A").progress == 8.0 and outcome.of("B").progress is None
     assert outcome.of("B").stopped == 2
 
 

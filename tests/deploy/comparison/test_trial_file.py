@@ -55,8 +55,7 @@ def test_both_policies_act_in_each_pair_in_an_order_like_a_fair_coin(path):
 def test_trials_do_not_say_which_policy_acted(path):
     with begun(path) as file:
         file.add(Trial(0, 0, True))
-    lines = path.read_text().splitlines()
-    record = json.loads(lines[1])
+    record = json.loads(path.read_text().splitlines()[1])
     assert not {"policy", "name", "sha256"} & set(record)
     assert "A" not in str(record.values())
 

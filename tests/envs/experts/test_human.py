@@ -41,8 +41,7 @@ def person(habits, seed=0, expert=Onward):
 
 
 def test_an_unsteady_hand_leaves_its_course_slowly_and_comes_back():
-    habits = replace(STEADY, sway=0.1, sway_steps=8.0, grasp_steps=(0, 1))
-    who = person(habits)
+    who = person(replace(STEADY, sway=0.1, sway_steps=8.0, grasp_steps=(0, 1)))
     off = np.array([who.act(OBS) for _ in range(4000)])[:, [1, 2, 4, 8]]
     # at half of the full speed, half of the deviation
     np.testing.assert_allclose(off.std(axis=0), 0.05, rtol=0.2)
@@ -81,8 +80,7 @@ def test_a_task_without_a_miss_keeps_its_aim():
 def test_ways_differ_from_episode_to_episode():
     styles = [person(Habits(), seed).expert.style for seed in range(200)]
     bends = np.array([style.detour_m for style in styles])
-    assert bends.min() < -0.05
-    assert bends.max() > 0.05
+    assert bends.min() < -0.05 and bends.max() > 0.05
     hovers = np.array([style.hover_m for style in styles])
     assert hovers.min() < 0.06 < 0.11 < hovers.max()
     speeds = np.array([style.speed for style in styles])

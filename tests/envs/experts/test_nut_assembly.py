@@ -29,8 +29,7 @@ def held(nut, angle, width=0.032):
 
 
 @pytest.mark.parametrize(
-    ("angle", "turn"),
-    [(1.2, 1), (1.8, -1), (0.3, 1), (-0.3, -1), (2.6, 1), (math.pi / 2, 0)],
+    ("angle", "turn"), [(1.2, 1), (1.8, -1), (0.3, 1), (-0.3, -1), (2.6, 1), (math.pi / 2, 0)]
 )
 def test_the_nut_is_turned_to_the_nearest_fitting_angle_that_the_arm_reaches(angle, turn):
     expert = find_expert("NutAssemblySquare")(PLAIN)
@@ -44,21 +43,16 @@ def test_it_rises_before_it_goes_sideways_and_sinks_where_the_hole_fits():
     low = expert.act(held(pose(0.0, 0.2, 0.85, fits), fits))
     assert low[2] > 0.5
     assert abs(low[:2]).max() < 0.01
-    above = expert.act(held(pose(*PEG, 1.01, fits), fits))
-    assert above[2] < -0.5
-    askew = expert.act(held(pose(*PEG, 1.01, fits - 0.2), fits - 0.2))
-    assert askew[2] > -0.01
+    assert expert.act(held(pose(*PEG, 1.01, fits), fits))[2] < -0.5
+    assert expert.act(held(pose(*PEG, 1.01, fits - 0.2), fits - 0.2))[2] > -0.01
     beside = expert.act(held(pose(PEG[0] - 0.02, PEG[1], 1.01, fits), fits))
-    assert beside[0] > 0.3
-    assert beside[2] > -0.01
+    assert beside[0] > 0.3 and beside[2] > -0.01
 
 
 def test_a_nut_on_its_peg_is_let_go():
     expert = find_expert("NutAssemblySquare")(PLAIN)
-    action = expert.act(held(pose(*PEG, 0.85, 0.0), 0.0))
-    assert action[6] == OPEN
-    done = held(pose(*PEG, 0.85, 0.0), 0.0, width=0.08)
-    assert expert.act(done)[2] > 0.5
+    assert expert.act(held(pose(*PEG, 0.85, 0.0), 0.0))[6] == OPEN
+    assert expert.act(held(pose(*PEG, 0.85, 0.0), 0.0, width=0.08))[2] > 0.5
 
 
 def test_of_two_nuts_the_square_one_comes_first():

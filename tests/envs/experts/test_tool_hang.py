@@ -58,8 +58,7 @@ def act(obs):
 def test_the_rod_sinks_only_where_it_is_upright_and_over_the_tube():
     over = TUBE + [0.0, 0.0, 0.02]
     sinks = act(with_rod(over))
-    assert sinks[2] < -0.5
-    assert sinks[6] == CLOSE
+    assert sinks[2] < -0.5 and sinks[6] == CLOSE
     assert act(with_rod(over + [0.005, 0.0, 0.0]))[2] == pytest.approx(0.0, abs=1e-6)
     leaning = act(with_rod(over, turn=0.2))
     assert leaning[3] < -0.1  # it is turned back
@@ -75,8 +74,7 @@ def test_a_low_rod_rises_before_it_goes_sideways():
 def test_the_eye_sinks_over_the_prong_and_not_beside_it():
     assert act(with_wrench([0.0, 0.0, 0.045]))[2] < -0.2
     beside = act(with_wrench([0.0, 0.01, 0.045]))
-    assert beside[2] > 0.0
-    assert beside[1] < -0.2
+    assert beside[2] > 0.0 and beside[1] < -0.2
 
 
 def test_a_threaded_wrench_is_tipped_and_then_let_go():

@@ -37,8 +37,7 @@ def test_layouts():
     assert two.motion.tolist() == [[0, 1, 2, 3, 4, 5], [7, 8, 9, 10, 11, 12]]
     assert two.gripper.tolist() == [6, 13]
     bare = Layout(arms=2, grippers=False)
-    assert bare.motion[1].tolist() == [6, 7, 8, 9, 10, 11]
-    assert bare.gripper.tolist() == []
+    assert (bare.motion[1].tolist(), bare.gripper.tolist()) == ([6, 7, 8, 9, 10, 11], [])
 
 
 def test_rotations():
@@ -88,8 +87,7 @@ def peg_and_plate(ahead, aside, turn=0.0):
     to_hole = np.array([ahead, aside, 0.0])
     # the plate's z axis is -x, its x axis is z: the hole is 10 cm above its edge
     plate = np.array([0.0, -math.sin(QUARTER / 2), 0.0, math.cos(QUARTER / 2)])
-    assert np.allclose(rotated(plate, Z), -X)
-    assert np.allclose(rotated(plate, X), Z)
+    assert np.allclose(rotated(plate, Z), -X) and np.allclose(rotated(plate, X), Z)
     peg = tilted(np.array([0.0, math.sin(QUARTER / 2), 0.0, math.cos(QUARTER / 2)]), turn * Z)
     edge = np.array([0.05, 0.08, 0.95]) - 0.1 * Z
     obs["object"] = np.concatenate([edge, plate, to_hole - 0.1 * Z, peg, [1, 0, 0]])
@@ -107,8 +105,7 @@ def test_the_peg_goes_in_where_it_is_straight_and_before_the_hole():
     assert of_the_peg(ahead=0.22, aside=0.1)[0] == pytest.approx(0.0, abs=1e-9)
     assert of_the_peg(ahead=0.22, aside=0.1)[1] > 0.3
     near = of_the_peg(ahead=0.12, aside=0.1)  # back first: the tip would touch the plate
-    assert near[0] < -0.3
-    assert near[1] == pytest.approx(0.0, abs=1e-9)
+    assert near[0] < -0.3 and near[1] == pytest.approx(0.0, abs=1e-9)
     assert of_the_peg(ahead=0.22, aside=0.0, turn=0.5)[0] < 0.3
 
 

@@ -74,8 +74,7 @@ def test_every_form_comes_back(form, frame):
     affine = {"actions": (torch.randn(10), torch.rand(10) + 0.5)}
     chosen = pipeline(step, size=4 + size, affine=affine)
     quat = torch.randn(4, 4, generator=draw)
-    raw = {"pos": torch.randn(4, 3, generator=draw), "quat": quat}
-    obs = chosen.prepare_obs(raw)
+    obs = chosen.prepare_obs({"pos": torch.randn(4, 3, generator=draw), "quat": quat})
     learned = chosen.normalize_actions(actions, obs)
     assert learned.shape == (4, 5, 10)
     back = chosen.unnormalize_actions(learned, obs)
@@ -84,8 +83,7 @@ def test_every_form_comes_back(form, frame):
 
 def test_a_running_chunk_means_the_same_from_the_next_pose():
     chosen = pipeline(POSE)
-    draw = torch.Generator().manual_seed(1)
-    actions = torch.randn(1, 4, 7, generator=draw)
+    actions = torch.randn(1, 4, 7, generator=torch.Generator().manual_seed(1))
     before, after = observed(chosen), observed(chosen, (0.5, 2.5, 3.0), (0.5, 0.5, 0.5, 0.5))
     learned = chosen.normalize_actions(actions, before)
     rebased = chosen.rebase_actions(learned, before, after)
