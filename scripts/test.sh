@@ -22,9 +22,6 @@ NOTHING_FOUND=5  # pytest's exit code where no test is selected
 
 run_pytest() { "$PY" -m pytest "$@" </dev/null; }
 
-# pytest rewrites the assertions of each file of tests: once, beside steps that use one core, not in each process.
-write_bytecode() { run_pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true; }
-
 step_lint() {
     say "Format (ruff format --check)"
     "$VENV/bin/ruff" format --check .
@@ -85,6 +82,22 @@ step_tests() {
     run_pytest --dist worksteal -n "$(processes)" --durations=10 ${MARKS[@]+"${MARKS[@]}"} "$@"
 }
 
+# Steps that use one core run beside the tests, and are printed behind them.
+step_all() {
+    local printed checks tests=0
+    printed="$(mktemp)"
+    { step_types && step_layers && step_docs; } >"$printed" 2>&1 &
+    checks=$!
+    # pytest rewrites the assertions of each file: here once, rather than in each process that runs tests.
+    say "Types, import layers and documentation, beside the collection of the tests"
+    run_pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
+    step_tests || tests=$?
+    wait "$checks" || { cat "$printed"; fail "types, import layers or the documentation: see above"; }
+    cat "$printed"
+    rm -f "$printed"
+    return "$tests"
+}
+
 step_nightly() {
     local together=0 alone=0
     step_tests --set nightly --alone without "$@" || together=$?
@@ -133,12 +146,7 @@ main() {
     case "$step" in
         all)
             step_lint
-            write_bytecode &
-            step_types
-            step_layers
-            step_docs
-            wait
-            step_tests
+            step_all
             say "All passed"
             ;;
         quick)

@@ -129,10 +129,12 @@ fail() { echo "error: $*" >&2; exit 1; }
 install_package() { :; }
 ensure_gl() { HAVE_GL="${GL:-1}"; }
 ensure_browser() { HAVE_BROWSER=1; }
+VENV="$ROOT"
+build_docs() { [ "${DOCS:-0}" = 0 ] || fail "the documentation does not build"; }
 """
 PYTEST = """
 echo "$*" >>calls
-case "$*" in *"--alone without"*) exit "$TOGETHER";; *) exit "$ALONE";; esac
+case "$*" in *benchmarks*) exit 0;; *"--alone without"*) exit "$TOGETHER";; *) exit "$ALONE";; esac
 """
 
 
@@ -145,8 +147,13 @@ def run_tests_step(tmp_path, *args, step="tests", **environ):
     python = scripts.parent / "python"
     python.write_text(f"#!/bin/sh\n{PYTEST}")
     python.chmod(0o755)
+    for name in ("ruff", "mypy", "lint-imports"):
+        (tool := python.parent / "bin" / name).parent.mkdir(exist_ok=True)
+        tool.write_text(f"#!/bin/sh\necho {name} $*; exit ${{{name.replace('-', '_').upper()}:-0}}")
+        tool.chmod(0o755)
     done = bash(scripts / "test.sh", step, *args, **environ)
-    return done, (scripts.parent / "calls").read_text().splitlines()
+    calls = scripts.parent / "calls"
+    return done, calls.read_text().splitlines() if calls.exists() else []
 
 
 @pytest.mark.parametrize(
@@ -195,6 +202,23 @@ def test_tests_run_in_a_process_more_than_cores_and_those_alone_in_one(tmp_path)
 def test_each_step_chooses_its_tests(tmp_path, step, chosen):
     _, calls = run_tests_step(tmp_path, "tests/cli", step=step, TOGETHER="0", ALONE="0")
     assert all(chosen in call and call.split()[-1] in ("tests/cli", "0") for call in calls)
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "said"),
+    [
+        ({}, 0, "All passed"),
+        ({"RUFF": "1"}, 1, "ruff"),
+        ({"ALONE": "4"}, 4, "lint-imports"),
+        ({"MYPY": "1"}, 1, "import layers or the documentation: see above"),
+        ({"LINT_IMPORTS": "1"}, 1, "import layers or the documentation: see above"),
+        ({"DOCS": "1"}, 1, "the documentation does not build"),
+    ],
+)
+def test_all_of_it_fails_where_one_step_does(tmp_path, codes, code, said):
+    done, _ = run_tests_step(tmp_path, step="all", **{"TOGETHER": "0", "ALONE": "0", **codes})
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr
 
 
 def test_the_gpu_check_says_that_there_is_no_gpu(tmp_path):
