@@ -110,10 +110,10 @@ def test_what_a_person_reads(demo_file, tmp_path):
 
 
 def thirteen(path):
-    """Demos with a hand, an object and a camera; most have NaN and fail, the last is long."""
+    """Demos with a hand, an object and a camera; half have NaN, most fail, the third is long."""
     made, turn = [], np.array([0.6, 0.0, 0.8, 0.0])
     for n in range(13):
-        length = 240 if n == 12 else 4
+        length = 240 if n == 2 else 4
         at = np.arange(length)
         obs = {
             "robot0_eef_pos": np.stack([at / 100, n / 10 + 0 * at, 1 - at / 200], axis=1),
@@ -121,17 +121,17 @@ def thirteen(path):
             "front_image": np.full((length, 4, 6, 3), n, np.uint8) + (at % 7)[:, None, None, None].astype(np.uint8),
         }  # fmt: skip
         actions = np.stack([at % 5 / 4, -(at % 3) / 4, 1.0 - 2 * (at % 4 > 1)], axis=1)
-        attrs = {"success": n in (3, 12)}
+        attrs = {"success": n in (2, 3)}
         made.append(episode(length, obs, actions, rewards=(at == 3) * (1.0 + n % 4), attrs=attrs))
     meta = {"env_name": "Lift", "env_version": "1.5.2", "type": 1}
     write_demos(
         path, made, meta | {"env_kwargs": {"robots": ["Panda", "Sawyer"]}}, {"some": [0, 2]}
     )
     with h5py.File(path, "r+") as file:
-        for n in range(9):
-            for row in [0, 2, 3] if n else [1, 3]:
+        for n in range(7):
+            for row in [0, 2, 3, 5, 7][: 3 if n != 2 else None]:
                 file[f"data/demo_{n}/obs/object"][row] = np.nan
-        file["data"].attrs.update(control_freq=2.0, note=161 * "a", short=160 * "b")
+        file["data"].attrs.update(control_freq=2.4, note=161 * "a", short=160 * "b")
 
 
 def two(path):
@@ -140,6 +140,8 @@ def two(path):
     actions = np.array([[2.0, 5.0], [4.0, 5.0]])
     made = [episode(n, {k: v[:n] for k, v in obs.items()}, actions[:n]) for n in (1, 2)]
     write_demos(path, made, {"env_name": "Own", "type": 4})
+    with h5py.File(path, "r+") as file:
+        file["data"].attrs.update({f"own{n}": n for n in range(25)})
 
 
 @pytest.mark.parametrize("make", [thirteen, two])
@@ -163,6 +165,8 @@ def test_the_whole_page(tmp_path, monkeypatch, make):
 
 def test_few_demos_of_many_are_read_and_the_page_says_so(demo_file, tmp_path, monkeypatch):
     path = demo_file(num_demos=9, length=10, filter_keys={"some": [1, 2, 3, 4]})
+    with h5py.File(path, "r+") as file:
+        file["data"].attrs["control_freq"] = 90 / 7200
     subject, reader = report(path, tmp_path / "a.html", max_demos=3)
     assert [demo.name for demo in subject.sample] == ["demo_0", "demo_4", "demo_8"]
     assert "Values of 3 of 9 demos, evenly spread, were read" in reader.said
@@ -171,11 +175,15 @@ def test_few_demos_of_many_are_read_and_the_page_says_so(demo_file, tmp_path, mo
     subject, reader = report(path, tmp_path / "b.html", filter_key="some")
     assert [demo.name for demo in subject.sample] == [f"demo_{i}" for i in (1, 2, 3, 4)]
     assert "4 demos of filter key “some”" in reader.said
+    assert "2.0 h recorded" in report(path, tmp_path / "d.html")[1].said
     read = []
     monkeypatch.setattr(subjects, "MAX_BYTES", 2.5 * bytes_of(path, "demo_0"))
     how = {"filter_key": None, "max_demos": 200, "on_demo": lambda *at: read.append(at)}
+    monkeypatch.setattr(subjects, "_PIECE_BYTES", 2 * 7 * 8)
     with DatasetFile(path) as file, Extents(file) as extents:
         found = subject_of(extents, **how)
+        thinned = [file.read(demo.name, "actions")[::4] for demo in found.sample]
+        np.testing.assert_array_equal(found.pooled("actions", 6), np.concatenate(thinned))
     assert len(found.sample) == 2
     assert read == [(1, 2), (2, 2)]
     with pytest.raises(DatasetError, match="did you mean 'some'"):
@@ -261,6 +269,7 @@ def test_faulty_files_have_a_page_too(demo_file, tmp_path, damage):
     assert subject.health.findings
     for finding in subject.health.findings:
         assert finding.code in reader.said
+    assert ("Nothing says which demos solved" in reader.said) is (damage is bare)
 
 
 def test_command(demo_file, tmp_path):
@@ -322,8 +331,16 @@ def test_positions_stand_before_unit_quaternions():
 
 
 def test_words():
-    assert [size(n) for n in (12, 123456, 2.5e9)] == ["12 B", "123 kB", "2.5 GB"]
-    shares = [percent(x).replace("\u00a0", " ") for x in (0, 0.0002, 0.125, 1)]
-    assert shares == ["0 %", "< 0.1 %", "12.5 %", "100 %"]
+    assert [size(n) for n in (999, 1000, 123456, 2.5e9, 3e12)] == [
+        "999 B",
+        "1 kB",
+        "123 kB",
+        "2.5 GB",
+        "3 TB",
+    ]
+    shares = [
+        percent(x).replace("\u00a0", " ") for x in (0, 0.00099, 0.001, 0.125, 0.999, 0.9991, 1)
+    ]
+    assert shares == ["0 %", "< 0.1 %", "0.1 %", "12.5 %", "99.9 %", "> 99.9 %", "100 %"]
     assert (number(None), number(-0.123456)) == ("–", "−0.1235")
     assert spread(list("abcdefg"), 3) == ["a", "d", "g"]
