@@ -41,17 +41,10 @@ class Device(Pushing):
     def __init__(self, **options):
         super().__init__(action=[0.5, -0.5])
 """
-RECORDINGS = (
-    *(
-        "demos",
-        "mixed",
-        "stack",
-        "datasets/lift/scripted",
-        "datasets/lift/mixed",
-        "datasets/stack/scripted",
-    ),
-    *("datasets/pick_place_can/scripted", "datasets/robomimic/can/ph/low_dim_v15"),
-)
+RECORDINGS = """
+demos mixed stack datasets/lift/scripted datasets/lift/mixed datasets/stack/scripted
+datasets/pick_place_can/scripted datasets/robomimic/can/ph/low_dim_v15
+"""
 """Names of recordings on the pages, without ending."""
 MY_PACKAGE = """
 import gymnasium
@@ -80,7 +73,7 @@ def fill(terminal):
     terminal.run("imitate collect --env table_world:Lift-v0 --num 12 --out lift.hdf5")
     with h5py.File("lift.hdf5", "r+") as file:
         file["data"].attrs["control_freq"] = 20.0  # that of robosuite's tasks
-    for name in RECORDINGS:
+    for name in RECORDINGS.split():
         Path(f"{name}.hdf5").parent.mkdir(parents=True, exist_ok=True)
         shutil.copy("lift.hdf5", f"{name}.hdf5")
     for task, env in (("cartpole", "CartPole-v1"), ("pendulum", "Pendulum-v1")):
@@ -109,10 +102,8 @@ def _robots_files(terminal):
         file["data"].attrs["control_freq"] = 10.0  # the rate of the robot
     subprocess.run([sys.executable, "-c", RECORDING], check=True)
     Path("own_robot.json").symlink_to("examples/own_robot.json")
-    training = (
-        "imitate train --config own_robot.json --dataset robot/demos.hdf5 --output-dir trained"
-    )
-    terminal.run(shortened(training))
+    training = "imitate train --config own_robot.json --dataset robot/demos.hdf5"
+    terminal.run(shortened(f"{training} --output-dir trained"))
     (checkpoint,) = Path("trained/own_robot").glob("*/checkpoints/last.pth")
     for name in ("last.pth", "best.pth"):
         shutil.copy(checkpoint, robot / name)
@@ -124,40 +115,30 @@ def take_robots_files():
         path.replace(path.name)
 
 
-RUN = "trained/lift_bc/*"
-COPIES = {
-    "docs/cluster.md": (f"{RUN} runs/lift_bc/20260101120000", "ready.json my.json"),
-    "docs/curation.md": ("lift.hdf5 a.hdf5", "lift.hdf5 b.hdf5"),
-    "docs/data.md": ("lift.hdf5 more.hdf5", "ready.json my.json", "lift.hdf5 recordings/lift.hdf5"),
-    "docs/deployment.md": (
-        "demos.hdf5 recorded.hdf5",
-        "demos.hdf5 training.hdf5",
-        "own_robot.json my.json",
-    ),
-    "docs/encoders.md": ("image.hdf5 demos.hdf5",),
-    "docs/from_sb3.md": ("pendulum.hdf5 expert.hdf5",),
-    "docs/hierarchy.md": ("lift.hdf5 mine.hdf5",),
-    "docs/offline_rl.md": (f"{RUN} runs/bc/20250101000000",),
-    "docs/online_rl.md": (
-        *("pendulum.hdf5 datasets/pendulum/expert.hdf5", "ready.json my_config.json"),
-        *(f"{RUN} runs/{name}/20260101120000" for name in ("lift_bc", "can_bc")),
-    ),
-    "docs/policies.md": (
-        "ready.json my.json",
-        *(f"{RUN} runs/{name}/20260101120000" for name in "ab"),
-    ),
-    "docs/rendering.md": ("image.hdf5 lift_84.hdf5",),
-    "docs/training.md": (
-        "image.hdf5 datasets/lift/image_84.hdf5",
-        *(f"{RUN} runs/{name}/20260101120000" for name in ("lift_flow", "one")),
-    ),
-}
-"""What a page takes as given and others do not: (file or folder of `fill`, place)."""
+COPIES = """
+cluster: trained/lift_bc/* runs/lift_bc/20260101120000, ready.json my.json
+curation: lift.hdf5 a.hdf5, lift.hdf5 b.hdf5
+data: lift.hdf5 more.hdf5, ready.json my.json, lift.hdf5 recordings/lift.hdf5
+deployment: demos.hdf5 recorded.hdf5, demos.hdf5 training.hdf5, own_robot.json my.json
+encoders: image.hdf5 demos.hdf5
+from_sb3: pendulum.hdf5 expert.hdf5
+hierarchy: lift.hdf5 mine.hdf5
+offline_rl: trained/lift_bc/* runs/bc/20250101000000
+online_rl: pendulum.hdf5 datasets/pendulum/expert.hdf5, ready.json my_config.json
+online_rl: trained/lift_bc/* runs/lift_bc/20260101120000, trained/lift_bc/* runs/can_bc/20260101120000
+policies: ready.json my.json, trained/lift_bc/* runs/a/20260101120000, trained/lift_bc/* runs/b/20260101120000
+rendering: image.hdf5 lift_84.hdf5
+training: image.hdf5 datasets/lift/image_84.hdf5, trained/lift_bc/* runs/lift_flow/20260101120000
+training: trained/lift_bc/* runs/one/20260101120000
+"""
+"""Page of docs/: file or folder of `fill` and its place on this page, which others do not take as given."""
 
 
 def prepare(page):
     """Make in the working folder what this page takes as given, and others do not."""
-    for source, place in (line.split() for line in COPIES.get(page, ())):
+    lines = (line.split(": ") for line in COPIES.strip().splitlines())
+    pairs = ", ".join(pairs for name, pairs in lines if page == f"docs/{name}.md")
+    for source, place in (pair.split() for pair in pairs.split(", ") if pair):
         found = next(Path().glob(source))
         Path(place).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if found.is_dir() else shutil.copy)(found, place)

@@ -1,6 +1,7 @@
 """Parts of image and scan encoders."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -12,11 +13,7 @@ from imitate.models.input_images import IMAGENET, InputImages
 from imitate.models.pools import AttentionPool, QueryPool, SpatialMeanPool, SpatialSoftmax
 from imitate.models.resnet import ResNet18Conv, ResNet50Conv
 from imitate.models.scan import ScanCore
-from imitate.models.visual import (
-    ShallowConv,
-    VisualCore,
-    VisualCoreLanguageConditioned,
-)
+from imitate.models.visual import ShallowConv, VisualCore, VisualCoreLanguageConditioned
 
 
 @pytest.fixture(autouse=True)
@@ -38,10 +35,8 @@ def test_shallow_conv_heeds_its_output_channels():
 
 def test_visual_core_defaults():
     core = VisualCore((3, 76, 76))
-    assert core.output_shape == (64,)
-    assert core(torch.rand(2, 3, 76, 76)).shape == (2, 64)
-    assert core.pool.num_kp == 32
-    assert core.linear.weight.shape == (64, 64)
+    assert core(torch.rand(2, 3, 76, 76)).shape == (2, *core.output_shape) == (2, 64)
+    assert (core.pool.num_kp, core.linear.weight.shape) == (32, (64, 64))
 
 
 @pytest.mark.parametrize(
@@ -55,29 +50,9 @@ def test_visual_core_defaults():
     ],
 )
 def test_visual_core_options(kwargs, shape):
-    core = VisualCore(
-        (2, 8, 10),
-        backbone_class="ShallowConv",
-        backbone_kwargs={"output_channel": 7, "pretrained": False},
-        **kwargs,
-    )
-    assert core.output_shape == shape
-    assert core(torch.rand(3, 2, 8, 10)).shape == (3, *shape)
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"backbone_class": "ResNet18"}, "backbone_class: .*did you mean 'ResNet18Conv'"),
-        ({"pool_class": "SpatialSoftMax"}, "pool_class: .*did you mean 'SpatialSoftmax'"),
-        ({"backbone_kwargs": {"pretraind": True}}, "did you mean 'pretrained'"),
-        ({"pool_kwargs": {"num_kps": 3}}, "did you mean 'num_kp'"),
-        ({"flatten": False}, "needs flatten true"),
-    ],
-)
-def test_visual_core_refuses(kwargs, message):
-    with pytest.raises(ConfigError, match=message):
-        VisualCore((3, 64, 64), **kwargs)
+    backbone = {"output_channel": 7, "pretrained": False}
+    core = VisualCore((2, 8, 10), "ShallowConv", backbone_kwargs=backbone, **kwargs)
+    assert core(torch.rand(3, 2, 8, 10)).shape == (3, *core.output_shape) == (3, *shape)
 
 
 @pytest.mark.parametrize("size", [(32, 32), (24, 24), (32, 128), (128, 20)])
@@ -119,33 +94,6 @@ def test_conditioned_on_language():
     torch.testing.assert_close(plain(x), core(x, words))  # FiLM begins as the identity
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (
-            VisualCore,
-            {"backbone_class": "R3MConv"},
-            "R3M is a ResNet: take ResNet18Conv.*pretrained",
-        ),
-        (VisualCore, {"backbone_class": "MVPConv"}, "take VC1 with MVP's file"),
-        (
-            VisualCoreLanguageConditioned,
-            {"backbone_class": "ResNet18Conv", "language_dim": 3},
-            "is ResNet18Conv, but VisualCoreLanguageConditioned needs one of ResNet18ConvFiLM",
-        ),
-        (VisualCoreLanguageConditioned, {}, "needs an observation 'lang_emb'"),
-        (
-            VisualCoreLanguageConditioned,
-            {"language_dim": 3, "backbone_kwargs": {"lang_emb_dim": 768}},
-            "lang_emb_dim is 768, but observation 'lang_emb' has 3 values",
-        ),
-    ],
-)
-def test_refused_trunks(kind, options, message):
-    with pytest.raises(ConfigError, match=message):
-        kind((3, 64, 64), **options)
-
-
 def test_coordinates_by_hand():
     x = with_coordinates(torch.zeros(2, 1, 2, 4))
     assert x.shape == (2, 3, 2, 4)
@@ -183,11 +131,6 @@ def test_resnet_sees_images_of_its_size():
     resized = torch.nn.functional.interpolate(x, (64, 64), mode="bilinear", antialias=True)
     assert trunk.output_shape((3, 40, 50)) == trunk(x).shape[1:] == (512, 2, 2)
     torch.testing.assert_close(trunk(x), ResNet18Conv.forward(trunk, resized))
-
-
-@pytest.fixture(autouse=True)
-def _seed_of_pools():
-    torch.manual_seed(0)
 
 
 def test_spatial_softmax_by_hand():
@@ -253,11 +196,6 @@ def test_attention_is_torchs():
     torch.testing.assert_close(pool(x), expected[:, 0])
 
 
-def test_heads_that_do_not_divide_the_channels_are_refused():
-    with pytest.raises(ConfigError, match="num_heads is 3, which does not divide the 16 channels"):
-        AttentionPool((16, 3, 4), num_heads=3)
-
-
 def test_query_pool_beside_torchs_attention():
     pool = QueryPool((12, 2, 3), num_queries=5, query_dim=8, num_heads=2)
     x = torch.randn(4, 12, 2, 3)
@@ -274,16 +212,13 @@ def test_query_pool_reads_places():
     pool = QueryPool((8, 2, 2), num_queries=2, query_dim=8, num_heads=2)
     x = torch.randn(1, 8, 2, 2)
     assert (pool(x) - pool(x.flip(-1))).abs().max() > 1e-4
-    with pytest.raises(ConfigError, match="num_heads is 3, which does not divide query_dim, 8"):
-        QueryPool((8, 2, 2), query_dim=8, num_heads=3)
 
 
 def test_defaults():
     # Lengths of 100 beams: (100 - 8) / 4 + 1 = 24, (24 - 4) / 2 + 1 = 11, 11 - 2 + 1 = 10.
     core = ScanCore((2, 100))
-    assert core.output_shape == (640,)
-    assert core(torch.randn(3, 2, 100)).shape == (3, 640)
-    assert (core(torch.randn(3, 2, 100)) >= 0).all()
+    out = core(torch.randn(3, 2, 100))
+    assert out.shape == (3, *core.output_shape) == (3, 640) and (out >= 0).all()
 
 
 @pytest.mark.parametrize(
@@ -301,8 +236,7 @@ def test_options(kwargs, shape):
     # 40 beams: (40 + 2 - 3) // 2 + 1 = 20, (20 + 4 - 4) // 3 + 1 = 7.
     core = ScanCore((1, 40), conv_kwargs=layers, **kwargs)
     out = core(torch.randn(3, 1, 40))
-    assert core.output_shape == shape
-    assert out.shape == (3, *shape)
+    assert out.shape == (3, *core.output_shape) == (3, *shape)
     if "conv_activation" in kwargs:
         assert out.min() < 0
 
@@ -314,24 +248,36 @@ def layers(kernels, strides, padding=None):
     }  # fmt: skip
 
 
+core, scan = partial(VisualCore, (3, 64, 64)), partial(ScanCore, (1, 40))
+language = partial(VisualCoreLanguageConditioned, (3, 64, 64))
+
+
 @pytest.mark.parametrize(
-    ("kwargs", "message"),
+    ("kind", "options", "message"),
     [
-        ({"conv_kwargs": {"kernel": [1, 1, 1]}}, "unknown key 'kernel'; did you mean"),
-        ({"conv_kwargs": {"stride": [1, 1]}}, "one entry per layer, got .*stride 2"),
-        ({"conv_activation": "tanh"}, "conv_activation: unknown 'tanh'"),
-        ({"pool_class": "MeanPool"}, "did you mean 'SpatialMeanPool'"),
-        ({"pool_class": "SpatialSoftmax", "conv_kwargs": layers([8, 4, 2], [4, 4, 2])}, "leaves one place after"),
-        ({"conv_kwargs": layers([8, 4, 2], [64, 1, 1], [0, 2, 0])}, "look at 8 of the 40 beams"),
-        ({"conv_kwargs": layers([2], [5])}, "look at 16 of the 40 beams"),
-        ({"conv_kwargs": layers([2], [50])}, "look at 2 of the 40 beams"),
+        (core, {"backbone_class": "ResNet18"}, "backbone_class: .*did you mean 'ResNet18Conv'"),
+        (core, {"backbone_class": "R3MConv"}, "R3M is a ResNet: take ResNet18Conv.*pretrained"),
+        (core, {"backbone_class": "MVPConv"}, "take VC1 with MVP's file"),
+        (core, {"pool_class": "SpatialSoftMax"}, "pool_class: .*did you mean 'SpatialSoftmax'"),
+        (core, {"backbone_kwargs": {"pretraind": True}}, "did you mean 'pretrained'"),
+        (core, {"pool_kwargs": {"num_kps": 3}}, "did you mean 'num_kp'"),
+        (core, {"flatten": False}, "needs flatten true"),
+        (language, {"backbone_class": "ResNet18Conv", "language_dim": 3}, "needs one of ResNet18ConvFiLM"),
+        (language, {}, "needs an observation 'lang_emb'"),
+        (language, {"language_dim": 3, "backbone_kwargs": {"lang_emb_dim": 768}}, "is 768, but .*'lang_emb' has 3 val"),
+        (partial(AttentionPool, (16, 3, 4)), {"num_heads": 3}, "num_heads is 3, which does not divide the 16 channels"),
+        (partial(QueryPool, (8, 2, 2)), {"query_dim": 8, "num_heads": 3}, "3, which does not divide query_dim, 8"),
+        (scan, {"conv_kwargs": {"kernel": [1, 1, 1]}}, "unknown key 'kernel'; did you mean"),
+        (scan, {"conv_kwargs": {"stride": [1, 1]}}, "one entry per layer, got .*stride 2"),
+        (scan, {"conv_activation": "tanh"}, "conv_activation: unknown 'tanh'"),
+        (scan, {"pool_class": "MeanPool"}, "did you mean 'SpatialMeanPool'"),
+        (scan, {"pool_class": "SpatialSoftmax", "conv_kwargs": layers([8, 4, 2], [4, 4, 2])}, "leaves one place after"),
+        (scan, {"conv_kwargs": layers([8, 4, 2], [64, 1, 1], [0, 2, 0])}, "look at 8 of the 40 beams"),
+        (scan, {"conv_kwargs": layers([2], [5])}, "look at 16 of the 40 beams"),
+        (scan, {"conv_kwargs": layers([2], [50])}, "look at 2 of the 40 beams"),
+        (partial(ScanCore, (1, 7)), {}, "7 beams is too short"),
     ],
 )  # fmt: skip
-def test_refusals(kwargs, message):
+def test_refusals(kind, options, message):
     with pytest.raises(ConfigError, match=message):
-        ScanCore((1, 40), **kwargs)
-
-
-def test_a_scan_too_short_for_its_layers_is_refused():
-    with pytest.raises(ConfigError, match="7 beams is too short"):
-        ScanCore((1, 7))
+        kind(**options)

@@ -1,6 +1,7 @@
 """LeRobot's policies act here as they did there."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -12,7 +13,6 @@ from typer.testing import CliRunner
 from imitate.cli.main import app
 from imitate.errors import CheckpointError
 from imitate.interop.lerobot.importing import from_lerobot
-from imitate.policy.checkpoint import load_checkpoint
 
 from .conftest import FIXTURES
 
@@ -59,10 +59,7 @@ def losses(policy, monkeypatch):
     if "loss/timesteps" in policy.vectors:
         steps = torch.as_tensor(policy.vectors["loss/timesteps"])
         monkeypatch.setattr(torch, "randint", lambda *_, **__: steps)
-    if policy.config["type"] == "act":
-        algo.set_train()
-    else:
-        algo.set_eval()
+    (algo.set_train if policy.config["type"] == "act" else algo.set_eval)()
     batch = {"obs": seen, "goal_obs": None, "actions": actions, "pad_mask": batch["pad_mask"]}
     return algo._loss({**batch, "weight": None})[1]
 
@@ -118,102 +115,79 @@ def test_the_number_of_a_statistics_file_is_not_relied_upon(recorded):
     assert policy.error(policy.folder) < 1e-4
 
 
-def test_a_policy_of_vqbet_is_refused_by_name(recorded):
-    with pytest.raises(
-        CheckpointError, match="type 'vqbet' cannot be read: its network differs from vq_bet"
-    ):
-        load_checkpoint(recorded("vqbet_0.6.1").folder)
+def config(**values):
+    return lambda policy: policy.change(**values)
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"type": "smolvla"}, "type 'smolvla' cannot be read: it needs pretrained networks"),
-        ({"use_peft": True}, "an adapter"),
-        ({"n_heads": None}, "its configuration does not fit"),
-        (
-            {"normalization_mapping": {"STATE": "LOG"}},
-            "normalization_mapping.STATE: 'LOG'; expected one of IDENTITY",
+def edited(name, change):
+    """A JSON file of the policy's folder with a change."""
+
+    def edit(policy):
+        tree = json.loads((policy.folder / name).read_text())
+        change(tree)
+        (policy.folder / name).write_text(json.dumps(tree))
+
+    return edit
+
+
+def bytes_of_weights(count):
+    return lambda policy: os.truncate(policy.folder / WEIGHTS, count)
+
+
+def weights(change):
+    def edit(policy):
+        save_file(change(load_file(policy.folder / WEIGHTS)), policy.folder / WEIGHTS)
+
+    return edit
+
+
+ACT, WEIGHTS, BIAS = "act_state_0.6.1", "model.safetensors", "model.action_head.bias"
+TOKENIZER = {"registry_name": "tokenizer_processor", "config": {}}
+TORQUE = {"torque": {"type": "ACTION", "shape": [7]}}
+REFUSED = [
+    ("vqbet_0.6.1", lambda _: None, "type 'vqbet' cannot be read: its network differs from vq_bet"),
+    (ACT, config(type="smolvla"), "type 'smolvla' cannot be read: it needs pretrained networks"),
+    (ACT, config(use_peft=True), "an adapter"),
+    (ACT, config(n_heads=None), "its configuration does not fit"),
+    (ACT, config(normalization_mapping={"STATE": "LOG"}), "ing.STATE: 'LOG'; expected one of IDENTITY"),
+    (ACT, config(input_features={}), "input_features is missing or empty"),
+    (ACT, config(output_features=TORQUE), "torque; expected 'action' alone"),
+    (ACT, config(dim_model=64), "expected .3, 64."),
+    (ACT, config(n_encoder_layers=1), "tensors that there is no network for"),
+    (ACT, config(n_encoder_layers=3), "lacks 'model.encoder.layers.2"),
+    (ACT, edited("config.json", lambda tree: tree.pop("latent_dim")), "config.json: 'latent_dim' is missing"),
+    (
+        "act_state_0.3.3",
+        weights(lambda w: {k: v for k, v in w.items() if not k.endswith("observation_state.mean")}),
+        "has no 'mean' of it: LeRobot would act on values that are not",
+    ),
+    (ACT, bytes_of_weights(1000), "missing, cut short or damaged"),
+    (ACT, bytes_of_weights(0), "missing, cut short or damaged"),
+    (ACT, lambda policy: (policy.folder / WEIGHTS).unlink(), "missing, cut short or damaged"),
+    (
+        ACT,
+        edited(
+            "policy_postprocessor.json",
+            lambda tree: tree["steps"][0].update(state_file="../secret.safetensors"),
         ),
-        ({"input_features": {}}, "input_features is missing or empty"),
-        (
-            {"output_features": {"torque": {"type": "ACTION", "shape": [7]}}},
-            "torque; expected 'action' alone",
-        ),
-        ({"dim_model": 64}, "expected .3, 64."),
-        ({"n_encoder_layers": 1}, "tensors that there is no network for"),
-        ({"n_encoder_layers": 3}, "lacks 'model.encoder.layers.2"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_refusals(values, words, recorded):
-    policy = recorded("act_state_0.6.1")
-    policy.change(**values)
+        "expected a file beside it",
+    ),
+    (
+        ACT,
+        edited("policy_preprocessor.json", lambda tree: tree["steps"].insert(0, TOKENIZER)),
+        "step 'tokenizer_processor' has no counterpart",
+    ),
+    (ACT, weights(lambda w: {**w, BIAS: w[BIAS].fill_(torch.nan)}), "not finite"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "change", "words"), REFUSED)
+def test_refusals(name, change, words, recorded):
+    policy = recorded(name)
+    change(policy)
     with pytest.raises(CheckpointError, match=words) as caught:
-        load_checkpoint(policy.folder)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_missing_key_is_named(recorded):
-    policy = recorded("act_state_0.6.1")
-    config = policy.config
-    del config["latent_dim"]
-    (policy.folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="config.json: 'latent_dim' is missing"):
-        load_checkpoint(policy.folder)
-
-
-def test_statistics_that_are_not_there_are_not_passed_over(recorded):
-    policy = recorded("act_state_0.3.3")
-    file = policy.folder / "model.safetensors"
-    tensors = load_file(file)
-    save_file({k: v for k, v in tensors.items() if not k.endswith("observation_state.mean")}, file)
-    with pytest.raises(
-        CheckpointError, match="has no 'mean' of it: LeRobot would act on values that are not"
-    ):
-        load_checkpoint(policy.folder)
-
-
-@pytest.mark.parametrize("kind", ["cut", "missing", "empty"])
-def test_damaged_weights(kind, recorded):
-    policy = recorded("act_state_0.6.1")
-    file = policy.folder / "model.safetensors"
-    content = file.read_bytes()
-    file.unlink()
-    if kind != "missing":
-        file.write_bytes(content[:1000] if kind == "cut" else b"")
-    with pytest.raises(CheckpointError, match="missing, cut short or damaged"):
-        load_checkpoint(policy.folder)
-
-
-def test_a_statistics_file_elsewhere_is_refused(recorded):
-    policy = recorded("act_state_0.6.1")
-    file = policy.folder / "policy_postprocessor.json"
-    steps = json.loads(file.read_text())
-    steps["steps"][0]["state_file"] = "../secret.safetensors"
-    file.write_text(json.dumps(steps))
-    with pytest.raises(CheckpointError, match="expected a file beside it"):
-        load_checkpoint(policy.folder)
-
-
-def test_an_unknown_step_of_a_processor_is_refused(recorded):
-    policy = recorded("act_state_0.6.1")
-    file = policy.folder / "policy_preprocessor.json"
-    steps = json.loads(file.read_text())
-    steps["steps"].insert(0, {"registry_name": "tokenizer_processor", "config": {}})
-    file.write_text(json.dumps(steps))
-    with pytest.raises(CheckpointError, match="step 'tokenizer_processor' has no counterpart"):
-        load_checkpoint(policy.folder)
-
-
-def test_weights_that_are_not_finite_are_refused(recorded):
-    policy = recorded("act_state_0.6.1")
-    file = policy.folder / "model.safetensors"
-    tensors = load_file(file)
-    tensors["model.action_head.bias"][0] = float("nan")
-    save_file(tensors, file)
-    with pytest.raises(CheckpointError, match="not finite"):
         policy.error(policy.folder)
+    assert "\n" not in str(caught.value)
 
 
 def test_info_and_conversion_on_the_command_line(recorded, tmp_path):
