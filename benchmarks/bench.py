@@ -1,4 +1,4 @@
-"""What every benchmark is given."""
+"""Arguments of every benchmark."""
 
 from __future__ import annotations
 

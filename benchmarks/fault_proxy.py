@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves when it is told to."""
+"""A TCP proxy that misbehaves on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of robots, servers and networks: time until the robot holds and rests, and what is sent afterwards.
+"""Faults of robots, servers and networks: time until the robot holds and stops, and what is sent afterwards.
 
     python -m benchmarks.faults
     python -m benchmarks.faults --only "server killed" "frozen camera" --json out.json
@@ -70,7 +70,7 @@ class Outcome:
 
     @property
     def row(self) -> list[str]:
-        """The cells of its line in the table; a robot that goes on rests only at the end of its episode."""
+        """The cells of its line in the table; a robot that continues stops only at the end of its episode."""
         if self.told == WENT_ON:
             return [self.fault, _seconds(self.hold_s), "", "", "", WENT_ON]
         numbers = [str(self.sent), str(self.sent_after)]
@@ -100,7 +100,7 @@ class Scene:
             self._break()
 
     def outcome(self, told: str) -> Outcome:
-        """What followed."""
+        """Outcome of the fault."""
         at = self.at
         holds, stops = (
             [when for when in self.robot.times(name) if when >= at] for name in ("hold", "stop")

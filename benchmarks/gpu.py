@@ -65,7 +65,7 @@ class Case:
 
     Attributes:
         config: from the demonstrations; None: online RL.
-        peer: the case of robomimic or Stable-Baselines3; None: there is none.
+        peer: the case of robomimic or Stable-Baselines3; None if there is none.
         wanted: times as fast as the peer.
         steps: in a round.
     """

@@ -95,7 +95,7 @@ def _reached(graph: Graph, start: str) -> set[str]:
 
 
 def _place(name: str, places: Mapping[str, tuple[int, str]]) -> tuple[int, str] | None:
-    """The layer that a module belongs to: that of the longest path that it lies below."""
+    """The layer that a module belongs to: that of the longest path that it is below."""
     while name:
         if name in places:
             return places[name]

@@ -19,7 +19,7 @@ Contestant = Callable[[int], "Spent"]
 
 @dataclass(frozen=True)
 class Spent:
-    """What some iterations cost, in seconds."""
+    """Cost of some iterations, in seconds."""
 
     cpu_s: float
     wall_s: float

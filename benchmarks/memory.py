@@ -1,7 +1,7 @@
 """Memory of a dataset beside its raw bytes, and of a whole low-dim training. Linux only.
 
-The HDF5 library keeps some memory of its own once it has seen a file. That is measured first and told apart: it depends
-on the number of arrays in the file, not on what is stored.
+The HDF5 library keeps some memory of its own once it has seen a file. That is measured first and reported apart: it
+depends on the number of arrays in the file, not on what is stored.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Mutant:
     Attributes:
         name: function and source before and after; the same as long as these lines stay as they are.
         lines: first and last line of the changed part.
-        function: path of the function in whose body it lies, ("Class", "method"); empty outside of functions.
+        function: path of the function in whose body it is, ("Class", "method"); empty outside of functions.
         around: first and last line of this function, else those of the changed part.
         source: the module's syntax tree, as it is.
         number: place of the changed node in ``ast.walk(source)``.

@@ -351,7 +351,7 @@ class _Trial:
         return found
 
     def _is_healthy(self, test: str, alone: Callable[[str], Any]) -> bool:
-        """Whether a test passes without a mutant; once for each test."""
+        """True if a test passes without a mutant; once for each test."""
         if test and test not in self._healthy:
             self._healthy[test] = alone(test).wait() == "survived"
             if not self._healthy[test]:

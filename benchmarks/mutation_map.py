@@ -81,7 +81,7 @@ def reach(source: str, folder: Path = FOLDER) -> Reach:
             recorded = folder / "sources" / entry["sources"][source]
             found.lines[test] = _as_it_is_now(int(executed, 16), recorded, source)
         if names(ROOT / file, source):
-            # A process that was killed has not told its lines: it may have executed any.
+            # A process that was killed has not reported its lines: it may have executed any.
             found.lines |= dict.fromkeys(entry["started"], -1)
             found.near |= {*lines, *entry["started"]}
         found.seconds |= entry["seconds"]
@@ -207,7 +207,7 @@ class Recording:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
-        """What a fixture of several tests executes is every test's that uses it."""
+        """Lines of a fixture of several tests count for every test that uses it."""
         if fixturedef.scope == "function":
             return (yield)
         earlier = self._enter(_key(fixturedef))

@@ -54,7 +54,7 @@ class Peer:
 
     @property
     def live(self) -> bool:
-        """Whether it runs beside us."""
+        """True if it runs beside us."""
         return self._process is not None
 
     @property

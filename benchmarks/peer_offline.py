@@ -7,5 +7,5 @@ OFFLINE_STEPS = {"iql": (100, 256), "td3_bc": (256,), "cql": (256,)}
 
 
 def offline_name(algo_name: str, batch_size: int) -> str:
-    """Of a case."""
+    """Name of a case."""
     return f"step_{algo_name}_{batch_size}"

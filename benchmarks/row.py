@@ -32,7 +32,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target was met."""
+        """True if the target was met; None without a target."""
         if self.target is None:
             return None
         return self.value <= self.target if self.at_most else self.value >= self.target

@@ -91,7 +91,7 @@ def _data_alone(bench: Bench, *, recurrent: bool) -> Contestant:
 
 
 def _bare(bench: Bench, precision: str) -> Contestant:
-    """What a person would write for this network and no other: nothing is checked, logged or normalized."""
+    """The code that a person would write for this network and no other: nothing is checked, logged or normalized."""
     obs, actions = _contiguous(bench)
     torch.manual_seed(0)
     net = nn.Sequential(
@@ -122,6 +122,6 @@ def _contiguous(bench: Bench) -> tuple[Tensor, Tensor]:
 
 
 def _has_bf16() -> bool:
-    """Whether the CPU computes in bf16 (older torch cannot tell; then it is taken for one that does not)."""
+    """True if the CPU computes in bf16 (older torch cannot tell; then it is taken for one that does not)."""
     capability = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capability.get("avx512_bf16") or capability.get("amx_bf16"))

@@ -1,4 +1,4 @@
-"""What is trained in the benchmarks: robomimic's sizes, on the benchmarks' data."""
+"""Trainings of the benchmarks: robomimic's sizes, on the benchmarks' data."""
 
 from __future__ import annotations
 

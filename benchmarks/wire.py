@@ -5,7 +5,7 @@
     python -m benchmarks.wire --only trips --rounds 9 --json out.json
 
 The peers: `openpi-client` 0.1.2 (of the `dev` extra) against openpi's server, whose one file
-`src/openpi/serving/websocket_policy_server.py` lies in its repository and not on PyPI; LeRobot's asynchronous inference
+`src/openpi/serving/websocket_policy_server.py` is in its repository and not on PyPI; LeRobot's asynchronous inference
 in an environment of its own, Python 3.12 with `pip install "lerobot[async]==0.6.1"`. Without the options their lines
 are left out. Each server runs in a process of its own, and rounds of all of them alternate: compare within a run.
 """

@@ -1,4 +1,4 @@
-"""A robot for benchmarks that stands still and notes when it was told what."""
+"""A robot for benchmarks that stands still and records each command with its time."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ CALLED = frozenset(
         *("numpy._core.multiarray scalar", "numpy._core.multiarray _reconstruct"),
     }
 )
-"""What is called in a checkpoint."""
+"""Functions that a checkpoint calls."""
 _ALLOWED = ("torch", "builtins", "collections", "numpy", "_codecs")
 """Packages of which torch allows something; at what is in others it ends, in words of its own."""
 _TIMES, _ROOM = 16, 2**16
@@ -99,14 +99,14 @@ def _calls(pickled: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def _value(name: str, argument: Any) -> Any:
-    """What an opcode puts on the stack."""
+    """Value that an opcode puts on the stack."""
     if isinstance(argument, str | int):
         return argument
     return () if name == "EMPTY_TUPLE" else [1]
 
 
 def _put(items: list[Any], stack: list[Any], as_tuple: bool) -> None:
-    """Put items on the stack as a tuple, or into what lies there."""
+    """Put items on the stack as a tuple, or into what is there."""
     if as_tuple:
         stack.append(tuple(items))
     else:

@@ -87,7 +87,7 @@ def fresh(path: Path, mode: str = "wb", buffering: int = -1) -> IO[Any]:
 
 
 def cleared(path: Path) -> Path:
-    """Return a path at which a library may make a file by name: an empty one of ours lies there."""
+    """Return a path at which a library may make a file by name: an empty one of ours is there."""
     fresh(path).close()
     return path
 
@@ -127,7 +127,7 @@ def path_inside(folder: Path, name: str) -> Path:
     path = Path(name)
     if path.is_absolute() or path.drive or ".." in path.parts:
         raise FileError(
-            f"{folder}: names the file '{name[:200]}', which lies outside of it and is not read"
+            f"{folder}: names the file '{name[:200]}', which is outside of it and is not read"
         )
     return folder / path
 
@@ -168,7 +168,7 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
     """Return the text of a regular file of at most ``limit`` bytes.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: if there is none.
         FileError: it cannot be read, is larger, or is not UTF-8.
     """
     try:

@@ -110,7 +110,7 @@ class RunFolder:
                 _lock(handle)
         except (BlockingIOError, PermissionError):
             return True
-        except OSError:  # there is none, or it is no regular file
+        except OSError:  # it is missing, or it is no regular file
             return False
         return False
 
@@ -174,7 +174,7 @@ def newest_run_folder(output_dir: str | Path, name: str) -> RunFolder:
     """Return the run of this name that started last.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: if there is none.
     """
     parent = Path(output_dir).expanduser() / name
     runs = runs_in(parent)
@@ -201,7 +201,7 @@ def find_checkpoint(agent: str | Path) -> Path:
     with runs of one name for that name, a policy's folder of LeRobot for its weights.
 
     Raises:
-        CheckpointError: there is none, or the runs have several names.
+        CheckpointError: if there is none, or the runs have several names.
     """
     path = Path(agent).expanduser()
     if not path.is_dir():

@@ -112,7 +112,7 @@ def algorithms(data: str) -> dict[str, tuple[str, Tree]]:
 
 
 def observation(task: str, image: bool) -> Tree:
-    """What one network sees."""
+    """Observations of one network."""
     robots = 2 if task == "transport" else 1
     proprioception = [f"robot{robot}_{name}" for robot in range(robots) for name in ARM]
     if not image:

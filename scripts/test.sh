@@ -27,6 +27,8 @@ step_lint() {
     "$VENV/bin/ruff" format --check .
     say "Lint (ruff check)"
     "$VENV/bin/ruff" check .
+    say "Words (scripts/lint_words.py)"
+    "$PY" scripts/lint_words.py
     say "Structure (python -m benchmarks.structure --check)"
     "$PY" -m benchmarks.structure --check
 }

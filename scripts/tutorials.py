@@ -9,7 +9,7 @@ A page consists of blocks, which are run in their order in an empty folder:
     ```bash                      commands, which have to succeed
     ```text title="output"       what the commands before it printed; of long outputs the lines between are left out
 
-``examples/`` lies beside, as in a clone. ``pip install -e examples/NAME`` installs for this run only.
+``examples/`` is beside, as in a clone. ``pip install -e examples/NAME`` installs for this run only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What other toolkits leave on a disk is named, with the next command."""
+"""Files of other toolkits are named, with the next command."""
 
 import json
 import zipfile

@@ -67,7 +67,7 @@ class ACTTokensConfig(Section):
     )
     camera_positions: bool = Field(
         True,
-        description="learned positions tell cameras apart; false: no camera is told from another, as in LeRobot",
+        description="learned positions tell cameras apart; false: cameras are not distinguished, as in LeRobot",
     )
 
 

@@ -108,7 +108,7 @@ class Algo(ABC, Generic[ConfigT]):
     gives_errors: ClassVar[bool] = False
     """True where critics can say how far each sample was from its TD target, as prioritized replay wants."""
     frozen: ClassVar[str | None] = None
-    """Name of the network that is a frozen policy, brought by ``algo.base.checkpoint``; None: there is none."""
+    """Name of the network that is a frozen policy, brought by ``algo.base.checkpoint``; None if there is none."""
     ranks: Ranks = ALONE
     acting_nets: tuple[str, ...] = ()
     """Names of further networks that acting needs."""

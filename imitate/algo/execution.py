@@ -72,7 +72,7 @@ class ChunkExecution:
 
         Returns:
             actions (B, A), the next state, and extras: ``chunk`` (B, K, A), the actions from this step on as planned
-            now; what lies beyond the plan repeats its last action.
+            now; what is beyond the plan repeats its last action.
         """
         if self.temporal_ensemble is not None:
             return self._ensemble(state, predict(inputs))

@@ -49,7 +49,7 @@ class ActionNoiseConfig(Section):
 
 
 class ActionNoise:
-    """Noise process of a deterministic actor, whose last value lies in the policy's state under ``noise``.
+    """Noise process of a deterministic actor, whose last value is in the policy's state under ``noise``.
 
     ``noise <- (1 - damping) noise + std * normal`` (Uhlenbeck & Ornstein 1930; as in DDPG, arXiv:1509.02971).
 

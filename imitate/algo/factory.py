@@ -129,7 +129,7 @@ def algo_class_of(config: Config) -> tuple[type[Algo], dict[str, Any]]:
     """The class that a configuration means, and its further arguments.
 
     Raises:
-        ConfigError: there is none, or it lacks a method of the contract.
+        ConfigError: if there is none, or it lacks a method of the contract.
     """
     to_class = registry.find(config.algo_name).to_class
     try:

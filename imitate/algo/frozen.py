@@ -1,6 +1,6 @@
 """A frozen policy as a slot of an algorithm: it stays as it is while the algorithm learns.
 
-It lies among the algorithm's networks, as its weights and a description of what they mean. So a checkpoint of the
+It is among the algorithm's networks, as its weights and a description of what they mean. So a checkpoint of the
 algorithm is whole without the file that the policy came from, and processes that act get the policy with the weights.
 """
 

@@ -90,7 +90,7 @@ class SAC(ActorCritic[SACConfig]):
             return
         raise ConfigError(
             f"algo.num_choices is {self._num_choices}, but actions have {self.ac_dim} numbers: set it to that, or "
-            "algo.num_continuous to what lies beside the choice"
+            "algo.num_continuous to the numbers beside the choice"
             if not self._num_numbers
             else f"algo.num_choices {self._num_choices} and algo.num_continuous {self._num_numbers} do not sum to the "
             f"{self.ac_dim} numbers of an action: correct them"

@@ -93,7 +93,7 @@ def small(config: Config) -> Config:
         if value is not None:
             values[path] = min(value, most)
     values["train.num_epochs"] = max(2, config.train.num_epochs or 2)
-    # A sequence lies within a rollout, and a rollout within an epoch.
+    # A sequence is within a rollout, and a rollout within an epoch.
     rollout = min(config.train.online.collect_steps, max(MOST_COLLECTED, config.train.seq_length))
     values["train.online.collect_steps"] = rollout
     envs = values["train.online.num_envs"] or 1

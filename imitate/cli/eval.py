@@ -383,7 +383,7 @@ def _environments(
     from imitate.policy.renaming import given_names, joined
 
     ckpt = load_checkpoint(path)
-    # A typo is told before the question whether an environment is trusted.
+    # A typo is reported before the question whether an environment is trusted.
     try:
         given_names(joined(ckpt.get("rename"), rename), ckpt["shape_metadata"]["all_shapes"])
     except UserError as error:

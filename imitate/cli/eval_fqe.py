@@ -58,7 +58,7 @@ def checkpoints_of(agent: Path) -> list[Path]:
     """Return a checkpoint, or all of a run folder: those of epochs in order, else the best and the last.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: if there is none.
     """
     from imitate.run_folder import find_checkpoint
 

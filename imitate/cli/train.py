@@ -91,7 +91,7 @@ def command(
 ) -> None:
     """Train a policy on demonstrations, or by online RL in an environment (train.online).
 
-    The run lies in OUTPUT_DIR/NAME/TIME: config.json, metrics.jsonl, results.json, learning_curve.png, checkpoints,
+    The run is in OUTPUT_DIR/NAME/TIME: config.json, metrics.jsonl, results.json, learning_curve.png, checkpoints,
     videos, TensorBoard files. Exit codes: 0 done; 1 training or an evaluation failed; 2 invalid
     input; 130 or 143 interrupted, with a checkpoint to resume from.
     """

@@ -112,7 +112,7 @@ with warnings.catch_warnings():
         name: str = Field(
             "test",
             min_length=1,
-            description="Name of the experiment; the run's folder lies in a folder of this name.",
+            description="Name of the experiment; the run's folder is in a folder of this name.",
         )
         validate: bool = Field(
             False,

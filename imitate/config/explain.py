@@ -196,7 +196,7 @@ def _leaves(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]]
 
 
 def _meaning(path: str, known: list[Key]) -> str:
-    """Meaning of the key, or of the free-form object that it lies in."""
+    """Meaning of the key, or of the free-form object that it is in."""
     if path == "algo_name":
         return "The algorithm."
     for key in known:

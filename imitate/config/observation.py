@@ -174,7 +174,7 @@ class Observations(Section):
         return {key: kind for group in GROUPS for key, kind in self.modality_of(group).items()}
 
     def mask_key(self) -> str | None:
-        """Observation of modality ``mask``; None: there is none."""
+        """Observation of modality ``mask``; None if there is none."""
         return next((k for k, kind in self.modality_of("obs").items() if kind == MASK), None)
 
     def unit_range_keys(self) -> set[str]:

@@ -191,7 +191,7 @@ class TrainConfig(Section):
     language_bytes: PositiveInt | None = Field(
         None,
         description="lang_emb is the text itself, so many UTF-8 bytes with zeros behind, for a step "
-        "of preprocess that tokenizes it: the policy may then be told instructions that the data "
+        "of preprocess that tokenizes it: the policy may then get instructions that the data "
         "do not have; null: lang_emb is a vector.",
     )
     num_data_workers: NonNegativeInt = Field(

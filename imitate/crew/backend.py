@@ -104,7 +104,7 @@ class Member(Protocol):
     """One worker, which has at most one item at a time."""
 
     def waits(self) -> bool:
-        """Return true as long as there is no place for it to run; an item given to it meanwhile lies here."""
+        """Return true as long as there is no place for it to run; an item given to it meanwhile waits here."""
 
     def give(self, packed: Any) -> bool:
         """Send an item that its backend has packed, without waiting for it to arrive.

@@ -58,7 +58,7 @@ def _tell(pipe: int) -> None:
 
 
 def keep(parent: int, others: Iterable[int], patience_s: float) -> None:
-    """Wait until stdin is closed, then kill what the parent has started before it was told that this is all.
+    """Wait until stdin is closed, then kill what the parent has started before it had named them all.
 
     Args:
         parent: number of the process.

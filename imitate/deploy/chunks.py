@@ -95,7 +95,7 @@ class ChunkPlayer:
         return 0 if self._plan is None else len(self._plan)
 
     def remaining(self) -> Vector | None:
-        """A copy (n, A) of the actions that are planned from the present step on; None where there are none."""
+        """A copy (n, A) of the actions that are planned from the present step on; None if there are none."""
         return None if self._plan is None or not len(self._plan) else self._plan.copy()
 
     def accept(self, chunk: ArrayLike, ticket: Ticket) -> bool:

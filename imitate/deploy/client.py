@@ -239,7 +239,7 @@ class RemotePolicy:
     # ---- connection ------------------------------------------------------------------------------
 
     def _ask_connection(self, deadline: float) -> Channel:
-        """The open connection, made where there is none."""
+        """The open connection, made if there is none."""
         if self._connection is not None:
             return self._connection
         began = clock.now()

@@ -103,7 +103,7 @@ class SDLGamepad:
         """Open the pad.
 
         Raises:
-            UserError: there is none, or SDL is not installed.
+            UserError: if there is none, or SDL is not installed.
         """
         sdl = self._sdl = sdl_library()
         sdl.SDL_SetHint(b"SDL_NO_SIGNAL_HANDLERS", b"1")  # Ctrl-C remains Python's

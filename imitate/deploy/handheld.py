@@ -50,7 +50,7 @@ class Source(Protocol):
     """Names of the axes, in the order of an action's numbers."""
 
     def open(self) -> None:
-        """Open the device; raises UserError where there is none."""
+        """Open the device; raises UserError if there is none."""
 
     def read(self) -> Reading:
         """The present state, at once; raises RobotError where the device was disconnected."""
@@ -116,7 +116,7 @@ class Handheld(Teleoperator):
         """Open the device.
 
         Raises:
-            UserError: there is none, or its axes do not fit the robot's actions.
+            UserError: if there is none, or its axes do not fit the robot's actions.
         """
         self._pushes.connect(robot)
         self._axes = self._fitting(self._pushes.size)

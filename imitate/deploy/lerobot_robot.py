@@ -52,7 +52,7 @@ class LeRobotRobot(Robot):
             it, and speeds 0.
         grippers: names of actions that keep their last command at rest, so that a gripper does not let go; None: all
             with "gripper" in their name.
-        at_stop: ``pose``: the robot is told to stay where it is; ``torque_off``: its motors are switched off, so
+        at_stop: ``pose``: the robot gets its own pose as target; ``torque_off``: its motors are switched off, so
             that an arm falls.
         config: fields of the type's configuration: ``port``, ``id``, ``cameras``, ``max_relative_target`` ...
 

@@ -228,7 +228,7 @@ class LimitFilter:
 
         Raises:
             LimitError: ``at`` is not finite, of another size, or outside of the box by more than a sensor's noise, or
-                there is none and the jerk is limited.
+                None while the jerk is limited.
         """
         self._last, self._change = None, np.zeros(self.limits.size)
         self.counts = LimitCounts()

@@ -1,4 +1,4 @@
-"""The control loop: a policy moves a robot at a fixed rate, and the robot rests whatever goes wrong.
+"""The control loop: a policy moves a robot at a fixed rate, and the robot is stopped whatever goes wrong.
 
 Each control step: observe, act, limit, send, wait for the next period. A step without a usable action (the observation
 is old, not finite or missing, nothing is planned, the policy's server does not answer) holds the pose; holding for
@@ -43,7 +43,7 @@ class Actor(Protocol):
         """Forget the last episode."""
 
     def __call__(self, ob: Mapping[str, Any]) -> Vector | None:
-        """The action (A,) for an observation; None: there is none yet, hold."""
+        """The action (A,) for an observation; None if there is none yet, hold."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,9 @@ class _Episode:
         self._robot, self._policy = loop.robot, loop.policy
         self._safety, self._period = loop.safety, loop.period_s
         self._late: deque[bool] = deque(maxlen=max(self._safety.late_of, 1))
-        self._held = True  # the robot rests before the first action, which begins at the pose then
+        self._held = (
+            True  # hold still until the first action; limits start from the pose at that moment
+        )
         self._unable_since: float | None = None
         self._last_sent: float | None = None
         self._person_acted = False
@@ -248,7 +250,7 @@ class _Episode:
         return guidance.events
 
     def _wanted(self, observation: Observation, guidance: Guidance) -> tuple[Vector | None, str]:
-        """The policy's action, or None and the reason why there is none."""
+        """The policy's action, or None and the reason why it is missing."""
         if self._policy is None:
             return None, "nobody acts"
         try:

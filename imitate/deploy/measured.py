@@ -1,6 +1,6 @@
 """The one rule for measured poses: which of them are observations, and which a fault of the sensor.
 
-A pose is no observation where it lies beyond the limits of the actions by more than a margin, further from the last
+A pose is no observation where it is beyond the limits of the actions by more than a margin, further from the last
 measured pose than three times the limit of speed allows, or is bit-identical for several steps in which the commands
 ask for clear motion. These are none: an object in the gripper, contact, a robot that is driven back or guided by hand.
 """

@@ -317,7 +317,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
                 self._exchange.leave()
                 with suppress(
                     NotInTimeError, RobotError
-                ):  # it was told, or the robot is stopped below
+                ):  # it was reported, or the robot is stopped below
                     self.counts["late"] += run.result(_PATIENCE_S).late
         finally:
             stop_robot(self._robot)

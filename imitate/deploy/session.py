@@ -65,7 +65,7 @@ class ChunkAsk:
     Attributes:
         state: memory of the session; only its instruction counts.
         history: arrays by key as in the schema, of successive control steps, the newest last.
-        planned: (n, A) actions that the chunk has to agree with; None: there are none.
+        planned: (n, A) actions that the chunk has to agree with; None if there are none.
         delay: how many of ``planned`` are executed before the chunk arrives.
         guidance: how the chunk is made to agree; None where nothing is planned.
     """
@@ -236,7 +236,7 @@ class Session:
         self._lang = lang
 
     def _begun(self) -> Any:
-        """The session's memory, which begins where there is none."""
+        """The session's memory, which begins if there is none."""
         if self._state is None:
             self._begin(self._lang)
         return self._state

@@ -137,7 +137,7 @@ class HIDSpaceMouse:
         """Open the device.
 
         Raises:
-            UserError: there is none, it may not be opened, or hidapi is not installed.
+            UserError: if there is none, it may not be opened, or hidapi is not installed.
         """
         hid = self._hid or _hidapi()
         found = list(spacemice(hid.enumerate()))

@@ -1,7 +1,7 @@
 """WebSocket connections that block, with a deadline on everything and without threads of their own.
 
 A message is read and answered in the thread that asked for it: no other thread has to be woken. Data are copied once in
-each direction: what is sent goes to the socket from where it lies, what is received comes into a buffer that is kept.
+each direction: what is sent goes to the socket from where it is, what is received comes into a buffer that is kept.
 Connections are made in :mod:`imitate.deploy.handshake`.
 """
 

@@ -199,7 +199,7 @@ _GEOM = 5  # mujoco.mjtObj.mjOBJ_GEOM
 def _geoms(env: Any, view: dict[str, Any]) -> Array:
     """Return (H, W) numbers of the visible geoms, -1 for none.
 
-    Sites, such as the line below a gripper, are invisible in an image, but would cover what lies behind them here.
+    Sites, such as the line below a gripper, are invisible in an image, but would cover what is behind them here.
     """
     sites = env.sim._render_context_offscreen.vopt.sitegroup
     shown = sites.copy()

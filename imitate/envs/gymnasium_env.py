@@ -42,7 +42,7 @@ ADAPTERS = {
 }
 """Modules that register environments in the place of the module that a name begins with."""
 _REFUSALS = (TypeError, ValueError, LookupError, AttributeError, AssertionError, OSError)
-"""What constructors raise for arguments that are not for them."""
+"""Errors of constructors for arguments that are not for them."""
 
 
 class GymnasiumEnv:

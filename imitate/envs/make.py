@@ -15,7 +15,7 @@ from imitate.errors import EnvError
 _TYPES = {1: "robosuite", 2: "gymnasium"}
 REAL_ROBOT = 4
 ROBOTS_ROOM = "imitate.deploy.robot_meta"
-"""Module with ``robot_env``. It lies above this room, so that it is imported by name when a robot is asked for."""
+"""Module with ``robot_env``. It is above this room, so that it is imported by name when a robot is asked for."""
 
 
 def can_be_made(env_meta: Mapping[str, Any]) -> bool:

@@ -30,7 +30,7 @@ from imitate.extras import missing
 ENV_TYPE = 2
 AGENT_ID = "agent_id"
 OPPONENTS_ROOM = "imitate.policy.opponents"
-"""Module with ``opponent_of``. It lies above this room, so that it is imported by name where it is needed."""
+"""Module with ``opponent_of``. It is above this room, so that it is imported by name where it is needed."""
 
 
 class Opponent(Protocol):

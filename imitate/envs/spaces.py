@@ -27,7 +27,7 @@ class ActionSpace:
 
     Attributes:
         low, high: (A,) limits; 0 and 1 of choices.
-        num_choices: the first so many numbers are scores of a choice; 0: there is none.
+        num_choices: the first so many numbers are scores of a choice; 0 if there is none.
     """
 
     def __init__(self, name: str, space: Any) -> None:

@@ -170,7 +170,7 @@ def evaluate_all(
         backend: where the workers run; None: in processes of this machine.
 
     Yields:
-        the number of a place as soon as it is done, with its result or the reason why there is none.
+        the number of a place as soon as it is done, with its result or the reason why it failed.
 
     Raises:
         UserError: a checkpoint or an environment cannot be used, or settings contradict each other.

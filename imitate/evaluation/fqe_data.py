@@ -76,7 +76,7 @@ def state_keys(path: Path, filter_key: str | None = None) -> list[str]:
     """Return the low-dimensional observations of a file, the inputs of the values.
 
     Raises:
-        DatasetError: there are none.
+        DatasetError: if there are none.
     """
     with DatasetFile(path) as file:
         demo = file.demos(filter_key)[0]

@@ -39,7 +39,7 @@ class Played:
 
     Attributes:
         number: its place among the planned ones.
-        outcome: its episodes, or why there are none.
+        outcome: its episodes, or the reason why it failed.
         wall_s: seconds since its first episode began.
     """
 

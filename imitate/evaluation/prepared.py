@@ -96,7 +96,7 @@ def subject_of(agent: str | Path | RolloutPolicy) -> Subject:
     """Describe a policy, or the checkpoint that a path stands for.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: if there is none.
     """
     if isinstance(agent, RolloutPolicy):
         weights = sum(weight.numel() for weight in agent.algo.nets.parameters())

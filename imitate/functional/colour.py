@@ -37,7 +37,7 @@ def adjust_saturation(images: Tensor, factor: Tensor, out: Tensor | None = None)
 def adjust_hue(images: Tensor, turn: Tensor, out: Tensor | None = None) -> Tensor:
     """The colour wheel turned by ``turn`` (B,), in turns: 1/3 makes red green; value and saturation stay.
 
-    With the hue h in turns, the channels are ``value - chroma clamp(2 - 6 d, 0, 1)``, where d is how far ``h + n`` lies
+    With the hue h in turns, the channels are ``value - chroma clamp(2 - 6 d, 0, 1)``, where d is how far ``h + n`` is
     from a whole turn, and n is 1/2, 1/6, -1/6 for red, green, blue.
     """
     value, chroma, hue = _value_chroma_hue(images)

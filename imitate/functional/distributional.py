@@ -43,7 +43,7 @@ def project_categorical(probabilities: Tensor, values: Tensor, atoms: Tensor) ->
     """
     num_atoms = len(atoms)
     low, high = atoms[0], atoms[-1]
-    # In units of the atoms' distance: atom i lies at i.
+    # In units of the atoms' distance: atom i is at i.
     place = (values.clamp(low, high) - low) * ((num_atoms - 1) / (high - low))
     index = torch.arange(num_atoms, device=atoms.device, dtype=atoms.dtype)
     share = (1.0 - (place.unsqueeze(-1) - index).abs()).clamp(min=0.0)

@@ -50,7 +50,7 @@ def draw_times(
         density: ``uniform``; ``beta``, which dwells near the noise (Black et al. 2024, arXiv:2410.24164:
             time = max_time * (1 - z), z of Beta(beta, 1)); or ``logit_normal``, which dwells in the
             middle (Esser et al. 2024, arXiv:2403.03206).
-        device: where the result lies.
+        device: where the result is.
         generator: source of randomness.
         beta: see ``beta``; 1 is uniform.
         max_time: the largest time of ``beta``.

@@ -48,7 +48,7 @@ def prefix_weights(
         end: E, actions of the new chunk for which the old one has a plan, up to ``chunk``.
         chunk: H.
         schedule: between ``delay`` and ``end``: ``exponential``, ``linear``, ``ones`` or ``zeros``.
-        device: where the result lies.
+        device: where the result is.
 
     Raises:
         ConfigError: the schedule is unknown, or not 0 <= delay <= end <= chunk.

@@ -61,7 +61,7 @@ class Player:
 
     Args:
         scene: settings.
-        beat: told which call of the environment runs.
+        beat: receives which call of the environment runs.
     """
 
     def __init__(self, scene: Scene, beat: Beat | None = None) -> None:

@@ -64,7 +64,7 @@ def named_expert(name: str, env_name: str) -> Expert:
     """Return a new expert of that name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: if there is none.
     """
     if name == SCRIPTED:
         return ScriptedExpert(env_name)
@@ -80,7 +80,7 @@ def imported(name: str, option: str) -> Any:
     """Import ``module:attribute``; of a class, an object is made.
 
     Raises:
-        ConfigError: there is none; the message names the option.
+        ConfigError: if there is none; the message names the option.
     """
     try:
         found = typed_object(name)

@@ -197,7 +197,7 @@ def _match_layouts(optimizer: torch.optim.Optimizer) -> None:
 def lr_scales(net: nn.Module) -> dict[float, list[nn.Parameter]]:
     """Group the weights of a network by the multiple of the learning rate at which they learn; 1 comes first.
 
-    A part's multiple is the product of the attributes ``lr_scale`` of the modules that it lies in.
+    A part's multiple is the product of the attributes ``lr_scale`` of the modules that it is in.
     """
     scale = dict.fromkeys(net.parameters(), 1.0)
     for module in net.modules():

@@ -1,6 +1,6 @@
 """Linear layers that are fast for the few rows that a policy acts on, on the CPU.
 
-For the few rows of a window oneDNN multiplies with a matrix that lies in blocks up to twice as fast as torch's default
+For the few rows of a window oneDNN multiplies with a matrix that is in blocks up to twice as fast as torch's default
 does; the sums are the same up to the order of their terms. One row takes as long as reading the matrix, in any layout.
 In bfloat16 half as much is read, and weights and inputs are rounded to 8 binary digits. In int8 a quarter is read: each
 row of weights is rounded to 255 steps of its own size, and the inputs of each call to 256 steps between their least and

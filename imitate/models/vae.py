@@ -41,7 +41,7 @@ class VAE(nn.Module):
 
     Args:
         condition_dim: features of the condition s.
-        action_dim: size of the action a, which lies in [-1, 1].
+        action_dim: size of the action a, which is in [-1, 1].
         latent: posterior family and prior.
         encoder_layer_dims: hidden layers of the encoder.
         decoder_layer_dims: hidden layers of the decoder.

@@ -30,7 +30,7 @@ class Quantized(NamedTuple):
 class ResidualVQ(nn.Module):
     """Codebooks in layers: each quantizes what the layers before it left over.
 
-    All state lies in buffers, and randomness comes from torch's default generator, so that a resumed
+    All state is in buffers, and randomness comes from torch's default generator, so that a resumed
     training continues exactly.
 
     Args:

@@ -73,7 +73,7 @@ class Hindsight:
             ring: where they lie.
             rows: (B,) of the steps.
             windows: (B, F) rows of their frames.
-            values: copies of what lies there; changed.
+            values: copies of what is there; changed.
             generator: draws.
         """
         chosen = np.flatnonzero(generator.random(len(rows)) < self.share)

@@ -44,7 +44,7 @@ class StepRing:
         live: (L * N,) whether a row holds a step.
         intervened: (L * N,) whether a person acted in the step.
         number: (L * N,) of a step within its episode, from 0.
-        position: (N,) where each environment writes next; its newest observation lies there already.
+        position: (N,) where each environment writes next; its newest observation is there already.
         running: (N,) steps of the running episodes.
         wrapped: (N,) whether an environment has been around the ring.
     """

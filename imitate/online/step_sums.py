@@ -31,7 +31,7 @@ def n_step_sums(
 def returns_to_go(
     ring: StepRing, rows: Array, wanted: Returns, reward: RewardTransform
 ) -> NDArray[np.float32]:
-    """(B,) discounted rewards from these rows to the ends of their episodes; -inf where there is none yet."""
+    """(B,) discounted rewards from these rows to the ends of their episodes; -inf if there is none yet."""
     total, factor = np.zeros(len(rows)), 1.0
     now, going = rows, np.arange(len(rows))
     after_end = wanted.discount / (1.0 - wanted.discount) if wanted.continue_truncated else 0.0

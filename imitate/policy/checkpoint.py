@@ -15,7 +15,7 @@ A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
     train_state      epoch, step and all else that the trainer needs to resume exactly
     provenance       dataset fingerprint, git commit
     versions         of imitate, torch, numpy, python
-    rename           {name of the environment: the policy's} of observations; absent where there are none
+    rename           {name of the environment: the policy's} of observations; absent if there are none
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def policy_from_checkpoint(
     """Load a policy. Needs no simulator, no dataset and no network, and changes nothing global.
 
     Args:
-        device: where it runs; None: the first CUDA device, or the CPU where there is none.
+        device: where it runs; None: the first CUDA device, or the CPU if there is none.
         ckpt_path: checkpoint file, ours or robomimic's; or give
         ckpt_dict: an already loaded checkpoint.
         verbose: log what was loaded.

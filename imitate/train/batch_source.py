@@ -26,7 +26,7 @@ class BatchSource(Protocol):
         steps_per_update: a checkpoint can be written after multiples of so many steps.
         gives_several: :meth:`batches` may yield more than one batch.
         advice: what to do when the loss goes bad.
-        index: (B,) sample numbers of the latest batch; None where there are none.
+        index: (B,) sample numbers of the latest batch; None if there are none.
         waited_s: seconds spent waiting for data or environments; the run sets it to 0 at an epoch's start.
         curriculum: stages of the environment; None: it stays as it is.
     """

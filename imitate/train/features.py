@@ -38,7 +38,7 @@ def use_features(
 
     Args:
         setup: of a run; its training set and the algorithm's ``preprocess`` change.
-        say: is told what was done, or why a frozen encoder's features are computed for each batch after all.
+        say: receives what was done, or why a frozen encoder's features are computed for each batch after all.
         stopped: true once the run is to end.
     """
     algo, data = setup.algo, setup.train_set

@@ -47,7 +47,7 @@ class Halving:
         return (*rungs, num_epochs)
 
     def value(self, records: Sequence[Mapping[str, Any]], epoch: int) -> float | None:
-        """Return the newest measurement up to an epoch, more is better; None: there is none.
+        """Return the newest measurement up to an epoch, more is better; None if there is none.
 
         Args:
             records: lines of ``metrics.jsonl``.

@@ -1,6 +1,6 @@
 """Guard that notices a loss that turns non-finite or explodes, and names the batch.
 
-Exploding means: for `PATIENCE` steps in a row the loss lies above `median + FACTOR * scale`, where the median is that
+Exploding means: for `PATIENCE` steps in a row the loss is above `median + FACTOR * scale`, where the median is that
 of the last `WINDOW` losses and the scale the larger of the first steps' typical |loss| and the recent median |loss|.
 The first steps are in it because a loss near zero (a regression that fits) may well rise a thousandfold and still be
 small; the recent ones because a value loss may grow by orders of magnitude over a healthy run. Losses may be negative

@@ -30,8 +30,8 @@ def with_observations(config: Config) -> Config:
     if not config.train.data:
         if wants_auto:
             raise ConfigError(
-                "observation.modalities: 'auto' takes the observations of demonstrations, but there are none: list the "
-                "keys, or name a file in train.data or with --dataset"
+                "observation.modalities: 'auto' takes the observations of demonstrations, but no file is named: list "
+                "the keys, or name a file in train.data or with --dataset"
             )
         return config
     if config.train.online.enabled and not wants_auto:

@@ -89,7 +89,7 @@ def expert_steps(setup: OnlineSetup) -> ReplayBuffer:
     """Return the demonstrations that a policy's steps are compared with.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: if there are none.
     """
     config, env = setup.config, setup.env
     if not config.train.data:

@@ -69,7 +69,7 @@ class Measure:
     Attributes:
         words: its description.
         of: reads it from a run; None where the run has none.
-        is_rate: it lies in [0, 1] and is shown in percent.
+        is_rate: it is in [0, 1] and is shown in percent.
     """
 
     words: str
@@ -115,7 +115,7 @@ def settings_of(curves: Sequence[Curve], axes: Axes | None = None) -> list[Setti
 
     Args:
         curves: with their configurations.
-        axes: a sweep's values to try; by default settings are told apart by all keys in which they differ.
+        axes: a sweep's values to try; by default settings are distinguished by all keys in which they differ.
     """
     groups: dict[str, list[Curve]] = {}
     for curve in curves:

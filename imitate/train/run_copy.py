@@ -54,7 +54,7 @@ _State = tuple[int, int, int]
 
 
 class Sender:
-    """Sender of what changes in a folder; what lies there at the beginning is known to the receiver."""
+    """Sender of what changes in a folder; what is there at the beginning is known to the receiver."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PAUSED = "paused"
-"""First word of the status of a run that was told to pause after an epoch."""
+"""First word of the status of a run that was asked to pause after an epoch."""
 
 
 @dataclass

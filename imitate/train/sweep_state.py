@@ -26,7 +26,7 @@ class SweepRun:
         values: by dotted key.
         status: 'finished', 'stopped early: ...' by its own ``experiment.early_stopping``, 'pruned at epoch ...' by the
             sweep in favour of better runs, 'failed: ...', 'interrupted'; 'waiting' before it ran.
-        results: content of the run's results.json; empty where there is none.
+        results: content of the run's results.json; empty if there is none.
     """
 
     name: str
@@ -57,7 +57,7 @@ class SweepResult:
     Attributes:
         folder: holds the runs, ``sweep.json``, ``results.json`` and ``settings.{json,csv,md,tex}``.
         runs: in the order of the combinations.
-        picture: curves of all settings (``curves.pdf`` lies beside it); None where no run is over.
+        picture: curves of all settings (``curves.pdf`` is beside it); None where no run is over.
         interrupted: a signal ended it; the same call resumes it.
         settings: runs that are over, those that differ only in their seed together.
     """
@@ -77,7 +77,7 @@ class SweepResult:
 
 
 def newest_run(place: Path) -> RunFolder | None:
-    """Return the newest run below the folder of a name; None where there is none."""
+    """Return the newest run below the folder of a name; None if there is none."""
     runs = runs_in(place)
     return RunFolder(runs[-1]) if runs else None
 

@@ -121,7 +121,7 @@ def gradients(algo, batch, epoch=1):
 
 
 def losses_that_see(algo, batch, network, names):
-    """Those of the losses that are others where the last layer of a network is."""
+    """Losses that change with the last layer of a network."""
 
     def found():
         torch.manual_seed(0)
@@ -169,7 +169,7 @@ def within(most, update, learned):
 
 
 def action_in(algo, *state):
-    """What it does in a state, first dimension."""
+    """Its action in a state, first dimension."""
     algo.reset()
     return float(algo.get_action({"s": torch.tensor([[float(x) for x in state]])})[0, 0])
 

@@ -1,4 +1,4 @@
-"""What algorithms with critics share: batches of transitions, epochs of learning, exact resume."""
+"""Shared parts of algorithms with critics: batches of transitions, epochs of learning, exact resume."""
 
 import numpy as np
 import pytest

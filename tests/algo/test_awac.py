@@ -23,7 +23,7 @@ def algo_with(worlds, actor, **section):
 
 
 def advantages(worlds, algo):
-    """Of each of two transitions."""
+    """Advantages of two transitions."""
     two = worlds.two_transitions()
     return [worlds.losses(algo, worlds.only(two, row))["Advantage"] for row in (0, 1)]
 

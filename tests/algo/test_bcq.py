@@ -237,7 +237,7 @@ def test_networks_learn_in_their_epochs_only():
 
 
 def target_distribution(worlds, algo, batch):
-    """Of one sample: read from the cross-entropies to critics that are all but sure of one atom after the other."""
+    """Target of a sample, from the cross-entropies to critics that are all but sure of one atom after the other."""
     found = []
     for atom in range(3):
         sure = [[0.8 if k == atom else 0.1 for k in range(3)]] * 2

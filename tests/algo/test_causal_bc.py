@@ -26,7 +26,7 @@ def set_slopes(algo, policy, discriminator):
 
 
 def slope_of(algo):
-    """Of the policy near 0."""
+    """Slope of the policy near 0."""
     algo.set_eval()
     left, right = (float(algo.get_action({"s": torch.tensor([[x]])})[0, 0]) for x in (-0.1, 0.1))
     return (right - left) / 0.2

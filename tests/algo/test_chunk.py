@@ -30,7 +30,7 @@ def make(overrides=(), ac_dim=2, frames=1):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_padded_steps_do_not_matter(variant):
-    """What stands where the demo has ended changes neither loss nor gradient."""
+    """Values beyond the demo's end change neither loss nor gradient."""
     found = []
     for padding in (0.1, 0.7):
         algo = make(VARIANTS[variant])

@@ -1,4 +1,4 @@
-"""What every algorithm promises, shown for the ready configurations in one pass each."""
+"""Promises of every algorithm, shown for the ready configurations in one pass each."""
 
 import io
 import json
@@ -39,7 +39,7 @@ def name_of(path):
 
 
 def structure(node):
-    """What decides how a configuration computes; those of one algorithm for several tasks share it."""
+    """Keys that decide how a configuration computes; those of one algorithm for several tasks share it."""
     if not isinstance(node, dict):
         return node
     ignored = {"$schema", "experiment", "data", "output_dir", "num_epochs", "batch_size", "seed"}

@@ -45,7 +45,7 @@ def test_a_whole_chunk():
 
 
 def test_with_latency_the_last_chunk_goes_on_and_the_past_of_the_new_one_is_left_out():
-    """Predictions at steps 0, 2, 4; each is there one step later, when its first action lies in the past."""
+    """Predictions at steps 0, 2, 4; each is there one step later, when its first action is in the past."""
     assert run(ChunkExecution(size=4, execute=2, latency=1), 7)[0] == [
         *(100, 101),  # nothing to go on with: the robot waits for the first prediction
         *(102, 201),

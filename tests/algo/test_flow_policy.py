@@ -1,4 +1,4 @@
-"""Flow policy: its loss, the times that its network is told, sampling, by stand-ins for the network."""
+"""Flow policy: its loss, the times that its network gets, sampling, by stand-ins for the network."""
 
 import pytest
 import torch

@@ -68,7 +68,7 @@ def test_the_actor_climbs_the_mean_of_all_critics(rlpd, worlds):
 
 
 def moves(algo, batch, name):
-    """Whether a network moves in each of six updates."""
+    """True for each of six updates in which a network moves."""
     moved = []
     for _ in range(6):
         before = torch.cat([p.detach().flatten().clone() for p in algo.nets[name].parameters()])

@@ -13,7 +13,7 @@ class Caller:
     """Calls command lines in the working folder, and checks their exit codes."""
 
     def __call__(self, line, *words, code=0):
-        """What a command line printed: the result, with ``stdout``, ``stderr`` and ``output`` of both.
+        """Run a command line and return the result, with ``stdout``, ``stderr`` and ``output`` of both.
 
         Args:
             line: without ``imitate``, as a shell reads it.
@@ -27,7 +27,7 @@ class Caller:
         return done
 
     def json(self, line, *words, code=0):
-        """What it printed to standard output with ``--json``: strict JSON alone."""
+        """Return its standard output with ``--json``: strict JSON alone."""
         return json.loads(self(f"{line} --json", *words, code=code).stdout, parse_constant=refuse)
 
 

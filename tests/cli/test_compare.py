@@ -124,7 +124,7 @@ def test_a_person_judges_by_keys_is_killed_and_resumes(compare, session, tmp_pat
     again.until("Enter starts")
     again.press("q")
     assert again.end() == 0
-    # Nothing on the screen told the policies apart.
+    # Nothing on the screen named the policies.
     assert not any(name in first.text + again.text for name in ("good.pth", "bad.pth"))
     told = [r for r in records(path) if r["kind"] == "trial"]
     assert [(t["pair"], t["position"], t["success"], t["progress"], t["note"]) for t in told] == [

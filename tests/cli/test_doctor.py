@@ -46,7 +46,7 @@ def clean(template, tmp_path):
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    """A robot that does what it is told, a camera, simulator states with time and position."""
+    """A robot that follows its commands, a camera, simulator states with time and position."""
     random = np.random.default_rng(0)
     path = tmp_path_factory.mktemp("clean") / "demos.hdf5"
     env = {"env_name": "Lift", "type": 1, "env_kwargs": {}}

@@ -32,7 +32,7 @@ def checkpoint(tmp_path_factory):
 
 
 def assert_whole(path):
-    """What was recorded is readable: the finished file, or what an interrupted writer left of it."""
+    """The recording is readable: the finished file, or what an interrupted writer left of it."""
     partial = path.with_name(path.name + ".partial")
     if partial.exists():
         finish_partial(path)

@@ -1,4 +1,4 @@
-"""What a user gets wrong is answered by one line and exit code 2, by every command; no file appears or changes."""
+"""Mistakes of a user are answered by one line and exit code 2, by every command; no file appears or changes."""
 
 import json
 import shlex

@@ -69,7 +69,7 @@ subset real.hdf5 --out
 
 @pytest.mark.parametrize("line", OUT)
 def test_another_file_is_not_replaced_unasked(call, folder, line):
-    """Of the file that is there nothing is lost, and the source stays as it was."""
+    """The existing file loses nothing, and the source stays as it was."""
     sources = {path.name: path.read_bytes() for path in folder.iterdir()}
     (folder / "out.npz" if "embed" in line else folder / "out.hdf5").write_text("mine")
     line += " out.npz" if "embed" in line else " out.hdf5"

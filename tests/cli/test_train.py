@@ -42,7 +42,7 @@ def test_from_the_command_line_to_a_table_and_json(config, train, tmp_path):
     done = train(
         *("--config", path, "--output-dir", "out", "--name", "mine", "--epochs", 2),
         *("--set", "train.batch_size=8", "--device", "cpu"),
-        cwd=tmp_path / "elsewhere",  # train.data lies beside the JSON
+        cwd=tmp_path / "elsewhere",  # train.data is beside the JSON
     )
     assert "epoch 2/2: loss" in done.stderr
     assert "policy_from_checkpoint" in done.stdout

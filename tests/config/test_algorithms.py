@@ -130,7 +130,7 @@ from imitate.config.plugins import installed_points
 for point in installed_points("imitate.algos", "evil"):
     point.load()
 """
-"""What `python -m imitate` does in the folder: the folder comes first where modules are searched."""
+"""`python -m imitate` as it starts in the folder: the folder comes first where modules are searched."""
 
 
 def check(folder, *more_path):

@@ -1,4 +1,4 @@
-"""What becomes of the errors that Ray tells of a worker, with a stand-in for Ray."""
+"""Errors that Ray reports of a worker, with a stand-in for Ray."""
 
 from types import SimpleNamespace
 

@@ -14,7 +14,7 @@ from tests.refusals import refused
 
 
 def told(demo_file, name, words, **kwargs):
-    """A file whose demos were told these words, one each; None for a demo that says nothing."""
+    """A file whose demos have these instructions, one each; None for a demo that says nothing."""
     path = demo_file(name, num_demos=len(words), **kwargs)
     with h5py.File(path, "a") as file:
         for i, word in enumerate(words):

@@ -1,4 +1,4 @@
-"""What tests of input devices push and press: a source of readings, a SpaceMouse's reports, a pad of SDL."""
+"""Stand-ins for input devices: a source of readings, a SpaceMouse's reports, a pad of SDL."""
 
 import struct
 
@@ -76,7 +76,7 @@ def buttons(bits):
 
 
 def hid_device(**given):
-    """What hidapi says of a SpaceMouse, or of another device."""
+    """Description by hidapi of a SpaceMouse, or of another device."""
     return {"vendor_id": 0x256F, "product_id": 0xC635, "usage_page": 1, "usage": 8, **given}
 
 

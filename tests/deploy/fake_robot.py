@@ -1,4 +1,4 @@
-"""A robot for tests that notes every call with its time, and fails as it is told."""
+"""A robot for tests that notes every call with its time, and fails on request."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What holds of each input device: pushes, events, its loss, its settings, what is not there, its end."""
+"""Promises of each input device: pushes, events, its loss, its settings, what is not there, its end."""
 
 import sys
 import termios

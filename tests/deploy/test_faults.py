@@ -1,4 +1,4 @@
-"""Faults of the network and of servers, to the millisecond: the robot holds, then rests, and nothing stale is sent."""
+"""Faults of the network and of servers, to the millisecond: the robot holds, then stops, and nothing stale is sent."""
 
 import threading
 

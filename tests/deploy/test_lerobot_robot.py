@@ -230,7 +230,7 @@ def test_stop_measures_anew_where_the_last_reading_is_old(sent, virtual_time):
     robot.stop()
     assert arm.sent[-1]["shoulder.pos"] == 30.0
     arm.positions["shoulder"] = 31.0
-    robot.stop()  # it has been told where to stay
+    robot.stop()  # its target is the measured pose
     assert arm.sent[-1]["shoulder.pos"] == 30.0
 
 

@@ -49,7 +49,7 @@ def failing(call, error, times=math.inf):
 
 
 def after_stop(robot):
-    """What was begun after the first stop."""
+    """Calls that began after the first stop."""
     names = robot.last_calls()
     return names[names.index("stop") :]
 

@@ -155,7 +155,7 @@ def clamped(index, low, high):
         (clamped(0, 0.0, 0.2), lambda step: [0.1 + 0.03 * step, *HOME[1:]]),  # presses on a table
         (clamped(0, 0.0, 0.2), to_and_fro),
         (lambda n, pose: coarse(n // 4, pose), to_and_fro),
-        (coarse, lambda step: HOME + 0.001 * (step % 2)),  # rests
+        (coarse, lambda step: HOME + 0.001 * (step % 2)),  # stands still
     ],
 )
 def test_an_object_contact_and_coarse_encoders_are_no_fault(sees, act):

@@ -45,7 +45,7 @@ def test_an_episode_is_a_demonstration(tmp_path):
         assert demo.attrs["language"] == "push"
         assert raw["data"].attrs["control_freq"] == 100.0
         assert "interventions" not in demo
-        np.testing.assert_allclose(demo["timestamps"][:], [0.0, 0.01, 0.03])  # the gap is told
+        np.testing.assert_allclose(demo["timestamps"][:], [0.0, 0.01, 0.03])  # the gap is recorded
 
 
 def test_with_a_policy_interventions_and_its_wishes_are_recorded(tmp_path):

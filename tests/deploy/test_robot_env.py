@@ -1,4 +1,4 @@
-"""A robot as an environment: the loop's safety, what is told of each step, and names."""
+"""A robot as an environment: the loop's safety, the info of each step, and names."""
 
 import os
 import signal

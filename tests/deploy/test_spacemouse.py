@@ -105,7 +105,7 @@ def test_only_interfaces_with_six_axes_are_spacemice():
         hid_device(path=b"1"),
         hid_device(path=b"1"),  # again, for another usage
         hid_device(usage=6, path=b"2"),  # the keyboard of a receiver
-        hid_device(usage_page=0, usage=0, path=b"3"),  # not told
+        hid_device(usage_page=0, usage=0, path=b"3"),  # usage unknown
         hid_device(product_id=0xC650, path=b"4"),  # a CadMouse
         hid_device(vendor_id=0x1234, path=b"5"),
         hid_device(vendor_id=0x046D, product_id=0xC626, path=b"6"),

@@ -1,4 +1,4 @@
-"""Encrypted connections with a real certificate: who trusts whom, and what the others are told."""
+"""Encrypted connections with a real certificate: who trusts whom, and the messages to the others."""
 
 import json
 import signal

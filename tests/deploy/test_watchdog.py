@@ -65,7 +65,7 @@ def test_a_reset_that_exits_is_an_error(error):
 
 
 def said_at(capsys, virtual_time, after_s):
-    """What has been written by so many seconds later."""
+    """Return the text that is written so many seconds later."""
     clock.sleep(after_s)
     return capsys.readouterr().err
 

@@ -209,4 +209,4 @@ SPECIAL = {
     "docs/from_lerobot.md": _lerobot,
     "docs/training.md": _sweep,
 }
-"""What `prepare` calls."""
+"""Functions that `prepare` calls."""

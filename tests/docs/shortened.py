@@ -113,7 +113,7 @@ def _few_steps(config):
     for key, most in MOST.items():
         value = operator.attrgetter(key)(config)
         if key.endswith("collect_steps"):
-            most = max(most, config.train.seq_length)  # a sequence lies within a rollout
+            most = max(most, config.train.seq_length)  # a sequence is within a rollout
         if value is not None and value > most:
             values[key] = most
     return values

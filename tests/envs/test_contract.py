@@ -1,4 +1,4 @@
-"""What every environment promises, of each simulator; `imitate check-env` tries most of it."""
+"""Promises of every environment, for each simulator; `imitate check-env` tries most of it."""
 
 from functools import partial
 

@@ -50,7 +50,7 @@ class Tupled(Goal):
 
 
 class Mixed(gymnasium.Env):
-    """Remembers what it was told to do."""
+    """Remembers its actions."""
 
     observation_space = spaces.Box(-1.0, 1.0, (1,))
 

@@ -106,7 +106,7 @@ def test_images_are_right_side_up():
     obs, _ = env.reset(seed=0)
     image = obs["agentview_image"]
     assert (image.shape, image.dtype) == ((64, 64, 3), np.uint8)
-    # the white table lies below, the grey wall is above
+    # the white table is below, the grey wall is above
     assert image[-16:].mean() > image[:8].mean() + 50
     frame = env.render(height=64, width=64, camera_name="agentview")
     assert np.abs(frame.astype(int) - image).mean() < 1.0

@@ -1,4 +1,4 @@
-"""The same evaluations wherever the workers run: checkpoints and frames travel as values, losses are told alike."""
+"""The same evaluations wherever the workers run: checkpoints and frames travel as values, losses are reported alike."""
 
 from contextlib import closing
 from dataclasses import replace

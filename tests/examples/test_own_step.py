@@ -60,7 +60,7 @@ def test_a_step_of_another_package(installed, tmp_path, monkeypatch):
     assert policy({"force": np.array([3.0])}).shape == (2,)
     assert ckpt["preprocess"]["steps"][0]["step"] == "log_force"
     pipeline = policy.algo.preprocess
-    # log(1 + 15) and log(1 + 30) are -1 and 1; 0 of the data lies between.
+    # log(1 + 15) and log(1 + 30) are -1 and 1; 0 of the data is between.
     low, high = -np.log(16.0), np.log(31.0)
     prepared = pipeline.prepare_obs({"force": np.array([[-30.0], [60.0], [0.0]])})["force"]
     middle = float(-(low + high) / (high - low))

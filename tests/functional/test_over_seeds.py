@@ -71,7 +71,7 @@ def test_the_bootstrap_is_ten_thousand_draws_of_one_seed():
     values = np.array([0.21, 0.93, 0.55, 0.72, 0.67])
     draws = np.random.default_rng(0).integers(0, 5, (10_000, 5))
     middles = [sorted(values[draw])[1:4] for draw in draws]
-    # 90 %: a twentieth lies outside at each end.
+    # 90 %: a twentieth is outside at each end.
     expected = np.quantile([sum(middle) / 3 for middle in middles], [0.05, 0.95])
     assert estimate(values, "iqm", confidence=0.9)[1:3] == pytest.approx(expected, abs=1e-12)
 

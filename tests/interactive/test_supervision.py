@@ -1,4 +1,4 @@
-"""Who acts, what is recorded, whose plan is cut."""
+"""The supervisor: which of both acts, which actions are recorded, whose plan is cut."""
 
 import numpy as np
 import pytest

@@ -46,7 +46,7 @@ def memory(capacity=20, **kwargs):
 
 
 def priorities(steps):
-    """Of the rows, as they are saved."""
+    """Priorities of the rows, as they are saved."""
     return steps.state_dict()["rows"]["priority"].numpy()
 
 

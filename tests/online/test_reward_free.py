@@ -26,7 +26,7 @@ class Misled(Told):
 
 
 def write(path, choices):
-    """What :class:`Told` wants, without rewards."""
+    """Transitions of the expert of the world, without rewards."""
     rng = np.random.default_rng(0)
     with DatasetWriter(path, {}) as writer:
         for _ in range(20):

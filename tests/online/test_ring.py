@@ -363,7 +363,7 @@ def test_an_episode_into_a_running_one_is_refused():
 
 
 def test_steps_after_a_whole_episode_go_on_behind_it():
-    """What add() remembers of the step before is void after add_episode()."""
+    """After add_episode() the memory that add() has of the step before is void."""
     ring = lived(20, "0c 1c")
     ring.add_episode(episode(10, 2))
     live(ring, "30")
@@ -412,7 +412,7 @@ def test_later_rows_are_those_of_the_same_environment():
         # What is left of an older episode does not follow a newer one, though its numbers would come next: position 0
         # holds step 0 of the new one, 1 its newest observation, so that two steps are left before the old step 4.
         (6, "0 1 2 3 4t 10", [0, 2, 3, 4], [0, 0, 1, 2], [0, 2, 1, 0]),
-        # After an end nothing lies at the next position yet, so one row more is left: position 5 and what it led to
+        # After an end nothing is at the next position yet, so one row more is left: position 5 and what it led to
         # at 0; 1, 2, 3 of the old episode.
         (6, "0 1 2 3t 10t", [1, 2, 3, 5], [0, 1, 2, 0], [2, 1, 0, 0]),
         # Lane 0 has one episode of 4 steps, lane 1 four of 1.

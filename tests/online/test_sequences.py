@@ -64,7 +64,7 @@ def two_episodes():
     ("first", "burn_in", "before", "seen", "mask", "state"),
     [
         (2, 2, [0, 1], [2, 3, 4, 5], [True, True, True], [0, 0]),  # in the middle
-        (0, 0, [], [0, 1, 2, 3], [True, True, True], [0, 0]),  # nothing lies before the beginning
+        (0, 0, [], [0, 1, 2, 3], [True, True, True], [0, 0]),  # nothing is before the beginning
         (1, 1, [0], [1, 2, 3, 4], [True, True, True], [0, 0]),
         (4, 2, [2, 3], [4, 5, 5, 5], [True, False, False], [2, -2]),  # an end cuts it
         (10, 0, [], [10, 11, 12, 12], [True, True, False], [10, -10]),  # nothing of another episode

@@ -1,4 +1,4 @@
-"""A world that a person solves at once: do what you are told. And what learns in it."""
+"""A world that a person solves at once: the observation names the right action. With an algorithm that learns in it."""
 
 import numpy as np
 import torch
@@ -67,7 +67,7 @@ def told_memory(algo, choices=0, envs=1):
 
 
 def worst_error(algo):
-    """Of the policy in the two cases: the distance to the right numbers, -0.5 and 0.5, or 1 for a wrong choice."""
+    """Error of the policy in both cases: the distance to the right numbers, -0.5 and 0.5, or 1 for a wrong choice."""
     algo.set_eval()
     told = {"told": torch.tensor([[-1.0], [1.0]])}
     with torch.no_grad():

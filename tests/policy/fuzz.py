@@ -90,7 +90,7 @@ def all_swaps(ckpt):
 
 
 def use(path):
-    """What `imitate info`, and a robot, do with a file; the words of its refusal, or None."""
+    """Load a file as `imitate info` and a robot do; return the words of its refusal, or None."""
     refusal = None
     try:
         list(report.lay_out(report.describe(path)))

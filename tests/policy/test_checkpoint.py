@@ -64,7 +64,7 @@ def test_a_checkpoint_cut_short_is_refused(file, keep):
 
 
 def test_flipped_bytes_are_refused_or_change_nothing(tmp_path):
-    """Of a file that stays as it is; tools/fuzz_checkpoints.py tries others."""
+    """Mutations of a file that stays as it is; tools/fuzz_checkpoints.py tries others."""
     file = tmp_path / "model.pth"
     data = SMALL.read_bytes()
     whole = load_checkpoint(SMALL)["model"]["nets"]
@@ -80,7 +80,7 @@ def test_flipped_bytes_are_refused_or_change_nothing(tmp_path):
         except CheckpointError as error:
             refused += 1
             assert "model.pth" in str(error) and len(str(error).splitlines()) == 1
-        else:  # the flips hit what lies between the entries
+        else:  # the flips hit what is between the entries
             assert all(torch.equal(nets[name], value) for name, value in whole.items())
     assert refused >= 45
 

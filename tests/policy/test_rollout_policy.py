@@ -214,7 +214,7 @@ def test_what_was_planned_can_be_read_in_the_units_of_the_data():
 
 
 class TestPrecision:
-    """Of a policy with a layer of 256 x 256 numbers, as it is loaded."""
+    """Checkpoint of a policy with a layer of 256 x 256 numbers, as it is loaded."""
 
     @pytest.fixture
     def ckpt(self):

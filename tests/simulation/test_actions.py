@@ -67,7 +67,7 @@ def test_absolute_actions_reproduce_the_demonstrations(lift_file, absolute):
     with DatasetFile(path) as file:
         (arm,) = arm_controllers(file.env_meta["env_kwargs"])
     assert (arm["input_type"], arm["input_ref_frame"]) == ("absolute", "world")
-    # A goal lies where the hand is, but for the 5 cm of a full command.
+    # A goal is where the hand is, but for the 5 cm of a full command.
     away = read(path, "actions")[:, :3] - read(path, "obs/robot0_eef_pos")
     assert np.abs(away).max() <= 0.05 + 1e-9
     np.testing.assert_array_equal(read(path, "actions")[:, 6], read(lift_file[0], "actions")[:, 6])

@@ -219,7 +219,7 @@ def interrupted(path, plan, after, num=7, **settings):
 
 @pytest.mark.parametrize("after", [1, 3, 4, 6])
 def test_an_interrupted_collection_into_shards_is_resumed(tmp_path, after):
-    """A shard lies under its name when it is complete, and the index when all are."""
+    """A shard is under its name when it is complete, and the index when all are."""
     folder = tmp_path / "shards"
     interrupted(folder, plan_of(), after, shard_demos=3)
     whole = (after - 1) // 3  # the next episode closes a shard

@@ -1,4 +1,4 @@
-"""What is asked of the simulator that draws a demo, and what is told where it cannot, with a stand-in for it."""
+"""Calls of the simulator that draws a demo, and messages if it cannot draw, with a stand-in for it."""
 
 from pathlib import Path
 

@@ -331,7 +331,7 @@ def test_keys_that_the_data_lack_are_refused_with_the_ways_out(data):
     with refused("the demos have no 'joint_poss' (did you mean 'joint_pos'?)", error=ConfigError):
         resolved(data, f'{LOW_DIM}=["joint_poss"]')
     online = load_config("sac/sac_pendulum", ["observation.modalities=auto"])
-    words = "'auto' takes the observations of demonstrations, but there are none"
+    words = "'auto' takes the observations of demonstrations, but no file is named"
     with refused(words, error=ConfigError):
         with_observations(online)
 

@@ -184,7 +184,7 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path):
 
 @pytest.fixture
 def place(tmp_path):
-    """Writes the folder of a run: success rates by epoch, and the status in results.json; None: there is none."""
+    """Writes the folder of a run: success rates by epoch, and the status in results.json; None if there is none."""
 
     def write(name, rates, status):
         folder = tmp_path / name / "20260101000000"
@@ -214,7 +214,7 @@ def test_in_turn_what_is_not_over_is_trained(place, tmp_path):
 
 
 def test_runs_that_were_cut_on_their_way_to_a_rung_come_first(place, tmp_path):
-    place("a", {1: 0.9}, "paused at epoch 1 of 9")  # rests on the first rung
+    place("a", {1: 0.9}, "paused at epoch 1 of 9")  # waits on the first rung
     place("b", {1: 0.2, 2: 0.3}, None)  # was on its way from the first to the second
     place("c", {1: 0.4}, None)  # had not paused yet: its evaluation may be missing
     place("d", {1: 0.1}, "failed: the loss went bad")

@@ -54,7 +54,7 @@ def policy_of(run):
 
 
 def test_three_files_train_save_load_and_act(files, tmp_path):
-    """What robomimic cannot: its checkpoints of several files do not load, and normalizing them fails."""
+    """Robomimic fails here: its checkpoints of several files do not load, and normalizing them fails."""
     data = [
         {"path": str(files[0]), "weight": 2.0, "demo_limit": 5},
         {"path": str(files[1]), "filter_key": "train"},
@@ -114,11 +114,11 @@ def test_a_policy_does_what_it_is_told_in_each_environment(told_run):
     assert min(rates) >= 0.8, rates
     assert record["Rollout/Success_Rate"] == pytest.approx(np.mean(rates))
 
-    # The same policy, told the other thing, fails in both.
+    # The same policy, with the other instruction, fails in both.
     for meta, wrong in zip(metas, (MIRROR, TO), strict=True):
         result = evaluate(told_run.checkpoint, {**meta, "lang": wrong}, episodes=6, seed=50)
         assert result.success_rate <= 0.2
-    # In lockstep it is told too.
+    # In lockstep it gets the instruction, too.
     result = evaluate(told_run.checkpoint, metas[1], episodes=6, workers=3, seed=5, mode="vector")
     assert result.success_rate >= 0.8
 

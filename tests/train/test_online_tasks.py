@@ -243,7 +243,7 @@ def test_a_run_goes_through_its_stages(tmp_path, name, settings, steps):
 
 
 def test_a_run_that_is_killed_after_an_evaluation_resumes_in_the_next_stage(tmp_path, monkeypatch):
-    """The checkpoint is of the stage before; the evaluation that ended it lies in the metrics file."""
+    """The checkpoint is of the stage before; the evaluation that ended it is in the metrics file."""
 
     def killed(self):
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What a training says and writes: lines, bars, numbers, its outcome, and what it recommends."""
+"""Output of a training: lines, bars, numbers, its outcome, and what it recommends."""
 
 import io
 import sys
@@ -222,7 +222,7 @@ def test_sums_of_a_run_on_the_cpu_become_those_of_a_device_without_float64():
 
 
 def forecast(now, seconds, steps, total=1000, first=30.0, **settings):
-    """What is said in so many steps of a training; the first one is slow."""
+    """Lines of a forecast during so many steps of a training; the first one is slow."""
     found, said = Forecast(total, "updates", **settings), []
     for step in range(1, steps + 1):
         now[0] += first if step == 1 else seconds

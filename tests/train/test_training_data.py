@@ -48,7 +48,7 @@ def fail_some(path, *names):
 
 
 def entry_of(result):
-    """What the run's configuration names as its data."""
+    """Data that the run's configuration names."""
     return json.loads((result.run_dir / "config.json").read_text())["train"]["data"][0]
 
 

@@ -1,4 +1,4 @@
-"""What is measured beside a training: validation, and evaluations in the background."""
+"""Measurements beside a training: validation, and evaluations in the background."""
 
 import threading
 from pathlib import Path

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 TOLERANCE = 3e-3
-"""Of the standard deviation of the actions: frozen BatchNorm of random weights enlarges the last digits."""
+"""Tolerance in standard deviations of the actions: frozen BatchNorm of random weights enlarges the last digits."""
 RELEASE = tuple(int(part) for part in metadata.version("lerobot").split(".")[:2])
 IS_OLD = RELEASE < (0, 4)
 

@@ -45,7 +45,7 @@ def check(is_so, words):
 
 @contextmanager
 def arm(folder, name, *options):
-    """A simulated arm; the link to its port lies at ``folder/name``, what it was told at ``folder/name.jsonl``."""
+    """A simulated arm; the link to its port is at ``folder/name``, its commands at ``folder/name.jsonl``."""
     port, log = folder / name, folder / f"{name}.jsonl"
     command = [sys.executable, HERE / "feetech_arm.py", port, log, *options]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
@@ -300,7 +300,7 @@ def refused(run, folder, policy):
 
 
 def unplugged(run, folder, policy, process):
-    """A bus that dies: exit code 1, and a person is told to press the emergency stop."""
+    """A bus that dies: exit code 1, and a person is asked to press the emergency stop."""
     command, log = run.start(
         10, "run", policy, *run.follower("--limits", "limits.json"), "--steps", 20 * STEPS,
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""What LeRobot imports of torchvision and accelerate to read and write datasets, where these are not installed.
+"""Stand-ins for the parts of torchvision and accelerate that LeRobot imports, where these are not installed.
 
 Their wheels fit one build of torch each. The video reader decodes with PyAV, as torchvision's does.
 """
@@ -13,7 +13,7 @@ import av
 import numpy as np
 import torch
 
-import datasets  # noqa: F401 - looks for torchvision itself, and has to see that there is none
+import datasets  # noqa: F401 - looks for torchvision itself, and has to find it missing
 
 
 class VideoReader:

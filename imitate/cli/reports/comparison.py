@@ -10,7 +10,7 @@ _PLACES = ("first", "second")
 
 
 def is_open(outcome: Outcome) -> bool:
-    """Return True where it may be told which policy is which: a robot judged, or the comparison has ended."""
+    """Return True if the report may name the policies: a robot judged, or the comparison has ended."""
     file = outcome.file
     return (
         file.settings["judge"] == "robot"

@@ -23,7 +23,7 @@ _CURVE_POINTS = 8
 
 
 class _Run(BaseModel):
-    """What is looked at in ``config.json``."""
+    """Entries of ``config.json`` that the report uses."""
 
     algo_name: str
     experiment: dict[str, Any] = {}
@@ -51,7 +51,7 @@ class _Times(_Part):
 
 
 class _Results(_Part):
-    """What is looked at in ``results.json``."""
+    """Entries of ``results.json`` that the report uses."""
 
     algo: str | None = None
     status: str = "unfinished"

@@ -40,7 +40,7 @@ class Demo:
 
 
 class _Place(NamedTuple):
-    """Place of an array that lies in a file in one piece."""
+    """Place of an array that is in a file in one piece."""
 
     path: Path
     offset: int
@@ -141,7 +141,7 @@ class FileRows:
             out[...] = values
 
     def _place(self, demo: int, field: Field) -> _Place | None:
-        """Return the place of a field's array, if it lies in one piece."""
+        """Return the place of a field's array, if it is in one piece."""
         found = demo, field.key
         if found not in self._places:
             if len(self._places) >= _MAX_PLACES:

@@ -197,7 +197,7 @@ class Store:
         self.goals = {key: tensor.to(device) for key, tensor in self.goals.items()}
 
     def replace(self, key: str, values: Tensor, words: str) -> None:
-        """Serve other values in place of a field that lies apart, such as features in place of images.
+        """Serve other values in place of a field that is stored apart, such as features in place of images.
 
         Args:
             key: of the field.
@@ -235,7 +235,7 @@ class Store:
         return torch.from_numpy(values[inverse])
 
     def rows(self, key: str, rows: NDArray[np.int64]) -> Tensor:
-        """Read ``rows`` (M,) of a field that lies apart, or in the file: (M, ...)."""
+        """Read ``rows`` (M,) of a field that is stored apart, or in the file: (M, ...)."""
         field = self.fields[key]
         held = self.apart.get(key)
         if held is not None and held.device.type != "cpu":

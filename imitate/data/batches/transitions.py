@@ -34,7 +34,7 @@ class TransitionTable(NamedTuple):
     Attributes:
         last: (N,) row of the last step whose reward is summed.
         rewards: (N,) float32 discounted sum.
-        discounts: (N,) float32 factor of the estimated rest; 0 where there is none.
+        discounts: (N,) float32 factor of the estimated rest; 0 if there is none.
         usable: (N,) bool, false where the successor is unknown.
     """
 

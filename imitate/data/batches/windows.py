@@ -27,7 +27,7 @@ class WindowRows(NamedTuple):
 
     @property
     def real(self) -> NDArray[np.bool_]:
-        """Mask (B, T), true if the step lies in the demo."""
+        """Mask (B, T), true if the step is in the demo."""
         real: NDArray[np.bool_] = self.rows == self.wanted
         return real
 

@@ -18,7 +18,7 @@ class Clipping:
     """Counts how often each dimension is at its smallest or largest value.
 
     Args:
-        motions: which see the pieces too; targets of positions are at an end of their range where the robot rests.
+        motions: which see the pieces too; targets of positions are at an end of their range where the robot is still.
     """
 
     def __init__(self, motions: Motions) -> None:

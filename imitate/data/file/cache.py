@@ -40,7 +40,7 @@ def locked(path: Path, *, wait: bool = True, shared: bool = False, make: bool = 
 
     Raises:
         BlockingIOError: another process holds it, and ``wait`` is false.
-        FileNotFoundError: there is none, and ``make`` is false.
+        FileNotFoundError: if there is none, and ``make`` is false.
         OSError: the file system knows no locks, as two that write would spoil it.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX

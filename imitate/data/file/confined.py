@@ -22,7 +22,7 @@ _MOST_GROUPS = 10_000
 
 
 class OutsideFileError(DatasetError):
-    """An object of an HDF5 file lies outside that file."""
+    """An object of an HDF5 file is outside that file."""
 
 
 class _Confined:
@@ -58,7 +58,7 @@ class ConfinedGroup(_Confined, h5py.Group):  # type: ignore[misc]
 
 
 class ConfinedFile(_Confined, h5py.File):  # type: ignore[misc]
-    """An HDF5 file none of whose objects lies outside it.
+    """An HDF5 file none of whose objects is outside it.
 
     Raises:
         OutsideFileError: at the access of an object that does.
@@ -139,7 +139,7 @@ def arrays_below(group: h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5
 
 
 def check_below(item: Any) -> None:
-    """Check a group with all that lies below it, or an array, before it is copied as it is.
+    """Check a group with all that is below it, or an array, before it is copied as it is.
 
     Raises:
         OutsideFileError: something of it leads out of the file.

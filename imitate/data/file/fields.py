@@ -29,7 +29,7 @@ class Field:
     Attributes:
         key: its path below the demo, such as 'obs/object'.
         shape: of one step.
-        columns: where it lies among the packed columns; None for a field apart.
+        columns: where it is among the packed columns; None for a field apart.
         dtype: float32, or uint8 for images.
         recorded: type in the file.
     """

@@ -178,7 +178,7 @@ class DemoFile:
             return sorted(key for key, _ in arrays_below(group.id))
 
     def check_confined(self) -> None:
-        """Make sure that no array of any demo lies in another file: what is copied byte for byte is not opened else.
+        """Make sure that no array of any demo is in another file: what is copied byte for byte is not opened else.
 
         Raises:
             OutsideFileError: one does.
@@ -197,7 +197,7 @@ class DemoFile:
         return self._group(demo)
 
     def array(self, demo: str, key: str) -> h5py.Dataset:
-        """Return the array as it lies in the file, not yet read; its use belongs inside :meth:`reading`."""
+        """Return the array as it is in the file, not yet read; its use belongs inside :meth:`reading`."""
         return self._array(demo, key).values
 
     def shape(self, demo: str, key: str) -> tuple[int, ...]:

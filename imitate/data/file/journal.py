@@ -269,7 +269,7 @@ def refuse_interrupted(path: Path) -> None:
 
 
 def _is_interrupted(path: Path) -> bool:
-    """Return true if a dead writer's journal lies beside the file and belongs to it."""
+    """Return true if a dead writer's journal is beside the file and belongs to it."""
     try:
         with _locked(journal_of(path), writes=False) as journal, path.open("rb") as file:
             # The owner first: the journal of another file may be of any size.
@@ -277,7 +277,7 @@ def _is_interrupted(path: Path) -> bool:
             if len(head) < 2 or not _names_owner(head) or not _same_inode(journal, head, file):
                 return False
             return _is_owner(journal, list(_records(journal)), file)
-    except OSError:  # there is none, its writer lives, or it is no regular file
+    except OSError:  # it is missing, its writer lives, or it is no regular file
         return False
 
 
@@ -339,7 +339,7 @@ def is_being_written(path: Path) -> bool:
             return False
     except (BlockingIOError, PermissionError):
         return True
-    except OSError:  # there is none, or it is no regular file
+    except OSError:  # it is missing, or it is no regular file
         return False
 
 

@@ -28,7 +28,7 @@ class StepForms:
     """Forms that the steps of an episode must have: those of the file's demos, else of the episode's first step.
 
     Args:
-        forms: by array, of a demo of the file; empty where there is none yet.
+        forms: by array, of a demo of the file; empty if there is none yet.
         origin: name of that demo.
         strict: refuse images that are not uint8 (H, W, C).
     """

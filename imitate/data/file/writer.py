@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 class DatasetWriter:
     """Writes a demonstration file; a context manager.
 
-    Until :meth:`close` everything lies in ``<path>.partial``, where each finished episode is safe: a process that dies,
+    Until :meth:`close` everything is in ``<path>.partial``, where each finished episode is safe: a process that dies,
     at whatever moment, loses the running episode only, and so does a full disk. Leaving the context with an exception
     keeps the partial file; :func:`finish_partial` makes a file of it.
 
@@ -45,7 +45,7 @@ class DatasetWriter:
         env_meta: the environment, as :func:`imitate.envs.make_env` takes it; written as JSON.
         overwrite: replace an existing file, at the moment of closing, and a partial one, now.
         append: go on with an existing file, or with what an interrupted writer left of it; ``env_meta`` is then that of
-            the file. While it is written it lies under its partial name.
+            the file. While it is written it is under its partial name.
         control_freq: actions per second, if known; with ``append`` the rate that the file has.
         image_storage: how observations with two dimensions or more per step lie in the file. 'raw': as they are, read
             fastest; 'gzip', 'lzf': compressed without loss; 'jpeg': uint8 images (H, W, 3) as one JPEG per step, with
@@ -512,7 +512,7 @@ def _checked_rate(control_freq: float) -> float:
 
 
 def _taken_up(path: Path, partial: Path, rate_hz: float | None) -> bool:
-    """Take up an existing file; return true if there is one, which then lies under its partial name.
+    """Take up an existing file; return true if there is one, which then is under its partial name.
 
     Raises:
         DatasetError: another process writes it, there are two of it, or its demos were recorded at another rate.

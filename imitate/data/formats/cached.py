@@ -61,7 +61,7 @@ def held(file: Path) -> Hold | None:
 
 
 def convertible_format(path: Path) -> str | None:
-    """Return the name of the format as which :func:`as_demonstration_file` would read a path; None: there is none."""
+    """Return the name of the format as which :func:`as_demonstration_file` would read a path; None if there is none."""
     try:
         return registry.detect(path).name
     except DatasetError:

@@ -1,7 +1,7 @@
 """Diffusion Policy's zarr: ``data/<key>``, all episodes one after the other, and ``meta/episode_ends``.
 
 ``data/action`` are the actions; everything else below ``data`` is an observation. ``episode_ends[i]`` is the row after
-episode i's last. A folder, or a ``.zarr.zip``. What the format has no place for lies in a sidecar when we write.
+episode i's last. A folder, or a ``.zarr.zip``. What the format has no place for is in a sidecar when we write.
 Frames stored as float whole numbers from 0 to 255 become uint8. Frames in JPEG 2000 or JPEG XL, as the caches of real
 recordings and the data of UMI are, need the package ``imagecodecs``.
 """

@@ -6,7 +6,7 @@
 * ``actions`` -> ``action``; ``rewards`` -> ``next.reward``; the end of an episode -> ``next.done``, by the clock
   ``next.truncated`` too; the attribute ``success`` -> ``next.success`` at the last step; ``language`` -> the task.
 * ``meta/stats.json`` has exact statistics of all values.
-* Everything that has no place or another type than its feature lies in ``meta/imitate.hdf5``, which reading takes up
+* Everything that has no place or another type than its feature is in ``meta/imitate.hdf5``, which reading takes up
   again.
 """
 

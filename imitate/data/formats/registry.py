@@ -58,7 +58,7 @@ def find(name: str) -> Format:
     """Return the format of that name.
 
     Raises:
-        DatasetError: there is none, or the package that has it is damaged.
+        DatasetError: if there is none, or the package that has it is damaged.
     """
     if name not in _MODULES:
         installed = _installed()

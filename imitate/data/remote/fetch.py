@@ -63,7 +63,7 @@ def fetch(
 
 
 def cached_path(url: str, key: str) -> Path:
-    """Return where a file with this content lies in the cache, if it was fetched."""
+    """Return where a file with this content is in the cache, if it was fetched."""
     return remote_folder() / key / urlsplit(url).path.rpartition("/")[2]
 
 

@@ -130,7 +130,7 @@ class Subject:
             ]
 
     def pooled(self, key: str, most: int) -> Array | None:
-        """Return (n, D) evenly spread steps of all demos of the sample; None: there are none."""
+        """Return (n, D) evenly spread steps of all demos of the sample; None if there are none."""
         per_demo = max(1, most // max(1, len(self.sample)))
         found = [self.values(demo, key, per_demo) for demo in self.sample]
         arrays = [values for values in found if values is not None]

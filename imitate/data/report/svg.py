@@ -25,7 +25,7 @@ class Line:
     Attributes:
         points: (n, 2).
         class_: of the style.
-        title: shown where the pointer rests.
+        title: shown under the pointer.
     """
 
     points: Array

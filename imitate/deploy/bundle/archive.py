@@ -52,7 +52,7 @@ class Bundle:
         """Return the array of a reference, read only.
 
         Raises:
-            BundleError: it lies outside of the bytes, or has another type than numbers.
+            BundleError: it is outside of the bytes, or has another type than numbers.
         """
         try:
             dtype, shape = str(reference["dtype"]), tuple(map(int, reference["shape"]))

@@ -23,7 +23,7 @@ from imitate.models.denoiser import AtSteps
 
 _DOMAIN, _OPERATOR = "imitate", "Denoise"
 OPSETS = {_DOMAIN: 1}
-"""Operators beyond ONNX's own, as the exporter wants to be told; there are none left in a bundle."""
+"""Operators beyond ONNX's own, in the exporter's form; a bundle contains none of them."""
 _COEFFICIENTS = ("alpha", "sigma", "data_factor", "noisy_factor", "noise_factor", "std")
 
 

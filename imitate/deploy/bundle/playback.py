@@ -17,7 +17,7 @@ class Plan:
 
     Attributes:
         actions: (K, A); with ensembling the weighted sums of what was predicted for this step and those after it.
-        position: of the next action; -1: there is none. Unused with ensembling.
+        position: of the next action; -1 if there is none. Unused with ensembling.
         weight: (K,) sums of the weights.
         count: (K,) numbers of predictions.
     """

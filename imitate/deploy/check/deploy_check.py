@@ -40,7 +40,7 @@ class CheckReport:
     Attributes:
         demos: names of the demos that were used.
         steps: their control steps.
-        training: where the statistics of the training come from, in words; empty: there are none.
+        training: where the statistics of the training come from, in words; empty if there are none.
         rate_hz: control rate of the policy, else of the file; None: neither says it.
         findings: problems, warnings, and notes on what could not be checked.
         errors: of the actions; None where the policy could not be called.

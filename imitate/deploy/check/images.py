@@ -15,7 +15,7 @@ from imitate.wording import counted
 BRIGHTNESS = 0.15
 """A channel's mean may differ from the training's by so much, of 1."""
 _COLOURED = 0.02
-"""Red and blue have to differ by so much in training for their order to be told."""
+"""Red and blue have to differ by so much in training for their order to be recognized."""
 _DARK = 2 / 255
 _SHARE = 0.05
 _FROZEN_STEPS = 10
@@ -42,7 +42,7 @@ def image_findings(
         return findings
     seen = image_range(demos)
     if seen.mean.shape != training.mean.shape:
-        return findings  # another number of channels: told with the shapes
+        return findings  # another number of channels: reported with the shapes
     return findings + _colours(key, seen.mean, training.mean)
 
 

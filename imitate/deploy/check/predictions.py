@@ -154,7 +154,7 @@ def limit_findings(
 
     Args:
         predictions: of the policy.
-        low, high: (A,) limits of its actions; infinite where there are none.
+        low, high: (A,) limits of its actions; infinite if there are none.
         more: share of the steps.
     """
     room = 1e-6 * np.where(np.isfinite(high - low), high - low, 0.0)

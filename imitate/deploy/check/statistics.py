@@ -41,7 +41,7 @@ class Training:
 
     Attributes:
         ranges: statistics by key.
-        origin: where they come from, in words; empty where there are none.
+        origin: where they come from, in words; empty if there are none.
     """
 
     ranges: Mapping[str, Range]

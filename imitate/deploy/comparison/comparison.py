@@ -134,7 +134,7 @@ class Comparison:
         return report, ""
 
     def _images(self) -> dict[str, NDArray[np.uint8]]:
-        """The pictures of the scene now, while the robot rests."""
+        """The pictures of the scene now, while the robot stands still."""
         return images_of(observed(self._robot))
 
     def _counting(self, on_step: Callable[[Step], None] | None) -> Callable[[Step], None]:

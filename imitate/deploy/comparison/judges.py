@@ -58,7 +58,7 @@ class Judge(Protocol):
 
     Attributes:
         blind: True where nobody may learn which policy acts.
-        keys: device whose events end a trial; None: there is none.
+        keys: device whose events end a trial; None if there is none.
         until_success: True where a trial ends as soon as the robot tells success.
     """
 
@@ -118,7 +118,7 @@ class RobotJudge:
 
 
 class PersonJudge:
-    """A person at a terminal, who is not told which policy acts.
+    """A person at a terminal, who does not know which policy acts.
 
     Raises:
         UserError: there is no terminal.

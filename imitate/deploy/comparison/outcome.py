@@ -28,7 +28,7 @@ class PolicyOutcome:
         sha256: of its checkpoint.
         successes, trials: counts.
         interval: 95 % Wilson interval of the success rate.
-        progress: mean of the ratings from 0 to 9; None where there are none.
+        progress: mean of the ratings from 0 to 9; None if there are none.
         rated: trials with such a rating.
         stopped: trials that the control loop ended, which count as failures.
     """

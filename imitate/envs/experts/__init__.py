@@ -56,7 +56,7 @@ def find_expert(env_name: str) -> ExpertKind:
     """Return the expert of a robosuite task, or of an environment ``module:Name`` of a package that has some.
 
     Raises:
-        EnvError: there is none.
+        EnvError: if there is none.
     """
     return EXPERTS[env_name] if env_name in EXPERTS else expert_of_package(env_name, EXPERTS)
 

@@ -104,7 +104,7 @@ def expert_of(env_name: str) -> FetchTask:
     """Return the expert of ``gymnasium_robotics:FetchReach-v4``, of any version.
 
     Raises:
-        EnvError: there is none for this environment.
+        EnvError: if there is none for this environment.
     """
     task = re.sub(r"(Dense)?-v\d+$", "", env_name.rpartition(":")[2])
     if task not in _TASKS:

@@ -121,7 +121,7 @@ class NutExpert(Expert):
 
 
 def on_peg(nut: Nut, pose: Array) -> bool:
-    """Return true for a nut that lies around its peg, low enough for the task."""
+    """Return true for a nut that is around its peg, low enough for the task."""
     apart = np.abs(nut.peg - pose[:2]).max()
     return bool(apart < _ROUND_PEG_M and pose[2] < _ON_PEG_M)
 

@@ -71,7 +71,7 @@ def expert_of_package(env_name: str, others: Mapping[str, Any]) -> ExpertKind:
         others: names of tasks that have experts of their own, for the message.
 
     Raises:
-        EnvError: there is none, or it cannot be loaded.
+        EnvError: if there is none, or it cannot be loaded.
     """
     module = env_name.rpartition(":")[0]
     points = {name: EntryPoint(name, place, GROUP) for name, place in _BUILT_IN.items()}

@@ -11,7 +11,7 @@ from imitate.envs.experts.expert import CLOSE, OPEN, Expert, gripper_yaw, openin
 
 _TOUCHING_M = 0.062
 _HELD_M = 0.054
-_RESTING_M = 0.045  # between the centres when A lies on B: half of 4 cm and half of 5 cm
+_RESTING_M = 0.045  # between the centres when A is on B: half of 4 cm and half of 5 cm
 _ALIGNED_M = 0.012  # distance of the centres at which A comes down
 _UP = np.array([0.0, 0.0, 1.0])
 

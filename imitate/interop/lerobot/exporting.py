@@ -126,7 +126,7 @@ def export_plugin(algo: Algo, folder: Path, save: Callable[[Path], None], *, tol
         CheckpointError: the folder exists, or an observation is none that LeRobot's robots give.
     """
     if algo.goal_shapes:
-        raise CheckpointError("it is told a goal, which LeRobot does not give a policy")
+        raise CheckpointError("the policy takes a goal, which LeRobot does not give a policy")
     features = features_of(algo, left_out=LANGUAGE_KEY if told else None)
     config = {
         "type": "imitate",
@@ -153,7 +153,7 @@ def _check_shared(algo: Algo) -> None:
     """Refuse what no policy of LeRobot has."""
     if algo.goal_shapes or LANGUAGE_KEY in algo.obs_shapes:
         raise CheckpointError(
-            f"it is told a goal or an instruction, which LeRobot's act and diffusion are not; --to {PLUGIN} brings "
+            f"it takes a goal or an instruction, which LeRobot's act and diffusion do not; --to {PLUGIN} brings "
             "instructed policies to LeRobot's robots"
         )
     if algo.preprocess.obs_clip is not None:

@@ -29,7 +29,7 @@ def backbone_of(config: Mapping[str, Any]) -> str:
     """Return the name here of ``vision_backbone``.
 
     Raises:
-        CheckpointError: there is none like it.
+        CheckpointError: if there is none like it.
     """
     name = config["vision_backbone"]
     if name not in _TRUNKS:

@@ -182,7 +182,7 @@ V1 = {
     f"{GROUP}/memory.usage_in_bytes": 900 * MB,
     f"{GROUP}/memory.stat": "total_inactive_file 0\n",
 }
-# Without a name space for control groups the path is the host's, and the container's group lies at the top.
+# Without a name space for control groups the path is the host's, and the container's group is at the top.
 CONTAINER = {
     "proc/self/cgroup": "0::/docker/0123abc\n",
     "sys/fs/cgroup/memory.max": 600 * MB,

@@ -1,4 +1,4 @@
-"""What is worth knowing without being wrong, and what must not be taken for a fault."""
+"""Findings that are no faults, and data that must not be taken for faulty."""
 
 import h5py
 import numpy as np
@@ -333,7 +333,7 @@ def test_cameras_in_which_up_is_elsewhere_are_left_alone(tmp_path, key):
 
 @pytest.fixture
 def path(tmp_path, random):
-    """40 smooth pictures whose upper half is light; the robot rests from step 10 to 29."""
+    """40 smooth pictures whose upper half is light; the robot stands still from step 10 to 29."""
     demos = []
     for _ in range(3):
         actions = random.uniform(-0.9, 0.9, (40, 3))

@@ -68,7 +68,7 @@ WAYS = [
 
 @pytest.fixture(scope="module", params=WAYS, ids=lambda way: way.__name__)
 def bad(request, tmp_path_factory, make_demo_file):
-    """A file, bad.hdf5, one of whose objects lies in another file that exists. Nothing may write into its folder."""
+    """A file, bad.hdf5, one of whose objects is in another file that exists. Nothing may write into its folder."""
     folder = tmp_path_factory.mktemp("leads out")
     make_demo_file(folder / "other.hdf5", seed=1)
     (folder / "secret").write_bytes(SECRET)

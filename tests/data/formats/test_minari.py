@@ -122,7 +122,7 @@ def test_episodes_without_their_last_observation_are_named(datasets, tmp_path):
 
 
 def check_data_integrity(path):
-    """What Minari's own tests ask of a dataset: counts, lengths, and values within the spaces."""
+    """Check a dataset as Minari's own tests do: counts, lengths, and values within the spaces."""
     dataset = MinariDataset(path / "data")
     episodes = list(dataset.iterate_episodes())
     assert dataset.total_episodes == len(episodes)

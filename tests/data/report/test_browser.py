@@ -108,7 +108,7 @@ def page(demo_file, tmp_path):
 
 
 def test_the_control_page_is_caught(browse, tmp_path):
-    """What the other tests look for is seen when it is there."""
+    """The browser shows the faults that the other tests look for."""
     control = tmp_path / "control.html"
     control.write_text(f"<title>x</title>{EVIL}<script>throw 1</script>")
     dom, console, hosts = browse(control, "--dump-dom")

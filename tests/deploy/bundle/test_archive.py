@@ -94,7 +94,7 @@ def test_an_encrypted_or_a_newer_zip(tmp_path, good, place, bits, known):
 
 
 def test_a_flipped_bit_anywhere(tmp_path, good):
-    """It is refused, or lies where nothing is read."""
+    """It is refused, or is where nothing is read."""
     data = bytearray(good.read_bytes())
     path = tmp_path / "b.zip"
     expected = bundles.parts_of(good)

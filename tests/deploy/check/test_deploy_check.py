@@ -1,4 +1,4 @@
-"""What the deployment check finds in recorded demonstrations, each fault put in by hand."""
+"""Findings of the deployment check in recorded demonstrations, each fault put in by hand."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Before a robot moves: degrees, another order, exchanged cameras are told, and a new scene is not."""
+"""Before a robot moves: degrees, another order, exchanged cameras are reported, and a new scene is not."""
 
 import numpy as np
 import pytest

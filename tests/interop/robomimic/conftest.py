@@ -81,7 +81,7 @@ def names():
 
 
 def further():
-    """Those that ``tools/record/robomimic_0_5.py`` recorded."""
+    """Names of the policies that ``tools/record/robomimic_0_5.py`` recorded."""
     return sorted(path.stem for path in MORE.glob("*.npz"))
 
 

@@ -65,7 +65,7 @@ def test_every_form_comes_back(form, frame):
     size, draw = FORMS[form].size, torch.Generator().manual_seed(0)
     rotation = FORMS[form].from_matrix(axis_angle_to_matrix(torch.randn(4, 5, 3, generator=draw)))
     rest = torch.randn(4, 5, 4, generator=draw)
-    # The gripper's number lies before the rotation, the position behind it.
+    # The gripper's number is before the rotation, the position behind it.
     actions = torch.cat((rest[..., :1], rotation, rest[..., 1:]), -1)
     dims, place = list(range(1, 1 + size)), list(range(1 + size, 4 + size))
     step = {"step": "rotation_6d", "dims": dims, "form": form}

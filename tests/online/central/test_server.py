@@ -72,7 +72,7 @@ def test_answers_come_in_the_order_of_the_requests(served):
 
 
 def wait_until_received(channel):
-    """Until what was sent lies at the other side, as its acknowledgement says."""
+    """Until what was sent is at the other side, as its acknowledgement says."""
     unsent = b"1"
     while any(unsent):
         unsent = fcntl.ioctl(channel._sock, termios.TIOCOUTQ, bytes(4))
