@@ -3,12 +3,18 @@
 import pytest
 import torch
 
-from imitate.online.acting_weights import Publisher
+from imitate.online import acting_weights as module
+from imitate.online.acting_weights import Publisher, acting_weights
 
 from .worlds import make_algo
 
 
-def test_a_version_is_published_once():
+def test_a_version_is_published_once(monkeypatch):
+    def weights(algo):
+        assert publisher.version is None  # the one before goes before there is another
+        return acting_weights(algo)
+
+    monkeypatch.setattr(module, "acting_weights", weights)
     publisher = Publisher(make_algo())
     assert publisher.version is None
     first = publisher.newest(0, [])
@@ -39,11 +45,11 @@ def test_no_third_publication_while_workers_act_with_two():
 def test_publications_are_no_closer_than_wanted(virtual_time):
     publisher = Publisher(make_algo(), every_s=2.0)
     versions = []
-    for update in range(10):
+    for update in range(11):
         versions.append(publisher.newest(update, []).version)
-        virtual_time.sleep(0.75)
-    # Due at 0 s, 2.25 s (the first time from 2 s on), 4.5 s and 6.75 s: updates 0, 3, 6 and 9.
-    assert versions == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9]
+        virtual_time.sleep(0.5 if update < 4 else 0.75)
+    # Due at 0 s, 2 s, 4.25 s (the first time from 4 s on) and 6.5 s: updates 0, 4, 7 and 10.
+    assert versions == [0, 0, 0, 0, 4, 4, 4, 7, 7, 7, 10]
 
 
 @pytest.mark.parametrize("later", [1, 2])

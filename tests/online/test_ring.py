@@ -291,6 +291,8 @@ def test_the_longest_episode_is_remembered_when_it_is_cut():
     ring = lived(20, "0 1 2 3 4")
     ring.cut_episodes()
     assert ring.steps_after(np.array([0])).tolist() == [4]
+    live(ring, "10")
+    assert kept(ring) == [[0, 1, 2, 3, 4], [10]]
 
 
 # ---- whole episodes ----------------------------------------------------------------------------------

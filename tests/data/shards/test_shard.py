@@ -1,6 +1,7 @@
 """Cutting of files into shards."""
 
 import hashlib
+import os
 
 import fsspec
 import h5py
@@ -15,13 +16,17 @@ from imitate.errors import DatasetError
 from tests.demo_files import contents
 
 
-def test_shards_hold_the_same_arrays_attributes_and_filter_keys(demo_file, tmp_path):
+def test_shards_hold_the_same_arrays_attributes_and_filter_keys(demo_file, tmp_path, monkeypatch):
     masks = {"train": [0, 2, 4], "valid": [1]}
     whole = demo_file(num_demos=5, length=[4, 6, 5, 7, 3], image=True, filter_keys=masks)
 
-    index = shard_files([whole], tmp_path / "out", 2)
+    told, synced = [], []
+    monkeypatch.setattr(module.os, "fsync", lambda file: synced.append(os.fstat(file).st_size))
+    index = shard_files([whole], tmp_path / "out", 2, on_demo=lambda *at: told.append(at))
 
+    assert told == [(2, 5), (4, 5), (5, 5)]
     files = [tmp_path / "out" / name for name in ("000.hdf5", "001.hdf5", "002.hdf5")]
+    assert {path.stat().st_size for path in files} <= set(synced)
     assert sorted((tmp_path / "out").iterdir()) == [*files, tmp_path / "out" / "index.json"]
     joined, attrs, masks = {}, {}, {}
     for path in files:
@@ -116,8 +121,12 @@ def test_a_full_disk_is_said_in_one_line(demo_file, tmp_path, monkeypatch):
 def test_files_that_hold_other_arrays_are_refused(demo_file, tmp_path):
     files = [demo_file("a.hdf5"), demo_file("b.hdf5", image=True)]
 
-    with pytest.raises(DatasetError, match="agentview_image"):
-        shard_files(files, tmp_path / "out", 2)
+    other = demo_file("c.hdf5")
+    with h5py.File(other, "r+") as file:
+        file["data"].attrs["env_args"] = '{"env_name": "Door", "type": 1, "env_kwargs": {}}'
+    for second, words in ((files[1], "agentview_image"), (other, "Door")):
+        with pytest.raises(DatasetError, match=words):
+            shard_files([files[0], second], tmp_path / "out", 2)
     assert not (tmp_path / "out").exists()
 
 
