@@ -80,38 +80,42 @@ def test_without_a_section_keys_are_read_and_optimizers_have_defaults():
     assert algo.optimizers["policy"].param_groups[0]["lr"] == 0.5
 
 
-def test_a_misspelt_key_of_an_optimizer_is_refused_without_a_section_too():
-    with pytest.raises(ConfigError, match=r"optim_params\.policy\.learning_rat: unknown key"):
-        build(Whole, algo={"optim_params": {"policy": {"learning_rat": 1}}})
+class Reads(Whole):
+    def _create_networks(self):
+        assert self.algo_config.width
 
 
-def test_a_key_that_is_missing_is_named_with_the_ways_to_give_it():
-    class Reads(Whole):
-        def _create_networks(self):
-            assert self.algo_config.width
+class Nested(Whole):
+    def _create_networks(self):
+        assert self.algo_config.net.width
 
-    wanted = (
-        r"algo\.width: is read by the algorithm, but not set, .* set algo\.width in the configuration, "
-        r"read it with .*or register the algorithm with section="
-    )
-    with pytest.raises(ConfigError, match=wanted):
-        build(Reads)
 
-    class Narrow(AlgoSection):
-        depth: int = 1
+class Late(Whole):
+    def _loss(self, batch):
+        return self.algo_config.deep.weight, {}
 
-    with pytest.raises(
-        ConfigError,
-        match=r"algo\.width: is read by the algorithm .* but Narrow has no such key: add",
-    ):
-        build(Reads, Narrow)
 
-    class Nested(Whole):
-        def _create_networks(self):
-            assert self.algo_config.net.width
+class Narrow(AlgoSection):
+    depth: int = 1
 
-    with pytest.raises(ConfigError, match=r"algo\.net\.width: is read by the algorithm"):
-        build(Nested, algo={"net": {"depth": 1}})
+
+WAYS = r"algo\.width: is read by the algorithm, but not set, .* set algo\.width in the configuration, read it with"
+KEYS = [
+    (Whole, None, {"optim_params": {"policy": {"learning_rat": 1}}}, r"y\.learning_rat: unknown key"),
+    (Reads, None, {}, WAYS + r" .*or register the algorithm with section="),
+    (Reads, Narrow, {}, r"algo\.width: is read by the algorithm .* but Narrow has no such key: add"),
+    (Nested, None, {"net": {"depth": 1}}, r"algo\.net\.width: is read by the algorithm"),
+    (Late, None, {"deep": {"other": 1}}, "key 'weight' is read in a free-form section of the .* that has other"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("algo_class", "section", "keys", "words"), KEYS)
+def test_a_key_that_is_unknown_or_missing_is_named_with_the_ways_to_give_it(
+    algo_class, section, keys, words
+):
+    with pytest.raises(ConfigError, match=words):
+        algo = build(algo_class, section, keys)
+        algo.train_on_batch(algo.process_batch_for_training(BATCH), 1)
 
 
 def test_a_class_derived_from_one_of_the_package_is_told_that_ones_section():
@@ -186,10 +190,8 @@ def test_the_methods_of_the_table_are_enough():
 
 
 def test_validation_without_the_argument_and_without_a_loss_is_refused_before_training():
-    with pytest.raises(
-        ConfigError,
-        match=r"experiment\.validate: is true, but Table\.train_on_batch\(batch, epoch\) takes no validate",
-    ):
+    words = r"experiment\.validate: is true, but Table\.train_on_batch\(batch, epoch\) takes no validate"
+    with pytest.raises(ConfigError, match=words):
         build(Table, validate=True)
 
 
@@ -244,10 +246,8 @@ def test_hooks_that_are_missing_are_all_named():
         build(Bare)
     lines = str(error.value).splitlines()
     assert [line.split(": ")[0] for line in lines] == ["Bare"] * 4
-    for line, hook in zip(
-        lines, ("_select_batch", "_loss", "_act", "_create_networks"), strict=True
-    ):
-        assert f"{hook}()" in line
+    hooks = ("_select_batch", "_loss", "_act", "_create_networks")
+    assert all(f"{hook}()" in line for line, hook in zip(lines, hooks, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -269,10 +269,7 @@ def test_a_wrong_result_is_one_line(name, value, words):
 
 @pytest.mark.parametrize(
     ("info", "words"),
-    [
-        (None, "returned NoneType: return a dict"),
-        ({"Loss": torch.ones(3)}, r"'Loss' of shape \(3,\)"),
-    ],
+    [(None, "returned NoneType: return a dict"), ({"Loss": torch.ones(3)}, r"of shape \(3,\)")],
 )
 def test_a_wrong_log_is_one_line(info, words):
     with pytest.raises(ConfigError, match=words):
@@ -287,16 +284,15 @@ def test_means_keep_no_graph():
     assert not means.sums["Loss"].requires_grad
 
 
-def test_a_function_that_returns_no_class_is_one_line():
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (Whole, r"registered for '{}' returned \w+: return the class and a dict"),
+        ((dict, {}), r"wanted a subclass of imitate\.Algo"),
+    ],
+)
+def test_a_function_that_returns_no_class_is_one_line(returned, words):
     name = next(names)
-    register_algo_factory_func(name)(lambda _: Whole)
-    config = load_config({"algo_name": name})
-    with pytest.raises(
-        ConfigError,
-        match=rf"the function registered for '{name}' returned \w+: return the class and a dict",
-    ):
-        algo_factory(name, config, {}, 1)
-    name = next(names)
-    register_algo_factory_func(name)(lambda _: (dict, {}))
-    with pytest.raises(ConfigError, match=r"wanted a subclass of imitate\.Algo"):
+    register_algo_factory_func(name)(lambda _: returned)
+    with pytest.raises(ConfigError, match=words.format(name)):
         algo_factory(name, load_config({"algo_name": name}), {}, 1)

@@ -120,22 +120,34 @@ def test_a_compressed_archive_is_refused_before_it_is_unpacked(file):
         load_checkpoint(bomb)
 
 
-@pytest.mark.parametrize("layers", [[30000, 30000], [1000000000000]])
-def test_networks_larger_than_the_weights_are_refused_before_they_are_made(layers):
-    ckpt = make_checkpoint()
-    config = json.loads(ckpt["config"])
-    config["algo"]["actor_layer_dims"] = layers
-    ckpt["config"] = json.dumps(config)
-    with pytest.raises(CheckpointError, match=r"asks for networks with a tensor of [\d,]+ numbers"):
-        policy_from_checkpoint(ckpt_dict=ckpt, device="cpu")
-
-
-def test_weights_that_repeat_few_numbers_are_refused():
-    ckpt = make_checkpoint()
+def repeated(ckpt):
     nets = ckpt["model"]["nets"]
     name, weight = next((n, w) for n, w in nets.items() if w.dim() == 2)
     ckpt["model"] = {"nets": {**nets, name: torch.zeros(1).expand(weight.shape)}}
-    with pytest.raises(CheckpointError, match=f"'nets.{name}' of shape .* repeats 4 stored bytes"):
+
+
+def layers(*sizes):
+    def change(ckpt):
+        config = json.loads(ckpt["config"])
+        config["algo"]["actor_layer_dims"] = sizes
+        ckpt["config"] = json.dumps(config)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (layers(30000, 30000), r"asks for networks with a tensor of [\d,]+ numbers"),
+        (layers(10**12), r"asks for networks with a tensor of [\d,]+ numbers"),
+        (layers(17), "do not fit"),
+        (repeated, "'nets.policy.* of shape .* repeats 4 stored bytes"),
+    ],
+)
+def test_weights_that_are_not_those_of_the_networks_are_refused_before_they_are_made(change, words):
+    ckpt = make_checkpoint()
+    change(ckpt)
+    with pytest.raises(CheckpointError, match=words):
         policy_from_checkpoint(ckpt_dict=ckpt, device="cpu")
 
 
@@ -145,11 +157,10 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, value):
     name = "policy.mlp.layers.0.weight"
     ckpt["model"]["nets"][name][3, 1] = value
     save_checkpoint(ckpt, tmp_path / "nan.pth")
-    with pytest.raises(
-        CheckpointError, match=rf"nan\.pth: 1 of 48 numbers of 'nets\.{name}' are not finite"
-    ):
+    words = f"1 of 48 numbers of 'nets.{name}' are not finite"
+    with pytest.raises(CheckpointError, match=f"nan.pth: {words}"):
         load_checkpoint(tmp_path / "nan.pth")
-    with pytest.raises(CheckpointError, match=f"ckpt_dict: 1 of 48 numbers of 'nets.{name}'"):
+    with pytest.raises(CheckpointError, match=f"ckpt_dict: {words}"):
         policy_from_checkpoint("cpu", ckpt_dict=ckpt)
     ckpt = make_checkpoint()
     ckpt["preprocess"]["obs"]["state"]["scale"][1] = value
@@ -169,11 +180,7 @@ def test_large_finite_weights_are_taken():
         (("shape_metadata", "ac_dim"), "7", "'shape_metadata.ac_dim' of the checkpoint"),
         (("shape_metadata", "all_shapes", "state"), [0], "'shape_metadata.all_shapes.state"),
         (("shape_metadata", "action_low"), [float("nan")] * 2, "'shape_metadata.action_low.0'"),
-        (
-            ("shape_metadata", "action_low"),
-            [0.0],
-            "'action_low' .* has 1 numbers; its actions have 2",
-        ),
+        (("shape_metadata", "action_low"), [0.0], "'action_low' .* has 1 numbers; its .* have 2"),
         (("model",), [], "'model' of the checkpoint"),
         (("model", "nets"), {"a": 1}, "'model.nets.a' of the checkpoint"),
         (("preprocess", "obs", "state", "modality"), 3, "'preprocess.obs.state.modality'"),
@@ -249,13 +256,6 @@ def test_foreign_and_newer_files_are_refused(tmp_path, change, words):
     torch.save({k: v for k, v in ckpt.items() if v is not None}, tmp_path / "x.pth")
     with pytest.raises(CheckpointError, match=words):
         load_checkpoint(tmp_path / "x.pth")
-
-
-def test_weights_that_do_not_fit_are_refused():
-    ckpt = make_checkpoint()
-    ckpt["config"] = ckpt["config"].replace("16", "17")
-    with pytest.raises(CheckpointError, match="do not fit"):
-        policy_from_checkpoint(ckpt_dict=ckpt, device="cpu")
 
 
 def test_either_a_path_or_a_dict():
