@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from imitate.data.batches.free_memory import free_memory, gigabytes
 from imitate.errors import CheckpointError, ConfigError
+from imitate.free_memory import free_memory, gigabytes
 
 ROOM = 1 << 24
 """Numbers that may be allocated beside the weights, for tables and scratch space."""

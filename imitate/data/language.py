@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +13,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from imitate.errors import ConfigError, DatasetError, UserError, nearest
+from imitate.npz import read_arrays
 from imitate.wording import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_UNREADABLE = (OSError, ValueError, LookupError, EOFError, TypeError, RuntimeError)
+_UNREADABLE += (zipfile.BadZipFile, zlib.error, DatasetError)
+"""Errors of numpy on what is no file of arrays, or a damaged one."""
 LANGUAGE_KEY = "lang_emb"
 """The observation that holds the vector of the instruction."""
 TASK_ATTRS = ("language", "task_id")
@@ -63,12 +69,13 @@ class Instructions:
         """
         path = Path(path)
         try:
-            with np.load(path, allow_pickle=False) as table:
-                names, vectors = table["instructions"], table["embeddings"]
-                encoder = str(table["encoder"]) if "encoder" in table else None
-        except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
+            table = read_arrays(path, ("instructions", "embeddings", "encoder"))
+            names, vectors = table["instructions"], table["embeddings"]
+            encoder = str(table["encoder"]) if "encoder" in table else None
+        except _UNREADABLE as error:
+            words = (str(error).splitlines() or ["damaged"])[0]
             raise ConfigError(
-                f"train.language_embeddings: {path} cannot be read ({str(error).splitlines()[0]}): write it with "
+                f"train.language_embeddings: {path} cannot be read ({words}): write it with "
                 "numpy.savez(path, instructions=[...], embeddings=array of shape (N, D))"
             ) from None
         fits = names.ndim == 1 and vectors.ndim == 2 and len(names) == len(vectors) > 0

@@ -18,9 +18,9 @@ from imitate.config.observation import ROBOT_STATE
 from imitate.config.ready_configs import folder, names
 from imitate.data import DatasetFile
 from imitate.data.batches.build import TRAIN_MASK, VALID_MASK
-from imitate.data.batches.free_memory import gigabytes
 from imitate.data.file.observed import Observed, observed
 from imitate.errors import ConfigError, nearest
+from imitate.free_memory import gigabytes
 from imitate.train.image_memory import LARGE, image_memory, smaller
 from imitate.wording import counted
 

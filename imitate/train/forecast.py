@@ -15,7 +15,7 @@ from imitate.config import Config, load_config
 from imitate.config.from_data import num_epochs
 from imitate.data import DatasetFile, ShuffledBatches
 from imitate.data.batches.build import training_sources
-from imitate.data.batches.free_memory import gigabytes
+from imitate.free_memory import gigabytes
 from imitate.seeding import preserved_rng, torch_threads
 from imitate.train.console import duration
 from imitate.train.devices import choose_device, precisions

@@ -20,6 +20,8 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
+from imitate import free_memory as memory
+from imitate.data.language import Instructions
 from imitate.data.shards.folder import shards_at
 from imitate.deploy import server as server_module
 from imitate.deploy.server import PolicyServer
@@ -265,6 +267,21 @@ def test_networks_larger_than_memory_are_refused_before_they_are_made(monkeypatc
     for layers, words in (([2**40], "memory are free"), ([4] * 100, "more than 100 tensors")):
         with pytest.raises(ConfigError, match=f"algo: asks for networks .*{words}"):
             tiny_algo(algo={"actor_layer_dims": layers})
+
+
+@pytest.mark.parametrize(("free", "shape", "words"), [
+    (2**10, (1, 10**4), "takes 80.3 kB of memory, of which 1.02 kB are free"), (2**40, (1, 10**6), "claims 8 MB in"),
+])  # fmt: skip
+def test_arrays_of_zeros_are_unpacked_to_what_there_is_room_for(
+    tmp_path, monkeypatch, free, shape, words
+):
+    monkeypatch.setattr(memory, "ALWAYS_BYTES", 0)
+    monkeypatch.setattr(memory, "MAX_RATIO", 200)
+    monkeypatch.setattr(memory, "free_memory", lambda: free)
+    path = tmp_path / "t.npz"
+    np.savez_compressed(path, instructions=np.array(["a" * 80]), embeddings=np.zeros(shape))
+    with pytest.raises(ConfigError, match=words):
+        Instructions.load(path)
 
 
 # ---- small files -------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imitate.data.batches.free_memory import gigabytes
 from imitate.data.file.cache import cache_folder, limit_bytes, locked, remove_oldest, was_read
 from imitate.errors import DatasetError
+from imitate.free_memory import gigabytes
 from imitate.progress_bar import ProgressBar
 
 DTYPE = np.dtype(np.float16)

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from imitate.data.batches.free_memory import gigabytes
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.cache import cache_folder, limit_bytes, locked, remove_oldest, was_read
 from imitate.data.file.fields import Field, read_pieces
+from imitate.free_memory import gigabytes
 from imitate.progress_bar import ProgressBar
 
 _VERSION = 1

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from imitate.data.batches.free_memory import gigabytes
 from imitate.data.file.fields import Field
 from imitate.errors import DatasetError
+from imitate.free_memory import gigabytes
 
 CACHE_MODES = ("auto", "all", "low_dim", None)
 _SHARE_OF_FREE = 0.8

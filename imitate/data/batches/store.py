@@ -16,7 +16,6 @@ from torch import Tensor
 from imitate.data.batches.buffers import Buffers
 from imitate.data.batches.file_rows import READ_DIRECTLY, Decoded, Demo, FileRows
 from imitate.data.batches.frame_cache import decode_once
-from imitate.data.batches.free_memory import free_memory
 from imitate.data.batches.placement import place
 from imitate.data.check import no_demos
 from imitate.data.dataset_file import DatasetFile
@@ -39,6 +38,7 @@ from imitate.data.file.fields import (
 from imitate.data.file.odd_lengths import odd_lengths
 from imitate.data.formats.cached import held
 from imitate.errors import DatasetError
+from imitate.free_memory import free_memory
 from imitate.functional.pixels import image_type
 from imitate.functional.transfer import to_device
 from imitate.wording import counted

@@ -8,6 +8,7 @@ recordings and the data of UMI are, need the package ``imagecodecs``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -29,6 +30,7 @@ from imitate.data.formats.sidecar import (
     plain_episode,
 )
 from imitate.errors import DatasetError
+from imitate.free_memory import ALWAYS_BYTES, check_claim
 
 _ENDS = "meta/episode_ends"
 _CHUNK_BYTES = 2**20
@@ -54,6 +56,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
             f"{path}: '{_ENDS}' claims more episodes than there are rows: it is damaged"
         )
     arrays = _arrays(root, path)
+    _check_sizes({_ENDS: root[_ENDS]}, root[_ENDS].shape[0], path)
     ends = np.asarray(root[_ENDS][:], dtype=np.int64)
     bounds = np.concatenate([[0], ends])
     for name, array in arrays.items():
@@ -62,6 +65,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
                 f"{path}: '{_ENDS}' does not cut the {array.shape[0]} rows of 'data/{name}' into episodes: "
                 f"it must rise and end with {array.shape[0]}; the dataset is damaged"
             )
+    _check_sizes(arrays, int(np.diff(bounds).max(initial=0)), path)
     with beside(path, len(ends)) as sidecar:
         source = Source(
             env_meta=robot_meta(UNKNOWN_ENV),
@@ -73,6 +77,19 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         if sidecar is not None:
             sidecar.complete(source, report)
         yield source
+
+
+def _check_sizes(arrays: dict[str, Any], rows: int, path: Path) -> None:
+    """Refuse arrays of which so many rows, or a chunk, claim more than the dataset can have: chunks may be left out."""
+    claims = {
+        name: max(rows * math.prod(array.shape[1:]), math.prod(array.chunks)) * array.dtype.itemsize
+        for name, array in arrays.items()
+    }
+    if max(claims.values(), default=0) > ALWAYS_BYTES:
+        files = path.rglob("*") if path.is_dir() else [path]
+        stored = sum(file.stat().st_size for file in files if file.is_file())
+        for name, claimed in claims.items():
+            check_claim(f"{path}: '{name}'", claimed, stored)
 
 
 def _arrays(root: Any, path: Path) -> dict[str, Any]:

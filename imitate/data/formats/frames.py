@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from imitate.data.file.encoded_frames import EncodedFrames
-from imitate.data.formats.hdf5_tree import ALWAYS_BYTES, MAX_RATIO
 from imitate.errors import DatasetError
+from imitate.free_memory import ALWAYS_BYTES, MAX_RATIO
 
 
 def decoded(data: bytes, where: str) -> NDArray[Any]:

@@ -18,10 +18,9 @@ from imitate.data.file.image_files import DamagedFrameError
 from imitate.data.file.journal import refuse_interrupted
 from imitate.data.formats.hdf5_heaps import check_heaps
 from imitate.errors import DatasetError
+from imitate.free_memory import check_claim, check_ratio
 
 ENDINGS = (".hdf5", ".h5", ".hdf")
-# An array that is so much larger than its file was made by a damaged header, not by a compressor.
-MAX_RATIO, ALWAYS_BYTES = 1100, 2**26
 
 
 @contextmanager
@@ -71,14 +70,14 @@ def peeked(path: Path) -> Iterator[h5py.File | dict[str, Any]]:
 
 
 def rows(dataset: h5py.Dataset, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-    """Read rows of an array; refuse sizes that only a damaged file can claim."""
+    """Read rows of an array; refuse sizes that only a damaged file can claim, and more rows than fit into memory."""
+    where = f"{dataset.file.filename}: '{dataset.name}'"
     claimed = dataset.size * dataset.dtype.itemsize if dataset.size else 0
-    actual = Path(dataset.file.filename).stat().st_size
-    if claimed > max(ALWAYS_BYTES, MAX_RATIO * actual):
-        raise DatasetError(
-            f"{dataset.file.filename}: '{dataset.name}' claims {claimed / 2**30:.3g} GiB in a file of "
-            f"{actual / 2**20:.1f} MiB: the file is damaged; copy it again"
-        )
+    stored = Path(dataset.file.filename).stat().st_size
+    check_ratio(where, claimed, stored)
+    if dataset.ndim and claimed:
+        count = len(range(*slice(start, stop).indices(len(dataset))))
+        check_claim(where, claimed // len(dataset) * count, stored)
     values: NDArray[Any] = np.asarray(dataset[()] if dataset.ndim == 0 else dataset[start:stop])
     return values
 

@@ -12,7 +12,6 @@ Discrete actions become one-hot rows, which our gymnasium environments take and 
 
 from __future__ import annotations
 
-import math
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,9 +32,9 @@ from imitate.data.formats.base import (
     same_length,
 )
 from imitate.data.formats.gym_arrays import action_rows, choices_of, named_obs
-from imitate.data.formats.hdf5_tree import ALWAYS_BYTES, MAX_RATIO
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
+from imitate.npz import read_arrays
 
 _WANTED = {"obs", "acts", "terminal", "indices"}
 _KNOWN = _WANTED | {"rews", "infos"}
@@ -55,16 +54,13 @@ def _recognises(path: Path) -> bool:
 def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
     with zipfile.ZipFile(path) as archive:
         present = {name[:-4] for name in archive.namelist() if name.endswith(".npy")}
-        for name in sorted(present & _KNOWN - {"infos"}):
-            _check_size(archive, f"{name}.npy", path)
     missing = sorted(_WANTED - present)
     if missing:
         raise DatasetError(
             f"{path}: has no array '{missing[0]}' (found: {', '.join(sorted(present)) or 'nothing'}): "
             "it is not a file of trajectories of the imitation library"
         )
-    with np.load(path, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in sorted(present & _KNOWN - {"infos"})}
+    arrays = read_arrays(path, sorted(present & _KNOWN - {"infos"}))
     for name in sorted(present - set(arrays)):
         report.dropped[name] = (
             "pickled objects, which may run code when read" if name == "infos" else "not known"
@@ -75,21 +71,6 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         demos=_demos(arrays, bounds, _timeouts(arrays, bounds, options, report), report),
         count=len(bounds) - 1,
     )
-
-
-def _check_size(archive: zipfile.ZipFile, name: str, path: Path) -> None:
-    """Refuse an array that claims more bytes than the archive holds, or than compressors can save."""
-    held = archive.getinfo(name).file_size
-    npy: Any = np.lib.format
-    with archive.open(name) as file:
-        is_first = npy.read_magic(file) == (1, 0)
-        read = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
-        shape, _, dtype = read(file)
-    claimed = math.prod(shape) * dtype.itemsize
-    if claimed > held or held > max(ALWAYS_BYTES, MAX_RATIO * path.stat().st_size):
-        raise DatasetError(
-            f"{path}: '{name}' claims {claimed} bytes, of which {held} are there: the file is damaged; copy it again"
-        )
 
 
 def _bounds(arrays: dict[str, NDArray[Any]], path: Path) -> NDArray[np.int64]:

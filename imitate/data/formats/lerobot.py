@@ -125,6 +125,7 @@ def _demos(
                 yield sidecar.demo(number, from_features(values, layout), report)
                 continue
             yield Demo(f"demo_{number}", _episode(values, number, tables, options, report))
+        report.dropped.update(dict.fromkeys(sorted(tables.unread), "lists of texts"))
         doubts = {key: clock.doubt() for key, clock in clocks.items()}
         report.doubts.update({key: doubt for key, doubt in doubts.items() if doubt is not None})
     finally:

@@ -15,12 +15,15 @@ from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats.extras import extra
 from imitate.data.formats.frames import as_encoded, decoded
 from imitate.errors import DatasetError
+from imitate.free_memory import gigabytes
 from imitate.plain_files import MAX_TEXT, parsed_json, path_inside, read_bytes, read_text
 from imitate.wording import counted
 
-_BATCH_ROWS = 256
+_BATCH_ROWS, _BATCH_BYTES = 256, 2**28
 _NAMED = 8  # episodes in a message
 _ROWS_PER_BYTE, _FREE_ROWS = 4, 10_000
+_TIMES, _FREE_BYTES = 16, 2**30
+"""Bytes that the rows of an episode, or a table, may take for each byte of the file, and in any case."""
 _PATTERN = re.compile(r"(?:[^{}]|\{\w{1,40}(?::0?\d{1,2}d?)?\}){1,500}")
 """Paths in ``meta/info.json``."""
 
@@ -31,6 +34,9 @@ class Tables:
     Args:
         path: the dataset's folder.
         info: content of its ``meta/info.json``.
+
+    Attributes:
+        unread: columns that hold lists of texts.
     """
 
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
@@ -38,6 +44,7 @@ class Tables:
         self.features: dict[str, Any] = info["features"]
         self.fps = float(info["fps"])
         self.count = int(info["total_episodes"])
+        self.unread: set[str] = set()
         self._parquet = extra("pyarrow.parquet", "lerobot")
         self.is_v3 = info["codebase_version"] == "v3.0"
         self.rows_of_episodes = self._episode_rows() if self.is_v3 else {}
@@ -49,9 +56,7 @@ class Tables:
         files = _sorted(self.path / "meta" / "episodes", "*/*.parquet")
         found: dict[int, dict[str, Any]] = {}
         for file in files:
-            schema = self._parquet.read_schema(file)
-            columns = [name for name in schema.names if not name.startswith("stats/")]
-            for row in self._parquet.read_table(file, columns=columns).to_pylist():
+            for row in self._small_rows(file):
                 found[int(row["episode_index"])] = row
         return found
 
@@ -120,7 +125,7 @@ class Tables:
     def _task_names(self) -> dict[int, str]:
         table = self.path / "meta" / "tasks.parquet"
         if table.exists():
-            rows = self._parquet.read_table(table).to_pylist()
+            rows = self._small_rows(table)
             names = ("task", "__index_level_0__")
             return {
                 int(row["task_index"]): str(next(row[name] for name in names if name in row))
@@ -199,13 +204,14 @@ class Tables:
         """
         arrow = extra("pyarrow", "lerobot")
         pending: list[Any] = []
+        held = 0
         current, following = None, iter(self.numbers)
         for file in self._files():
             if not file.is_file():
                 raise DatasetError(
                     f"{file}: is missing: the dataset is incomplete; download it again"
                 )
-            for batch in self._opened(file).iter_batches(batch_size=_BATCH_ROWS):
+            for batch in self._batches(file):
                 numbers = np.asarray(batch.column("episode_index"))
                 cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
                 for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
@@ -213,11 +219,13 @@ class Tables:
                         continue
                     if current is not None and numbers[start] != current:
                         yield current, _columns(arrow.Table.from_batches(pending))
-                        pending = []
+                        pending, held = [], 0
                     if current is None or numbers[start] != current:
                         current = int(numbers[start])
                         self._check_next(current, next(following, None), file)
                     pending.append(batch.slice(start, stop - start))
+                    held += sum(map(_expanded, pending[-1].columns))
+                    _check_repeats(file, held)
         if current is not None:
             yield current, _columns(arrow.Table.from_batches(pending))
         left = list(following)
@@ -226,14 +234,48 @@ class Tables:
                 f"{self.path}: {_few(left, 'has', 'have') if left else 'no episode has'} no rows: {self._advice()}"
             )
 
-    def _opened(self, file: Path) -> Any:
-        """Return pyarrow's reader of a file, whose rows take no more memory than its size allows for."""
+    def _small_rows(self, file: Path) -> list[dict[str, Any]]:
+        """Read a whole table of texts and numbers, without the statistics of episodes."""
+        found: list[dict[str, Any]] = []
+        held = 0
+        for batch in self._batches(file, "stats/"):
+            held += sum(map(_expanded, batch.columns))
+            _check_repeats(file, held)
+            found += batch.to_pylist()
+        return found
+
+    def _batches(self, file: Path, but: str | None = None) -> Iterator[Any]:
+        """Yield the rows of a file, of columns whose names do not begin with ``but``, and that are no lists of texts.
+
+        A text is there once for all rows that have it, which repeating it could turn into any size. pyarrow cannot do
+        so within the cells of images, of which few are read at a time.
+
+        Raises:
+            DatasetError: it claims more rows than its size allows for.
+        """
         table, size = self._parquet.ParquetFile(file), file.stat().st_size
         if table.metadata.num_rows > _ROWS_PER_BYTE * size + _FREE_ROWS:
             raise DatasetError(
                 f"{file}: claims {table.metadata.num_rows} rows in {size} bytes: it is damaged; download it again"
             )
-        return table
+        schema = table.schema_arrow
+        images = {key for key in schema.names if self._holds_images(key)}
+        lists = {f.name for f in schema if f.name not in images and _has_text(f.type, inside=True)}
+        if but is None:
+            self.unread |= lists
+        names = [
+            name
+            for name in schema.names
+            if name not in lists and not (but and name.startswith(but))
+        ]
+        texts = [field.name for field in schema if _has_text(field.type)]
+        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, size))) if images else _BATCH_ROWS
+        yield from self._parquet.ParquetFile(file, read_dictionary=texts).iter_batches(
+            batch_size=rows, columns=names
+        )
+
+    def _holds_images(self, key: str) -> bool:
+        return bool(self.features.get(key, {}).get("dtype") == "image")
 
     def _check_next(self, number: int, expected: int | None, file: Path) -> None:
         """Refuse rows of an episode that is not the next in the list."""
@@ -261,7 +303,7 @@ class Tables:
             encoded: leave images compressed where they are alike.
         """
         feature = self.features.get(key, {})
-        if feature.get("dtype") == "image":
+        if self._holds_images(key):
             where = f"{self.path}: '{key}'"
             frames = [self._image_bytes(cell, where) for cell in column.to_pylist()]
             as_they_are = as_encoded(frames) if encoded else None
@@ -289,6 +331,40 @@ class Tables:
         if not path.is_file():
             raise DatasetError(f"{where}: has no image bytes and no file {path}: download it again")
         return read_bytes(path, MAX_TEXT)
+
+
+def _has_text(kind: Any, *, inside: bool = False) -> bool:
+    """Return true for a type of pyarrow that is text or bytes, or with ``inside`` one that has such parts."""
+    from pyarrow import types
+
+    if inside:
+        parts = [kind.field(place).type for place in range(kind.num_fields)]
+        return any(_has_text(part) or _has_text(part, inside=True) for part in parts)
+    tests = (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)
+    return any(test(kind) for test in tests)
+
+
+def _expanded(array: Any) -> int:
+    """Return the bytes that an array of pyarrow takes where each row has a text of its own."""
+    from pyarrow import compute, types
+
+    if types.is_dictionary(array.type):
+        sizes = compute.binary_length(array.dictionary)
+        return compute.sum(sizes.take(array.indices)).as_py() or 0
+    if types.is_struct(array.type):
+        return sum(_expanded(array.field(place)) for place in range(array.type.num_fields))
+    if types.is_list(array.type) or types.is_large_list(array.type):
+        return _expanded(array.flatten())
+    return int(array.nbytes)
+
+
+def _check_repeats(file: Path, held: int) -> None:
+    """Refuse rows that take many times what their file has."""
+    size = file.stat().st_size
+    if held > max(_FREE_BYTES, _TIMES * size):
+        raise DatasetError(
+            f"{file}: repeats its {gigabytes(size)} to more than {gigabytes(held)}: it is damaged; download it again"
+        )
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:

@@ -92,6 +92,30 @@ def lerobot_count(version):
     return make
 
 
+def lerobot_texts(place):
+    """A column of one text of 16 MB, which the file has once and 200 rows repeat."""
+
+    def make(path):
+        samples.converted("lerobot")(path)
+        file = path / place
+        table = pq.read_table(file)
+        table = table.take(pa.array([0] * 200))
+        column = pa.DictionaryArray.from_arrays(pa.array([0] * 200), ["x" * 2**24])
+        pq.write_table(table.append_column("z", column), file, store_schema=False)
+        return path
+
+    return make
+
+
+def zarr_rows(path):
+    """All arrays claim 2**40 rows, none of which is written, in as many episodes."""
+    samples.diffusion_policy(path)
+    for file in path.rglob(".zarray"):
+        array = json.loads(file.read_text())
+        file.write_text(json.dumps({**array, "shape": [2**40, *array["shape"][1:]]}))
+    return path
+
+
 def lerobot_png(path):
     """One frame's header claims 60,000 x 60,000 pixels."""
     samples.converted("lerobot")(path)
@@ -137,7 +161,11 @@ BOMBS = {
     "imitation": ("d.npz", npz),
     "diffusion-policy": ("d.zarr", zarr_ends),
     "diffusion-policy, chunk": ("d.zarr", zarr_chunk),
+    "diffusion-policy, rows": ("d.zarr", zarr_rows),
     "lerobot": ("lift", lerobot_count("v3.0")),
+    "lerobot, texts": ("lift", lerobot_texts("data/chunk-000/file-000.parquet")),
+    "lerobot, episodes": ("lift", lerobot_texts("meta/episodes/chunk-000/file-000.parquet")),
+    "lerobot, tasks": ("lift", lerobot_texts("meta/tasks.parquet")),
     "lerobot 2.1": ("lift", lerobot_count("v2.1")),
     "lerobot, png": ("lift", lerobot_png),
     "lerobot, video": ("lift", lerobot_frames),

@@ -1,10 +1,15 @@
-"""Memory that this process may still take."""
+"""Memory that this process may still take, and files that claim more."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+from imitate.errors import DatasetError
+
+# An array that is so much larger than its file was made by a damaged header, not by a compressor.
+MAX_RATIO, ALWAYS_BYTES = 1100, 2**26
 
 
 def free_memory(root: Path = Path("/")) -> int:
@@ -24,6 +29,33 @@ def free_memory(root: Path = Path("/")) -> int:
     except (OSError, ValueError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // processes
     return max(0, min([available, *_left_in_groups(root)])) // processes
+
+
+def check_claim(where: str, claimed: int, stored: int) -> None:
+    """Refuse what is read whole and would take more memory than compressors can save, or than there is.
+
+    Args:
+        where: file and part of it, for the message.
+        claimed: bytes that it says it takes.
+        stored: bytes of its file.
+
+    Raises:
+        DatasetError: see above.
+    """
+    check_ratio(where, claimed, stored)
+    if claimed > ALWAYS_BYTES and claimed > (free := free_memory()):
+        raise DatasetError(
+            f"{where} takes {gigabytes(claimed)} of memory, of which {gigabytes(free)} are free: read it on a larger "
+            "machine"
+        )
+
+
+def check_ratio(where: str, claimed: int, stored: int) -> None:
+    """Refuse what claims to be so much larger than its file that it can only be damaged; see :func:`check_claim`."""
+    if claimed > max(ALWAYS_BYTES, MAX_RATIO * stored):
+        raise DatasetError(
+            f"{where} claims {gigabytes(claimed)} in a file of {gigabytes(stored)}: the file is damaged; copy it again"
+        )
 
 
 def gigabytes(count: int) -> str:
