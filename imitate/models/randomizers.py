@@ -20,7 +20,7 @@ from imitate.functional.colour import (
     adjust_hue,
     adjust_saturation,
 )
-from imitate.functional.eager import is_eager
+from imitate.functional.kernels.eager import is_eager
 from imitate.models.coordinates import with_coordinates
 from imitate.models.layout import Shape
 

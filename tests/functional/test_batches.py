@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from imitate.functional.columns import columns
-from imitate.functional.eager import is_eager
+from imitate.functional.kernels.eager import is_eager
 from imitate.functional.rows import by_parts, join_rows, num_rows, select_rows
 from imitate.functional.transfer import to_device
 

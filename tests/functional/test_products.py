@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from imitate.functional import products
-from imitate.functional.products import linear, linears
-from imitate.models.fast_linear import FastLinear
+from imitate.functional.kernels import products
+from imitate.functional.kernels.fast_linear import FastLinear
+from imitate.functional.kernels.products import linear, linears
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="a torch with oneDNN"

@@ -4,8 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from imitate.functional import short_convolution
-from imitate.functional.short_convolution import convolution_over_images, convolution_over_time
+from imitate.functional.kernels import short_convolution
+from imitate.functional.kernels.short_convolution import (
+    convolution_over_images,
+    convolution_over_time,
+)
 
 
 @pytest.fixture(autouse=True)

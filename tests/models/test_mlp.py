@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from imitate.functional import products
-from imitate.models import fast_linear
-from imitate.models import packed_linear as module
-from imitate.models.fast_linear import FastLinear, with_fast_linears
+from imitate.functional.kernels import fast_linear, products
+from imitate.functional.kernels import packed_linear as module
+from imitate.functional.kernels.fast_linear import FastLinear, with_fast_linears
+from imitate.functional.kernels.packed_linear import PackedLinear, has_int8, pack_linears
 from imitate.models.mlp import MLP, FullPrecisionLinear, MultiHeadMLP
-from imitate.models.packed_linear import PackedLinear, has_int8, pack_linears
 from imitate.models.precision import CPU_COMPUTES_BF16
 
 

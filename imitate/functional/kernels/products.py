@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from imitate.functional.eager import is_eager
+from imitate.functional.kernels.eager import is_eager
 
 LEAST_WORK = 2**22
 """Multiplications of a product from which the call of oneDNN, some 20 microseconds, is worth it."""

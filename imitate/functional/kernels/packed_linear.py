@@ -16,8 +16,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from imitate.functional.products import linear
-from imitate.models.fast_linear import FastLinear
+from imitate.functional.kernels.fast_linear import FastLinear
+from imitate.functional.kernels.products import linear
 
 MOST_ROWS = 64
 FEWEST_WEIGHTS = 2**16

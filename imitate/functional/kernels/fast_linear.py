@@ -6,13 +6,13 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from imitate.functional.products import linear, onednn_is_faster
+from imitate.functional.kernels.products import linear, onednn_is_faster
 
 Net = TypeVar("Net", bound=nn.Module)
 
 
 class FastLinear(nn.Linear):
-    """An ``nn.Linear`` that multiplies by :func:`imitate.functional.products.linear`."""
+    """An ``nn.Linear`` that multiplies by :func:`imitate.functional.kernels.products.linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """``(*B, D)`` to ``(*B, E)``."""

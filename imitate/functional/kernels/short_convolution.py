@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from imitate.functional.eager import is_eager
-from imitate.functional.products import linear
+from imitate.functional.kernels.eager import is_eager
+from imitate.functional.kernels.products import linear
 
 SHORT_STEPS = 4
 """Result lengths up to this are short for kernels of any size."""

@@ -1,0 +1,1 @@
+"""Faster ways for single operations on the CPU."""
