@@ -13,7 +13,7 @@ from benchmarks.measuring import percentiles
 from benchmarks.row import Row
 from benchmarks.trained import make_setup
 from imitate.data import DatasetFile
-from imitate.functional.kernels.packed_linear import has_int8, pack_linears
+from imitate.functional.kernels import has_int8, pack_linears
 from imitate.models.precision import has_fast_bf16
 from imitate.policy.rollout_policy import RolloutPolicy
 

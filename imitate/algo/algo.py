@@ -48,7 +48,7 @@ from imitate.algo.relative import no_memory, recalled
 from imitate.auxiliary.auxiliary import Auxiliary
 from imitate.auxiliary.auxiliary import built as auxiliaries_of
 from imitate.config import Config, Section
-from imitate.functional.kernels.fast_linear import with_fast_linears
+from imitate.functional.kernels import with_fast_linears
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.ema import EMA, averaging
 from imitate.models.mode import set_mode

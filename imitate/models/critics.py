@@ -22,7 +22,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from imitate.functional.kernels.products import linears
+from imitate.functional.kernels import linears
 from imitate.models.actor import GroupEncoder, Obs
 
 Module = TypeVar("Module", bound=nn.Module)

@@ -20,7 +20,7 @@ from imitate.functional.colour import (
     adjust_hue,
     adjust_saturation,
 )
-from imitate.functional.kernels.eager import is_eager
+from imitate.functional.kernels import kernels_apply
 from imitate.models.coordinates import with_coordinates
 from imitate.models.layout import Shape
 
@@ -258,7 +258,12 @@ def crops_at(x: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> T
 
     n neighbouring places belong to the same image.
     """
-    if is_eager() and x.device.type == "cpu" and x.dtype is torch.float32 and not x.requires_grad:
+    if (
+        kernels_apply()
+        and x.device.type == "cpu"
+        and x.dtype is torch.float32
+        and not x.requires_grad
+    ):
         return _copied_crops(x, top.tolist(), left.tolist(), height, width)
     image = torch.arange(x.shape[0], device=x.device).repeat_interleave(len(top) // x.shape[0])
     # Every window of every image, without copying one: (B, C, places down, places across, height, width).

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from imitate.errors import ConfigError
-from imitate.functional.kernels.short_convolution import convolution_over_images
+from imitate.functional.kernels import convolution_over_images
 from imitate.models.coordinates import CoordConv2d
 from imitate.models.input_images import IMAGENET, InputImages
 from imitate.models.layout import Shape

@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from imitate.errors import ConfigError
-from imitate.functional.kernels.short_convolution import convolution_over_time
+from imitate.functional.kernels import convolution_over_time
 from imitate.models.step_embedding import step_encoder, steps_like
 
 Condition = list[Tensor]

@@ -12,7 +12,7 @@ import torch
 from imitate.algo.algo import Algo
 from imitate.data.language import Instructions
 from imitate.errors import CheckpointError, UserError
-from imitate.functional.kernels.packed_linear import has_int8, pack_linears
+from imitate.functional.kernels import has_int8, pack_linears
 from imitate.models.precision import has_fast_bf16
 from imitate.policy.checkpoint import (
     algo_from_checkpoint,

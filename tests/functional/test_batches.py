@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from imitate.functional.columns import columns
-from imitate.functional.kernels.eager import is_eager
+from imitate.functional.kernels import kernels_apply, switch
 from imitate.functional.rows import by_parts, join_rows, num_rows, select_rows
 from imitate.functional.transfer import to_device
 
@@ -68,11 +68,11 @@ def test_values_and_dtype():
     assert moved.dtype == torch.float32
 
 
-def test_plain_code_is_eager_and_transformed_or_traced_code_is_not(monkeypatch):
+def test_kernels_apply_to_plain_code_alone_and_where_they_are_not_switched_off(monkeypatch):
     found = []
 
     def noted(x):
-        found.append(is_eager())
+        found.append(kernels_apply())
         return x * 2
 
     noted(torch.ones(2))
@@ -81,4 +81,11 @@ def test_plain_code_is_eager_and_transformed_or_traced_code_is_not(monkeypatch):
     torch.jit.trace(noted, torch.ones(2), check_trace=False)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     noted(torch.ones(2))
-    assert found == [True, False, False, False, False]
+    monkeypatch.undo()
+    monkeypatch.setenv("IMITATE_KERNELS", "0")
+    switch.switched_on.cache_clear()
+    noted(torch.ones(2))
+    monkeypatch.undo()
+    switch.switched_on.cache_clear()
+    noted(torch.ones(2))
+    assert found == [True, False, False, False, False, False, True]

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from imitate.functional.kernels import products
-from imitate.functional.kernels.fast_linear import FastLinear
+from imitate.functional.kernels.layers import FastLinear
 from imitate.functional.kernels.products import linear, linears
 
 pytestmark = pytest.mark.skipif(

@@ -6,10 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from imitate.functional.kernels import fast_linear, products
-from imitate.functional.kernels import packed_linear as module
-from imitate.functional.kernels.fast_linear import FastLinear, with_fast_linears
-from imitate.functional.kernels.packed_linear import PackedLinear, has_int8, pack_linears
+from imitate.functional.kernels import layers as module
+from imitate.functional.kernels import products
+from imitate.functional.kernels.layers import (
+    FastLinear,
+    PackedLinear,
+    has_int8,
+    pack_linears,
+    with_fast_linears,
+)
 from imitate.models.mlp import MLP, FullPrecisionLinear, MultiHeadMLP
 from imitate.models.precision import CPU_COMPUTES_BF16
 
@@ -77,7 +82,7 @@ needs_onednn = pytest.mark.skipif(
 @pytest.fixture
 def faster(monkeypatch):
     monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(fast_linear, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(module, "onednn_is_faster", lambda: True)
 
 
 def make_net():
@@ -135,7 +140,7 @@ def test_hooks_stay_as_of_a_spectral_norm(faster):
 
 @needs_onednn
 def test_elsewhere_nothing_is_replaced(monkeypatch):
-    monkeypatch.setattr(fast_linear, "onednn_is_faster", lambda: False)
+    monkeypatch.setattr(module, "onednn_is_faster", lambda: False)
     net = make_net()
     with_fast_linears(net)
     assert type(net[0]) is nn.Linear
@@ -269,8 +274,9 @@ def test_hooks_stay_and_weights_that_a_hook_computes_are_not_copied():
     assert called == [0]
 
 
-def test_without_onednn_nothing_is_replaced(monkeypatch):
-    monkeypatch.setattr(module, "_available", lambda: False)
+@pytest.mark.parametrize("name", ["_available", "switched_on"])
+def test_without_onednn_or_the_switch_nothing_is_replaced(name, monkeypatch):
+    monkeypatch.setattr(module, name, lambda: False)
     net = make_packed_net()
     pack_linears(net)
     assert type(net[0]) is nn.Linear

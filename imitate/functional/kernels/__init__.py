@@ -1,1 +1,37 @@
-"""Faster ways for single operations on the CPU."""
+"""Faster ways for single operations on the CPU, and the reasons for each.
+
+They give torch's results up to the order of sums, with gradients of every order, and step aside where torch compiles,
+exports or transforms code, on other devices, and for other types than float32. ``IMITATE_KERNELS=0`` turns all of them
+off, to compare or to find a fault. Anything below a tenth of an update is not worth a line here.
+
+========================  =====================================================  =======================================
+what                      reason                                                 gain (``docs/results/speed.md``)
+========================  =====================================================  =======================================
+:mod:`.products`          MKL multiplies float32 matrices at half the speed of   an update of BC 2x1024 takes 0.6 of the
+                          an AMD processor with AVX-512; oneDNN, which torch     time
+                          has too, at nearly all of it
+:mod:`.short_convolution` oneDNN reorders a large kernel at each call, which     a pass of the default U-Net takes 0.75
+                          takes longer than a convolution over few steps         (AVX-512) or 0.45 (AVX2) of the time
+:mod:`.layers`            linear layers that use the products in training, and   a layer of 1024 x 1024 weights acts in
+                          weights packed in blocks for the few rows of acting    0.4 of the time in int8
+========================  =====================================================  =======================================
+"""
+
+from imitate.functional.kernels.layers import has_int8, pack_linears, with_fast_linears
+from imitate.functional.kernels.products import linear, linears
+from imitate.functional.kernels.short_convolution import (
+    convolution_over_images,
+    convolution_over_time,
+)
+from imitate.functional.kernels.switch import kernels_apply
+
+__all__ = [
+    "convolution_over_images",
+    "convolution_over_time",
+    "has_int8",
+    "kernels_apply",
+    "linear",
+    "linears",
+    "pack_linears",
+    "with_fast_linears",
+]

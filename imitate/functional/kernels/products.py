@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from imitate.functional.kernels.eager import is_eager
+from imitate.functional.kernels.switch import kernels_apply, switched_on
 
 LEAST_WORK = 2**22
 """Multiplications of a product from which the call of oneDNN, some 20 microseconds, is worth it."""
@@ -61,7 +61,7 @@ def onednn_product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 def _is_for_onednn(rows: int, size: int, x: Tensor, weight: Tensor) -> bool:
     """Return True where oneDNN may and should multiply so many rows by a matrix of ``size`` numbers."""
     return (
-        is_eager()
+        kernels_apply()
         and rows >= LEAST_ROWS
         and rows * size >= LEAST_WORK
         and x.dtype is weight.dtype is torch.float32
@@ -83,7 +83,7 @@ def onednn_is_faster() -> bool:
     is_wide = bool(capability.get("avx512_f", False))
     has_both: bool = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     has_product = hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return has_both and is_wide and "Intel" not in name and has_product
+    return switched_on() and has_both and is_wide and "Intel" not in name and has_product
 
 
 class _Linear(torch.autograd.Function):

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from imitate.functional.kernels.eager import is_eager
 from imitate.functional.kernels.products import linear
+from imitate.functional.kernels.switch import kernels_apply
 
 SHORT_STEPS = 4
 """Result lengths up to this are short for kernels of any size."""
@@ -112,7 +112,7 @@ def _convolution(
 
 def _may_use_product(x: Tensor) -> bool:
     """Return True on the CPU, where nothing else decides how a convolution is computed."""
-    return is_eager() and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    return kernels_apply() and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
 
 @cache

@@ -1,7 +1,7 @@
-"""Linear layers that are fast for the few rows that a policy acts on, on the CPU.
+"""Linear layers that are fast on the CPU: in training, and for the few rows that a policy acts on.
 
-For the few rows of a window oneDNN multiplies with a matrix that is in blocks up to twice as fast as torch's default
-does; the sums are the same up to the order of their terms. One row takes as long as reading the matrix, in any layout.
+For the few rows of a window oneDNN multiplies with a matrix in blocks up to twice as fast as torch's default does; the
+sums are the same up to the order of their terms. One row takes as long as reading the matrix, in any layout.
 In bfloat16 half as much is read, and weights and inputs are rounded to 8 binary digits. In int8 a quarter is read: each
 row of weights is rounded to 255 steps of its own size, and the inputs of each call to 256 steps between their least and
 their greatest value (dynamic quantization), 128 where the processor has no instruction for such sums.
@@ -11,17 +11,39 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from imitate.functional.kernels.fast_linear import FastLinear
-from imitate.functional.kernels.products import linear
+from imitate.functional.kernels.products import linear, onednn_is_faster
+from imitate.functional.kernels.switch import switched_on
 
+Net = TypeVar("Net", bound=nn.Module)
 MOST_ROWS = 64
 FEWEST_WEIGHTS = 2**16
 """Below, the blocks do not pay for the call, in which torch looks at every argument."""
+
+
+class FastLinear(nn.Linear):
+    """An ``nn.Linear`` that multiplies by :func:`~imitate.functional.kernels.products.linear`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(*B, D)`` to ``(*B, E)``."""
+        return linear(x, self.weight, self.bias)
+
+
+def with_fast_linears(net: Net) -> Net:
+    """Make each ``nn.Linear`` a :class:`FastLinear`, where that is faster on this CPU; return the network.
+
+    The layers stay the same objects with another class, so that they keep parameters, hooks (as of
+    ``torch.nn.utils.spectral_norm``), and their places in other lists.
+    """
+    if onednn_is_faster():
+        for module in net.modules():
+            if type(module) is nn.Linear and module.weight.device.type == "cpu":
+                module.__class__ = FastLinear
+    return net
 
 
 class PackedLinear(nn.Linear):
@@ -93,7 +115,7 @@ def pack_linears(net: nn.Module, dtype: torch.dtype = torch.float32) -> None:
         net: with the layers.
         dtype: of the copies, see :class:`PackedLinear`.
     """
-    if not _available():
+    if not _available() or (dtype is torch.float32 and not switched_on()):
         return
     for module in net.modules():
         is_plain = type(module) in (nn.Linear, FastLinear)
