@@ -1,20 +1,26 @@
 """Connections that tell workers on other machines when the process that they work for is gone.
 
-Nothing is sent through them. Their end is noticed when the process ends, however it ends, because the system closes
-them; keep-alive probes notice it when its machine or the network is gone.
+A token is sent through them at the beginning, and nothing else. Their end is noticed when the process ends, however it
+ends, because the system closes them; keep-alive probes notice it when its machine or the network is gone.
 """
 
 from __future__ import annotations
 
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import wait
+from typing import Any
 
 PROBE_S, PROBES = 5, 3
 """Seconds between two probes of an idle connection, and unanswered ones after which it counts as lost."""
+
+MAX_STRANGERS, STRANGER_S = 512, 30.0
+"""Connections at a time that have not sent the token, of which the oldest then go, and seconds that each has."""
+Address = tuple[str, int, str]
 
 
 class Lifeline:
@@ -24,14 +30,18 @@ class Lifeline:
         host: address of this machine at which workers reach it.
 
     Attributes:
-        address: host and port for :func:`hold`.
+        address: host, port and token for :func:`hold`.
     """
 
     def __init__(self, host: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._server = socket.create_server((host, 0), family=family, backlog=1024)
-        self.address: tuple[str, int] = self._server.getsockname()[:2]
+        self._token = secrets.token_hex(16)
+        self.address: Address = (*self._server.getsockname()[:2], self._token)
         self._held: list[socket.socket] = []
+        self._strangers: dict[
+            socket.socket, tuple[float, bytes]
+        ] = {}  # until when, what they have sent
         self._closing, self._close = socket.socketpair()
         self._accepts = threading.Thread(target=self._accept, daemon=True)
         self._accepts.start()
@@ -51,20 +61,57 @@ class Lifeline:
 
     def _accept(self) -> None:
         """Accept connections, at last those that were waiting when :meth:`close` was called."""
+        over = False
         with suppress(OSError):
-            while self._server in wait([self._server, self._closing]):
-                connection, _ = self._server.accept()
+            while True:
+                first = next((until for until, _ in self._strangers.values()), None)
+                patience = None if first is None else max(0.0, first - time.monotonic())
+                ready = wait(
+                    [self._server, self._closing, *self._strangers], 0.0 if over else patience
+                )
+                over = over or self._closing in ready
+                if over and len(ready) == 1:
+                    break
+                self._look_at(ready)
+        for stranger in self._strangers:
+            stranger.close()
+
+    def _look_at(self, ready: list[Any]) -> None:
+        """Hold those that have sent the token; end those that send something else, are late, or are too many."""
+        for stranger in [end for end in ready if end in self._strangers]:
+            until, sent = self._strangers[stranger]
+            data = b""
+            with suppress(OSError):
+                data = stranger.recv(len(self._token) - len(sent), socket.MSG_DONTWAIT)
+            self._strangers[stranger] = until, sent + data
+            if sent + data == self._token.encode():
+                del self._strangers[stranger]
                 self._held = [held for held in self._held if not _has_ended(held)]
-                self._held.append(connection)
+                self._held.append(stranger)
+            elif not data or not self._token.encode().startswith(sent + data):
+                self._strangers.pop(stranger)
+                stranger.close()
+        if self._server in ready:
+            try:
+                connection, _ = self._server.accept()
+                self._strangers[connection] = time.monotonic() + STRANGER_S, b""
+            except OSError:  # as when all file descriptors are taken
+                time.sleep(0.1)
+        late = [end for end, (until, _) in self._strangers.items() if until <= time.monotonic()]
+        for stranger in [*late, *list(self._strangers)[:-MAX_STRANGERS]]:
+            if self._strangers.pop(stranger, None) is not None:
+                stranger.close()
 
 
-def hold(address: tuple[str, int], end: Callable[[], None], timeout_s: float = 30.0) -> None:
+def hold(address: Address, end: Callable[[], None], timeout_s: float = 30.0) -> None:
     """Connect to a process, and call `end` in a thread once it is gone.
 
     Raises:
         OSError: it cannot be reached.
     """
-    connection = socket.create_connection(address, timeout=timeout_s)
+    host, port, token = address
+    connection = socket.create_connection((host, port), timeout=timeout_s)
+    connection.sendall(token.encode())
     connection.settimeout(None)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from imitate.crew.backend import POLL_S, Limits, Lost
-from imitate.crew.lifeline import hold
+from imitate.crew.lifeline import Address, hold
 from imitate.crew.local import LocalBackend
 from imitate.crew.shared import unpickle
 from imitate.errors import EnvError
@@ -47,7 +47,7 @@ class Origin:
         environ: its environment variables of :data:`CARRIED`.
     """
 
-    lifeline: tuple[str, int]
+    lifeline: Address
     name: str
     threads: int
     version: str = __version__
@@ -145,7 +145,7 @@ def _end_with(origin: Origin) -> None:
     try:
         hold(origin.lifeline, lambda: os._exit(1))
     except OSError as error:
-        host, port = origin.lifeline
+        host, port, _ = origin.lifeline
         raise EnvError(
             f"{host}:{port}, where this command listens, cannot be reached from there: {error}"
         ) from None

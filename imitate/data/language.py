@@ -19,8 +19,10 @@ from imitate.wording import counted
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_UNREADABLE = (OSError, ValueError, LookupError, EOFError, TypeError, RuntimeError)
-_UNREADABLE += (zipfile.BadZipFile, zlib.error, DatasetError)
+_UNREADABLE: tuple[type[Exception], ...] = (
+    *(OSError, ValueError, LookupError, EOFError, TypeError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, DatasetError),
+)
 """Errors of numpy on what is no file of arrays, or a damaged one."""
 LANGUAGE_KEY = "lang_emb"
 """The observation that holds the vector of the instruction."""

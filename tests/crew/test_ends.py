@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -141,7 +142,7 @@ def is_running(pid):
 HOLDER = """
 import sys
 from imitate.crew.lifeline import Lifeline
-print(Lifeline("127.0.0.1").address[1], flush=True)
+print(*Lifeline("127.0.0.1").address, flush=True)
 sys.stdin.read()
 """
 
@@ -150,7 +151,8 @@ def test_the_end_of_a_killed_process_is_noticed():
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", HOLDER], **pipes) as process:
         ended = threading.Event()
-        hold(("127.0.0.1", int(process.stdout.readline())), ended.set)
+        host, port, token = process.stdout.readline().split()
+        hold((host, int(port), token), ended.set)
         assert not ended.is_set()
         process.kill()
         assert ended.wait(600.0)
@@ -167,6 +169,28 @@ def test_closing_waits_for_those_that_end_and_ends_the_others():
         with pytest.raises(OSError):
             hold(lifeline.address, ended.set)
         lifeline.close()
+
+
+def test_who_does_not_send_the_token_in_time_is_not_held(monkeypatch):
+    monkeypatch.setattr("imitate.crew.lifeline.MAX_STRANGERS", 3)
+    line, ended = Lifeline("127.0.0.1"), threading.Event()
+    silent = [socket.create_connection(line.address[:2]) for _ in range(8)]
+    for oldest in silent[:5]:
+        assert oldest.recv(1) == b""
+    silent[5].sendall(b"x" * 32)
+    assert silent[5].recv(1) == b""
+    silent[6].sendall(line.address[2][:10].encode())
+    hold(line.address, ended.set)
+    while not line._held:
+        time.sleep(0.001)
+    monkeypatch.setattr("imitate.crew.lifeline.STRANGER_S", 0.0)
+    late = socket.create_connection(line.address[:2])
+    with suppress(ConnectionResetError):
+        assert late.recv(1) == b""
+    assert not ended.is_set()
+    line.close(patience_s=0.0)
+    for end in (*silent, late):
+        end.close()
 
 
 # ---- processes of this machine -------------------------------------------------------------------

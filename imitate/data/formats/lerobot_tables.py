@@ -335,8 +335,7 @@ class Tables:
 
 def _has_text(kind: Any, *, inside: bool = False) -> bool:
     """Return true for a type of pyarrow that is text or bytes, or with ``inside`` one that has such parts."""
-    from pyarrow import types
-
+    types = extra("pyarrow.types", "lerobot")
     if inside:
         parts = [kind.field(place).type for place in range(kind.num_fields)]
         return any(_has_text(part) or _has_text(part, inside=True) for part in parts)
@@ -346,8 +345,7 @@ def _has_text(kind: Any, *, inside: bool = False) -> bool:
 
 def _expanded(array: Any) -> int:
     """Return the bytes that an array of pyarrow takes where each row has a text of its own."""
-    from pyarrow import compute, types
-
+    types, compute = (extra(f"pyarrow.{name}", "lerobot") for name in ("types", "compute"))
     if types.is_dictionary(array.type):
         sizes = compute.binary_length(array.dictionary)
         return compute.sum(sizes.take(array.indices)).as_py() or 0

@@ -6,6 +6,7 @@ import logging
 import secrets
 import selectors
 import socket
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from imitate.online.central.messages import MAX_MESSAGE, ChannelError, Reader, e
 LOG = logging.getLogger(__name__)
 _GREETING = 1024
 """Bytes of the largest message of a client that has not shown that it knows the token."""
+MAX_STRANGERS, STRANGER_S = 512, 30.0
+"""Such clients at a time, of which the oldest then go, and seconds that each of them has."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,9 @@ class RequestServer:
 
     def __init__(self, host: str, token: bytes) -> None:
         self._token, self._waiting = token, deque[Request]()
+        self._strangers: dict[
+            _Client, float
+        ] = {}  # with the time at which they have to go, the oldest first
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=1024)
         self._listener.setblocking(False)
@@ -52,11 +58,13 @@ class RequestServer:
 
     def requests(self, most: int) -> list[Request]:
         """Wait for requests or :meth:`wake`; return what has come by then, the oldest first, at most so many."""
-        for key, events in self._selector.select(0.0 if self._waiting else None):
-            if isinstance(key.data, _Client):
-                self._attend(key.data, events)
-            else:
+        for key, events in self._selector.select(0.0 if self._waiting else self._patience()):
+            if not isinstance(key.data, _Client):
                 key.data()
+            elif not key.data.closed:
+                self._attend(key.data, events)
+        while self._strangers and self._patience() == 0.0:
+            self._end_oldest("it did not show in time that it knows the token")
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
 
     def answer(self, request: Request, content: Mapping[str, Any]) -> None:
@@ -88,8 +96,12 @@ class RequestServer:
             sock, _ = self._listener.accept()
         except OSError as error:
             LOG.warning("a connection was not accepted: %s", error)
+            self._end_oldest("there are too many")  # which frees a file descriptor
             return
         client = _Client(sock, self._token)
+        self._strangers[client] = time.monotonic() + STRANGER_S
+        if len(self._strangers) > MAX_STRANGERS:
+            self._end_oldest("there are too many")
         self._selector.register(sock, selectors.EVENT_READ, client)
         try:
             client.greet()
@@ -97,6 +109,15 @@ class RequestServer:
             self._drop(client, error)
         else:
             self._listen(client)
+
+    def _patience(self) -> float | None:
+        """Seconds until the oldest stranger has to go."""
+        first = next(iter(self._strangers.values()), None)
+        return None if first is None else max(0.0, first - time.monotonic())
+
+    def _end_oldest(self, reason: str) -> None:
+        for oldest in list(self._strangers)[:1]:
+            self._drop(oldest, ChannelError(reason))
 
     def _wake_up(self) -> None:
         self._woken.recv(4096)
@@ -108,6 +129,8 @@ class RequestServer:
                 client.flush()
             if events & selectors.EVENT_READ:
                 self._waiting += [Request(content, client) for content in client.received()]
+                if client.is_admitted:
+                    self._strangers.pop(client, None)
         except ChannelError as error:
             self._drop(client, error)
         else:
@@ -120,6 +143,7 @@ class RequestServer:
 
     def _drop(self, client: _Client, error: ChannelError) -> None:
         LOG.info("an environment worker is gone: %s", error)
+        self._strangers.pop(client, None)
         self._selector.unregister(client.sock)
         client.sock.close()
         client.closed = True
@@ -135,6 +159,11 @@ class _Client:
         self.unsent: list[memoryview] = []
         self._reader = Reader(sock, limit=_GREETING)
         self._nonce: str | None = secrets.token_hex(16)
+
+    @property
+    def is_admitted(self) -> bool:
+        """Return true once it has shown that it knows the token."""
+        return self._nonce is None
 
     def greet(self) -> None:
         """Ask for the proof that it knows the token."""

@@ -168,6 +168,25 @@ def test_garbage_does_not_disturb_the_others(served, data):
     channel.close()
 
 
+@pytest.mark.parametrize(("most", "seconds"), [(3, 600.0), (100, 0.0)])
+def test_silent_strangers_go_and_leave_room_for_others(served, monkeypatch, most, seconds):
+    service = served()
+    known = connect(service)
+    monkeypatch.setattr("imitate.online.central.server.MAX_STRANGERS", most)
+    monkeypatch.setattr("imitate.online.central.server.STRANGER_S", seconds)
+    silent = [socket.create_connection(service.address) for _ in range(8)]
+    for oldest in silent[: 8 - most] if seconds else silent:
+        while oldest.recv(1000):
+            pass
+    monkeypatch.undo()
+    for channel in (known, connect(service)):
+        channel.ask({"x": np.ones(1)})
+        assert channel.answer()["x"].tolist() == [2.0]
+        channel.close()
+    for sock in silent:
+        sock.close()
+
+
 def test_a_client_that_is_gone_before_it_is_greeted_disturbs_nobody():
     server = RequestServer("127.0.0.1", TOKEN)
     sock = socket.create_connection(server.address)
