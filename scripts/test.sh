@@ -18,6 +18,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup_env.sh"
 # Tests start hundreds of processes; without bytecode on the disk each of them compiles every module anew.
 unset PYTHONDONTWRITEBYTECODE
 
+ONE_STEP='from imitate.envs import make_env; env = make_env({"env_name": "Lift", "type": 1}); env.reset(); env.step([0.0] * 7)'
 NOTHING_FOUND=5  # pytest's exit code where no test is selected
 
 run_pytest() { "$PY" -m pytest "$@" </dev/null; }
@@ -90,9 +91,11 @@ step_all() {
     printed="$(mktemp)"
     { step_types && step_layers && step_docs; } >"$printed" 2>&1 &
     checks=$!
-    # pytest rewrites the assertions of each file: here once, rather than in each process that runs tests.
     say "Types, import layers and documentation, beside the collection of the tests"
+    # What is compiled once is compiled here, rather than in each process that runs tests: assertions by pytest, functions
+    # of robosuite by numba, which takes 20 s.
     run_pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
+    "$PY" -c "$ONE_STEP" >/dev/null 2>&1 || true
     step_tests || tests=$?
     wait "$checks" || { cat "$printed"; fail "types, import layers or the documentation: see above"; }
     cat "$printed"
