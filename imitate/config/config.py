@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -117,5 +118,5 @@ class Config(BaseConfig):
         """
         tree = self.to_dict()
         for path, value in values.items():
-            put(tree, path, value)
+            put(tree, path, deepcopy(value))
         return Config.build(tree, folder=self._folder)

@@ -70,6 +70,13 @@ def test_an_object_replaces_the_subtree():
     assert config.algo.widths.to_dict() == {"hidden": 2, "kwargs": {"bidirectional": False}}
 
 
+def test_objects_that_are_laid_over_stay_as_they_are():
+    kwargs = {"a": 1}
+    path = "algo.widths.kwargs"
+    config = load().with_overrides({path: kwargs, f"{path}.b": 2})
+    assert config.algo.widths.kwargs["b"] == 2 and kwargs == {"a": 1}
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -81,10 +88,7 @@ def test_an_object_replaces_the_subtree():
         ("algo.widths.hiden=3", "algo.widths.hiden: unknown key, did you mean 'hidden'?"),
         ("train.batch_size=many", 'train.batch_size: got "many", wanted an integer'),
         ("train.seed.x=1", "train.seed.x: train.seed is 1, which has no key 'x'"),
-        (
-            "train.data.1.weight=1",
-            "train.data.1.weight: train.data is a list of 1: wanted a place in it",
-        ),
+        ("train.data.1.weight=1", "1.weight: train.data is a list of 1: wanted a place in it"),
         ("train.data.x=1", "wanted a place in it, from 0, got 'x'"),
     ],
 )

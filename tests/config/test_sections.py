@@ -28,14 +28,10 @@ class Outer(Section):
 
 def test_values_are_read_by_attribute_key_and_get():
     outer = Outer()
-    assert outer.inner.size == 5
-    assert outer["inner"]["size"] == 5
-    assert outer.get("names") == ("a",)
-    assert outer.get("nothing", 3) == 3
-    assert "free" in outer
-    assert "nothing" not in outer
-    assert list(outer) == ["inner", "names", "free"]
-    assert outer.keys() == ("inner", "names", "free")
+    assert outer.inner.size == outer["inner"]["size"] == 5
+    assert (outer.get("names"), outer.get("nothing", 3)) == (("a",), 3)
+    assert "free" in outer and "nothing" not in outer
+    assert tuple(outer) == outer.keys() == ("inner", "names", "free")
     assert dict(outer.inner.items()) == {"size": 5, "name": None}
     assert outer.inner.values() == (5, None)
     with pytest.raises(KeyError):
@@ -44,18 +40,13 @@ def test_values_are_read_by_attribute_key_and_get():
 
 def test_a_section_is_frozen_to_its_depths():
     outer = Outer.model_validate({"names": ["x", "y"], "free": {"a": [{"b": [1]}]}})
-    with pytest.raises(ValidationError):
-        outer.names = ()
-    with pytest.raises(ValidationError):
-        outer.inner.size = 2
-    with pytest.raises(ValidationError):
-        outer.free.a = 1
-    with pytest.raises(ValidationError):
-        outer.free.new = 1
+    inner, free = outer.inner, outer.free
+    for section, key in ((outer, "names"), (inner, "size"), (free, "a"), (free, "new")):
+        with pytest.raises(ValidationError):
+            setattr(section, key, 1)
     with pytest.raises(TypeError):
         outer["names"] = ()
-    assert outer.names == ("x", "y")
-    assert outer.free.a[0].b == (1,)
+    assert (outer.names, outer.free.a[0].b) == (("x", "y"), (1,))
 
 
 def test_a_partial_object_keeps_the_fields_own_defaults():
@@ -75,15 +66,9 @@ def test_to_dict_is_plain_and_a_copy():
 @pytest.mark.parametrize(
     "tree",
     [
-        {"inner": {"size": "1"}},
-        {"inner": {"size": True}},
-        {"inner": {"size": 1.0}},
-        {"inner": None},
-        {"names": "abc"},
-        {"names": [1]},
-        {"free": {"x": float("nan")}},
-        {"free": {"x": [float("inf")]}},
-        {"free": {"x": object()}},
+        *({"inner": value} for value in (None, {"size": "1"}, {"size": True}, {"size": 1.0})),
+        *({"names": value} for value in ("abc", [1])),
+        *({"free": {"x": value}} for value in (float("nan"), [float("inf")], object())),
         {"extra": 1},
     ],
 )
@@ -94,29 +79,24 @@ def test_nothing_is_coerced_or_ignored(tree):
 
 def test_free_keys_may_have_the_names_of_methods():
     section = OpenSection.model_validate({"keys": 1, "get": {"copy": 2}})
-    assert section["keys"] == 1
-    assert section["get"]["copy"] == 2
+    assert (section["keys"], section["get"]["copy"]) == (1, 2)
     assert section.to_dict() == {"keys": 1, "get": {"copy": 2}}
 
 
 def test_a_section_survives_pickling():
     outer = Outer.model_validate({"free": {"a": [1, {"b": None}]}})
     again = pickle.loads(pickle.dumps(outer))
-    assert again == outer
-    assert again.free.a[1].b is None
+    assert again == outer and again.free.a[1].b is None
 
 
 def test_an_empty_section_is_false():
-    assert not OpenSection()
-    assert OpenSection(a=1)
+    assert OpenSection(a=1) and not OpenSection()
 
 
 def test_merged_replaces_lists_and_joins_objects():
     below = {"a": {"x": 1, "y": [1, 2]}, "b": 1}
-    assert merged(below, {"a": {"y": [3]}, "b": {"c": 1}}) == {
-        "a": {"x": 1, "y": [3]},
-        "b": {"c": 1},
-    }
+    both = merged(below, {"a": {"y": [3]}, "b": {"c": 1}})
+    assert both == {"a": {"x": 1, "y": [3]}, "b": {"c": 1}}
     assert below == {"a": {"x": 1, "y": [1, 2]}, "b": 1}
 
 
@@ -183,21 +163,16 @@ def test_a_linear_decay_has_one_end(epochs):
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("key", "value"),
     [
-        {"initial": 0.0},
-        {"initial": "1e-4"},
-        {"decay_factor": -0.1},
-        {"warmup_steps": -1},
-        {"num_cycles": 0},
-        {"epoch_schedule": [-1]},
-        {"scheduler_type": "step"},
-        {"num_train_batches": 3},
+        *(("initial", 0.0), ("initial", "1e-4"), ("decay_factor", -0.1), ("warmup_steps", -1)),
+        *(("num_cycles", 0), ("epoch_schedule", [-1]), ("scheduler_type", "step")),
+        ("num_train_batches", 3),
     ],
 )
-def test_impossible_values(values):
-    with pytest.raises(ConfigError, match=r"^algo.optimizer.learning_rate\." + next(iter(values))):
-        learning_rate(**values)
+def test_impossible_values(key, value):
+    with pytest.raises(ConfigError, match=rf"^algo.optimizer.learning_rate\.{key}"):
+        learning_rate(**{key: value})
 
 
 def test_the_horizon_is_twice_a_long_demo():
@@ -226,12 +201,14 @@ def test_actions_that_do_not_fill_the_range_of_networks_are_normalized(low, high
 
 
 def test_updates_follow_from_the_samples():
-    assert (
-        num_epochs(samples=38400, batch_size=256, epoch_steps=100) == 30
-    )  # 20 * 38400 / 256 = 3000 updates
-    assert num_epochs(samples=38401, batch_size=256, epoch_steps=100) == 31
-    assert num_epochs(samples=500, batch_size=256, epoch_steps=100) == 10  # 1000 updates at least
-    assert num_epochs(samples=500, batch_size=256, epoch_steps=1) == 1000
+    # 20 * 38400 / 256 = 3000 updates, and 1000 at least.
+    for samples, steps, epochs in (
+        (38400, 100, 30),
+        (38401, 100, 31),
+        (500, 100, 10),
+        (500, 1, 1000),
+    ):
+        assert num_epochs(samples, batch_size=256, epoch_steps=steps) == epochs
 
 
 def test_no_torch_is_needed():
@@ -239,7 +216,8 @@ def test_no_torch_is_needed():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-TOY = {"algo_name": "config_toy"}
+TOY, VALID = {"algo_name": "config_toy"}, "train.hdf5_validation_filter_key"
+STOPPING = 'experiment.early_stopping={"enabled": true, "metric": "valid_loss"}'
 
 
 def test_defaults_can_be_trained():
@@ -251,16 +229,10 @@ def test_defaults_can_be_trained():
     [
         (["observation.modalities.obs.low_dim=[]"], "observation.modalities.obs: lists no obs"),
         (['observation.modalities.goal.low_dim=["object"]'], "train.goal_mode: is null"),
-        (["experiment.validate=true"], "train.hdf5_validation_filter_key: is null"),
-        (
-            ["train.hdf5_filter_key=a", "train.hdf5_validation_filter_key=a"],
-            "train.hdf5_validation_filter_key: 'a' is also hdf5_filter_key",
-        ),
+        (["experiment.validate=true"], f"{VALID}: is null"),
+        (["train.hdf5_filter_key=a", f"{VALID}=a"], f"{VALID}: 'a' is also hdf5_filter_key"),
         (["experiment.save.on_best_validation=true"], "experiment.save.on_best_validation: is"),
-        (
-            ['experiment.early_stopping={"enabled": true, "metric": "valid_loss"}'],
-            "'valid_loss' is never measured: set experiment.validate to true",
-        ),
+        ([STOPPING], "'valid_loss' is never measured: set experiment.validate to true"),
         (
             ["experiment.early_stopping.enabled=true", "experiment.rollout.enabled=false"],
             "'success_rate' is never measured: set experiment.rollout.enabled to true",
@@ -275,20 +247,10 @@ def test_settings_that_do_not_work_together(overrides, words):
 
 
 def test_the_remedies_work():
-    check_trainable(
-        load_config(
-            TOY,
-            [
-                'observation.modalities.goal.low_dim=["object"]',
-                "train.goal_mode=last",
-                "experiment.validate=true",
-                "train.hdf5_filter_key=train",
-                "train.hdf5_validation_filter_key=valid",
-                "experiment.save.on_best_validation=true",
-                'experiment.early_stopping={"enabled": true, "metric": "valid_loss"}',
-            ],
-        )
-    )
+    goals = ('observation.modalities.goal.low_dim=["object"]', "train.goal_mode=last")
+    validated = ("experiment.validate=true", "train.hdf5_filter_key=train", f"{VALID}=valid")
+    saved = ("experiment.save.on_best_validation=true", STOPPING)
+    check_trainable(load_config(TOY, [*goals, *validated, *saved]))
 
 
 def test_every_problem_has_its_line():
@@ -305,15 +267,8 @@ def train(**values):
 def test_data_is_always_a_list_of_entries():
     assert train().data is None
     (entry,) = train(data="a.hdf5").data
-    assert entry.to_dict() == {
-        "path": "a.hdf5",
-        "eval": True,
-        "lang": None,
-        "key": None,
-        "filter_key": None,
-        "demo_limit": None,
-        "weight": 1.0,
-    }
+    unset = dict.fromkeys(("lang", "key", "filter_key", "demo_limit"))
+    assert entry.to_dict() == {"path": "a.hdf5", "eval": True, "weight": 1.0, **unset}
     entries = train(data=[{"path": "a", "demo_limit": 3}, {"path": "b", "lang": "lift"}]).data
     assert [entry.demo_limit for entry in entries] == [3, None]
     assert entries[1].lang == "lift"

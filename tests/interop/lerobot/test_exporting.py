@@ -23,33 +23,31 @@ from imitate.policy.rollout_policy import RolloutPolicy
 from .test_importing import READ
 
 STATISTICS = ("normalize_", "unnormalize_")
+RGB = "observation.encoder.rgb"
+
+
+def under(prefix, **values):
+    return {f"{prefix}.{key}": value for key, value in values.items()}
+
+
 SMALL_ACT = {
-    "algo.chunk.size": 6,
-    "algo.chunk.execute": 3,
-    "algo.transformer.embed_dim": 16,
-    "algo.transformer.num_heads": 2,
-    "algo.transformer.feedforward_dim": 24,
-    "algo.transformer.encoder_layers": 1,
-    "algo.transformer.decoder_layers": 2,
-    "algo.vae.latent_dim": 4,
-    "algo.vae.encoder_layers": 1,
     "train.seq_length": 6,
+    **under("algo.chunk", size=6, execute=3),
+    **under("algo.transformer", embed_dim=16, num_heads=2, feedforward_dim=24),
+    **under("algo.transformer", encoder_layers=1, decoder_layers=2),
+    **under("algo.vae", latent_dim=4, encoder_layers=1),
 }
-MAPS = {
-    "observation.encoder.rgb.core_kwargs.pool_class": None,
-    "observation.encoder.rgb.core_kwargs.flatten": False,
-    "observation.encoder.rgb.core_kwargs.feature_dimension": None,
-}
+MAPS = under(f"{RGB}.core_kwargs", pool_class=None, flatten=False, feature_dimension=None)
 SMALL_DIFFUSION = {
-    "algo.unet.down_dims": [8, 16],
-    "algo.unet.diffusion_step_embed_dim": 8,
-    "algo.ddpm.num_train_timesteps": 5,
-    "algo.ddpm.num_inference_timesteps": 5,
+    **under("algo.unet", down_dims=[8, 16], diffusion_step_embed_dim=8),
+    **under("algo.ddpm", num_train_timesteps=5, num_inference_timesteps=5),
 }
-KEYPOINTS = {
-    "observation.encoder.rgb.core_kwargs.pool_kwargs.num_kp": 4,
-    "observation.encoder.rgb.core_kwargs.feature_dimension": 8,
-}
+KEYPOINTS = under(f"{RGB}.core_kwargs", pool_kwargs={"num_kp": 4}, feature_dimension=8)
+CROP = under(
+    RGB,
+    obs_randomizer_class="CropRandomizer",
+    obs_randomizer_kwargs={"crop_height": 57, "crop_width": 69},
+)
 SHAPES = {"robot0_eef_pos": (3,), "object": (5,), "hand_image": (64, 72, 3)}
 
 
@@ -57,12 +55,8 @@ def policy_of(name, settings, shapes, seed=0):
     """A policy with random weights and statistics."""
     rgb = [key for key, shape in shapes.items() if len(shape) == 3]
     low_dim = [key for key in shapes if key not in rgb]
-    settings = {
-        "observation.modalities.obs.low_dim": low_dim,
-        "observation.modalities.obs.rgb": rgb,
-        "observation.encoder.rgb.core_class": "VisualCore",
-        **settings,
-    }
+    modalities = under("observation.modalities.obs", low_dim=low_dim, rgb=rgb)
+    settings = {**modalities, f"{RGB}.core_class": "VisualCore", **settings}
     config = load_config({"algo_name": name}).with_overrides(settings)
     seen = {k: (s[2], *s[:2]) if k in rgb else s for k, s in shapes.items()}
     torch.manual_seed(seed)
@@ -158,17 +152,9 @@ def test_vectors_of_other_names_become_the_state(layout, tmp_path):
 
 def test_diffusion_with_crops_imagenet_and_an_average(tmp_path):
     shapes = {**SHAPES, "top_image": (64, 72, 3)}
-    settings = {
-        **SMALL_DIFFUSION,
-        **KEYPOINTS,
-        "observation.encoder.rgb.core_kwargs.backbone_kwargs.imagenet_normalization": True,
-        "observation.encoder.rgb.obs_randomizer_class": "CropRandomizer",
-        "observation.encoder.rgb.obs_randomizer_kwargs": {
-            "crop_height": 57,
-            "crop_width": 69,
-            "centre": "even",
-        },
-    }
+    settings = {**SMALL_DIFFUSION, **KEYPOINTS, **CROP}
+    settings[f"{RGB}.core_kwargs.backbone_kwargs"] = {"imagenet_normalization": True}
+    settings[f"{RGB}.obs_randomizer_kwargs.centre"] = "even"
     algo = policy_of("diffusion_policy", settings, shapes)
     with torch.no_grad():
         for weight in algo.ema.module.parameters():
@@ -185,64 +171,24 @@ def test_diffusion_with_crops_imagenet_and_an_average(tmp_path):
 
 
 STATE = {"state": (3,), "environment_state": (5,)}
+DIFFUSION, SEPARATE = "diffusion_policy", {"algo.tokens.separate_vectors": True}
+WITH_MAPS, AT_NO_PLACE = {**SMALL_ACT, **MAPS}, {"algo.tokens.camera_positions": False}
+TRANSFORMER = {"algo.unet.enabled": False, **under("algo.transformer", enabled=True, embed_dim=16)}
+WIDE = {**SMALL_DIFFUSION, f"{RGB}.core_kwargs.feature_dimension": 10}
 REFUSED = {
-    "learned positions": ("act", {**SMALL_ACT, **MAPS}, SHAPES, "cameras have learned positions"),
-    "vectors alone": (
-        "act",
-        SMALL_ACT,
-        {"object": (5,)},
-        "want a vector, and an image or environment_state",
-    ),
+    "learned positions": ("act", WITH_MAPS, SHAPES, "cameras have learned positions"),
+    "vectors alone": ("act", SMALL_ACT, {"object": (5,)}, "want a vector, and an image or environment_state"),
     "one token": ("act", SMALL_ACT, STATE, "make one token: LeRobot's make one each"),
-    "posterior": (
-        "act",
-        {**SMALL_ACT, "algo.tokens.separate_vectors": True},
-        STATE,
-        "the posterior sees environment_state, state: LeRobot's sees state",
-    ),
-    "a token each": (
-        "act",
-        {**SMALL_ACT, **MAPS, "algo.tokens.separate_vectors": True},
-        SHAPES,
-        "object, robot0_eef_pos make a token each",
-    ),
-    "vectors of images": (
-        "act",
-        {**SMALL_ACT, "algo.tokens.camera_positions": False},
-        SHAPES,
-        "cameras give vectors",
-    ),
-    "frames": ("act", {**SMALL_ACT, **MAPS, "train.frame_stack": 2}, SHAPES, "frame_stack is 2"),
-    "transformer": (
-        "diffusion_policy",
-        {
-            "algo.unet.enabled": False,
-            "algo.transformer.enabled": True,
-            "algo.transformer.embed_dim": 16,
-        },
-        STATE,
-        "algo.unet.enabled is false",
-    ),
-    "pool": (
-        "diffusion_policy",
-        {**SMALL_DIFFUSION, "observation.encoder.rgb.core_kwargs.feature_dimension": 10},
-        SHAPES,
-        "has SpatialSoftmax with num_kp",
-    ),
-    "centre": (
-        "diffusion_policy",
-        {
-            **SMALL_DIFFUSION,
-            **KEYPOINTS,
-            "observation.encoder.rgb.obs_randomizer_class": "CropRandomizer",
-            "observation.encoder.rgb.obs_randomizer_kwargs": {"crop_height": 57, "crop_width": 69},
-        },
-        SHAPES,
-        "begins a pixel before",
-    ),
-    "clip": ("act", {**SMALL_ACT, **MAPS}, SHAPES, "train.obs_clip is 5"),
+    "posterior": ("act", SMALL_ACT | SEPARATE, STATE, "the posterior sees env.*_state, state: LeRobot's sees state"),
+    "a token each": ("act", WITH_MAPS | SEPARATE, SHAPES, "object, robot0_eef_pos make a token each"),
+    "vectors of images": ("act", SMALL_ACT | AT_NO_PLACE, SHAPES, "cameras give vectors"),
+    "frames": ("act", {**WITH_MAPS, "train.frame_stack": 2}, SHAPES, "frame_stack is 2"),
+    "transformer": (DIFFUSION, TRANSFORMER, STATE, "algo.unet.enabled is false"),
+    "pool": (DIFFUSION, WIDE, SHAPES, "has SpatialSoftmax with num_kp"),
+    "centre": (DIFFUSION, {**SMALL_DIFFUSION, **KEYPOINTS, **CROP}, SHAPES, "begins a pixel before"),
+    "clip": ("act", WITH_MAPS, SHAPES, "train.obs_clip is 5"),
     "other": ("bc", {}, STATE, "no policy that acts like 'bc' .act, diffusion_policy are written."),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -271,15 +217,8 @@ def test_an_existing_folder_is_left_alone(recorded, tmp_path):
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "mine").touch()
-    command = [
-        "convert-checkpoint",
-        str(policy.folder),
-        str(kept),
-        "--to",
-        "lerobot",
-        "--overwrite",
-    ]
-    done = CliRunner().invoke(app, command)
+    command = ["convert-checkpoint", str(policy.folder), str(kept), "--to", "lerobot"]
+    done = CliRunner().invoke(app, [*command, "--overwrite"])
     assert done.exit_code == 1 or done.exception is not None
     assert [path.name for path in kept.iterdir()] == ["mine"]
 
