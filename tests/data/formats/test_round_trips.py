@@ -1,5 +1,7 @@
 """Every format that is read and written: whatever a demonstration holds comes back equal, with its type."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import zarr
@@ -8,7 +10,9 @@ from hypothesis import strategies as st
 
 from imitate.data import DatasetFile
 from imitate.data.formats.convert import convert
-from tests.demo_files import assert_equal_contents, episode, write_demos
+from imitate.errors import DatasetError
+from tests.data.formats import samples
+from tests.demo_files import assert_equal_contents, contents, episode, write_demos
 
 TARGETS = {"robomimic": "x.hdf5", "diffusion-policy": "x.zarr", "minari": "x-v0", "lerobot": "x"}
 DTYPES = ("f2", "f4", "f8", "u1", "i1", "u2", "i4", "i8", "?")
@@ -109,3 +113,29 @@ def test_many_demos_with_gaps_stay_in_their_order(tmp_path, name):
     if name == "diffusion-policy":
         root = zarr.open_group(str(tmp_path / TARGETS[name]), mode="r")
         assert root["meta/episode_ends"][:].tolist() == list(range(1, 15))
+
+
+def described(path):
+    """Lines of a demonstration file: types, shapes and numbers of arrays (no pixels), attributes, filter keys."""
+    arrays, attrs, masks, whole = contents(path)
+    for (demo, key), value in arrays.items():
+        numbers = value.ravel().astype(np.float64)
+        said = f" {numbers[0]:.4g} {numbers[-1]:.4g} {numbers.sum():.4g}" if value.ndim < 4 else ""
+        yield f"{demo} {key} {value.dtype} {value.shape}{said}"
+    for owner, found in (*attrs.items(), ("file", whole), ("masks", masks)):
+        yield from (f"{owner}: {key} = {str(found[key])[:300]}" for key in sorted(found))
+
+
+@pytest.mark.parametrize("name", samples.MAKERS)
+def test_what_each_format_becomes(tmp_path, monkeypatch, name):
+    """Where a change is meant, look at the new lines and copy them over those that are kept."""
+    _, place, make = samples.MAKERS[name]
+    monkeypatch.chdir(tmp_path)
+    make(Path(place))
+    try:
+        lines = [*convert(place, "o.hdf5").lines(), *described("o.hdf5"), ""]
+    except DatasetError as error:  # recordings that are to be played back first
+        lines = [str(error), ""]
+    Path("new.txt").write_text("\n".join(lines))
+    kept = samples.FIXTURES / "converted" / f"{name.replace(', ', '_').replace(' ', '_')}.txt"
+    assert Path("new.txt").read_text() == kept.read_text(), f"{tmp_path}/new.txt is not as {kept}"
