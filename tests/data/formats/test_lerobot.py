@@ -128,6 +128,14 @@ def make(root, version, lengths=LENGTHS, index_name="task"):
 def test_every_version_gives_the_same(converted, tmp_path, version, index_name):
     report, file = converted(make(tmp_path / "l", version, index_name=index_name), images="raw")
     assert (report.source_format, report.demos, report.steps) == ("lerobot", 3, 12)
+    assert report.renamed == {
+        "task": "attribute language",
+        "observation.state": "obs/state",
+        CAMERA: "obs/top_image",
+        "action": "actions",
+        "next.reward": "rewards",
+    }
+    assert report.synthesised.keys() == {"env_args", "terminals", "timeouts"}
     assert file.read("demo_2", "obs/state").tolist() == [[2.5, float(t)] for t in range(5)]
     actions = file.read("demo_2", "actions")[:, 0]
     np.testing.assert_allclose(actions, np.arange(5) / 10, rtol=1e-6)
@@ -314,7 +322,10 @@ def test_what_changes_within_an_episode_is_said(converted, tmp_path, made):
     report, file = converted(root, language="pick and place")  # one for all, so none is looked up
     assert {file.attrs(demo)["language"] for demo in file.demos()} == {"pick and place"}
     assert [file.success(demo) for demo in file.demos()] == [True, False, True]
+    ends = [file.read(demo, "timeouts").tolist() for demo in file.demos()]
+    assert ends == [[0, 0, 0, 1], [0, 0, 1], [0] * 5]
     assert report.doubts.keys() == {"next.success", "subtask"}
+    assert "of episode 0 or of others" in report.doubts["next.success"]
     assert report.dropped.keys() >= {"subtask", "note"}
 
 
