@@ -155,12 +155,9 @@ def test_transitions_of_sequences_by_hand():
             for step in range(int(count)):
                 known.append(outputs["critic"][0, step])
                 target.append(outputs["critic_target"][0, step + int(ahead[step])])
-    torch.testing.assert_close(
-        seen["obs"]["known_to_critics"], torch.stack(known), rtol=0, atol=1e-5
-    )
-    torch.testing.assert_close(
-        seen["next_obs"]["known_to_critics"], torch.stack(target), rtol=0, atol=1e-5
-    )
+    for part, expected in (("obs", known), ("next_obs", target)):
+        found = seen[part]["known_to_critics"]
+        torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-5)
 
 
 def test_targets_use_the_targets_memory_and_the_actor_its_own():
@@ -183,14 +180,13 @@ def test_the_critics_loss_trains_the_memory_and_the_actor_s_does_not():
     algo = make()
     memory = replayed(algo)
     before = copy.deepcopy(algo.recurrent("critic").state_dict())
-    seen = transitions(algo, memory.sample(8))
-    algo._gradient_step("actor", algo._actor_loss(seen)[0])
-    assert all(torch.equal(before[k], v) for k, v in algo.recurrent("critic").state_dict().items())
-    seen = transitions(algo, memory.sample(8))
-    algo._gradient_step("critic", algo._critic_loss(seen)[0])
-    assert not any(
-        torch.equal(before[k], v) for k, v in algo.recurrent("critic").state_dict().items()
-    )
+    for name, loss, moves in (
+        ("actor", algo._actor_loss, False),
+        ("critic", algo._critic_loss, True),
+    ):
+        algo._gradient_step(name, loss(transitions(algo, memory.sample(8)))[0])
+        now = algo.recurrent("critic").state_dict()
+        assert {torch.equal(before[key], value) for key, value in now.items()} == {not moves}
 
 
 def test_no_gradient_reaches_burned_in_observations():
@@ -203,20 +199,23 @@ def test_no_gradient_reaches_burned_in_observations():
     assert (batch["obs"]["s"].grad != 0).any()
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_every_kind_of_actions_learns(kind):
-    algo = make(kind)
+def assert_it_learns(algo):
+    """Three updates move every weight; the batches."""
     memory = replayed(algo)
     before = {name: p.detach().clone() for name, p in algo.nets.named_parameters()}
     algo.set_train()
-    for _ in range(3):
-        info = algo.train_on_batch(algo.process_batch_for_training(memory.sample(8)), 1)
-    assert torch.isfinite(info["Loss"])
+    batches = [algo.process_batch_for_training(memory.sample(8)) for _ in range(3)]
+    for batch in batches:
+        assert torch.isfinite(algo.train_on_batch(batch, 1)["Loss"])
     assert not any(torch.equal(before[name], p) for name, p in algo.nets.named_parameters())
-    validation = algo.train_on_batch(
-        algo.process_batch_for_training(memory.sample(8)), 1, validate=True
-    )
-    assert torch.isfinite(validation["Action_Error"])
+    return batches
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_every_kind_of_actions_learns(kind):
+    algo = make(kind)
+    batches = assert_it_learns(algo)
+    assert torch.isfinite(algo.train_on_batch(batches[0], 1, validate=True)["Action_Error"])
 
 
 def test_acting_carries_the_state_and_stores_it():
@@ -250,15 +249,8 @@ def test_an_algorithm_without_a_memory_gets_one_by_its_section():
         algo={"actor": {"update_freq": 1}, "rnn": rnn},
         train={"batch_size": 4, "seq_length": 4, "online": {"enabled": True}},
     )
-    needs = algo.config.data_needs(algo.global_config)
-    assert needs.sequences == Sequences(length=4, burn_in=3)
-    memory = replayed(algo)
-    before = {name: p.detach().clone() for name, p in algo.nets.named_parameters()}
-    algo.set_train()
-    for _ in range(3):
-        info = algo.train_on_batch(algo.process_batch_for_training(memory.sample(8)), 1)
-    assert torch.isfinite(info["Loss"])
-    assert not any(torch.equal(before[name], p) for name, p in algo.nets.named_parameters())
+    assert algo.config.data_needs(algo.global_config).sequences == Sequences(length=4, burn_in=3)
+    assert_it_learns(algo)
     first = algo.act({"s": torch.ones(1, 3)}, algo.initial_state(1))
     assert not torch.equal(first.action, algo.act({"s": torch.ones(1, 3)}, first.state).action)
 

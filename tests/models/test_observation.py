@@ -24,23 +24,33 @@ def shallow(**rgb):
     return sections(rgb={"core_class": "VisualCore", "core_kwargs": core, **rgb})
 
 
+def crop(size=(8, 10), **options):
+    sides = dict(zip(("crop_height", "crop_width"), size, strict=True))
+    return {"obs_randomizer_class": "CropRandomizer", "obs_randomizer_kwargs": sides | options}
+
+
+def of_images(shapes, config, **options):
+    return ObservationEncoder(shapes, dict.fromkeys(shapes, "rgb"), config, **options)
+
+
+CAMERA, PAIR = {"camera": (3, 12, 14)}, {"left": (3, 12, 14), "right": (3, 12, 14)}
+
+
 def observations(*batch):
     torch.manual_seed(0)
     return {key: torch.randn(*batch, *shape) for key, shape in SHAPES.items()}
 
 
 def test_low_dim_keys_are_concatenated_in_alphabetical_order():
-    encoder = ObservationEncoder(
-        {"b": (2,), "a": (1,), "c": (1, 2)}, dict.fromkeys("abc", "low_dim"), sections()
-    )
+    shapes = {"b": (2,), "a": (1,), "c": (1, 2)}
+    encoder = ObservationEncoder(shapes, dict.fromkeys("abc", "low_dim"), sections())
     obs = {
         "c": torch.tensor([[[4.0, 5.0]]]),
         "a": torch.tensor([[1.0]]),
         "b": torch.tensor([[2.0, -3.0]]),
         "other": torch.zeros(7),
     }
-    assert encoder(obs).tolist() == [[1.0, 2.0, -3.0, 4.0, 5.0]]
-    assert encoder.output_dim == 5
+    assert (encoder(obs).tolist(), encoder.output_dim) == ([[1.0, 2.0, -3.0, 4.0, 5.0]], 5)
     assert list(encoder.parameters()) == []
 
 
@@ -76,17 +86,12 @@ def test_relu_after_a_core_and_none_after_plain_keys():
 
 
 def test_crops_in_training_and_in_the_centre_in_evaluation():
-    config = shallow(
-        obs_randomizer_class="CropRandomizer",
-        obs_randomizer_kwargs={"crop_height": 8, "crop_width": 10, "num_crops": 3},
-    )
-    encoder = ObservationEncoder({"camera": (3, 12, 14)}, MODALITIES, config)
+    encoder = of_images(CAMERA, shallow(**crop(num_crops=3)))
     obs = {"camera": torch.rand(4, 3, 12, 14)}
     assert encoder(obs).shape == (4, 5)
     assert not torch.equal(encoder(obs), encoder(obs))
     encoder.eval()
-    core = encoder.nets["camera"].core
-    expected = core(obs["camera"][:, :, 2:10, 2:12]).relu()
+    expected = encoder.nets["camera"].core(obs["camera"][:, :, 2:10, 2:12]).relu()
     torch.testing.assert_close(encoder(obs), expected)
 
 
@@ -94,72 +99,66 @@ def test_a_list_of_randomizers():
     config = shallow(
         obs_randomizer_class=["CropRandomizer", "GaussianNoiseRandomizer"],
         obs_randomizer_kwargs=[
-            {"crop_height": 8, "crop_width": 10, "num_crops": 2},
+            crop(num_crops=2)["obs_randomizer_kwargs"],
             {"noise_std": 0.1, "num_samples": 3},
         ],
     )
-    encoder = ObservationEncoder({"camera": (3, 12, 14)}, MODALITIES, config)
+    encoder = of_images(CAMERA, config)
     assert encoder({"camera": torch.rand(4, 3, 12, 14)}).shape == (4, 5)
     assert encoder.nets["camera"].randomizers[1].output_shape == (3, 8, 10)
 
 
 def test_a_randomizer_without_a_core():
-    config = sections(
-        low_dim={
-            "obs_randomizer_class": "GaussianNoiseRandomizer",
-            "obs_randomizer_kwargs": {"noise_std": 0.1},
-        }
-    )
-    encoder = ObservationEncoder({"a": (2,)}, {"a": "low_dim"}, config)
+    noise = {"obs_randomizer_class": "GaussianNoiseRandomizer"}
+    noise["obs_randomizer_kwargs"] = {"noise_std": 0.1}
+    encoder = ObservationEncoder({"a": (2,)}, {"a": "low_dim"}, sections(low_dim=noise))
     x = torch.full((3, 2), -1.0)
-    noisy = encoder({"a": x})
-    assert 0 < (noisy - x).abs().max() < 1.0
+    assert 0 < (encoder({"a": x}) - x).abs().max() < 1.0
     assert torch.equal(encoder.eval()({"a": x}), x)
 
 
 def test_images_without_a_core_are_flattened():
-    config = sections(rgb={"core_class": None})
-    encoder = ObservationEncoder({"camera": (3, 2, 2)}, MODALITIES, config)
+    encoder = of_images({"camera": (3, 2, 2)}, sections(rgb={"core_class": None}))
     x = torch.randn(4, 3, 2, 2)
     assert torch.equal(encoder({"camera": x}), x.flatten(1))
 
 
 def test_two_cameras_have_their_own_weights():
-    encoder = ObservationEncoder(
-        {"left": (3, 12, 14), "right": (3, 12, 14)}, {"left": "rgb", "right": "rgb"}, shallow()
-    ).eval()
+    encoder = of_images(PAIR, shallow()).eval()
     x = torch.rand(2, 3, 12, 14)
     features = encoder({"left": x, "right": x})
     assert not torch.allclose(features[:, :5], features[:, 5:])
 
 
 def test_keys_with_dots():
-    encoder = ObservationEncoder({"cam.left": (3, 12, 14)}, {"cam.left": "rgb"}, shallow())
+    encoder = of_images({"cam.left": (3, 12, 14)}, shallow())
     assert encoder({"cam.left": torch.rand(2, 3, 12, 14)}).shape == (2, 5)
 
 
+RGB = "observation.encoder.rgb .'camera'.*"
+OWN = {"core_class": "MeanColour", "core_kwargs": {"scal": 2.0}}
+
+
+@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
     ("rgb", "message"),
     [
-        ({"core_class": "VisualCor"}, "core_class: unknown 'VisualCor'; did you mean 'VisualCore'"),
-        ({"core_kwargs": {"feature_dim": 3}}, "unknown key 'feature_dim'; did you mean"),
-        ({"obs_randomizer_class": "CropRandomiser"}, "did you mean 'CropRandomizer'"),
-        (
-            {"obs_randomizer_class": "CropRandomizer", "obs_randomizer_kwargs": {"crop_heigt": 3}},
-            "did you mean 'crop_height'",
-        ),
-        ({"obs_randomizer_class": "CropRandomizer"}, "does not fit an image of 12 x 14"),
+        ({"core_class": "VisualCor"}, RGB + "core_class: unknown 'VisualCor'; did you mean 'VisualCore'"),
+        ({"core_kwargs": {"feature_dim": 3}}, RGB + "unknown key 'feature_dim'; did you mean"),
+        ({"obs_randomizer_class": "CropRandomiser"}, RGB + "did you mean 'CropRandomizer'"),
+        (crop(crop_heigt=3), RGB + "did you mean 'crop_height'"),
+        ({"obs_randomizer_class": "CropRandomizer"}, RGB + "does not fit an image of 12 x 14"),
+        (None, "observation.encoder.rgb is missing, but 'camera'"),
+        ({"core_class": "VisualCoreLanguageConditioned"}, "'camera'.*it needs an observation 'lang_emb'"),
+        ({"core_class": "MeanColor"}, "unknown 'MeanColor'; did you mean 'MeanColour'.*: VisualCore.*TokenCore, MeanC"),
+        (OWN, "did you mean 'scale'"),
+        ({"core_class": "Gone"}, "'Gone' is offered by no_such_module:Core, which cannot be loaded"),
     ],
-)
+)  # fmt: skip
 def test_refusals_name_the_section_and_the_key(rgb, message):
-    config = sections(rgb={"core_class": "VisualCore", **rgb})
-    with pytest.raises(ConfigError, match=f"observation.encoder.rgb .'camera'.*{message}"):
-        ObservationEncoder({"camera": (3, 12, 14)}, MODALITIES, config)
-
-
-def test_an_image_without_a_section_is_refused():
-    with pytest.raises(ConfigError, match="observation.encoder.rgb is missing, but 'camera'"):
-        ObservationEncoder({"camera": (3, 12, 14)}, MODALITIES, {})
+    config = {} if rgb is None else sections(rgb={"core_class": "VisualCore", **rgb})
+    with pytest.raises(ConfigError, match=message):
+        of_images(CAMERA, config)
 
 
 TWO = {"left": (3, 12, 14), "right": (3, 12, 14), "top": (3, 16, 16)}
@@ -172,7 +171,7 @@ def two_cameras(*batch):
 
 @pytest.mark.parametrize("batch", [(4,), (2, 3), ()])
 def test_a_shared_network_for_keys_of_equal_shape(batch):
-    encoder = ObservationEncoder(TWO, dict.fromkeys(TWO, "rgb"), shallow(share=True)).eval()
+    encoder = of_images(TWO, shallow(share=True)).eval()
     assert list(encoder.nets) == ["left+right", "top"]
     obs = two_cameras(*batch)
     features = encoder(obs)
@@ -184,12 +183,7 @@ def test_a_shared_network_for_keys_of_equal_shape(batch):
 
 
 def test_shared_networks_learn_from_both_keys_and_crop_each_by_itself():
-    crop = {
-        "obs_randomizer_class": "CropRandomizer",
-        "obs_randomizer_kwargs": {"crop_height": 6, "crop_width": 6, "num_crops": 2},
-    }
-    shapes = {"left": (3, 12, 14), "right": (3, 12, 14)}
-    encoder = ObservationEncoder(shapes, dict.fromkeys(shapes, "rgb"), shallow(share=True, **crop))
+    encoder = of_images(PAIR, shallow(share=True, **crop((6, 6), num_crops=2)))
     x = torch.rand(4, 3, 12, 14)
     features = encoder({"left": x, "right": x})
     assert features.shape == (4, 10)
@@ -199,13 +193,8 @@ def test_shared_networks_learn_from_both_keys_and_crop_each_by_itself():
 
 
 def test_crops_shared_over_the_window_of_each_camera():
-    crop = {
-        "obs_randomizer_class": "CropRandomizer",
-        "obs_randomizer_kwargs": {"crop_height": 6, "crop_width": 6, "shared_over_time": True},
-    }
-    shapes = {"left": (3, 12, 14), "right": (3, 12, 14)}
-    config = sections(rgb={"core_class": None, "share": True, **crop})
-    encoder = ObservationEncoder(shapes, dict.fromkeys(shapes, "rgb"), config)
+    crops = crop((6, 6), shared_over_time=True)
+    encoder = of_images(PAIR, sections(rgb={"core_class": None, "share": True, **crops}))
     x = torch.rand(5, 1, 3, 12, 14).expand(-1, 4, -1, -1, -1)  # windows of 4 equal steps
     features = encoder({"left": x, "right": x})
     assert torch.equal(features, features[:, :1].expand(-1, 4, -1))
@@ -214,35 +203,23 @@ def test_crops_shared_over_the_window_of_each_camera():
 
 def test_a_key_with_an_encoder_of_its_own():
     core = {"backbone_class": "ShallowConv", "pool_kwargs": {"num_kp": 4}, "feature_dimension": 7}
-    tree = {
-        "algo_name": "bc",
-        "observation": {
-            "modalities": {"obs": {"rgb": ["left", "wrist"]}},
-            "encoder": {
-                "rgb": {"core_kwargs": {"backbone_class": "ShallowConv", "feature_dimension": 5}},
-                "wrist": {"core_class": "VisualCore", "core_kwargs": core},
-            },
-        },
+    encoders = {
+        "rgb": {"core_kwargs": {"backbone_class": "ShallowConv", "feature_dimension": 5}},
+        "wrist": {"core_class": "VisualCore", "core_kwargs": core},
     }
-    config = load_config(tree).observation.encoder
-    shapes = {"left": (3, 12, 14), "wrist": (3, 12, 14)}
-    encoder = ObservationEncoder(shapes, {"left": "rgb", "wrist": "rgb"}, config)
-    assert encoder.output_dim == 12
-    assert encoder.nets["wrist"].core.pool.num_kp == 4
-
-
-def language(**rgb):
-    return sections(rgb={"core_class": "VisualCoreLanguageConditioned", **rgb})
+    seen = {"modalities": {"obs": {"rgb": ["left", "wrist"]}}, "encoder": encoders}
+    config = load_config({"algo_name": "bc", "observation": seen}).observation.encoder
+    encoder = of_images({"left": (3, 12, 14), "wrist": (3, 12, 14)}, config)
+    assert (encoder.output_dim, encoder.nets["wrist"].core.pool.num_kp) == (12, 4)
 
 
 def test_language_conditions_the_images_and_is_not_among_the_features():
     shapes = {"camera": (3, 40, 40), "lang_emb": (6,), "pos": (3,)}
     kinds = {"camera": "rgb", "lang_emb": "low_dim", "pos": "low_dim"}
-    crop = {
-        "obs_randomizer_class": "CropRandomizer",
-        "obs_randomizer_kwargs": {"crop_height": 36, "crop_width": 36, "num_crops": 2},
-    }
-    encoder = ObservationEncoder(shapes, kinds, language(**crop))
+    config = sections(
+        rgb={"core_class": "VisualCoreLanguageConditioned", **crop((36, 36), num_crops=2)}
+    )
+    encoder = ObservationEncoder(shapes, kinds, config)
     assert encoder.output_dim == 64 + 3
     for film in encoder.nets["camera"].core.backbone.film:
         torch.nn.init.normal_(film.lang_proj.weight, std=0.2)
@@ -263,22 +240,13 @@ def test_language_among_the_features_where_no_core_uses_it():
     assert encoder.output_dim == 6
 
 
-def test_language_that_is_missing():
-    with pytest.raises(ConfigError, match="'camera'.*it needs an observation 'lang_emb'"):
-        ObservationEncoder({"camera": (3, 40, 40)}, {"camera": "rgb"}, language())
-
-
 def test_keypoints_in_pixels_of_the_image():
-    config = shallow(
-        obs_randomizer_class="CropRandomizer",
-        obs_randomizer_kwargs={"crop_height": 8, "crop_width": 10},
-    )
-    encoder = ObservationEncoder(SHAPES, MODALITIES, config).eval()
+    encoder = ObservationEncoder(SHAPES, MODALITIES, shallow(**crop())).eval()
     obs = observations(2, 3)
     places = encoder.keypoints(obs)
     assert list(places) == ["camera"]
     assert places["camera"].shape == (2, 3, 4, 2)
-    # The crop is in rows 2 .. 9 and columns 2 .. 11; -1 and 1 are its outermost pixels.
+    # The crop lies in rows 2 .. 9 and columns 2 .. 11; -1 and 1 are its outermost pixels.
     core = encoder.nets["camera"].core
     inside = core.keypoints(obs["camera"][1, 2, :, 2:10, 2:12][None])[0]
     expected = torch.stack([2 + (inside[:, 0] + 1) * 4.5, 2 + (inside[:, 1] + 1) * 3.5], -1)
@@ -287,19 +255,19 @@ def test_keypoints_in_pixels_of_the_image():
 
 def test_what_the_algorithm_wants_reaches_the_trunk(tmp_path):
     trunk = {"core_kwargs": {"backbone_kwargs": {"pretrained": str(tmp_path / "gone.pth")}}}
-    shapes, kinds = {"camera": (3, 40, 40)}, {"camera": "rgb"}
-    encoder = ObservationEncoder(
-        shapes, kinds, sections(rgb=trunk), default_norm="group", load_pretrained=False
-    )
-    assert type(encoder.nets["camera"].core.backbone.bn1).__name__ == "FrozenBatchNorm2d"
-    encoder = ObservationEncoder(shapes, kinds, sections(), default_norm="group")
-    assert type(encoder.nets["camera"].core.backbone.bn1).__name__ == "ChannelGroupNorm"
+    shapes = {"camera": (3, 40, 40)}
+    for rgb, options, norm in (
+        ({"rgb": trunk}, {"load_pretrained": False}, "FrozenBatchNorm2d"),
+        ({}, {}, "ChannelGroupNorm"),
+    ):
+        encoder = of_images(shapes, sections(**rgb), default_norm="group", **options)
+        assert type(encoder.nets["camera"].core.backbone.bn1).__name__ == norm
     with pytest.raises(ConfigError, match="there is no file .*gone.pth"):
-        ObservationEncoder(shapes, kinds, sections(rgb=trunk))
+        of_images(shapes, sections(rgb=trunk))
 
 
 class MeanColour(torch.nn.Module):
-    """An encoder as another package may offer it."""
+    """What another package may offer."""
 
     def __init__(self, input_shape, scale=1.0, default_norm="?"):
         super().__init__()
@@ -332,32 +300,10 @@ def installed(monkeypatch):
 @pytest.mark.usefixtures("installed")
 def test_a_core_of_another_package():
     config = sections(rgb={"core_class": "MeanColour", "core_kwargs": {"scale": 2.0}})
-    encoder = ObservationEncoder(
-        {"camera": (3, 4, 4)}, {"camera": "rgb"}, config, default_norm="group"
-    )
+    encoder = of_images({"camera": (3, 4, 4)}, config, default_norm="group")
     x = torch.rand(5, 3, 4, 4)
     torch.testing.assert_close(encoder({"camera": x}), 2 * x.mean((2, 3)))
     assert encoder.nets["camera"].core.default_norm == "group"
-
-
-@pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(
-    ("rgb", "message"),
-    [
-        (
-            {"core_class": "MeanColor"},
-            "core_class: unknown 'MeanColor'; did you mean 'MeanColour'.*known: VisualCore.*TokenCore, MeanColour",
-        ),
-        ({"core_class": "MeanColour", "core_kwargs": {"scal": 2.0}}, "did you mean 'scale'"),
-        (
-            {"core_class": "Gone"},
-            "'Gone' is offered by no_such_module:Core, which cannot be loaded",
-        ),
-    ],
-)
-def test_cores_of_other_packages_that_cannot_be_used(rgb, message):
-    with pytest.raises(ConfigError, match=message):
-        ObservationEncoder({"camera": (3, 4, 4)}, {"camera": "rgb"}, sections(rgb=rgb))
 
 
 def test_features_of_a_frozen_trunk_stand_in_for_images():
@@ -368,17 +314,13 @@ def test_features_of_a_frozen_trunk_stand_in_for_images():
         "feature_dimension": 5,
     }
     section = {"core_class": "VisualCore", "core_kwargs": core, "share": True}
-    config = load_config({"algo_name": "bc", "observation": {"encoder": {"rgb": section}}})
     shapes = {"a": (3, 24, 24), "b": (3, 24, 24)}
-    encoder = ObservationEncoder(
-        shapes, dict.fromkeys(shapes, "rgb"), config.observation.encoder, load_pretrained=False
-    )
+    encoder = of_images(shapes, sections(rgb=section), load_pretrained=False)
     obs = {key: torch.rand(2, 4, *shape) for key, shape in shapes.items()}
     net = encoder.networks_of_keys()["b"]
     assert net.frozen_shape == (16, 1, 1)
     features = {
-        key: net.frozen_features(value.flatten(0, 1)).unflatten(0, (2, 4))
-        for key, value in obs.items()
+        k: net.frozen_features(v.flatten(0, 1)).unflatten(0, (2, 4)) for k, v in obs.items()
     }
     torch.testing.assert_close(encoder(features), encoder(obs))
     assert encoder(features).requires_grad  # the linear map learns
