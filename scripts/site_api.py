@@ -101,7 +101,7 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
     ),
     "policy": (
         "Policies and checkpoints",
-        "Policies that act, and the files they come from. The format of the files: [checkpoints](../checkpoints.md).",
+        "Policies that act, and their files. Format: [checkpoints](../index.md#checkpoints).",
         {
             "": """
                 policy.loading.policy_from_checkpoint

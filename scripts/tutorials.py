@@ -166,7 +166,7 @@ def followed(page: str, folder: Path, commands: Path | None = None) -> str:
 
 def main(names: list[str]) -> int:
     """Follow pages and write their outputs."""
-    for name in names or sorted(p.stem for p in PAGES.glob("*.md") if p.stem != "index"):
+    for name in names or sorted(p.stem for p in PAGES.glob("*.md")):
         path = PAGES / f"{name}.md"
         with tempfile.TemporaryDirectory() as folder:
             path.write_text(followed(path.read_text(), Path(folder)))

@@ -122,11 +122,11 @@ data: lift.hdf5 more.hdf5, ready.json my.json, lift.hdf5 recordings/lift.hdf5
 deployment: demos.hdf5 recorded.hdf5, demos.hdf5 training.hdf5, own_robot.json my.json
 encoders: image.hdf5 demos.hdf5
 from_sb3: pendulum.hdf5 expert.hdf5
-hierarchy: lift.hdf5 mine.hdf5
 offline_rl: trained/lift_bc/* runs/bc/20250101000000
 online_rl: pendulum.hdf5 datasets/pendulum/expert.hdf5, ready.json my_config.json
 online_rl: trained/lift_bc/* runs/lift_bc/20260101120000, trained/lift_bc/* runs/can_bc/20260101120000
-policies: ready.json my.json, trained/lift_bc/* runs/a/20260101120000, trained/lift_bc/* runs/b/20260101120000
+policies: ready.json my.json, lift.hdf5 mine.hdf5
+policies: trained/lift_bc/* runs/a/20260101120000, trained/lift_bc/* runs/b/20260101120000
 rendering: image.hdf5 lift_84.hdf5
 training: image.hdf5 datasets/lift/image_84.hdf5, trained/lift_bc/* runs/lift_flow/20260101120000
 training: trained/lift_bc/* runs/one/20260101120000

@@ -82,7 +82,7 @@ def test_a_policy_from_a_checkpoint(page, checkpoint):
 
 
 def test_the_shapes_in_a_checkpoint(checkpoint):
-    space = run("docs/reference/checkpoints.md", 0)
+    space = run("docs/reference/index.md", 0)
     assert space["checkpoint"]["shape_metadata"]["all_shapes"] == {"goal": [2], "position": [2]}
 
 
@@ -364,7 +364,7 @@ RUN = {
     "docs/interactive.md": 1,
     "docs/online_rl.md": 1,
     "docs/own_data.md": 3,
-    "docs/reference/checkpoints.md": 1,
+    "docs/reference/index.md": 1,
 }
 """Number of blocks of each page that the tests above run."""
 

@@ -1,4 +1,4 @@
-"""Whether the kernels of this room take the place of torch's."""
+"""Switch: whether the kernels of this room take the place of torch's."""
 
 from __future__ import annotations
 
