@@ -31,8 +31,7 @@ def advantages(worlds, algo):
 def test_critics_learn_from_the_actors_next_action(worlds):
     algo = algo_with(worlds, NARROW)
     worlds.set_actor(algo.nets["actor"], 0.1)
-    following = min(8 + math.tanh(0.4), 4 + 3 * math.tanh(0.4))
-    target = 1 + 0.5 * following
+    target = 1 + 0.5 * min(8 + math.tanh(0.4), 4 + 3 * math.tanh(0.4))
     # critics (1, 2) and (0, -2)
     expected = ((1 - target) ** 2 + (2 - 0.5) ** 2 + target**2 + (-2 - 0.5) ** 2) / 2
     found = losses(algo, worlds.two_transitions())
@@ -64,8 +63,7 @@ def test_the_value_is_a_mean_over_samples(worlds):
 def test_the_actor_is_weighted_by_advantage(worlds, adv, weights, monkeypatch):
     algo = algo_with(worlds, WIDE, adv=adv)
     monkeypatch.setattr(algo, "_advantage", lambda batch: torch.tensor([1.0, -1.0]))
-    log_prob = float(Normal(0.0, 0.5).log_prob(torch.tensor(1.0)))
-    expected = -log_prob * sum(weights) / 2
+    expected = -float(Normal(0.0, 0.5).log_prob(torch.tensor(1.0))) * sum(weights) / 2
     found = losses(algo, worlds.two_transitions())
     assert found["Actor_Loss"] == pytest.approx(expected, rel=1e-5)
 

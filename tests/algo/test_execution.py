@@ -59,8 +59,7 @@ def test_ensembling_by_hand():
     m = 0.5
     actions, predict = run(ChunkExecution(size=3, execute=1, temporal_ensemble=m), 4)
     w1, w2 = math.exp(-m), math.exp(-2 * m)
-    assert actions[0] == 100
-    assert actions[1] == pytest.approx((101 + w1 * 200) / (1 + w1))
+    assert (actions[0], actions[1]) == (100, pytest.approx((101 + w1 * 200) / (1 + w1)))
     assert actions[2] == pytest.approx((102 + w1 * 201 + w2 * 300) / (1 + w1 + w2))
     # Three chunks at most reach a step: 202, 301, 400.
     assert actions[3] == pytest.approx((202 + w1 * 301 + w2 * 400) / (1 + w1 + w2))
@@ -94,8 +93,7 @@ def test_the_given_state_is_not_changed():
     execution = ChunkExecution(size=4, execute=2)
     state = execution.initial_state(1, 1, CPU)
     execution.step(state, {"obs": torch.zeros(1, 2)}, Counter(4))
-    assert state["position"].tolist() == [-1]
-    assert state["plan"].abs().sum() == 0
+    assert (state["position"].tolist(), state["plan"].abs().sum()) == ([-1], 0)
 
 
 @pytest.mark.parametrize(

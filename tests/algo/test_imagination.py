@@ -78,8 +78,7 @@ def test_nothing_comes_after_an_end():
     states = more["obs"]["s"].squeeze(-1)
     assert sorted(states.unique().tolist()) == [1.0, 2.0]
     assert (states == 2.0).float().mean() > 0.8  # seven of eight would go on
-    expected = torch.where(states == 2.0, 0.0, 0.9)
-    torch.testing.assert_close(more["discounts"], expected)
+    torch.testing.assert_close(more["discounts"], torch.where(states == 2.0, 0.0, 0.9))
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.5, 8), (0.75, 24)])

@@ -81,8 +81,7 @@ def test_gradients_are_shared_before_they_are_clipped():
         torch._foreach_mul_([weight.grad for weight in weights], 10.0)
 
     optimization.share_gradients = tenfold
-    norm = optimization.step("critic", slope(networks, "critic", 3.0, 4.0))
-    assert norm.item() == 50.0
+    assert optimization.step("critic", slope(networks, "critic", 3.0, 4.0)).item() == 50.0
     torch.testing.assert_close(networks["critic"].value.grad, torch.tensor([0.3, 0.4]))
 
 
@@ -97,8 +96,7 @@ def test_a_resumed_optimization_goes_on_as_the_first():
     learn(ours, first)
     second = copy.deepcopy(first)
     theirs = Optimization(second, rules, torch.device("cpu"), updates_per_epoch=2)
-    saved = ours.state_dict()
-    theirs.load_state_dict(saved)
+    theirs.load_state_dict(ours.state_dict())
     assert ours.learning_rates() == {"Optimizer/actor_lr": 0.1}
     for optimization, networks in ((ours, first), (theirs, second)):
         learn(optimization, networks)

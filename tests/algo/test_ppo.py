@@ -129,8 +129,7 @@ def test_a_rollout_is_left_when_the_policy_has_moved_far():
 
 def test_the_schedule_counts_updates():
     # 10 steps in an epoch, each learned from 6 times, 4 at a time.
-    config = make(rollout_epochs=6).global_config
-    assert updates_per_epoch(config, rollouts=True) == 15
+    assert updates_per_epoch(make(rollout_epochs=6).global_config, rollouts=True) == 15
 
 
 def make_a2c(hidden=(), **section):

@@ -56,8 +56,7 @@ def test_targets_are_the_least_atoms_with_the_entropy_and_the_reward_alone_after
     # Atoms 5 and 30 of six are dropped; discount 0.5, reward 1, half of the entropy.
     expected = torch.tensor([1.5, 2, 2.5, 3]) + 0.25 * entropy
     assert torch.allclose(algo._target(batch).mean(0), expected, atol=0.02)
-    ends = algo._target(worlds.only(worlds.two_transitions(), 1))
-    assert ends.tolist() == [[0.5] * 4]
+    assert algo._target(worlds.only(worlds.two_transitions(), 1)).tolist() == [[0.5] * 4]
 
 
 def test_critics_learn_by_the_mean_over_atoms_summed_over_critics(tqc, worlds):

@@ -22,8 +22,7 @@ def test_processes_are_found_by_their_mark():
     try:
         while not marked(mark) and process.poll() is None:
             time.sleep(0.05)
-        assert marked(mark) == [process.pid]
-        assert marked(mark + "1") == []
+        assert (marked(mark), marked(mark + "1")) == ([process.pid], [])
     finally:
         process.kill()
         process.wait()

@@ -30,8 +30,7 @@ def swept(monkeypatch, tmp_path):
     monkeypatch.setattr(Sweep, "run", run)
 
     def start(*options):
-        result = CliRunner().invoke(app, ["sweep", str(config), *options])
-        return result, called
+        return CliRunner().invoke(app, ["sweep", str(config), *options]), called
 
     return start
 

@@ -9,11 +9,7 @@ from imitate.errors import ConfigError
 
 
 def tree(**algo):
-    return {
-        "algo_name": "bc",
-        "train": {"seed": [1, 2], "batch_size": 64},
-        "algo": algo,
-    }
+    return {"algo_name": "bc", "train": {"seed": [1, 2], "batch_size": 64}, "algo": algo}
 
 
 def test_a_list_where_the_key_takes_one_value():
@@ -42,8 +38,7 @@ def test_every_combination_has_a_name_and_a_configuration():
         "seed=2,actor_layer_dims=64",
         "seed=2,actor_layer_dims=128x128",
     ]
-    assert made[1][1].train.seed == 1
-    assert made[1][1].algo.actor_layer_dims == (128, 128)
+    assert (made[1][1].train.seed, made[1][1].algo.actor_layer_dims) == (1, (128, 128))
 
 
 def test_keys_with_the_same_last_word_are_told_apart():
@@ -68,8 +63,7 @@ def test_the_words_of_robomimic(tmp_path):
         )
     )
     assert [name for name, _ in made] == ["seed=1,hidden_dim=100", "seed=2,hidden_dim=100"]
-    assert made[1][1].train.batch_size == 32
-    assert made[1][1].algo.rnn.hidden_dim == 100
+    assert (made[1][1].train.batch_size, made[1][1].algo.rnn.hidden_dim) == (32, 100)
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,7 @@ def load(**algo):
 def test_values_are_checked_by_the_section_of_their_kind():
     algo = load(part={"type": "belt", "length": 2.0}, second={"spokes": 3}, spares={"a": {}}).algo
     assert algo.part == Belt(type="belt", length=2.0)
-    assert algo.second == Wheel(spokes=3)
-    assert algo.spares["a"] == Wheel()
+    assert algo.second == Wheel(spokes=3) and algo.spares["a"] == Wheel()
     assert load().algo.second is None
 
 

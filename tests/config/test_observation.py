@@ -12,19 +12,13 @@ def observation(**values):
 def test_defaults():
     modalities = observation().modalities
     assert modalities.obs.low_dim == ROBOT_STATE
-    assert ROBOT_STATE == (
-        "robot0_eef_pos",
-        "robot0_eef_quat",
-        "robot0_gripper_qpos",
-        "object",
-    )
+    assert ROBOT_STATE == ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "object")
     assert not any(modalities.goal.values())
 
 
 def test_a_group_that_names_one_modality_keeps_the_others():
     obs = observation(modalities={"obs": {"rgb": ["agentview_image"]}}).modalities.obs
-    assert obs.rgb == ("agentview_image",)
-    assert obs.low_dim == ROBOT_STATE
+    assert obs.rgb == ("agentview_image",) and obs.low_dim == ROBOT_STATE
 
 
 def test_other_modalities_and_their_encoders():
@@ -46,8 +40,7 @@ def test_randomizers_may_be_one_or_a_list():
             }
         }
     ).encoder.rgb
-    assert one.core_class == "VisualCore"
-    assert one.obs_randomizer_kwargs.crop_height == 76
+    assert (one.core_class, one.obs_randomizer_kwargs.crop_height) == ("VisualCore", 76)
     two = observation(
         encoder={
             "rgb": {

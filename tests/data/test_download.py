@@ -196,8 +196,7 @@ def test_a_file_that_changes_between_attempts_is_not_glued(
 ):
     other = demo_file("other.hdf5", num_demos=20, length=60, seed=7).read_bytes()
     server.drops, server.change_after = [1000], (other, '"two"')
-    unknown = replace(file, size_bytes=None, sha256=None)
-    get(unknown, target)
+    get(replace(file, size_bytes=None, sha256=None), target)
     assert target.read_bytes() == other
     assert server.asked == [None, "bytes=1000-"]
 

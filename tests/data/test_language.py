@@ -28,8 +28,7 @@ def told(demo_file, name, words, **kwargs):
 
 def test_one_hot_is_the_sorted_distinct_instructions():
     table = Instructions.one_hot(["push", "lift", "push"])
-    assert table.names == ("lift", "push")
-    assert table.vector("push").tolist() == [0.0, 1.0]
+    assert (table.names, table.vector("push").tolist()) == (("lift", "push"), [0.0, 1.0])
     assert table.size == 2
 
 

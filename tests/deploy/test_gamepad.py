@@ -91,8 +91,7 @@ def test_signals_remain_pythons(pad, hand):
 def test_a_reading_has_every_axis_and_triggers_as_buttons():
     reading = reading_of({"lefty": -1.0, "righttrigger": 0.6, "lefttrigger": 0.4}, {"a"})
     assert tuple(sorted(reading.axes)) == tuple(sorted(AXES))
-    assert reading.axes["forward"] == 1.0
-    assert reading.buttons == {"a", "righttrigger"}
+    assert reading.axes["forward"] == 1.0 and reading.buttons == {"a", "righttrigger"}
     assert set(BUTTONS) <= {*KEYS, "lefttrigger", "righttrigger"}
 
 

@@ -83,8 +83,7 @@ def test_keys_come_one_by_one_and_an_arrow_is_one(terminal, keys):
 
 def test_a_line_is_ended_by_enter_and_mended_by_backspace(terminal, keys, capsys):
     terminal.press("grip\x7fp slipt\x7f\x7f\x7f\x7f\x7fmissed \nx")
-    assert keys.line("note: ") == "grip missed"
-    assert keys.wait() == "x"
+    assert (keys.line("note: "), keys.wait()) == ("grip missed", "x")
     assert capsys.readouterr().err.startswith("note: grip\b \bp")
 
 

@@ -183,8 +183,7 @@ def test_a_robot_that_is_guided_by_hand_goes_on_from_where_it_was_left(lost):
         if 10 <= guided.n < 20:
             guided.target = guided.target + [0.07, 0, 0]
 
-    hand = Scripted(script)
-    made = ControlLoop(guided, None, RATE, teleoperator=hand, on_step=push)
+    made = ControlLoop(guided, None, RATE, teleoperator=Scripted(script), on_step=push)
     report = made.run(50)
     assert len(guided.sent) == report.steps >= 24
     np.testing.assert_allclose(guided.sent[0, 0], 0.8 + STEP, atol=0.01)

@@ -49,8 +49,7 @@ def test_what_is_planned_guides_through_the_wire(guidance, server_of):
         got = remote.predict_chunk(history, planned, delay=2, guidance=guidance)
         np.testing.assert_allclose(got, expected, atol=1e-5)
         assert remote.max_prefix == 3
-        free = twin.predict_chunk(history)
-        assert np.abs(got - free).max() > 1e-3
+        assert np.abs(got - twin.predict_chunk(history)).max() > 1e-3
         with pytest.raises(UserError, match="unknown 'magic'"):
             remote.predict_chunk(history, planned, delay=2, guidance="magic")
 
@@ -164,8 +163,7 @@ def test_not_finite_is_refused_before_it_is_sent(server_of):
         for call in (policy, policy.check, lambda ob: policy.predict_chunk([ob])):
             with pytest.raises(NotFiniteError, match="'state' is not finite"):
                 call(observation(np.nan))
-        assert not served.batches
-        assert not served.chunk_asks
+        assert not served.batches and not served.chunk_asks
         policy(observation())
 
 

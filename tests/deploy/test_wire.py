@@ -109,8 +109,7 @@ def test_a_picture_as_jpeg():
     gradient = np.broadcast_to(np.linspace(0, 255, 64).astype(np.uint8)[:, None, None], (64, 48, 3))
     data = encode({"image": Jpeg(np.ascontiguousarray(gradient), quality=95)})
     again = decode(data)["image"]
-    assert again.shape == (64, 48, 3)
-    assert again.dtype == np.uint8
+    assert again.shape == (64, 48, 3) and again.dtype == np.uint8
     assert np.abs(again.astype(int) - gradient).max() <= 4
     assert len(data) < gradient.size / 4
     with pytest.raises(WireError, match="made of"):

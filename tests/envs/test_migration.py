@@ -8,11 +8,7 @@ import pytest
 
 from imitate.envs import make_env
 from imitate.envs.controllers import arm_controllers
-from imitate.envs.migration import (
-    fitted,
-    migrate_env_args,
-    version_note,
-)
+from imitate.envs.migration import fitted, migrate_env_args, version_note
 from imitate.errors import EnvError
 
 # What robomimic's low_dim files for robosuite 1.4.1 say.
@@ -63,11 +59,7 @@ V15 = {
         "controller_configs": {
             "type": "BASIC",
             "body_parts": {
-                "right": {
-                    **OLD_CONTROLLER,
-                    "input_ref_frame": "world",
-                    "gripper": {"type": "GRIP"},
-                }
+                "right": {**OLD_CONTROLLER, "input_ref_frame": "world", "gripper": {"type": "GRIP"}}
             },
         },
     },
@@ -157,8 +149,7 @@ def test_names_that_changed():
     )
     new, changes = migrate_env_args(old, "1.5.2")
     kwargs = new["env_kwargs"]
-    assert kwargs["env_configuration"] == "opposed"
-    assert kwargs["base_types"] == "default"
+    assert (kwargs["env_configuration"], kwargs["base_types"]) == ("opposed", "default")
     assert not kwargs.keys() & {"mount_types", "gripper_visualizations"}
     assert [arm["kp"] for arm in arm_controllers(kwargs)] == [150, 100]
     assert any(change.key.startswith("env_kwargs.controller_configs[1].") for change in changes)

@@ -39,8 +39,7 @@ def acted(policy, steps):
 
 def test_without_delay_synchronous_inference_is_receding_horizon():
     policy = Clock()
-    late = LatePolicy(policy, Lateness(0.0), META)
-    assert acted(late, 9) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert acted(LatePolicy(policy, Lateness(0.0), META), 9) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert [step for step, *_ in policy.asked] == [1, 5, 9]
 
 
@@ -51,9 +50,7 @@ def test_a_synchronous_robot_rests_while_it_waits():
 
 
 def test_an_asynchronous_robot_rests_only_at_the_beginning():
-    policy = Clock()
-    late = LatePolicy(policy, Lateness(100.0, "rtc"), META)
-    actions = acted(late, 16)
+    actions = acted(LatePolicy(Clock(), Lateness(100.0, "rtc"), META), 16)
     assert actions[:2] == [0, 0]
     assert 0 not in actions[2:]
     # The world has gone on for two steps when the first chunk begins, and never again.
@@ -93,8 +90,7 @@ def test_the_rate_has_to_be_known():
 
 
 def test_a_robosuite_gripper_keeps_its_command_while_the_robot_rests():
-    late = LatePolicy(Clock(), Lateness(100.0), {**META, "type": 1})
-    assert acted(late, 8)[6:] == [4, 4]
+    assert acted(LatePolicy(Clock(), Lateness(100.0), {**META, "type": 1}), 8)[6:] == [4, 4]
 
 
 def test_a_policy_that_is_not_trained_for_the_delay_is_refused():

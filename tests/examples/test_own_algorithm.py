@@ -40,8 +40,7 @@ def data(tmp_path_factory):
 
 
 def test_the_example_is_one_short_file():
-    text = (PACKAGE / "noisy_bc.py").read_text()
-    assert len(text.splitlines()) < 80
+    assert len((PACKAGE / "noisy_bc.py").read_text().splitlines()) < 80
 
 
 def test_it_trains_through_the_command_line_and_deploys(
@@ -61,8 +60,7 @@ def test_it_trains_through_the_command_line_and_deploys(
     monkeypatch.syspath_prepend(installed)
     policy, _ = policy_from_checkpoint(ckpt_path=last, device="cpu")
     policy.start_episode()
-    action = policy({"position": [0.0, 0.0], "goal": [0.5, 0.5]})
-    assert action.shape == (2,)
+    assert policy({"position": [0.0, 0.0], "goal": [0.5, 0.5]}).shape == (2,)
 
 
 def test_a_misspelt_key_of_its_section_is_answered_with_the_near_one(run, data):

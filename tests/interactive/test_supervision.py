@@ -178,9 +178,7 @@ def test_an_expert_that_is_asked_now_and_then_sees_all_steps_and_acts_in_none_be
 
 
 def test_what_has_a_label_is_recorded():
-    env = Counter()
-    words = {step: Word(np.array([100.0])) for step in (0, 4)}
-    _, episode = run(env, words)
+    _, episode = run(Counter(), {step: Word(np.array([100.0])) for step in (0, 4)})
     np.testing.assert_array_equal(episode.steps["labelled"], [1, 0, 0, 0, 1, 0, 0, 0])
     np.testing.assert_array_equal(episode.actions[:, 0], [100, 1, 2, 3, 100, 41, 42, 43])
 
@@ -245,8 +243,7 @@ def test_a_cut_plan_is_forgotten_and_what_was_seen_is_not():
 
 
 def test_an_expert_policy_decides_anew_each_time():
-    policy = chunk_policy()
-    expert = PolicyExpert(policy)
+    expert = PolicyExpert(chunk_policy())
     expert.start_episode(0)
     first, again = expert({"t": [1.0]}), expert({"t": [1.0]})
     np.testing.assert_allclose(first, again, atol=1e-6)
@@ -293,8 +290,7 @@ def test_labels_of_every_expert_that_plans_are_first_actions(name):
 
     asked, executed = labels(True), labels(False)
     np.testing.assert_allclose(asked[0], executed[0])
-    assert not np.allclose(asked[1], executed[1])
-    assert not np.allclose(asked[2], executed[2])
+    assert not np.allclose(asked[1], executed[1]) and not np.allclose(asked[2], executed[2])
 
 
 def test_the_scripted_expert_is_made_anew_for_each_episode_and_keeps_its_own_limits(monkeypatch):
@@ -309,8 +305,7 @@ def test_the_scripted_expert_is_made_anew_for_each_episode_and_keeps_its_own_lim
             return np.array([2.0, self.steps])
 
     monkeypatch.setattr("imitate.interactive.supervision.find_expert", lambda name: Counting)
-    expert = ScriptedExpert("other_package:Reach-v0")
-    labels = Labels(expert, beta=1.0)
+    labels = Labels(ScriptedExpert("other_package:Reach-v0"), beta=1.0)
     for _ in range(2):
         labels.start_episode(0)
         taken = [labels.watch({}, np.zeros(2)).label.tolist() for _ in range(2)]

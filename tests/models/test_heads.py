@@ -110,8 +110,7 @@ def test_mixture_by_hand():
     phi = [math.exp(-2.0) / math.sqrt(2 * math.pi), 1.0 / math.sqrt(2 * math.pi)]
     expected = math.log((0.25 * phi[0] + 0.75 * phi[1]) / 0.5)
     assert dist.log_prob(torch.tensor([0.5])).item() == pytest.approx(expected, abs=1e-6)
-    assert dist.mean.item() == pytest.approx(0.25)
-    assert dist.mode_mean().item() == 0.5
+    assert (dist.mean.item(), dist.mode_mean().item()) == (pytest.approx(0.25), 0.5)
 
 
 def test_samples_have_the_mixtures_moments():
@@ -219,8 +218,7 @@ def test_gaussian_acts_with_its_mean_and_explores_with_its_noise():
 def test_init_last_fc_weight():
     head = GaussianHead(64, 8, init_last_fc_weight=0.001)
     for p in head.parameters():
-        assert p.abs().max().item() <= 0.001
-        assert p.abs().max().item() > 0.0005
+        assert p.abs().max().item() <= 0.001 and p.abs().max().item() > 0.0005
 
 
 @pytest.mark.parametrize(
@@ -255,12 +253,10 @@ def test_mixture_acts_close_to_a_mode_and_explores_with_its_noise():
     dist = head(features)
     action = head.act(features, generator=torch.Generator().manual_seed(0))
     distance = (action.unsqueeze(1) - dist.means).abs().amax(-1).amin(-1)
-    assert distance.max().item() < 1e-3
-    assert distance.max().item() > 1e-5
+    assert distance.max().item() < 1e-3 and distance.max().item() > 1e-5
     explored = head.act(features, explore=True)
     assert (explored.unsqueeze(1) - dist.means).abs().amax(-1).amin(-1).max().item() > 0.1
-    noisy = GMMHead(4, 2, num_modes=3, low_noise_eval=False)
-    assert noisy.act(features).std().item() > 0.3
+    assert GMMHead(4, 2, num_modes=3, low_noise_eval=False).act(features).std().item() > 0.3
 
 
 def test_evaluation_mode_does_not_change_the_density():

@@ -27,16 +27,14 @@ def test_relu_follows_the_last_layer_too():
         net.layers[1].weight.copy_(torch.tensor([[2.0, -3.0]]))
         net.layers[1].bias.copy_(torch.tensor([0.5]))
     # (1, 2): hidden (3, 0), out 6.5. (-4, 1): hidden (0, 5), out -14.5 before the ReLU.
-    out = net(torch.tensor([[1.0, 2.0], [-4.0, 1.0]]))
-    assert out.tolist() == [[6.5], [0.0]]
+    assert net(torch.tensor([[1.0, 2.0], [-4.0, 1.0]])).tolist() == [[6.5], [0.0]]
     assert net.output_dim == 1
 
 
 def test_no_layers_is_the_identity():
     net = MLP(5, ())
     x = torch.randn(3, 2, 5)
-    assert net(x) is x
-    assert net.output_dim == 5
+    assert net(x) is x and net.output_dim == 5
     assert list(net.parameters()) == []
 
 
@@ -113,8 +111,7 @@ def test_training_is_the_same_up_to_rounding(faster):
             optimizer.step()
     for got, wanted in zip(fast.parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-6, rtol=0)
-    start = make_net()[0].weight
-    assert (fast[0].weight - start).abs().max() > 1e-4
+    assert (fast[0].weight - make_net()[0].weight).abs().max() > 1e-4
 
 
 @needs_onednn
@@ -122,8 +119,7 @@ def test_parameters_are_shared_and_the_mode_is_kept(faster):
     net = make_net().eval()
     weight = net[0].weight
     with_fast_linears(net)
-    assert net[0].weight is weight
-    assert not net[0].training
+    assert net[0].weight is weight and not net[0].training
 
 
 @needs_onednn

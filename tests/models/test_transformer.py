@@ -131,8 +131,7 @@ def test_padded_steps_are_not_seen():
     changed = x.clone()
     changed[0, :2] += 9.0
     changed[1, 4:] += 9.0
-    again = net(changed, mask)
-    torch.testing.assert_close(again[mask], y[mask])
+    torch.testing.assert_close(net(changed, mask)[mask], y[mask])
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -233,8 +232,7 @@ def test_stored_masks_of_robomimic_are_taken_and_dropped():
 
 def test_initialization_is_gpts():
     torch.manual_seed(0)
-    net = GPTBackbone(64, 2, 4, 8)
-    block = net.blocks[0].nets
+    block = GPTBackbone(64, 2, 4, 8).blocks[0].nets
     assert block["mlp"][0].weight.std().item() == pytest.approx(0.02, rel=0.05)
     assert block["mlp"][0].bias.abs().sum() == 0
 

@@ -47,17 +47,14 @@ def test_without_learn_nothing_moves_even_in_training_mode():
 def test_a_code_without_members_is_revived():
     torch.manual_seed(0)
     vq = by_hand(revive_below=0.6)
-    x = torch.tensor([[0.5], [0.25]])
-    vq(x, learn=True)
+    vq(torch.tensor([[0.5], [0.25]]), learn=True)
     # Nothing is near 10: its count falls to 1/2, below 0.6, and it becomes one of the inputs.
-    assert vq.codebooks[0, 1].item() in (0.5, 0.25)
-    assert vq.counts[0, 1].item() == 1.0
+    assert vq.codebooks[0, 1].item() in (0.5, 0.25) and vq.counts[0, 1].item() == 1.0
 
 
 def test_gradient_passes_as_if_nothing_happened():
     x = torch.tensor([[1.5], [9.0]], requires_grad=True)
-    found = by_hand()(x)
-    found.vectors.mul(torch.tensor([[3.0], [5.0]])).sum().backward()
+    by_hand()(x).vectors.mul(torch.tensor([[3.0], [5.0]])).sum().backward()
     assert x.grad.flatten().tolist() == [3.0, 5.0]
     x.grad = None
     by_hand()(x).commitment.sum().backward()
@@ -119,8 +116,7 @@ def test_under_autocast_the_codes_stay_exact():
     vq, x = by_hand(), torch.tensor([[1.5], [9.0]])
     with torch.autocast("cpu", torch.bfloat16):
         found = vq(x.bfloat16(), learn=True)
-    assert found.vectors.dtype == torch.float32
-    assert found.codes.tolist() == [[0, 1], [1, 0]]
+    assert found.vectors.dtype == torch.float32 and found.codes.tolist() == [[0, 1], [1, 0]]
 
 
 def test_autoencoder_shapes_and_gradients():

@@ -95,8 +95,7 @@ def test_vectors_lie_side_by_side_in_the_order_of_their_names_and_images_apart()
     shapes = {"z": (2,), "a": (3, 2), "image": (4, 4, 3), "m": ()}
     ring = make(8, shapes=shapes, images=("image",))
     assert ring.columns == {"a": slice(0, 6), "m": slice(6, 7), "z": slice(7, 9)}
-    assert ring.vectors.shape == (8, 9)
-    assert ring.images["image"].shape == (8, 4, 4, 3)
+    assert (ring.vectors.shape, ring.images["image"].shape) == ((8, 9), (8, 4, 4, 3))
     assert ring.image_keys == ("image",)
     names = {"vectors", "actions", "rewards", "terminals", "timeouts", "live", "number"}
     assert set(ring.stored) == names | {"intervened", "images/image"}
@@ -105,8 +104,7 @@ def test_vectors_lie_side_by_side_in_the_order_of_their_names_and_images_apart()
 
 
 def test_shapes_come_back_as_they_were():
-    shapes = {"a": (3, 2), "image": (2, 2, 3), "m": ()}
-    ring = make(8, shapes=shapes, images=("image",))
+    ring = make(8, shapes={"a": (3, 2), "image": (2, 2, 3), "m": ()}, images=("image",))
     rng = np.random.default_rng(0)
     obs = {
         "a": rng.random((2, 3, 2), np.float32),

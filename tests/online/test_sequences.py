@@ -75,8 +75,7 @@ def test_sequences_by_hand(two_episodes, first, burn_in, before, seen, mask, sta
     found = at(two_episodes, first)
     assert found["burn_in"] == burn_in
     assert found["obs"][:burn_in] == before  # the rest up to 2 is padding
-    assert found["obs"][2 : 2 + len(seen)] == seen
-    assert found["mask"] == mask
+    assert found["obs"][2 : 2 + len(seen)] == seen and found["mask"] == mask
     assert found["memory/h"] == [state]
 
 
@@ -146,8 +145,7 @@ def test_after_the_ring_is_full_nothing_that_is_left_is_missed():
     fill(memory, 0, 50, "-")
     # The latest 19 steps are left, 31 to 49: of the first one nothing before it.
     assert sorted(memory.vectors[memory.live, 0]) == list(range(31, 50))
-    assert at(memory, 31)["burn_in"] == 0
-    assert at(memory, 33)["burn_in"] == 2
+    assert (at(memory, 31)["burn_in"], at(memory, 33)["burn_in"]) == (0, 2)
     assert at(memory, 40)["memory/h"] == [[37, -37]]
 
 

@@ -57,13 +57,11 @@ def absolute(lift_file, tmp_path_factory):
 def test_absolute_actions_reproduce_the_demonstrations(lift_file, absolute):
     path, report = absolute
     assert (report.was, report.now, report.poses) == ("delta", "absolute", "simulator")
-    assert report.keys == ["actions"]
-    assert report.clipped == 0
+    assert (report.keys, report.clipped) == (["actions"], 0)
     assert report.error < 1e-12
     assert len(report.replays) == 1
     for replay in report.replays.values():
-        assert replay.is_solved
-        assert replay.hand_error_m < 1e-6
+        assert replay.is_solved and replay.hand_error_m < 1e-6
     with DatasetFile(path) as file:
         (arm,) = arm_controllers(file.env_meta["env_kwargs"])
     assert (arm["input_type"], arm["input_ref_frame"]) == ("absolute", "world")
@@ -75,8 +73,7 @@ def test_absolute_actions_reproduce_the_demonstrations(lift_file, absolute):
 
 def test_observed_poses_give_nearly_the_same(lift_file, absolute, tmp_path):
     """Nearly: the observed quaternion is float32."""
-    report = convert(lift_file[0], tmp_path / "observed.hdf5", to="absolute")
-    assert report.poses == "poses"
+    assert convert(lift_file[0], tmp_path / "observed.hdf5", to="absolute").poses == "poses"
     position, exact = (
         read(path, "actions")[:, :3] for path in (tmp_path / "observed.hdf5", absolute[0])
     )
@@ -86,8 +83,7 @@ def test_observed_poses_give_nearly_the_same(lift_file, absolute, tmp_path):
 @pytest.mark.nightly
 def test_back_to_the_original(lift_file, absolute, tmp_path):
     out = tmp_path / "delta.hdf5"
-    report = convert(absolute[0], out, to="delta", source="simulator")
-    assert report.clipped == 0
+    assert convert(absolute[0], out, to="delta", source="simulator").clipped == 0
     for demo in ("demo_0", "demo_1"):
         original = read(lift_file[0], "actions", demo)
         np.testing.assert_allclose(read(out, "actions", demo), original, atol=1e-10)
@@ -111,8 +107,7 @@ def test_two_arms_whose_bases_are_turned(tmp_path):
             source="poses",
             pose_keys=(("robot0_eef_pos", "robot0_eef_quat"),) * 2,
         )
-    relative = convert(new, tmp_path / "same.hdf5", action_dict=True)
-    assert relative.poses == "simulator"
+    assert convert(new, tmp_path / "same.hdf5", action_dict=True).poses == "simulator"
     convert(new, out, to="absolute")
     rest = [6, 13]
     np.testing.assert_array_equal(read(out, "actions")[:, rest], read(new, "actions")[:, rest])
@@ -197,8 +192,7 @@ def test_robomimics_action_dict(real, tmp_path):
 @pytest.mark.parametrize(("rotation", "width"), [("rot6d", 10), ("euler", 7)])
 def test_rotations_written_otherwise_and_back(real, tmp_path, rotation, width):
     there, back = tmp_path / "there.hdf5", tmp_path / "back.hdf5"
-    report = convert(real, there, rotation=rotation)
-    assert report.poses == ""
+    assert convert(real, there, rotation=rotation).poses == ""
     assert read(there, "actions").shape == (6, width)
     convert(there, back, from_rotation=rotation)
     np.testing.assert_allclose(read(back, "actions"), read(real, "actions"), atol=1e-12)

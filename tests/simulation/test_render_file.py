@@ -83,15 +83,13 @@ def test_all_else_is_copied_as_it_is(source, tmp_path):
         "data/demo_1/obs/front_segmentation",
         "data/demo_1@camera_info",
     }
-    of_one = {key for key in new if key.startswith("data/demo_1")}
-    assert of_one - old.keys() == added
+    assert {key for key in new if key.startswith("data/demo_1")} - old.keys() == added
     changed = {key for key in old if old[key] != new.get(key)}
     assert changed == {"data@env_args", *(f"data/demo_{i}/obs/front_image" for i in range(3))}
     assert new["data/demo_0/rewards"][0] == "float64"
     assert new["data/demo_0/dones"][0] == "int64"
     with DatasetFile(tmp_path / "out.hdf5") as file:
-        assert file.env_meta == META
-        assert file.file_attrs["total"] == 9
+        assert file.env_meta == META and file.file_attrs["total"] == 9
         assert json.loads(file.file_attrs["rendered"]) == LAYOUT.settings
         assert json.loads(file.attrs("demo_2")["camera_info"]) == {"front": {"frame": "world"}}
         assert file.filter_keys() == {"train": ["demo_0", "demo_2"], "valid": ["demo_1"]}

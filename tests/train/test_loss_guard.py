@@ -26,9 +26,7 @@ def feed(guard, losses, name="Loss"):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_not_finite_is_found_at_once(value):
     found = feed(LossGuard(torch.device("cpu")), [1.0, 0.5, value, 0.4])
-    assert found.step == 2
-    assert found.reason == "not finite"
-    assert found.index.tolist() == [2]
+    assert (found.step, found.reason, found.index.tolist()) == (2, "not finite", [2])
 
 
 def test_any_loss_or_gradient_norm_counts_and_other_numbers_do_not():
@@ -49,8 +47,7 @@ def test_an_accelerator_is_read_a_block_at_a_time():
     assert answers[BLOCK - 1].step == 3
     guard.reset()
     guard.add(7, {"Loss": torch.tensor(math.nan)}, None)
-    assert guard.check().step == 7
-    assert guard.check() is None
+    assert guard.check().step == 7 and guard.check() is None
 
 
 def test_an_explosion_is_found_after_some_patience():
@@ -89,8 +86,7 @@ def test_weights():
     net = torch.nn.Linear(2, 2)
     assert weights_are_finite(net)
     net.bias.data[1] = math.inf
-    assert not weights_are_finite(net)
-    assert weights_are_finite(torch.nn.ReLU())
+    assert not weights_are_finite(net) and weights_are_finite(torch.nn.ReLU())
 
 
 class Samples:
@@ -109,8 +105,7 @@ def test_a_batch_is_described_by_its_demos():
     words = "demo_0 steps 3; demo_1 steps 1, 2"
     assert describe_batch(Samples(), torch.tensor([12, 3, 11])) == words
     many = describe_batch(Samples(), torch.arange(0, 200, 10))
-    assert many.count(";") == 7
-    assert many.endswith("and 12 more demos")
+    assert many.count(";") == 7 and many.endswith("and 12 more demos")
 
 
 def test_values_that_are_not_finite_are_traced_to_demo_and_key():

@@ -277,8 +277,7 @@ def test_the_table_holds_the_outcome():
     assert "1 min 15 s (CPU 1 min 10 s)" in text
     assert "success, best" not in text
     assert "policy_from_checkpoint(ckpt_path='runs/lift/1/checkpoints/best.pth')" in text
-    without = "\n".join(summary_lines({**RESULTS, "checkpoint": None}))
-    assert "deploy" not in without
+    assert "deploy" not in "\n".join(summary_lines({**RESULTS, "checkpoint": None}))
 
 
 @pytest.mark.parametrize(
@@ -289,8 +288,7 @@ def test_a_policy_of_single_steps_that_fails_is_told_what_to_try(algo, success, 
     final = {**RESULTS["final"], "success_rate": success}
     text = "\n".join(summary_lines({**RESULTS, "algo": algo, "final": final}))
     assert ("config init FILE --algo flow_policy" in text) is advised
-    not_evaluated = "\n".join(summary_lines({**RESULTS, "algo": algo, "final": None}))
-    assert "next:" not in not_evaluated
+    assert "next:" not in "\n".join(summary_lines({**RESULTS, "algo": algo, "final": None}))
 
 
 def test_the_lines_are_python():
@@ -348,10 +346,8 @@ def test_bests():
     assert history.add(rollout(2, 0.2, 2.0)) == set()
     assert history.add(rollout(3, 0.4, 1.0)) == {"success"}
     assert history.add(rollout(4, 0.4, 1.0)) == {"success"}  # as good, and later
-    assert history.best_success == (0.4, 1.0, 4)
-    assert history.best_return == (3.0, 1)
-    assert history.add(valid(1, 0.5)) == {"valid"}
-    assert history.add(valid(2, 0.5)) == set()
+    assert (history.best_success, history.best_return) == ((0.4, 1.0, 4), (3.0, 1))
+    assert history.add(valid(1, 0.5)) == {"valid"} and history.add(valid(2, 0.5)) == set()
     assert history.add({"kind": "epoch", "epoch": 3, "Train/Loss": 1.0}) == set()
     assert history.best_valid == (0.5, 1)
     assert sorted(history.rollouts) == [1, 2, 3, 4]

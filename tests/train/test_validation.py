@@ -25,8 +25,7 @@ def test_action_error_is_the_mean_distance_to_the_demonstrated_action(algo, demo
     dataset = SequenceDataset(demos, ["goal", "pos"])
     batch = dataset[np.arange(len(dataset))]
     obs, actions = batch["obs"], batch["actions"][:, 0]
-    predicted = torch.tanh(4 * (obs["goal"] - obs["pos"])[:, 0])
-    expected = (predicted - actions).abs().mean()
+    expected = (torch.tanh(4 * (obs["goal"] - obs["pos"])[:, 0]) - actions).abs().mean()
     assert action_error(algo, batch, 1) == pytest.approx(float(expected), rel=1e-5)
     assert 0.01 < float(expected) < 0.2
 
@@ -57,8 +56,7 @@ def test_the_same_numbers_each_time_and_no_trace(demos, algo):
     after = torch.rand(1)
     torch.manual_seed(0)
     assert after == torch.rand(1)
-    assert first == second
-    assert first["Valid/Loss"] > 0
+    assert first == second and first["Valid/Loss"] > 0
     assert not any("lr" in key for key in first)
     assert algo.nets.training
     assert all(torch.equal(weight, before[name]) for name, weight in algo.nets.state_dict().items())
@@ -87,13 +85,10 @@ def test_one_runs_one_waits_and_a_newer_one_takes_its_place():
         return ()
 
     evaluations = BackgroundEvaluations(evaluate)
-    assert evaluations.collect() is None
-    assert evaluations.request(request(1)) is None
+    assert evaluations.collect() is None and evaluations.request(request(1)) is None
     assert evaluations.request(request(2)) is None
-    assert evaluations.request(request(3)).epoch == 2
-    assert evaluations.busy_with == 1
-    assert evaluations.pending == {1, 3}
-    assert evaluations.collect() is None
+    assert (evaluations.request(request(3)).epoch, evaluations.busy_with) == (2, 1)
+    assert evaluations.pending == {1, 3} and evaluations.collect() is None
     gate.release()
     assert collect(evaluations).request.epoch == 1
     gate.release()
@@ -109,5 +104,4 @@ def test_a_failure_is_an_outcome():
     evaluations = BackgroundEvaluations(evaluate)
     evaluations.request(request(1))
     outcome = collect(evaluations)
-    assert outcome.error == "ValueError: no such thing"
-    assert outcome.results == ()
+    assert (outcome.error, outcome.results) == ("ValueError: no such thing", ())

@@ -17,8 +17,7 @@ from imitate.data.batches.statistics import StatsOnDemand, image_statistics, sta
 )
 def test_equal_to_numpy_however_the_data_are_cut(values, cuts):
     edges = sorted({0, len(values), *(cut for cut in cuts if cut < len(values))})
-    chunks = [values[a:b] for a, b in zip(edges, edges[1:], strict=False)]
-    stats = statistics_of(chunks)
+    stats = statistics_of([values[a:b] for a, b in zip(edges, edges[1:], strict=False)])
     np.testing.assert_allclose(stats.mean, values.mean(0), rtol=1e-12, atol=1e-10)
     np.testing.assert_allclose(stats.std, values.std(0), rtol=1e-9, atol=1e-9)
     np.testing.assert_array_equal(stats.min, values.min(0))

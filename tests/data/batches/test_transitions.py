@@ -31,8 +31,7 @@ def test_one_step():
     found = table(terminals=[0, 0, 0, 0, 1])
     assert found.rewards.tolist() == REWARDS.tolist()
     assert found.discounts.tolist() == [0.5, 0.5, 0.5, 0.5, 0.0]
-    assert found.last.tolist() == [0, 1, 2, 3, 4]
-    assert found.usable.all()
+    assert found.last.tolist() == [0, 1, 2, 3, 4] and found.usable.all()
 
 
 def test_three_steps_stop_at_a_terminal_in_the_middle_and_bootstrap_at_the_timeout():
@@ -41,8 +40,7 @@ def test_three_steps_stop_at_a_terminal_in_the_middle_and_bootstrap_at_the_timeo
     assert found.rewards.tolist() == [3.0, 4.0, 4.0, 16.0, 16.0]
     # two steps are left at row 3, one at row 4: 0.5^2 and 0.5
     assert found.discounts.tolist() == [0.0, 0.0, 0.0, 0.25, 0.5]
-    assert found.last.tolist() == [2, 2, 2, 4, 4]
-    assert found.usable.all()
+    assert found.last.tolist() == [2, 2, 2, 4, 4] and found.usable.all()
 
 
 def test_without_a_state_after_the_end_sums_stop_one_step_earlier():
@@ -280,5 +278,4 @@ def test_a_policy_that_predicts_chunks_reads_its_frames_only(tmp_path):
     path = counted(tmp_path / "d.hdf5", lengths=(10, 10))
     dataset, _ = build_datasets(data_config(path, ["x"], "flow_policy", rgb=["image"]))
     batch = dataset[np.array([5])]
-    assert batch["obs"]["image"].shape[1] == 2
-    assert batch["actions"].shape[1] == 17
+    assert (batch["obs"]["image"].shape[1], batch["actions"].shape[1]) == (2, 17)

@@ -133,8 +133,7 @@ def test_weights_are_relative_probabilities():
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [(0, 1, 0), (1, 0, 0), (3, 1, 0, 0, False, [1.0]), (2, 1, 0, 0, False, [0.0, 0.0])],
+    "arguments", [(0, 1, 0), (1, 0, 0), (3, 1, 0, 0, False, [1.0]), (2, 1, 0, 0, False, [0.0, 0.0])]
 )
 def test_impossible_arguments_are_refused(arguments):
     with pytest.raises(ValueError, match="expected"):

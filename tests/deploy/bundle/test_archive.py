@@ -28,8 +28,7 @@ def refuse(path, words):
 
 def test_a_good_one_is_read(good):
     assert is_bundle(good)
-    bundle = read_bundle(good)
-    assert bundle.description["schema"]["action_dim"] == bundles.AC_DIM
+    assert read_bundle(good).description["schema"]["action_dim"] == bundles.AC_DIM
     BundlePolicy(good)
 
 
@@ -221,5 +220,4 @@ def test_arrays():
     for array, reference in zip(given, json.loads(json.dumps(references)), strict=True):
         got = bundle.array(reference)
         np.testing.assert_array_equal(got, array)
-        assert got.dtype == array.dtype
-        assert not got.flags.writeable
+        assert got.dtype == array.dtype and not got.flags.writeable

@@ -45,14 +45,12 @@ def test_the_expert_hands_the_cube_over_and_lets_go_with_the_right_arm():
     meta = {**STATE, "env_kwargs": {"obs_type": "state", "reward_shaping": True}}
     demos = [demonstrate(Plan(meta, seed=1, hold_steps=80), number) for number in range(2)]
     for demo in demos:
-        assert demo.success
-        assert demo.attempts == 1
+        assert demo.success and demo.attempts == 1
         # Stage by stage: nothing, touched, lifted, in the left gripper.
         first = [int(np.argmax(demo.rewards >= stage)) for stage in (1, 2, 4)]
         assert first == sorted(first)
         assert set(demo.rewards) >= {0.0, 2.0, 4.0}
-        assert demo.rewards[-1] == 4.0
-        assert demo.next_obs["agent_pos"][-1][13] > 0.9
+        assert demo.rewards[-1] == 4.0 and demo.next_obs["agent_pos"][-1][13] > 0.9
         assert demo.next_obs["object_pos"][-1][2] > 0.15
         assert demo.attrs["language"].startswith("hand the cube")
 
