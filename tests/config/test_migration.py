@@ -59,12 +59,8 @@ observation.encoder.depth.core_class "VisualCore"; observation.encoder.scan.core
 meta {"hp_base_config_file": null, "hp_keys": [], "hp_values": []}
 """
 NOT_BEFORE_05 = (
-    "train.action_keys",
-    "train.action_config",
-    "train.max_grad_norm",
-    "train.normalize_weights_by_ds_size",
-    "experiment.env_meta_update_dict",
-    "experiment.ckpt_path",
+    *("train.action_keys", "train.action_config", "train.max_grad_norm", "experiment.ckpt_path"),
+    *("train.normalize_weights_by_ds_size", "experiment.env_meta_update_dict"),
 )
 ENCODER_SIBLINGS = {
     "core_kwargs": {},
@@ -139,21 +135,16 @@ def test_stray_keys_are_dropped_with_a_warning(caplog):
 
 def test_the_transformer_template(caplog):
     tree = robomimic_bc((*NOT_BEFORE_05, "train.hdf5_validation_filter_key", "meta"))
+    put(tree, "experiment.mse", {})
+    optimizer = "algo.optim_params.policy"
+    linear = {"scheduler_type": "linear", "epoch_schedule": [100]}
     for path, value in {
-        "experiment.validate": True,
-        "experiment.mse": {},
-        "train.hdf5_cache_mode": "low_dim",
-        "train.frame_stack": 10,
-        "train.dataset_keys": ["actions"],
-        "algo.optim_params.policy.optimizer_type": "adamw",
-        "algo.optim_params.policy.learning_rate.scheduler_type": "linear",
-        "algo.optim_params.policy.learning_rate.epoch_schedule": [100],
-        "algo.optim_params.policy.regularization.L2": 0.01,
-        "algo.actor_layer_dims": [],
-        "algo.gaussian": {"enabled": False},
-        "algo.gmm.enabled": True,
-        "algo.vae": {"enabled": False},
-        "algo.rnn": {"enabled": False},
+        **{"experiment.validate": True, "train.hdf5_cache_mode": "low_dim"},
+        **{"train.frame_stack": 10, "train.dataset_keys": ["actions"]},
+        **{f"{optimizer}.optimizer_type": "adamw", f"{optimizer}.regularization.L2": 0.01},
+        **{f"{optimizer}.learning_rate.{key}": value for key, value in linear.items()},
+        **{"algo.actor_layer_dims": [], "algo.gmm.enabled": True},
+        **{f"algo.{part}": {"enabled": False} for part in ("gaussian", "vae", "rnn")},
         "algo.transformer": {"enabled": True, "supervise_all_steps": False, "num_layers": 6},
     }.items():
         put(tree, path, value)
@@ -166,38 +157,27 @@ def test_the_transformer_template(caplog):
 
 def test_images_of_01(caplog):
     tree = robomimic_bc((*NOT_BEFORE_05, "algo.transformer", "observation"))
+    backbone = {"pretrained": False, "input_coord_conv": True}
+    pool = {"num_kp": 16, "temperature": 1.0}
+    crop = {"crop_height": 76, "crop_width": 76}
+    randomizer = {"obs_randomizer_class": "CropRandomizer", "obs_randomizer_kwargs": crop}
+    obs = {"low_dim": ["robot0_eef_pos"], "image": ["agentview_image"]}
     tree["observation"] = {
-        "modalities": {
-            "obs": {"low_dim": ["robot0_eef_pos"], "image": ["agentview_image"]},
-            "goal": {"low_dim": [], "image": []},
-        },
+        "modalities": {"obs": obs, "goal": {"low_dim": [], "image": []}},
         "encoder": {
-            "visual_core": "ResNet18Conv",
-            "visual_core_kwargs": {"pretrained": False, "input_coord_conv": True},
-            "obs_randomizer_class": "CropRandomizer",
-            "obs_randomizer_kwargs": {"crop_height": 76, "crop_width": 76},
+            **{"visual_core": "ResNet18Conv", "visual_core_kwargs": backbone, **randomizer},
+            **{"use_spatial_softmax": True, "spatial_softmax_kwargs": pool},
             "visual_feature_dimension": 32,
-            "use_spatial_softmax": True,
-            "spatial_softmax_kwargs": {"num_kp": 16, "temperature": 1.0},
         },
     }
     observation = load_config(tree).observation
     assert observation.modalities.obs.rgb == ("agentview_image",)
     assert "image" not in observation.modalities.obs
-    assert observation.encoder.rgb.to_dict() == {
-        "core_class": "VisualCore",
-        "core_kwargs": {
-            "backbone_class": "ResNet18Conv",
-            "backbone_kwargs": {"pretrained": False, "input_coord_conv": True},
-            "feature_dimension": 32,
-            "pool_class": "SpatialSoftmax",
-            "pool_kwargs": {"num_kp": 16, "temperature": 1.0},
-        },
-        "share": False,
-        "feature_activation": "relu",
-        "obs_randomizer_class": "CropRandomizer",
-        "obs_randomizer_kwargs": {"crop_height": 76, "crop_width": 76},
-    }
+    core = {"backbone_class": "ResNet18Conv", "backbone_kwargs": backbone, "feature_dimension": 32}
+    core |= {"pool_class": "SpatialSoftmax", "pool_kwargs": pool}
+    shared = {"share": False, "feature_activation": "relu", **randomizer}
+    rgb = observation.encoder.rgb.to_dict()
+    assert rgb == {"core_class": "VisualCore", "core_kwargs": core, **shared}
 
 
 def test_images_of_01_without_spatial_softmax():
@@ -225,6 +205,5 @@ def test_a_malformed_observation_is_left_to_the_check(observation):
 
 def test_hierarchical_observations_are_renamed_inside():
     tree = {"observation": {"planner": {"modalities": {"subgoal": {"image": ["a"]}}}}}
-    assert migrate(tree) == {
-        "observation": {"planner": {"modalities": {"subgoal": {"rgb": ["a"]}}}}
-    }
+    planner = {"modalities": {"subgoal": {"rgb": ["a"]}}}
+    assert migrate(tree) == {"observation": {"planner": planner}}

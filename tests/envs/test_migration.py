@@ -13,56 +13,28 @@ from imitate.errors import EnvError
 
 # What robomimic's low_dim files for robosuite 1.4.1 say.
 OLD_CONTROLLER = {
-    "type": "OSC_POSE",
-    "input_max": 1,
-    "input_min": -1,
+    **{"type": "OSC_POSE", "input_max": 1, "input_min": -1},
     "output_max": [0.05, 0.05, 0.05, 0.5, 0.5, 0.5],
     "output_min": [-0.05, -0.05, -0.05, -0.5, -0.5, -0.5],
-    "kp": 150,
-    "damping": 1,
-    "impedance_mode": "fixed",
-    "kp_limits": [0, 300],
-    "damping_limits": [0, 10],
-    "position_limits": None,
-    "orientation_limits": None,
-    "uncouple_pos_ori": True,
-    "control_delta": True,
-    "interpolation": None,
-    "ramp_ratio": 0.2,
+    **{"kp": 150, "damping": 1, "impedance_mode": "fixed"},
+    **{"kp_limits": [0, 300], "damping_limits": [0, 10]},
+    **{"position_limits": None, "orientation_limits": None, "uncouple_pos_ori": True},
+    **{"control_delta": True, "interpolation": None, "ramp_ratio": 0.2},
 }
-OLD = {
-    "env_name": "Lift",
-    "env_version": "1.4.1",
-    "type": 1,
-    "env_kwargs": {
-        "has_renderer": False,
-        "has_offscreen_renderer": False,
-        "ignore_done": True,
-        "use_object_obs": True,
-        "use_camera_obs": False,
-        "control_freq": 20,
-        "controller_configs": OLD_CONTROLLER,
-        "robots": ["Panda"],
-        "camera_depths": False,
-        "camera_heights": 84,
-        "camera_widths": 84,
-        "reward_shaping": False,
-    },
+KWARGS = {
+    **{"has_renderer": False, "has_offscreen_renderer": False, "ignore_done": True},
+    **{"use_object_obs": True, "use_camera_obs": False, "control_freq": 20},
+    **{"controller_configs": OLD_CONTROLLER, "robots": ["Panda"], "reward_shaping": False},
+    **{"camera_depths": False, "camera_heights": 84, "camera_widths": 84},
 }
+OLD = {"env_name": "Lift", "env_version": "1.4.1", "type": 1, "env_kwargs": KWARGS}
 # What those for 1.5.1 say: the old keys are still there, without effect.
+RIGHT = {**OLD_CONTROLLER, "input_ref_frame": "world", "gripper": {"type": "GRIP"}}
+BASIC = {"type": "BASIC", "body_parts": {"right": RIGHT}}
 V15 = {
     **OLD,
     "env_version": "1.5.1",
-    "env_kwargs": {
-        **OLD["env_kwargs"],
-        "lite_physics": False,
-        "controller_configs": {
-            "type": "BASIC",
-            "body_parts": {
-                "right": {**OLD_CONTROLLER, "input_ref_frame": "world", "gripper": {"type": "GRIP"}}
-            },
-        },
-    },
+    "env_kwargs": {**KWARGS, "lite_physics": False, "controller_configs": BASIC},
 }
 NEW_CONTROLLER = {
     **{key: OLD_CONTROLLER[key] for key in OLD_CONTROLLER if not key.startswith("damping")},
@@ -74,7 +46,7 @@ DRAWN = {"has_offscreen_renderer": True, "use_camera_obs": True, **CAMERAS}
 
 
 def with_kwargs(**kwargs):
-    return {**OLD, "env_kwargs": {**OLD["env_kwargs"], **kwargs}}
+    return {**OLD, "env_kwargs": {**KWARGS, **kwargs}}
 
 
 def arm_of(env_args, version="1.5.2"):
@@ -86,15 +58,9 @@ def arm_of(env_args, version="1.5.2"):
 def test_robomimics_files(old):
     before = copy.deepcopy(old)
     new, changes = migrate_env_args(old, "1.5.2")
-    assert new == {
-        **OLD,
-        "env_version": "1.5.2",
-        "env_kwargs": {
-            **OLD["env_kwargs"],
-            "lite_physics": False,
-            "controller_configs": {"type": "BASIC", "body_parts": {"right": NEW_CONTROLLER}},
-        },
-    }
+    basic = {"type": "BASIC", "body_parts": {"right": NEW_CONTROLLER}}
+    kwargs = {**KWARGS, "lite_physics": False, "controller_configs": basic}
+    assert new == {**OLD, "env_version": "1.5.2", "env_kwargs": kwargs}
     assert old == before
     assert migrate_env_args(new, "1.5.2") == (new, [])
     assert str(changes[-1]).endswith('-> "1.5.2" (the installed one)')
@@ -132,7 +98,7 @@ def test_damping_had_an_effect_before_1_2_only():
 
 
 def test_no_controller_meant_joint_velocities():
-    kwargs = {key: v for key, v in OLD["env_kwargs"].items() if key != "controller_configs"}
+    kwargs = {key: v for key, v in KWARGS.items() if key != "controller_configs"}
     arm = arm_of({**OLD, "env_kwargs": kwargs})
     assert (arm["type"], arm["kp"], arm["output_max"]) == ("JOINT_VELOCITY", 0.03, 0.5)
     new = {**OLD, "env_version": "1.5.0", "env_kwargs": kwargs}
@@ -156,9 +122,8 @@ def test_names_that_changed():
 
 
 def test_limits_of_goals_are_told_to_be_lost():
-    old = with_kwargs(
-        controller_configs={**OLD_CONTROLLER, "position_limits": [[0, 0, 0], [1, 1, 1]]}
-    )
+    limits = [[0, 0, 0], [1, 1, 1]]
+    old = with_kwargs(controller_configs={**OLD_CONTROLLER, "position_limits": limits})
     new, changes = migrate_env_args(old, "1.5.2")
     assert arm_controllers(new["env_kwargs"])[0]["position_limits"] is None
     assert any("position_limits" in change.key and "farther" in change.reason for change in changes)
@@ -188,13 +153,11 @@ def test_what_cannot_be_translated(env_args, words):
 def test_a_mismatch_is_one_line_that_names_the_command():
     note = version_note(OLD, "1.5.2")
     assert "recorded with robosuite 1.4.1, 1.5.2 is installed" in note
-    assert "imitate dataset migrate-env" in note
-    assert "\n" not in note
+    assert "imitate dataset migrate-env" in note and "\n" not in note
     unversioned = {key: value for key, value in OLD.items() if key != "env_version"}
     assert "before robosuite 1.5" in version_note(unversioned, "1.5.2")
-    assert "pip install 'robosuite==1.6.0'" in version_note(
-        {**OLD, "env_version": "1.6.0"}, "1.5.2"
-    )
+    newer = version_note({**OLD, "env_version": "1.6.0"}, "1.5.2")
+    assert "pip install 'robosuite==1.6.0'" in newer
     assert version_note(V15, "1.5.2") is None
     assert version_note({**OLD, "type": 2}, "1.5.2") is None
 

@@ -119,92 +119,45 @@ def test_statistics_have_the_names_of_the_release(recorded):
     assert "nets" not in old["model"]
 
 
-def policy(algo, train=None, observation=None, shapes=None, name="bc"):
-    observation = observation or {"modalities": {"obs": {"low_dim": ["state"]}}}
-    config = load_config(
-        {"algo_name": name, "algo": algo, "train": train or {}, "observation": observation}
-    )
-    built = algo_factory(name, config, shapes or {"state": (3,)}, 2, "cpu")
-    return checkpoint_dict(built, env_metadata={"env_name": "Lift"}, shape_metadata={})
-
-
-def clipped():
-    ckpt = policy({})
-    ckpt["preprocess"]["obs_clip"] = 10.0
+def policy(algo=None, train=None, name="bc", rgb=None, obs_clip=None):
+    """A checkpoint of a new policy; with `rgb`, keyword arguments of its core, it sees a camera alone."""
+    kinds, shapes = {"low_dim": ["state"]}, {"state": (3,)}
+    if rgb is not None:
+        kinds, shapes = {"low_dim": [], "rgb": ["camera"]}, {"camera": (3, 40, 40)}
+    encoder = {"rgb": {"core_kwargs": rgb or {}}}
+    observation = {"modalities": {"obs": kinds}, "encoder": encoder}
+    tree = {"algo_name": name, "algo": algo or {}, "train": train or {}, "observation": observation}
+    built = algo_factory(name, load_config(tree), shapes, 2, "cpu")
+    ckpt = checkpoint_dict(built, env_metadata={"env_name": "Lift"}, shape_metadata={})
+    if obs_clip is not None:
+        ckpt["preprocess"]["obs_clip"] = obs_clip
     return ckpt
 
 
-CAMERA = {"modalities": {"obs": {"low_dim": [], "rgb": ["camera"]}}}
-CAMERA_SHAPE = {"camera": (3, 40, 40)}
+ON, LONG, FRAMES = {"enabled": True}, {"seq_length": 16}, {"frame_stack": 2, "seq_length": 16}
+ATTENTION = {**ON, "context_length": 3, "embed_dim": 8, "num_heads": 2}
+SMALL = {"down_dims": [16, 32]}
 
 
 @pytest.mark.parametrize(
-    ("ckpt", "words"),
+    ("made", "words"),
     [
-        (lambda: policy({"chunk": {"enabled": True}}, {"seq_length": 16}), "algo.chunk.enabled"),
-        (lambda: policy({}, {"frame_stack": 2}), "train.frame_stack 2"),
-        (
-            lambda: policy({"rnn": {"enabled": True}}, {"seq_length": 16}, name="iql"),
-            "algo.rnn.enabled: its iql has no memory",
-        ),
-        (clipped, r"train\.obs_clip"),
-        (
-            lambda: policy({}, name="flow_policy", train={"frame_stack": 2, "seq_length": 16}),
-            "no algorithm 'flow_policy'",
-        ),
-        (
-            lambda: policy(
-                {
-                    "transformer": {
-                        "enabled": True,
-                        "context_length": 3,
-                        "embed_dim": 8,
-                        "num_heads": 2,
-                    }
-                },
-                {"frame_stack": 4},
-            ),
-            "train.frame_stack 4",
-        ),
-        (
-            lambda: policy(
-                {"unet": {"down_dims": [16, 32]}},
-                {"frame_stack": 2, "seq_length": 16},
-                name="diffusion_policy",
-            ),
-            r"algo\.unet\.down_dims is \(16, 32\): it always builds \(256, 512, 1024\)",
-        ),
-        (
-            lambda: policy(
-                {},
-                observation={
-                    **CAMERA,
-                    "encoder": {"rgb": {"core_kwargs": {"backbone_class": "ResNet34Conv"}}},
-                },
-                shapes=CAMERA_SHAPE,
-            ),
-            "ResNet34Conv",
-        ),
-        (
-            lambda: policy(
-                {},
-                observation={
-                    **CAMERA,
-                    "encoder": {"rgb": {"core_kwargs": {"backbone_kwargs": {"norm": "group"}}}},
-                },
-                shapes=CAMERA_SHAPE,
-            ),
-            "backbone_kwargs.norm",
-        ),
-        (
-            lambda: policy({"critic": {"layer_norm": True}}, name="iql"),
-            "nothing like 'critic.norms",
-        ),
+        ({"algo": {"chunk": ON}, "train": LONG}, "algo.chunk.enabled"),
+        ({"train": {"frame_stack": 2}}, "train.frame_stack 2"),
+        ({"algo": {"rnn": ON}, "train": LONG, "name": "iql"}, "algo.rnn.enabled: its iql has no memory"),
+        ({"obs_clip": 10.0}, r"train\.obs_clip"),
+        ({"name": "flow_policy", "train": FRAMES}, "no algorithm 'flow_policy'"),
+        ({"algo": {"transformer": ATTENTION}, "train": {"frame_stack": 4}}, "train.frame_stack 4"),
+        ({"algo": {"unet": SMALL}, "train": FRAMES, "name": "diffusion_policy"},
+         r"algo\.unet\.down_dims is \(16, 32\): it always builds \(256, 512, 1024\)"),
+        ({"rgb": {"backbone_class": "ResNet34Conv"}}, "ResNet34Conv"),
+        ({"rgb": {"backbone_kwargs": {"norm": "group"}}}, "backbone_kwargs.norm"),
+        ({"algo": {"critic": {"layer_norm": True}}, "name": "iql"}, "nothing like 'critic.norms"),
     ],
-)
-def test_what_robomimic_cannot_do_is_named(ckpt, words):
+)  # fmt: skip
+def test_what_robomimic_cannot_do_is_named(made, words):
     with pytest.raises(CheckpointError, match=words):
-        to_robomimic(ckpt(), "robomimic-0.5")
+        to_robomimic(policy(**made), "robomimic-0.5")
 
 
 def test_an_average_of_weights_takes_their_place():
@@ -231,20 +184,15 @@ def test_schedules_are_such_as_the_release_can_build():
 def test_the_command(tmp_path, recorded):
     source, target = tmp_path / "ours.pth", tmp_path / "theirs.pth"
     save_checkpoint(recorded("bc_gmm").checkpoint(), source)
-    run = CliRunner().invoke
-    done = run(app, ["convert-checkpoint", str(source), str(target), "--to", "robomimic-0.3"])
-    assert done.exit_code == 0, done.output
+
+    def code(*words):
+        return CliRunner().invoke(app, ["convert-checkpoint", *map(str, words)]).exit_code
+
+    assert code(source, target, "--to", "robomimic-0.3") == 0
     assert load_checkpoint(target)["provenance"]["imported_from"] == "robomimic"
-    again = run(app, ["convert-checkpoint", str(source), str(target)])
-    assert again.exit_code == 2
-    wrong = run(
-        app, ["convert-checkpoint", str(source), str(tmp_path / "x"), "--to", "robomimic-0.4"]
-    )
-    assert wrong.exit_code == 2
-    back = run(
-        app, ["convert-checkpoint", str(target), str(tmp_path / "back.pth"), "--to", "imitate"]
-    )
-    assert back.exit_code == 0
+    assert code(source, target) == 2
+    assert code(source, tmp_path / "x", "--to", "robomimic-0.4") == 2
+    assert code(target, tmp_path / "back.pth", "--to", "imitate") == 0
     assert torch.load(tmp_path / "back.pth", weights_only=True)["format_version"] == 1
 
 
