@@ -520,6 +520,9 @@ def test_a_dry_run_is_watched_as_a_run_is():
     robot = FakeRobot()
     loop(robot, dry_run=True, safety=Safety(watchdog_s=0.3, late=0)).run(60)
     assert robot.last_calls() == ["stop"]
+    patient = Safety(watchdog_s=0.3, hold_s=9.0, late=0)
+    held = loop(robot, Constant(lambda step: None), dry_run=True, safety=patient).run(60).held
+    assert held == {"nothing is planned": 60}
     slow = Constant(lambda step: clock.sleep(0.9 if step == 3 else 0) or (0.1, 0.1))
     with pytest.raises(RobotError, match="watchdog"):
         loop(FakeRobot(), slow, dry_run=True, safety=Safety(watchdog_s=0.3, late=0)).run(5)
