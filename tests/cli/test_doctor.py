@@ -14,6 +14,8 @@ from imitate.cli.main import app
 from imitate.data import DatasetWriter, Episode
 
 LENGTH, DEMOS = 60, 6
+FINDINGS = Path(__file__).with_name("fixtures") / "findings.json"
+"""Whole findings, by name of the fault; where a change is meant, look at the new one and write it there."""
 
 
 def run(*args):
@@ -259,6 +261,8 @@ def test_the_printed_command_repairs(clean, name):
     level, code = FAULTS[name][0].split()
     assert codes(report) == {code: level}, "one fault, one kind of finding"
     finding = report["findings"][0]
+    shown = json.loads(json.dumps(report["findings"]).replace(str(clean.parent), "FOLDER"))
+    assert shown == json.loads(FINDINGS.read_text())[name]
     words = shlex.split(finding["repair"])
     if words[2] == "delete":
         assert finding["advice"], "a repair that deletes is not the only offer"
