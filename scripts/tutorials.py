@@ -1,9 +1,10 @@
-"""Run the tutorials of docs/tutorials as a reader would, and write down what their commands print.
+"""Run the tutorials of the documentation as a reader would, and write down what their commands print.
 
     python scripts/tutorials.py                  # all of them; rewrites the outputs on the pages
     python scripts/tutorials.py first_policy     # one
 
-A page consists of blocks, which are run in their order in an empty folder:
+A tutorial is a page of docs/tutorials, or the part of another page between ``<!-- tutorial -->`` and
+``<!-- end of the tutorial -->``. It consists of blocks, which are run in their order in an empty folder:
 
     ```python title="name.py"    a file that the reader writes (also json, toml)
     ```bash                      commands, which have to succeed
@@ -24,7 +25,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-PAGES = ROOT / "docs" / "tutorials"
+DOCS = ROOT / "docs"
+PART = re.compile(
+    r"^<!-- tutorial -->$(.*?)^<!-- end of the tutorial -->$", re.MULTILINE | re.DOTALL
+)
 BLOCK = re.compile(
     r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$',
     re.MULTILINE | re.DOTALL,
@@ -46,9 +50,17 @@ class Block(NamedTuple):
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """The blocks of a page, in order."""
-    for match in BLOCK.finditer(page):
+    """The blocks of a page's tutorial, in order."""
+    part = PART.search(page)
+    begin, end = part.span() if part else (0, len(page))
+    for match in BLOCK.finditer(page, begin, end):
         yield Block(match["language"], match["title"], match["text"], match.span())
+
+
+def pages() -> list[Path]:
+    """The pages that are tutorials, or have one."""
+    guides = [path for path in sorted(DOCS.glob("*.md")) if PART.search(path.read_text())]
+    return [*sorted((DOCS / "tutorials").glob("*.md")), *guides]
 
 
 def install(project: Path, site: Path) -> None:
@@ -166,8 +178,9 @@ def followed(page: str, folder: Path, commands: Path | None = None) -> str:
 
 def main(names: list[str]) -> int:
     """Follow pages and write their outputs."""
-    for name in names or sorted(p.stem for p in PAGES.glob("*.md")):
-        path = PAGES / f"{name}.md"
+    for path in pages():
+        if names and path.stem not in names:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             path.write_text(followed(path.read_text(), Path(folder)))
         print(f"{path}: followed")

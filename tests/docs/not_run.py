@@ -28,7 +28,7 @@ NOT_RUN = {
     r"^docs/tutorials/images.md: imitate (collect --env Lift|train --config robosuite)": "minutes on "
     "robosuite; the page's own commands run, smaller",
     r"dataset download": "needs the network; tests/data downloads from a server on this machine",
-    r": (ray|srun|HEAD=|export RAY)": "a cluster of several machines; docs/tutorials/cluster.md runs on Ray",
+    r": (ray|srun|HEAD=|export RAY)": "a cluster of several machines; the tutorial of docs/cluster.md runs on Ray",
     r"imitate cluster": "a cluster; tests/cli/test_cluster.py",
     r"lerobot:so101": "hardware; tools/interop/lerobot_robot.sh runs LeRobot's robots on simulated motors",
     r"(--teleop|--take-over) (keyboard|gamepad|spacemouse)": "a person at a device; tests/deploy plays one",

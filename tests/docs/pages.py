@@ -35,9 +35,16 @@ def blocks(page, language):
     )
 
 
+TUTORIAL = re.compile(
+    r"^<!-- tutorial -->$.*?^<!-- end of the tutorial -->$", re.DOTALL | re.MULTILINE
+)
+"""Part of a page whose blocks tests/examples/test_tutorials.py runs."""
+
+
 def python_blocks(page):
-    """The text of each Python block of a page."""
-    return blocks(page, "python")
+    """The text of each Python block of a page, without those of its tutorial."""
+    guide = TUTORIAL.sub("", (ROOT / page).read_text())
+    return re.findall(r"^```python\b[^\n]*\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
 
 
 def commands(*programs):
@@ -46,7 +53,7 @@ def commands(*programs):
 
 
 def shell_lines(page, fenced=True):
-    """Commands of a page, in order: indented lines that begin with a program, and those of shell blocks.
+    """Commands of a page without its tutorial, in order: indented lines that begin with a program, and shell blocks.
 
     Args:
         page: its path.
@@ -54,7 +61,9 @@ def shell_lines(page, fenced=True):
     """
     return [
         text
-        for _, text, in_block in _code_lines((ROOT / page).read_text().splitlines())
+        for _, text, in_block in _code_lines(
+            TUTORIAL.sub("", (ROOT / page).read_text()).splitlines()
+        )
         if text
         and not text.startswith("#")
         and (fenced if in_block else text.split(" ")[0] in PROGRAMS)

@@ -52,7 +52,7 @@ STAND_INS = (
     (r"\b(s3://bucket|https://host)/", "memory://bucket/"),  # fsspec's, in this process
     (r"RECORDING/<hash>", "recording"),
     (r"--agent RUN\b", "--agent runs/one"),
-    (r" --on ray\b", ""),  # docs/tutorials/cluster.md runs on a cluster
+    (r" --on ray\b", ""),  # the tutorial of docs/cluster.md runs on a cluster
     (r"^torchrun .*?-m imitate", "imitate"),  # tests/train has several ranks
     (r"^python -m cProfile .*?-m imitate", "imitate"),
 )

@@ -15,7 +15,7 @@ from imitate.envs.experts import slot
 from imitate.errors import ConfigError
 from imitate.models import key_encoder
 from imitate.models.preprocessing import table
-from tests.docs.pages import PAGES, blocks, python_blocks
+from tests.docs.pages import PAGES, blocks
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -90,7 +90,7 @@ def test_a_key_or_name_that_does_not_exist_is_found(text):
 @pytest.mark.parametrize(("page", "text"), TOML, ids=[page for page, _ in TOML])
 def test_a_toml_block_names_groups_and_classes_that_exist(page, text):
     points = tomllib.loads(text)["project"]["entry-points"]
-    written = "\n".join(python_blocks(page))
+    written = "\n".join(blocks(page, "python"))
     for group, entries in points.items():
         assert group in GROUPS
         for place in entries.values():

@@ -1,4 +1,4 @@
-"""The tutorials of docs/tutorials, followed block by block in an empty folder."""
+"""The tutorials, followed block by block in an empty folder."""
 
 import ast
 import importlib
@@ -9,12 +9,12 @@ import pytest
 from tests.loading import load
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-FAST = ("own_robot",)
+FAST = ("own_data",)
 """The page that each change follows; of the others it reads the commands (tests/docs/test_commands.py) and code."""
 MARKS = {"first_policy": [pytest.mark.robosuite], "cluster": [pytest.mark.ray]}
 
 tutorials = load("scripts/tutorials.py")
+PAGES = tutorials.pages()
 
 
 def followed(path):
@@ -72,5 +72,6 @@ def test_of_long_outputs_the_first_and_last_lines_are_shown():
 def test_the_index_and_the_navigation_name_each_tutorial():
     index = (ROOT / "docs" / "how_to.md").read_text()
     navigation = (ROOT / "mkdocs.yml").read_text()
-    assert [path.name for path in PAGES if f"](tutorials/{path.name})" not in index] == []
-    assert [path.name for path in PAGES if f"tutorials/{path.name}" not in navigation] == []
+    for path in PAGES:
+        place = path.relative_to(ROOT / "docs").as_posix()
+        assert f"]({place}" in index and f": {place}" in navigation, place

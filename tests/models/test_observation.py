@@ -246,7 +246,7 @@ def test_keypoints_in_pixels_of_the_image():
     places = encoder.keypoints(obs)
     assert list(places) == ["camera"]
     assert places["camera"].shape == (2, 3, 4, 2)
-    # The crop lies in rows 2 .. 9 and columns 2 .. 11; -1 and 1 are its outermost pixels.
+    # The crop is in rows 2 .. 9 and columns 2 .. 11; -1 and 1 are its outermost pixels.
     core = encoder.nets["camera"].core
     inside = core.keypoints(obs["camera"][1, 2, :, 2:10, 2:12][None])[0]
     expected = torch.stack([2 + (inside[:, 0] + 1) * 4.5, 2 + (inside[:, 1] + 1) * 3.5], -1)
@@ -267,7 +267,7 @@ def test_what_the_algorithm_wants_reaches_the_trunk(tmp_path):
 
 
 class MeanColour(torch.nn.Module):
-    """What another package may offer."""
+    """An encoder as another package may offer it."""
 
     def __init__(self, input_shape, scale=1.0, default_norm="?"):
         super().__init__()
