@@ -35,6 +35,7 @@ from imitate.policy.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from imitate.policy.structure import check_extent
 from imitate.recognition import diagnosis
 from imitate.run_folder import open_run_folder
 from imitate.train.curves import read_curves
@@ -240,6 +241,13 @@ def test_a_checkpoint_is_scanned_before_it_is_loaded(checkpoint, tmp_path, name)
     with pytest.raises(CheckpointError, match=words):
         algo_from_checkpoint(load_checkpoint(path))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+def test_values_may_be_repeated_sixteen_times_and_65_536_beside():
+    # 1 + 17 (1 + n) values in all, of which 17 + n are stored.
+    check_extent([[0] * 65_790] * 17, "a.pth")
+    with pytest.raises(CheckpointError, match="has 65,808 values, which it repeats to 1,118,465"):
+        check_extent([[0] * 65_791] * 17, "a.pth")
 
 
 def test_weights_and_files_of_ranks_are_scanned_too(checkpoint, tmp_path):

@@ -386,6 +386,7 @@ def test_targets(metric, worse, good):
 def test_counters_survive_a_checkpoint():
     state = TrainState(step=7, epoch=2, skipped_batches=3, rollbacks=1, wall_s=1.5, cpu_s=1.0)
     assert TrainState.from_dict({**state.to_dict(), "rng": {}, "means": {}}) == state
+    assert not any(TrainState().to_dict().values())
 
 
 def test_numbers_that_are_not_finite_are_never_the_best_and_can_be_read_again():

@@ -130,7 +130,7 @@ def aloha_episode(path, sim=True, image=None, number=0, camera="top"):
     """Four steps."""
     time = np.arange(4) + number
     with h5py.File(path, "w") as file:
-        file.attrs["sim"] = sim
+        file.attrs.update({} if sim is None else {"sim": sim})
         file["observations/qpos"] = np.stack([time] * 14, axis=1).astype(np.float32)
         file["observations/qvel"] = np.zeros((4, 14), dtype=np.float32)
         plain = np.full((4, 8, 10, 3), number, dtype=np.uint8)

@@ -28,7 +28,7 @@ def test_simulated_episodes_are_taken_as_they_are(converted, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sim", "option", "shift"), [(False, None, 1), (False, 0, 0), (True, 2, 2)]
+    ("sim", "option", "shift"), [(None, None, 1), (False, None, 1), (False, 0, 0), (True, 2, 2)]
 )
 def test_an_observation_goes_with_the_action_before_it(converted, tmp_path, sim, option, shift):
     _, file = converted(aloha_episode(tmp_path / "episode_0.hdf5", sim=sim), action_shift=option)
@@ -38,7 +38,8 @@ def test_an_observation_goes_with_the_action_before_it(converted, tmp_path, sim,
     assert len(file.read("demo_0", "obs/top_image")) == 4 - shift
 
 
-def test_compressed_images_have_the_colours_of_plain_ones(converted, tmp_path):
+@pytest.mark.parametrize("padding", [True, False])
+def test_compressed_images_have_the_colours_of_plain_ones(converted, tmp_path, padding):
     frame = np.zeros((16, 16, 3), dtype=np.uint8)
     frame[..., 0] = 220  # red
     data = encode_jpeg(frame[..., ::-1], 95)  # an encoder that expects BGR makes this of it
@@ -48,6 +49,11 @@ def test_compressed_images_have_the_colours_of_plain_ones(converted, tmp_path):
     with h5py.File(source, "a") as file:
         file.attrs["compress"] = True
         file["compress_len"] = np.full((1, 4), len(data))
+        if not padding:
+            del file["observations/images/top"]
+            rows = file.create_dataset("observations/images/top", 4, h5py.vlen_dtype(np.uint8))
+            for row in range(4):
+                rows[row] = padded[row, : len(data)]
     report, file = converted(source)
     image = file.read("demo_0", "obs/top_image")
     assert image.shape == (4, 16, 16, 3)
@@ -55,9 +61,12 @@ def test_compressed_images_have_the_colours_of_plain_ones(converted, tmp_path):
     assert report.changed["images"].startswith("JPEG")
 
 
-def test_bytes_that_are_no_image_are_refused(tmp_path):
-    source = aloha_episode(tmp_path / "episode_0.hdf5", image=np.ones((4, 50), dtype=np.uint8))
-    with pytest.raises(DatasetError, match="images/top.*no image"):
+@pytest.mark.parametrize(
+    ("dtype", "words"), [("u1", "images/top.*no image"), ("f4", "shape .4, 50.: neither frames")]
+)
+def test_bytes_that_are_no_image_are_refused(tmp_path, dtype, words):
+    source = aloha_episode(tmp_path / "episode_0.hdf5", image=np.ones((4, 50), dtype=dtype))
+    with pytest.raises(DatasetError, match=words):
         convert(source, tmp_path / "o.hdf5")
     assert not list(tmp_path.glob("o*"))
 
