@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -96,26 +97,55 @@ def write_text(path: Path, text: str) -> None:
     """Replace a file in one go: readers see the old text or the new one."""
     with replaced(path) as temporary, fresh(temporary, "w") as handle:
         handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
+def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
     """Give the path of a temporary file, which takes the place of ``path`` if the block succeeds.
 
+    It is on the disk before it has the name, and so is the name at the end. A process that is killed leaves the file
+    ``.NAME.PID.partial``, with the suffix behind, by which libraries choose a format.
+
     Raises:
-        OSError: with the path, where a library's error has none.
+        OSError: with the path, where a library's error has none or names the temporary file.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial{suffix}")
     try:
         yield temporary
+        sync(temporary)
         temporary.replace(path)
+        with suppress(OSError):  # not every file system can
+            sync(path.parent)
     except OSError as error:
-        error.filename = error.filename or str(path)
+        if error.filename in (None, str(temporary), temporary):
+            error.filename = str(path)
         raise
     finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Write a file, or the names in a folder, through to the disk, so that it survives a power cut."""
+    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
+        return  # this system opens no folders
+    descriptor = os.open(path, os.O_RDONLY | _BINARY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def link(source: Path, target: Path) -> None:
+    """Make ``target`` another name of the content of ``source`` in one go, or a copy where there are no links."""
+    with replaced(target) as temporary:
         temporary.unlink(missing_ok=True)
+        try:
+            os.link(source, temporary)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            shutil.copyfile(source, temporary)
 
 
 def path_inside(folder: Path, name: str) -> Path:

@@ -79,7 +79,7 @@ class RunFolder:
 
     def clear_leftovers(self) -> None:
         """Remove files that a kill left half-written."""
-        for pattern in (".*.partial", ".*.link", ".metrics.jsonl.*", ".config.json.*"):
+        for pattern in (".*.partial", ".metrics.jsonl.*", ".config.json.*"):
             for path in (*self.path.glob(pattern), *self.checkpoints.glob(pattern)):
                 path.unlink(missing_ok=True)
 

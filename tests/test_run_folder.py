@@ -80,7 +80,7 @@ def test_json_has_no_nan():
 def test_leftovers_of_a_kill_go_and_nothing_else(tmp_path):
     folder = create_run_folder(tmp_path, "x")
     (folder.checkpoints / ".last.pth.abc.partial").touch()
-    (folder.checkpoints / ".best.pth.link").touch()
+    (folder.checkpoints / ".best.pth.abc.partial").touch()
     (folder.path / ".metrics.jsonl.123").touch()
     (folder.checkpoints / "last.pth").touch()
     folder.metrics.touch()

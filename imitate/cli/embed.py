@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ import typer
 from imitate.data import DatasetFile
 from imitate.data.language import instruction_of
 from imitate.errors import DatasetError, UserError
-from imitate.plain_files import fresh
+from imitate.plain_files import fresh, replaced
 
 
 def embed(
@@ -41,10 +40,8 @@ def embed(
         raise UserError(f"{out}: exists; choose another --out, or --overwrite")
     texts = sorted({*_instructions(files), *(text or ())})
     vectors = TransformersText(encoder).embed(texts)
-    partial = out.with_name(f".{out.name}.partial")
-    with fresh(partial) as file:
+    with replaced(out) as part, fresh(part) as file:
         np.savez(file, instructions=np.array(texts), embeddings=vectors, encoder=np.array(encoder))
-    os.replace(partial, out)
     typer.echo(f"{out}: {len(texts)} instructions, vectors of {vectors.shape[1]}")
 
 

@@ -22,7 +22,7 @@ from urllib.request import Request, urlopen
 from imitate.data.catalogue import PublicFile
 from imitate.data.dataset_file import DatasetFile
 from imitate.errors import DatasetError
-from imitate.plain_files import appended, fresh, read_json
+from imitate.plain_files import appended, fresh, read_json, sync
 
 _BLOCK = 2**20
 _SPARE_BYTES = 64 * 2**20
@@ -95,8 +95,7 @@ def download(
     fetched = _fetch(wanted, part, retries, wait_s, on_bytes)
     digest = sha256_of(part.path)
     verified = _verified(wanted, part, digest)
-    with part.path.open("rb") as file:
-        os.fsync(file.fileno())
+    sync(part.path)
     os.replace(part.path, target)
     part.forget()
     size = target.stat().st_size

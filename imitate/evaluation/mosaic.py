@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from imitate.evaluation.episodes import Episode
 from imitate.evaluation.frames import read_frames
-from imitate.plain_files import cleared
+from imitate.plain_files import cleared, replaced
 
 BORDER = 6
 GREY, GREEN, RED = (128, 128, 128), (40, 180, 60), (210, 40, 40)
@@ -40,18 +40,12 @@ def write_mosaic(
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     reels = [read_frames(frame_dir, episode.index, episode.frames, size) for episode in shown]
-    temporary = path.with_name(f".{path.stem}.partial{path.suffix}")
-    try:
-        # macro_block_size 2: the codec wants even sides, and 16 would rescale the picture.
-        with get_writer(
-            cleared(temporary), fps=rate_hz, macro_block_size=2, codec="libx264", quality=7
-        ) as opened:
-            writer: Any = opened
-            for t in range(max(len(reel) for reel in reels) + HOLD_FRAMES):
-                writer.append_data(compose(shown, reels, t))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    # macro_block_size 2: the codec wants even sides, and 16 would rescale the picture.
+    how: Any = {"fps": rate_hz, "macro_block_size": 2, "codec": "libx264", "quality": 7}
+    with replaced(path, path.suffix) as part, get_writer(cleared(part), **how) as opened:
+        writer: Any = opened
+        for t in range(max(len(reel) for reel in reels) + HOLD_FRAMES):
+            writer.append_data(compose(shown, reels, t))
     return path
 
 

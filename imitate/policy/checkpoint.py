@@ -22,10 +22,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +38,7 @@ from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
 from imitate.interop.robomimic.reading import is_robomimic, read
 from imitate.models.preprocess import Preprocess
-from imitate.plain_files import fresh
+from imitate.plain_files import fresh, replaced
 from imitate.policy.structure import (
     check_extent,
     check_kinds,
@@ -117,24 +115,16 @@ def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
         CheckpointError: the disk is full or not writable; what was at ``path`` is untouched.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with fresh(temporary) as file:
+        with replaced(path) as part, fresh(part) as file:
             torch.save(dict(ckpt), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except (OSError, RuntimeError) as error:
         # torch reports a full disk as a RuntimeError of its zip writer.
         raise CheckpointError(
             f"{path}: the checkpoint could not be written ({error}); earlier checkpoints are untouched. "
             "Free some space or choose another output directory"
         ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    _sync_directory(path.parent)
 
 
 def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:
@@ -366,13 +356,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return value
-
-
-def _sync_directory(folder: Path) -> None:
-    """Make the rename itself survive a power cut, where the system can."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

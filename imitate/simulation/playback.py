@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from imitate.envs.trust import check_trusted
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError, nearest
 from imitate.evaluation.frames import FrameFolder, FrameSender, read_frames
-from imitate.plain_files import cleared
+from imitate.plain_files import cleared, replaced
 from imitate.processes import STEP_TIMEOUT_S
 from imitate.simulation.recorded import RecordedDemo, recorded_demo
 
@@ -238,14 +237,10 @@ class _Outcome:
 def _video(target: Path, rate_hz: float) -> Iterator[Callable[[Array], None]]:
     """Yield a function that adds a frame; the file gets its name once it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f"{target.stem}.partial{target.suffix}")
-    try:
-        writer: Any = imageio.get_writer(str(cleared(unfinished)), fps=rate_hz, macro_block_size=1)
+    with replaced(target, target.suffix) as part:
+        writer: Any = imageio.get_writer(str(cleared(part)), fps=rate_hz, macro_block_size=1)
         with writer:
             yield writer.append_data
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _choose(file: DatasetFile, demos: int | list[str] | None) -> list[str]:

@@ -10,8 +10,6 @@ A state is written once, as last.pth; the other names are hard links to it (copi
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import shutil
 import time
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from imitate.errors import CheckpointError, TrainingError
+from imitate.plain_files import link
 from imitate.policy.checkpoint import save_checkpoint
 from imitate.run_folder import RunFolder
 from imitate.train.resume import resuming
@@ -134,20 +133,10 @@ class Checkpoints:
         Raises:
             TrainingError: the disk is full.
         """
-        temporary = target.with_name(f".{target.name}.link")
-        temporary.unlink(missing_ok=True)
         try:
-            try:
-                os.link(source, temporary)
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                shutil.copyfile(source, temporary)
-            temporary.replace(target)
+            link(source, target)
         except OSError as error:
             raise TrainingError(self._could_not_save(error)) from error
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def _numbered(self, prefix: str) -> list[int]:
         pattern = re.compile(rf"{prefix}(\d+)\.pth")

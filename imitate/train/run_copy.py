@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from imitate.errors import TrainingError
-from imitate.plain_files import edited, fresh
+from imitate.plain_files import edited, fresh, link, replaced
 from imitate.run_folder import runs_in
 
 
@@ -183,28 +182,11 @@ def _as_json(path: Path) -> bytes:
 
 
 def _write(target: Path, data: bytes) -> None:
-    with _replaced(target) as new, fresh(new) as file:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(target) as new, fresh(new) as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _link(target: Path, source: Path) -> None:
-    with _replaced(target) as new:
-        try:
-            os.link(source, new)
-        except OSError:  # the file system has no links
-            shutil.copyfile(source, new)
-
-
-@contextmanager
-def _replaced(target: Path) -> Iterator[Path]:
-    """Yield the path of a new file, which takes the target's place at the end."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    new = target.with_name(f".{target.name}.partial")
-    new.unlink(missing_ok=True)
-    try:
-        yield new
-        new.replace(target)
-    finally:
-        new.unlink(missing_ok=True)
+    link(source, target)

@@ -16,7 +16,7 @@ import h5py
 
 from imitate.data.formats.cached import convertible_format
 from imitate.errors import DatasetError
-from imitate.plain_files import cleared
+from imitate.plain_files import cleared, sync
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Target:
             path.parent.mkdir(parents=True, exist_ok=True)
             _remove_leftovers(path)
             yield cleared(part)
-            _sync(part)
+            sync(part)
             if self.out is None:
                 _keep(path, backup_of(path))
             os.replace(part, path)
-            _sync(path.parent)
+            sync(path.parent)
         except OSError as error:
             reason = error.strerror or str(error).splitlines()[0]
             raise DatasetError(
@@ -136,12 +136,4 @@ def _keep(path: Path, backup: Path) -> None:
         os.link(path, backup)
     except OSError:
         shutil.copy2(path, backup)
-        _sync(backup)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(backup)

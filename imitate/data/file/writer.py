@@ -25,6 +25,7 @@ from imitate.data.file.image_codec import STORAGES, ImageStorage, storage_of, wr
 from imitate.data.file.journal import JournaledFile, is_being_written, partial_of, roll_back
 from imitate.data.file.step_forms import Form, StepForms, as_step, check_first
 from imitate.errors import ConfigError, DatasetError, nearest
+from imitate.plain_files import sync
 from imitate.wording import counted
 
 FORMAT_VERSION = 1
@@ -403,7 +404,7 @@ class DatasetWriter:
         self._file = None
         self._journal.close()
         os.replace(self.partial, self.path)
-        _sync_folder(self.path.parent)
+        sync(self.path.parent)
 
     def __enter__(self) -> Self:
         return self
@@ -495,7 +496,7 @@ def finish_partial(path: str | Path) -> int:
     if count == 0:
         raise DatasetError(f"{partial}: holds no episode: remove it")
     os.replace(partial, path)
-    _sync_folder(path.parent)
+    sync(path.parent)
     return count
 
 
@@ -556,12 +557,3 @@ def _check_free(path: Path, partial: Path, overwrite: bool) -> None:
             f"{partial}: is left from an interrupted recording: make a file of it with "
             f"imitate.data.finish_partial('{path}'), or replace it with overwrite=True"
         )
-
-
-def _sync_folder(path: Path) -> None:
-    """Make a renaming in the folder survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,7 +19,7 @@ from imitate.data.download import sha256_of
 from imitate.data.remote.store import KNOWN, hold, make_room, remote_folder, writing
 from imitate.data.remote.transport import Head, RemoteFile, UnreachableError, remote_file
 from imitate.errors import DatasetError
-from imitate.plain_files import appended, fresh, read_json
+from imitate.plain_files import appended, fresh, read_json, replaced, sync
 
 RETRIES = 5
 """Attempts in a row that bring no byte before it is given up."""
@@ -125,12 +125,10 @@ def _digest(text: str) -> str:
 
 def _keep(path: Path, content: bytes) -> None:
     """Write a small file whole or not at all; a cache that cannot be written costs only the copy."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with fresh(part) as file:
+        with replaced(path) as part, fresh(part) as file:
             file.write(content)
-        os.replace(part, path)
 
 
 def _tried(attempt: Callable[[], Answer], retries: int) -> Answer:
@@ -190,8 +188,7 @@ def _fetch(
             )
         time.sleep(pause_s * 2 ** (failures - 1))
     _verify(part, url, size, sha256)
-    with part.open("rb") as written:
-        os.fsync(written.fileno())
+    sync(part)
     os.replace(part, path)
 
 

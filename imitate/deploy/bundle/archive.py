@@ -6,11 +6,9 @@ type, shape and place. Sizes are compared before memory is taken, and nothing th
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
-import os
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.errors import BundleError
+from imitate.plain_files import fresh, replaced
 
 FORMAT = "imitate-bundle"
 FORMAT_VERSION = 1
@@ -113,20 +112,16 @@ def write_bundle(bundle: Bundle, path: Path) -> None:
             raise BundleError(
                 f"{name} would have {len(data)} bytes; a bundle holds at most {MOST_BYTES[name]}"
             )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with temporary.open("xb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                for name, data in {DESCRIPTION: text, **parts}.items():
-                    archive.writestr(zipfile.ZipInfo(name, _NO_DATE), data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with (
+            replaced(path) as part,
+            fresh(part) as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+        ):
+            for name, data in {DESCRIPTION: text, **parts}.items():
+                archive.writestr(zipfile.ZipInfo(name, _NO_DATE), data)
     except OSError as error:
         raise BundleError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 def read_bundle(path: str | Path) -> Bundle:

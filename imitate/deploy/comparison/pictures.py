@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.robot import Observation
-from imitate.plain_files import cleared
+from imitate.plain_files import cleared, replaced
 
 
 def images_of(observation: Observation) -> dict[str, NDArray[np.uint8]]:
@@ -70,9 +69,5 @@ def _save(image: NDArray[np.uint8], path: Path) -> None:
     from PIL import Image
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        Image.fromarray(image).save(cleared(temporary), format="PNG")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replaced(path) as part:
+        Image.fromarray(image).save(cleared(part), format="PNG")

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from imitate.errors import UserError
-from imitate.plain_files import appended, read_bytes
+from imitate.plain_files import appended, read_bytes, sync
 from imitate.version import __version__
 
 VERSION = 1
@@ -162,11 +162,7 @@ class TrialFile:
             "order": secrets.token_hex(16),
         }
         self._append(self._head)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(self.path.parent)
 
     def _read(self, content: bytes) -> None:
         lines = content.split(b"\n")[:-1]  # what follows the last end of a line is not whole

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from imitate.errors import CheckpointError
 from imitate.interop.lerobot.features import ACTION
-from imitate.plain_files import fresh
+from imitate.plain_files import fresh, sync
 from imitate.recognition import LEROBOT_WEIGHTS
 
 CHECKPOINT = "policy.pth"
@@ -147,8 +147,7 @@ def _write_json(file: Path, tree: Mapping[str, Any]) -> None:
     with fresh(file, "w") as stream:
         json.dump(tree, stream, indent=4)
         stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+    sync(file)
 
 
 def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -156,5 +155,4 @@ def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     save_file(plain, file, metadata={"format": "pt"})
-    with file.open("rb") as stream:
-        os.fsync(stream.fileno())
+    sync(file)
