@@ -41,55 +41,42 @@ def test_a_few_damaged_and_foreign_files_against_every_reader():
 # ---- lengths -------------------------------------------------------------------------------------
 
 
-def hdf5(path, make, key, shape, dtype=np.float32):
+def hdf5(make, key, shape, dtype=np.float32):
     """A sample in which an array claims another shape, of which nothing was written."""
-    make(path)
-    file = next(path.rglob("*.hdf5")) if path.is_dir() else path
-    with h5py.File(file, "a") as opened:
-        del opened[key]
-        opened.create_dataset(key, shape=shape, dtype=dtype, chunks=True)
-    return path
+
+    def made(path):
+        make(path)
+        file = next(path.rglob("*.hdf5")) if path.is_dir() else path
+        with h5py.File(file, "a") as opened:
+            del opened[key]
+            opened.create_dataset(key, shape=shape, dtype=dtype, chunks=True)
+        return path
+
+    return made
+
+
+def edited(make, places, change):
+    """A sample whose JSON files at these places say something else."""
+
+    def made(path):
+        make(path)
+        for file in path.glob(places):
+            file.write_text(json.dumps(change(json.loads(file.read_text()))))
+        return path
+
+    return made
 
 
 def npz(path):
     """The header of one array claims 4 TB."""
     samples.recorded("cartpole.npz")(path)
-    data = BytesIO()
-    np.lib.format.write_array_header_1_0(
-        data, {"descr": "<f4", "fortran_order": False, "shape": (2**40,)}
-    )
+    data, header = BytesIO(), {"descr": "<f4", "fortran_order": False, "shape": (2**40,)}
+    np.lib.format.write_array_header_1_0(data, header)
     content = {name: np.load(path)[name] for name in ("acts", "terminal", "indices")}
     np.savez(path, **content)
     with ZipFile(path, "a") as archive:
         archive.writestr("obs.npy", data.getvalue() + bytes(64))
     return path
-
-
-def zarr_ends(path):
-    samples.diffusion_policy(path)
-    file = path / "meta" / "episode_ends" / ".zarray"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "shape": [2**40]}))
-    return path
-
-
-def zarr_chunk(path):
-    samples.diffusion_policy(path)
-    file = path / "data" / "action" / ".zarray"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "chunks": [2**38, 2]}))
-    return path
-
-
-def lerobot_count(version):
-    def make(path):
-        samples.converted("lerobot")(path)
-        file = path / "meta" / "info.json"
-        claims = {"total_episodes": 10**12, "codebase_version": version}
-        if version == "v2.1":
-            claims["data_path"] = "data/{episode_chunk}/{episode_index}.parquet"
-        file.write_text(json.dumps({**json.loads(file.read_text()), **claims}))
-        return path
-
-    return make
 
 
 def lerobot_texts(place):
@@ -105,15 +92,6 @@ def lerobot_texts(place):
         return path
 
     return make
-
-
-def zarr_rows(path):
-    """All arrays claim 2**40 rows, none of which is written, in as many episodes."""
-    samples.diffusion_policy(path)
-    for file in path.rglob(".zarray"):
-        array = json.loads(file.read_text())
-        file.write_text(json.dumps({**array, "shape": [2**40, *array["shape"][1:]]}))
-    return path
 
 
 def lerobot_png(path):
@@ -132,46 +110,54 @@ def lerobot_png(path):
     return path
 
 
-def lerobot_frames(path):
+def claiming(**values):
+    return lambda tree: {**tree, **values}
+
+
+def of_size(height, width):
     """Another camera's videos: not of the size that info.json says."""
-    samples.converted("lerobot", options=Options(video="h264"))(path)
-    file = path / "meta" / "info.json"
-    info = json.loads(file.read_text())
-    info["features"]["observation.images.agentview"]["shape"] = [30_000, 30_000, 3]
-    file.write_text(json.dumps(info))
-    return path
+
+    def change(info):
+        info["features"]["observation.images.agentview"]["shape"] = [height, width, 3]
+        return info
+
+    return change
 
 
-def minari_choices(path):
-    samples.converted("minari")(path)
-    file = path / "data" / "metadata.json"
-    metadata = json.loads(file.read_text())
-    metadata["action_space"] = json.dumps({"type": "Discrete", "dtype": "int64", "start": 0, "n": 2**40})  # fmt: skip
-    file.write_text(json.dumps(metadata))
-    return path
-
-
+LENGTH, INFO = samples.LENGTH, "meta/info.json"
+LEROBOT, VIDEOS = (
+    samples.converted("lerobot"),
+    samples.converted("lerobot", options=Options(video="h264")),
+)
+OLD = {"codebase_version": "v2.1", "data_path": "data/{episode_chunk}/{episode_index}.parquet"}
+CHOICES = json.dumps({"type": "Discrete", "dtype": "int64", "start": 0, "n": 2**40})
 BOMBS = {
-    "robomimic": ("d.hdf5", lambda path: hdf5(path, samples.robomimic, "data/demo_1/obs/object", (LENGTH, 2**36))),
-    "mimicgen": ("d.hdf5", lambda path: hdf5(path, samples.mimicgen, "data/demo_1/actions", (2**36, 7))),
-    "libero": ("goal", lambda path: hdf5(path, samples.libero, "data/demo_0/obs/joint_states", (5, 2**36))),
-    "aloha": ("task", lambda path: hdf5(path, samples.aloha, "observations/images/cam_high", (4, 2**38), np.uint8)),
-    "d4rl": ("d.hdf5", lambda path: hdf5(path, samples.recorded("walker2d.hdf5"), "rewards", (2**38,))),
-    "d3rlpy": ("d.h5", lambda path: hdf5(path, samples.recorded("d3rlpy_vectors.h5"), "actions_0", (2**38, 2))),
+    "robomimic": ("d.hdf5", hdf5(samples.robomimic, "data/demo_1/obs/object", (LENGTH, 2**36))),
+    "mimicgen": ("d.hdf5", hdf5(samples.mimicgen, "data/demo_1/actions", (2**36, 7))),
+    "libero": ("goal", hdf5(samples.libero, "data/demo_0/obs/joint_states", (5, 2**36))),
+    "aloha": ("task", hdf5(samples.aloha, "observations/images/cam_high", (4, 2**38), np.uint8)),
+    "d4rl": ("d.hdf5", hdf5(samples.recorded("walker2d.hdf5"), "rewards", (2**38,))),
+    "d3rlpy": ("d.h5", hdf5(samples.recorded("d3rlpy_vectors.h5"), "actions_0", (2**38, 2))),
     "imitation": ("d.npz", npz),
-    "diffusion-policy": ("d.zarr", zarr_ends),
-    "diffusion-policy, chunk": ("d.zarr", zarr_chunk),
-    "diffusion-policy, rows": ("d.zarr", zarr_rows),
-    "lerobot": ("lift", lerobot_count("v3.0")),
+    "diffusion-policy": (
+        "d.zarr", edited(samples.diffusion_policy, "meta/episode_ends/.zarray", claiming(shape=[2**40]))
+    ),
+    "diffusion-policy, chunk": (
+        "d.zarr", edited(samples.diffusion_policy, "data/action/.zarray", claiming(chunks=[2**38, 2]))
+    ),
+    "diffusion-policy, rows": (  # none of which is written, in as many episodes
+        "d.zarr",
+        edited(samples.diffusion_policy, "**/.zarray", lambda a: {**a, "shape": [2**40, *a["shape"][1:]]}),
+    ),
+    "lerobot": ("lift", edited(LEROBOT, INFO, claiming(total_episodes=10**12))),
     "lerobot, texts": ("lift", lerobot_texts("data/chunk-000/file-000.parquet")),
     "lerobot, episodes": ("lift", lerobot_texts("meta/episodes/chunk-000/file-000.parquet")),
     "lerobot, tasks": ("lift", lerobot_texts("meta/tasks.parquet")),
-    "lerobot 2.1": ("lift", lerobot_count("v2.1")),
+    "lerobot 2.1": ("lift", edited(LEROBOT, INFO, claiming(total_episodes=10**12, **OLD))),
     "lerobot, png": ("lift", lerobot_png),
-    "lerobot, video": ("lift", lerobot_frames),
-    "minari": ("lift-v0", minari_choices),
+    "lerobot, video": ("lift", edited(VIDEOS, INFO, of_size(30_000, 30_000))),
+    "minari": ("lift-v0", edited(samples.converted("minari"), "data/metadata.json", claiming(action_space=CHOICES))),
 }  # fmt: skip
-LENGTH = samples.LENGTH
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -250,8 +236,7 @@ def test_the_exit_code_after_a_full_disk_is_honest(tmp_path):
         "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY)); main()"
     )
     verb = ["dataset", "convert", str(source), str(tmp_path / "o"), "--to", "lerobot"]
-    done = subprocess.run(
-        [sys.executable, "-c", script, *verb, "--video", "h264"], capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", script, *verb, "--video", "h264"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
     assert "make room" in done.stderr
