@@ -58,8 +58,7 @@ def test_two_actions_come_from_one_prediction(variant):
     chunks, actions = [], []
     torch.manual_seed(0)
     for _ in range(4):
-        obs = {"state": torch.randn(1, 2)}
-        step = algo.act(obs, state)
+        step = algo.act({"state": torch.randn(1, 2)}, state)
         state = step.state
         chunks.append(step.extras["chunk"][0])
         actions.append(step.action[0])

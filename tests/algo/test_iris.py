@@ -11,10 +11,7 @@ def rate(name, value):
 
 
 LAYERS = {"encoder_layer_dims": [64, 64], "decoder_layer_dims": [64, 64]}
-PLANNER = {
-    "vae": {"latent_dim": 2, "kl_weight": 0.02, **LAYERS},
-    **rate("goal_network", 0.01),
-}
+PLANNER = {"vae": {"latent_dim": 2, "kl_weight": 0.02, **LAYERS}, **rate("goal_network", 0.01)}
 ACTOR = {"rnn": {"enabled": False}, **rate("policy", 0.01)}
 
 

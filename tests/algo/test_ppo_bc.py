@@ -129,8 +129,7 @@ def test_the_weight_falls_from_rollout_to_rollout_and_is_resumed(ppo_bc):
 
 def test_in_evaluation_the_imitation_policy_is_not_asked(ppo_bc):
     algo = ppo_bc()
-    step = algo.act({"s": torch.ones(1, 1)}, algo.initial_state(1))
-    assert step.extras == {}
+    assert algo.act({"s": torch.ones(1, 1)}, algo.initial_state(1)).extras == {}
 
 
 @pytest.mark.parametrize(("weight", "near"), [(1.0, True), (0.0, False)])
@@ -141,8 +140,7 @@ def test_without_rewards_it_becomes_the_imitation_policy(ppo_bc, worlds, weight,
     with torch.no_grad():
         data["log_prob"] = algo.net.actor(data["obs"]).log_prob(data["actions"])
     worlds.learn(algo, data, 200)
-    error = abs(worlds.action_in(algo, 1.5) - math.tanh(0.75))
-    assert (error < 0.1) == near
+    assert (abs(worlds.action_in(algo, 1.5) - math.tanh(0.75)) < 0.1) == near
 
 
 FAST = {"policy": {"learning_rate": {"initial": 0.01}}}

@@ -41,8 +41,7 @@ def test_the_target_is_the_least_of_a_random_subset(rlpd, worlds):
 def test_all_critics_are_asked_where_the_subset_is_everyone(rlpd, worlds):
     algo = rlpd(subset=3)
     worlds.set_critic(algo.nets["critic_target"], (3, 0), (1, 0), (2, 0))
-    seen = targets_of_the_first(worlds, algo, 20)
-    assert seen == pytest.approx([3.0] * 20)
+    assert targets_of_the_first(worlds, algo, 20) == pytest.approx([3.0] * 20)
 
 
 @pytest.mark.parametrize("backup", [True, False])

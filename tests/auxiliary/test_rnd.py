@@ -88,8 +88,7 @@ def make_algo(name, **novelty):
 
 
 def raw_transitions(size=8):
-    generator = torch.Generator().manual_seed(0)
-    states = torch.randn(2, size, 1, 2, generator=generator)
+    states = torch.randn(2, size, 1, 2, generator=torch.Generator().manual_seed(0))
     return {
         "obs": {"s": states[0]},
         "next_obs": {"s": states[1]},

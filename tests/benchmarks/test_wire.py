@@ -43,11 +43,9 @@ def test_our_round_trip_and_a_crowd_are_measured(monkeypatch):
 
     with ExitStack() as stack:
         monkeypatch.setattr(wire, "TRIPS", {"floats": 5})
-        one = wire.ours(stack)
-        assert len(one.trips["floats"](5)) == 5
+        assert len(wire.ours(stack).trips["floats"](5)) == 5
     (row,) = wire.crowd(None, clients=3, calls=5, seconds=0.01)
-    assert row.unit == "predictions"
-    assert row.value > 0
+    assert row.unit == "predictions" and row.value > 0
     (row,) = wire.limit_filter(50)
     assert row.value > 0
 

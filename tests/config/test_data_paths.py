@@ -35,10 +35,8 @@ def test_the_other_values_of_an_entry_stay(places):
     cwd, _ = places
     (cwd / "b").touch()
     entry = {"path": "b", "weight": 2.0, "filter_key": "better"}
-    config = load_config({**TOY, "train": {"data": [entry]}})
-    (found,) = located_data(config)
-    assert found.path == str(cwd / "b")
-    assert found.weight == 2.0
+    (found,) = located_data(load_config({**TOY, "train": {"data": [entry]}}))
+    assert found.path == str(cwd / "b") and found.weight == 2.0
     assert found.filter_key == "better"
 
 

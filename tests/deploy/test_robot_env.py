@@ -166,10 +166,7 @@ def test_ends_are_terminals_and_the_horizon_truncates(begun):
 
 
 def test_a_person_overrides_and_judges(begun):
-    script = {
-        2: Guidance(np.array([-0.5])),
-        3: Guidance(np.array([-0.25]), frozenset({"success"})),
-    }
+    script = {2: Guidance(np.array([-0.5])), 3: Guidance(np.array([-0.25]), frozenset({"success"}))}
     hand = Scripted(script)
     env = begun(Stepping(), teleoperator=hand)
     steps = [env.step(np.array([0.1])) for _ in range(3)]
@@ -287,8 +284,7 @@ def test_an_action_of_before_a_pause_is_not_sent_by_a_robot_without_stamps_eithe
 
 def test_a_person_moves_nothing_that_the_learner_does_not_know_of(running):
     robot = FakeRobot()
-    env = running(robot, teleoperator=Pushing([0.5, 0.0]))
-    env.step(np.zeros(2))
+    running(robot, teleoperator=Pushing([0.5, 0.0])).step(np.zeros(2))
     clock.sleep(0.4)
     assert len(robot.sent) == 1
 
@@ -372,8 +368,7 @@ def test_however_a_process_ends_the_robot_is_at_rest(how, after, number, code):
                 process.send_signal(number)
                 after = None
     assert process.returncode == code
-    assert lines.count("send") >= 4
-    assert lines[-1] == "stop"
+    assert lines.count("send") >= 4 and lines[-1] == "stop"
 
 
 # ---- by name -------------------------------------------------------------------------------------

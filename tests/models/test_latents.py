@@ -80,8 +80,7 @@ def test_standard_normal_prior():
 
 def test_clip_bounds_samples_of_the_prior_only():
     latent = GaussianLatent(Z, clip=0.5)
-    z = latent.sample_prior(torch.zeros(200, C), None)
-    assert z.abs().max().item() == 0.5
+    assert latent.sample_prior(torch.zeros(200, C), None).abs().max().item() == 0.5
     far = {"mean": torch.full((1, Z), 9.0), "logvar": torch.zeros(1, Z)}
     assert latent.sample_posterior(far, None).min() > 0.5
 
@@ -288,16 +287,14 @@ def test_images_alone_have_no_token_of_vectors():
     shapes = {"cam": SHAPES["cam"]}
     tokens = ObservationTokens(encoder(shapes), 8)
     features = tokens.features(observation(shapes))
-    assert tokens.state is None
-    assert tokens(features)[0].shape == (2, 1, 8)
+    assert tokens.state is None and tokens(features)[0].shape == (2, 1, 8)
 
 
 def test_frames_are_told_apart_by_their_positions():
     shapes = {"joints": (4,), "speed": (2,)}
     tokens = ObservationTokens(encoder(shapes), 8, frames=3)
     obs = observation(shapes, lead=(2, 3))
-    features = tokens.features(obs)
-    made, positions = tokens(features)
+    made, positions = tokens(tokens.features(obs))
     assert made.shape == (2, 3, 8)
     joined = torch.cat([obs["joints"], obs["speed"]], dim=-1)
     torch.testing.assert_close(
@@ -373,8 +370,7 @@ def test_a_head_of_its_own_predicts_each_key_without_squashing():
     torch.nn.init.constant_(net.net.heads["b"].weight, -5.0)
     torch.nn.init.constant_(net.net.heads["b"].bias, 0.0)
     out = net({"s": torch.tensor([[2.0]])})
-    assert out["a"].tolist() == [[7.0]]
-    assert out["b"].tolist() == [[-10.0, -10.0]]
+    assert (out["a"].tolist(), out["b"].tolist()) == ([[7.0]], [[-10.0, -10.0]])
 
 
 def vae(**section):
@@ -390,8 +386,7 @@ def vae(**section):
 def test_samples_differ_and_follow_the_generator():
     net, obs = vae(), {"s": torch.randn(5, 4)}
     samples = net.sample(obs, None, 7, torch.Generator().manual_seed(3))
-    assert samples["x"].shape == (5, 7, 2)
-    assert samples["y"].shape == (5, 7, 3, 2)
+    assert (samples["x"].shape, samples["y"].shape) == ((5, 7, 2), (5, 7, 3, 2))
     assert (samples["x"].std(1) > 0).all()
     again = net.sample(obs, None, 7, torch.Generator().manual_seed(3))
     assert torch.equal(samples["y"], again["y"])
@@ -407,8 +402,7 @@ def test_the_terms_of_the_bound():
     for head in net.vae.decoder.heads.values():
         torch.nn.init.zeros_(head.weight)
         torch.nn.init.constant_(head.bias, 2.5)  # out of a tanh's reach
-    subgoals = {"x": torch.randn(5, 2), "y": torch.randn(5, 3, 2)}
-    out = net(subgoals, {"s": torch.randn(5, 4)})
+    out = net({"x": torch.randn(5, 2), "y": torch.randn(5, 3, 2)}, {"s": torch.randn(5, 4)})
     torch.testing.assert_close(out.kl, torch.full((5,), 1.5))
     assert torch.equal(out.reconstruction["y"], torch.full((5, 3, 2), 2.5))
     assert out.latent.shape == (5, 3)

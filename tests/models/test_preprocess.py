@@ -171,8 +171,7 @@ def test_actions_by_hand():
 
 
 def test_gaussian_actions_with_no_spread_are_only_shifted():
-    preprocess = fitted(arm="gaussian")
-    normalized = preprocess.normalize_actions(torch.tensor([9.0, 5.0, 0.3]))
+    normalized = fitted(arm="gaussian").normalize_actions(torch.tensor([9.0, 5.0, 0.3]))
     torch.testing.assert_close(normalized, torch.tensor([9.0, 2.0, 0.3]))
 
 

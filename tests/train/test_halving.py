@@ -84,8 +84,7 @@ def test_decisions_as_results_come():
     assert take(ladder, waiting) is None
     climb(ladder, "d", 0.97)
     assert take(ladder, waiting) is None
-    assert ladder.place("f") == (1, 2, 3)
-    assert ladder.place("g") == (0, 7, 9)
+    assert (ladder.place("f"), ladder.place("g")) == ((1, 2, 3), (0, 7, 9))
 
 
 def test_one_run_gets_all_its_epochs_however_few_there_are():
@@ -105,8 +104,7 @@ def test_one_run_gets_all_its_epochs_however_few_there_are():
 @pytest.fixture(scope="module")
 def halved(tmp_path_factory, forked_trainings):
     """Three learning rates, of which one learns; reduction 3, rungs 1 and 3."""
-    config = write_config(tmp_path_factory.mktemp("halved"))
-    tree = tree_of(config, seed=1, num_epochs=3)
+    tree = tree_of(write_config(tmp_path_factory.mktemp("halved")), seed=1, num_epochs=3)
     tree["algo"]["optim_params"] = {"policy": {"learning_rate": {"initial": [1e-9, 1e-2, 1e-8]}}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("imitate.train.sweep.draw_settings", lambda _, paths, **words: paths)

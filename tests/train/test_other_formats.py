@@ -105,5 +105,4 @@ def test_its_algorithm_is_built_for_data(small):
 def test_trains_an_epoch(small, tmp_path):
     template, data, overrides = small
     result = train(template, dataset=data, output_dir=tmp_path, overrides=overrides, quiet=True)
-    assert result.exit_code == 0
-    assert result.checkpoint.is_file()
+    assert result.exit_code == 0 and result.checkpoint.is_file()

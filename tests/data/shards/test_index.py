@@ -41,8 +41,7 @@ def test_an_index_tells_demos_lengths_success_instructions_and_content(shards):
     index = ShardIndex.parse((shards / "index.json").read_bytes(), "index.json")
     first, second = index.shards
     assert [first.file, second.file] == ["000.hdf5", "001.hdf5"]
-    assert second.demos == ["demo_3", "demo_4"]
-    assert second.lengths == [4, 6]
+    assert (second.demos, second.lengths) == (["demo_3", "demo_4"], [4, 6])
     assert first.success == [True] * 3
     assert second.success == [False] * 2
     assert first.language == [None] * 3

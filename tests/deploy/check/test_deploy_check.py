@@ -107,8 +107,7 @@ def test_the_right_data_are_ok(checked):
     report = checked()
     assert found(report) == set()
     assert report.errors.mean == pytest.approx([0, 0], abs=1e-6)
-    assert report.errors.overall == pytest.approx(0, abs=1e-5)
-    assert report.steps == 180
+    assert (report.errors.overall, report.steps) == (pytest.approx(0, abs=1e-5), 180)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +195,7 @@ def test_a_slow_policy(checked):
     assert ("slow", "") not in found(checked())
     slow = checked(policy=Expert(seconds=0.012), schema=replace(SCHEMA, rate_hz=100.0), rate=100.0)
     assert ("slow", "") in found(slow)
-    assert slow.verdict == "fails"
-    assert slow.latency_ms["p50"] >= 12
+    assert slow.verdict == "fails" and slow.latency_ms["p50"] >= 12
 
 
 def test_a_policy_that_does_something_else(checked):
@@ -217,8 +215,7 @@ def test_the_worst_demo_and_step_are_named(checked):
         return obs, actions
 
     errors = checked(jump).errors
-    assert errors.worst_step == ("demo_3", 7, 1)
-    assert errors.worst_demo == "demo_3"
+    assert (errors.worst_step, errors.worst_demo) == (("demo_3", 7, 1), "demo_3")
 
 
 def test_actions_at_their_limits(checked):
@@ -254,6 +251,5 @@ def test_each_demo_is_an_episode_with_its_instruction(tmp_path, training):
 
 def test_it_is_json(checked):
     told = json.loads(json.dumps(checked(policy=Expert(gain=-1.0)).to_dict()))
-    assert told["verdict"] == "fails"
-    assert told["findings"][-1]["level"] == "problem"
+    assert (told["verdict"], told["findings"][-1]["level"]) == ("fails", "problem")
     assert told["actions"]["worst_step"]["demo"].startswith("demo_")
