@@ -4,8 +4,10 @@ Faults: an operator of a comparison, of arithmetic or of logic replaced; a numbe
 condition negated; a function replaced by its opposite (min and max, any and all, ...); a statement left out; None
 returned.
 
-Left alone are docstrings, annotations, texts and messages, code that only type checkers read, and the fields of
-configuration sections, whose defaults and limits the tests of ``imitate.config`` compare with the documented table.
+Left alone are docstrings, annotations, texts and messages, code that only type checkers read, ``strict`` of ``zip``,
+which only a mistake of our own breaks, and the fields of configuration sections, whose defaults and limits the tests of
+``imitate.config`` compare with the documented table. None is returned in place of everything but False, which says the
+same to a condition; True is returned there.
 """
 
 from __future__ import annotations
@@ -141,8 +143,11 @@ def _changeable(node: ast.AST, place: Place) -> Iterator[tuple[Place, Any]]:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
+    left_alone = ["annotation", "returns", "decorator_list", "type_params"]
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
+        left_alone.append("keywords")
     for name, field in ast.iter_fields(node):
-        if name not in ("annotation", "returns", "decorator_list", "type_params"):
+        if name not in left_alone:
             for child in field if isinstance(field, list) else [field]:
                 if isinstance(child, ast.AST):
                     yield child
@@ -221,7 +226,7 @@ def _opposite(node: ast.Call) -> Iterator[Edit]:
 
 
 def _returned(node: ast.Return) -> Iterator[Edit]:
-    if node.value is not None and ast.unparse(node.value) != "None":
+    if node.value is not None and ast.unparse(node.value) not in ("None", "False"):
         yield lambda n: setattr(n, "value", ast.Constant(None))
 
 

@@ -51,7 +51,9 @@ def f(x, y: int = 1) -> int:
     if x:
         raise ValueError(f"{x + 1}")
     x.add_(1)
-    return x
+    if y:
+        return False
+    return x if all(zip(x, y, strict=True)) else 0
 """
     assert names(source) == [
         "f: 1 -> 2",
@@ -60,7 +62,12 @@ def f(x, y: int = 1) -> int:
         "f: raise ValueError(f'{x + 1}') -> pass",
         "f: x.add_(1) -> pass",
         "f: 1 -> 2 (number 2)",
-        "f: return x -> return None",
+        "f: if y: -> if not y:",
+        "f: False -> True",
+        "f: return x if all(zip(x, y, strict=True)) else 0 -> return None",
+        "f: x if all(zip(x, y, strict=True)) else 0 -> x if not all(zip(x, y, strict=True)) else 0",
+        "f: all(zip(x, y, strict=True)) -> any(zip(x, y, strict=True))",
+        "f: 0 -> 1",
     ]
 
 
