@@ -1,7 +1,9 @@
+from pathlib import Path
+
 import numpy as np
 
 from imitate.evaluation.episodes import Episode
-from imitate.evaluation.frames import frame_file
+from imitate.evaluation.frames import FrameFolder, FrameSender, frame_file, read_frames
 from imitate.evaluation.mosaic import BORDER, GREEN, GREY, RED, compose, write_mosaic
 
 
@@ -20,6 +22,26 @@ def test_layout_and_borders():
     assert tuple(second[0, side]) == GREY and tuple(third[0, side]) == RED
     assert tuple(first[side, 0]) == GREEN
     assert first[side + BORDER, BORDER, 0] == 30 and not first[side:, side:].any()
+
+
+def test_frames_are_sent_sixteen_at_a_time_and_lie_at_their_place():
+    frames, sent = np.random.default_rng(0).integers(0, 256, (35, 2, 2, 3), dtype=np.uint8), []
+    sender = FrameSender(3, sent.append)
+    for frame in frames:
+        sender.add(frame)
+    for _ in range(2):
+        sender.flush()
+    assert [(part.index, part.start, len(part.pixels)) for part in sent] == [
+        (3, 0, 16),
+        (3, 16, 16),
+        (3, 32, 3),
+    ]
+    folder = FrameFolder()
+    for part in (sent[0], sent[2], sent[1], sent[0]):  # the first of another try, too
+        folder.add(part)
+    np.testing.assert_array_equal(read_frames(folder.name, 3, 35, 2), frames)
+    folder.close()
+    assert not Path(folder.name).exists()
 
 
 def test_without_frames_there_is_no_video(tmp_path):

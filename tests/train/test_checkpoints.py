@@ -1,4 +1,5 @@
 import os
+from unittest.mock import Mock
 
 import pytest
 
@@ -63,6 +64,9 @@ def test_a_file_system_without_hard_links_gets_copies(make, monkeypatch):
     monkeypatch.setattr(os, "link", link)
     checkpoints, folder = make()
     checkpoints.write_last(1)
+    checkpoints.saved_elsewhere(2)
+    checkpoints.write_last(2)
+    assert make.written == [1]
     checkpoints.keep_epoch(5)
     assert (folder / "epoch_5.pth").read_text() == "1"
 
@@ -110,6 +114,7 @@ def test_a_failed_save_says_what_is_intact(make, monkeypatch):
             checkpoints.write_last(1)
     checkpoints.write_last(1)
     monkeypatch.setattr(module, "save_checkpoint", full)
-    with refused("MB free|last.pth is intact. Make room", error=TrainingError):
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: Mock(free=3.1e6))
+    with refused("; 3 MB free|last.pth is intact. Make room", error=TrainingError):
         checkpoints.write_last(2)
     assert (folder / "last.pth").read_text() == "2"
