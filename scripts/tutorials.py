@@ -36,7 +36,7 @@ BLOCK = re.compile(
 INSTALL = re.compile(
     r"^pip install (?:--?[\w-]+ )*(?P<folder>examples/\w+|\./\w+|\w+)$", re.MULTILINE
 )
-MOST_LINES = 24
+MOST_LINES = 12
 TIMEOUT_S = 900
 
 

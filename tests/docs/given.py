@@ -127,7 +127,7 @@ online_rl: pendulum.hdf5 datasets/pendulum/expert.hdf5, ready.json my_config.jso
 online_rl: trained/lift_bc/* runs/lift_bc/20260101120000, trained/lift_bc/* runs/can_bc/20260101120000
 policies: ready.json my.json, lift.hdf5 mine.hdf5
 policies: trained/lift_bc/* runs/a/20260101120000, trained/lift_bc/* runs/b/20260101120000
-rendering: image.hdf5 lift_84.hdf5
+environments: image.hdf5 lift_84.hdf5
 training: image.hdf5 datasets/lift/image_84.hdf5, trained/lift_bc/* runs/lift_flow/20260101120000
 training: trained/lift_bc/* runs/one/20260101120000
 """

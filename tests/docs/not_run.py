@@ -25,8 +25,6 @@ NOT_RUN = {
     r"dataset render": "robosuite's cameras; tests/cli/test_collect.py",
     r": (pip|python3 -m venv)": "installs packages; tests/scripts builds the package and installs it",
     r": bash scripts/(quickstart|test|docs)\.sh": "minutes; .ci/run runs scripts/test.sh",
-    r"^docs/tutorials/images.md: imitate (collect --env Lift|train --config robosuite)": "minutes on "
-    "robosuite; the page's own commands run, smaller",
     r"dataset download": "needs the network; tests/data downloads from a server on this machine",
     r": (ray|srun|HEAD=|export RAY)": "a cluster of several machines; the tutorial of docs/cluster.md runs on Ray",
     r"imitate cluster": "a cluster; tests/cli/test_cluster.py",
