@@ -40,10 +40,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import h5py
 import numpy as np
+import onnx
 import torch
 
 import imitate
+from imitate.cli.main import VERBS, _LazyVerb
 from imitate.crew import local
+from imitate.deploy.bundle.archive import Bundle, read_bundle, write_bundle
+from imitate.errors import UserError
+from imitate.train import trainer
 
 PRELOADED = [
     *(
@@ -273,6 +278,52 @@ def change_checkpoint(path: Path, rng: random.Random) -> str:
     return f"archive {name}"
 
 
+def change_bundle(path: Path, rng: random.Random) -> str:
+    """Change the description, the network or the numbers of a bundle, whose checksums are those of the change."""
+    bundle = read_bundle(path)
+    parts = {"network": bytearray(bundle.network), "arrays": bytearray(bundle.arrays)}
+    words = rng.choice([*parts, "description", "graph", "graph"])
+    if words == "description":
+        words = change_tree(bundle.description, rng, [x for x in ODD if not isinstance(x, bytes)])
+    elif words == "graph":
+        model = onnx.load_from_string(bundle.network)
+        words = change_graph(model.graph, rng)
+        parts["network"] = bytearray(model.SerializeToString())
+    elif parts[words]:
+        at = rng.randrange(len(parts[words]))
+        parts[words][at : at + rng.choice([1, 10**6])] = rng.choice([b"", b"\xff", bytes(100)])
+    path.unlink()
+    write_bundle(Bundle(bundle.description, *map(bytes, parts.values())), path)
+    return words
+
+
+def change_graph(graph: Any, rng: random.Random) -> str:
+    """Change a tensor, a node or an input of a network in ONNX."""
+    kind = rng.choice(["initializer", "node", "input", "output"])
+    part = rng.choice(list(getattr(graph, kind)))
+    if kind == "initializer":
+        tensor = onnx.numpy_helper.from_array(
+            odd_arrays(rng).astype(rng.choice(["f4", "f8", "i8"])), part.name
+        )
+        tensor.dims[:] = rng.choice([list(tensor.dims), [2**40], [-1], [2**31, 2**31]])
+        part.CopyFrom(tensor)
+        if rng.random() < 0.3:
+            part.data_location = 1
+            part.external_data.add(
+                key="location", value=rng.choice(["/etc/passwd", "../c.pth", "/dev/zero"])
+            )
+    elif kind == "node":
+        part.op_type = rng.choice(
+            [part.op_type, "Loop", "Expand", "ConstantOfShape", "NoSuchOp", "Identity"]
+        )
+        part.input[:] = rng.choice([part.input[:], part.input[::-1], [], part.input[:] * 2])
+    else:
+        part.type.tensor_type.elem_type = rng.choice([0, 1, 7, 8, 11, 99])
+        for dim in part.type.tensor_type.shape.dim:
+            dim.dim_value = rng.choice([0, -1, 1, 2**40])
+    return f"{kind} {part.name[:30]}"
+
+
 def change_file(path: Path, rng: random.Random) -> str:
     """Put something that is no such file in its place."""
     content = path.read_bytes()
@@ -309,6 +360,7 @@ CHECKPOINT = [
     "convert-checkpoint c.pth o.pth --to robomimic-0.5", "train --init c.pth --dataset d.hdf5 --output-dir out -q",
     "export c.pth --out bundle",
 ]  # fmt: skip
+SWEEP = "sweep --config cfg.json --grid train.seed=[1,2] --output-dir sw --workers 1 --quiet"
 RUN = [
     "info runs/t/1",
     "plot runs/t/1 --out p.png",
@@ -322,6 +374,20 @@ KINDS: dict[str, tuple[list[str], list[Callable[[Path, random.Random], str]], li
     "run": (
         ["runs/t/1/config.json", "runs/t/1/metrics.jsonl", "runs/t/1/results.json", "runs/t/1/log.txt", "runs/t/1/.lock"],
         [change_json] * 8 + [change_file], RUN,
+    ),
+    "bundle": (["b.zip"], [change_bundle] * 15 + [change_file], ["info b.zip", "check-deploy b.zip d.hdf5"]),
+    "sweep": (
+        ["sw/t/sweep.json", "sw/t/results.json", "sw/t/seed=1/1/results.json", "sw/t/seed=1/1/config.json",
+         "sw/t/seed=2/1/metrics.jsonl", "sw/t/settings.json"],
+        [change_json] * 8 + [change_file], [SWEEP, "plot sw/t --out p.png", "info sw/t/seed=1"],
+    ),
+    "zarr": (
+        ["z.zarr/data/action/.zarray", "z.zarr/meta/episode_ends/.zarray", "z.zarr/data/flat/.zarray", "z.zarr/data/action/0.0"],
+        [change_json] * 8 + [change_file], ["dataset convert z.zarr o.hdf5", "info z.zarr", f"{TRAIN} --dataset z.zarr"],
+    ),
+    "minari": (
+        ["m-v0/data/metadata.json", "m-v0/data/main_data.hdf5"], [change_json] * 4 + [change_h5] * 8 + [change_file],
+        ["dataset convert m-v0 o.hdf5", "info m-v0"],
     ),
     "shards": (["s/index.json"], [change_json] * 8 + [change_file], ["info s", "dataset stats s", f"{TRAIN} --dataset s"]),
     "lerobot": (
@@ -351,13 +417,21 @@ def originals(folder: Path) -> None:
         "train --config cfg.json --quiet",
         "dataset shard d.hdf5 --out s",
         "dataset convert d.hdf5 lr --to lerobot",
+        "dataset convert d.hdf5 z.zarr --to diffusion-policy",
+        "dataset convert d.hdf5 m-v0 --to minari",
+        SWEEP,
     ):
         code, said, _ = run(words.split(), folder, 600)
         if code:
             raise RuntimeError(f"{words}: {code} {said}")
     (run_folder,) = (folder / "runs" / "t").iterdir()
     run_folder.rename(run_folder.with_name("1"))
+    for one in list((folder / "sw/t").glob("seed=*/2*")):
+        one.rename(one.with_name("1"))
     shutil.copy(folder / "runs/t/1/checkpoints/last.pth", folder / "c.pth")
+    code, said, _ = run(["export", "c.pth", "--out", "b.zip"], folder, 600)
+    if code:
+        raise RuntimeError(f"export: {code} {said}")
 
 
 def run(words: list[str], folder: Path, limit_s: float) -> tuple[int | None, str, int]:
@@ -429,6 +503,20 @@ def judged(code: int | None, said: str, used: int) -> str:
     return "refused" if code == 2 else "read"
 
 
+def _import_all() -> None:
+    """Import once what the processes of all runs need."""
+    ours = [module.name for module in pkgutil.walk_packages(imitate.__path__, "imitate.")]
+    for name in PRELOADED + [name for name in ours if not name.endswith("__main__")]:
+        with contextlib.suppress(Exception):  # of a package that is not installed
+            importlib.import_module(name)
+    for name, verb in VERBS.items():
+        with contextlib.suppress(Exception):
+            _LazyVerb(name, verb).load()
+    local.CONTEXT = multiprocessing.get_context("fork")  # workers too
+    torch.set_num_threads(1)
+    gc.freeze()
+
+
 def fuzz(
     seed: int,
     runs: int,
@@ -438,14 +526,9 @@ def fuzz(
     for_s: float = 1e9,
 ) -> Counter[tuple[str, str]]:
     """Run changed files; returns the number of outcomes by kind."""
-    ours = [module.name for module in pkgutil.walk_packages(imitate.__path__, "imitate.")]
-    for name in PRELOADED + [name for name in ours if not name.endswith("__main__")]:
-        with contextlib.suppress(Exception):  # of a package that is not installed
-            importlib.import_module(name)
-    local.CONTEXT = multiprocessing.get_context("fork")  # workers too
-    torch.set_num_threads(1)
-    gc.freeze()
+    _import_all()
     found: Counter[tuple[str, str]] = Counter()
+    draw = trainer.draw_curves
     with tempfile.TemporaryDirectory() as place:
         base = Path(place, "right")
         base.mkdir()
@@ -468,22 +551,15 @@ def fuzz(
             if not target.exists():
                 shutil.rmtree(folder)
                 continue
-            try:
-                change = rng.choice(changes)
-                if change is change_json and target.suffix not in (".json", ".jsonl"):
-                    change = change_file
-                said_of = change(target, rng)
-            except (
-                OSError,
-                ValueError,
-                KeyError,
-                TypeError,
-                RuntimeError,
-            ):  # the library made no such file
+            said_of = _changed(target, rng.choice(changes), rng)
+            if said_of is None:
                 shutil.rmtree(folder)
                 found[kind, "not made"] += 1
                 continue
+            if kind != "run":  # the picture takes half of a training's time
+                trainer.draw_curves = _nothing
             code, said, used = run(words.split(), folder, limit_s)
+            trainer.draw_curves = draw
             outcome = judged(code, said, used)
             found[kind, outcome] += 1
             if outcome in ("hang", "traceback", "memory"):
@@ -502,6 +578,28 @@ def fuzz(
                     (keep / f"{seed}_{number}.txt").write_text(said)
             shutil.rmtree(folder)
     return found
+
+
+def _changed(
+    target: Path, change: Callable[[Path, random.Random], str], rng: random.Random
+) -> str | None:
+    """Change a file; return what was changed, None where the library makes no such file."""
+    if (
+        change is change_json
+        and target.suffix not in (".json", ".jsonl")
+        and target.name != ".zarray"
+    ):
+        change = change_file
+    if change is change_h5 and target.suffix != ".hdf5":
+        change = change_file
+    try:
+        return change(target, rng)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, UserError):
+        return None
+
+
+def _nothing(folder: Any) -> None:
+    """Draw no picture."""
 
 
 def _no_pipes(folder: str, names: list[str]) -> list[str]:

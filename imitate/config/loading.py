@@ -90,6 +90,7 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
     if isinstance(source, Config):
         return source.to_dict(), "", source.folder
     if isinstance(source, Mapping):
+        check_depth(source, "the configuration")
         return deepcopy(dict(source)), "", None
     if isinstance(source, str) and source.lstrip().startswith("{"):
         return _parse(source, "JSON text"), "", None

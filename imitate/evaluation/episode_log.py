@@ -115,7 +115,7 @@ def _entry(line: str) -> tuple[str, Episode] | None:
     try:
         entry = json.loads(line)
         return str(entry["evaluation"]), episode_from_dict(entry["episode"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

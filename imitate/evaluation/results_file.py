@@ -50,7 +50,7 @@ class ResultsFile:
         if not path.exists():
             return
         try:
-            self._entries = list(read_json(path)["evaluations"])
+            self._entries = [dict(entry) for entry in read_json(path)["evaluations"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._log.close(remove=False)
             raise ConfigError(
@@ -64,7 +64,13 @@ class ResultsFile:
         wanted = self._same(agent, env_meta, settings)
         for entry in self._entries:
             if entry.get(SAME) == wanted:
-                return result_from_dict(entry)
+                try:
+                    return result_from_dict(entry)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise ConfigError(
+                        f"{self.path}: holds an evaluation that cannot be read ({type(error).__name__}: {error}); "
+                        "choose another name"
+                    ) from error
         return None
 
     def add(

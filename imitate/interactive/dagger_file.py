@@ -121,8 +121,14 @@ class RoundFiles:
         write_text(self._progress, json.dumps(content, indent=2) + "\n")
 
     def _saved(self) -> dict[str, Any]:
-        saved: dict[str, Any] = read_json(self._progress)
-        return saved
+        saved = read_json(self._progress)
+        try:
+            rounds = [Round.from_dict(entry) for entry in saved["rounds"]]
+            if all(type(over.episodes) is int for over in rounds):
+                return {"settings": dict(saved["settings"]), "rounds": saved["rounds"]}
+        except (KeyError, TypeError, ValueError, AttributeError):
+            pass
+        raise ConfigError(f"{self._progress}: is no progress of rounds: take another folder")
 
     def recorded_before(self) -> int:
         """Return the number of episodes of the finished rounds."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from pydantic import (
 )
 
 from imitate.errors import CheckpointError
-from imitate.plain_files import MAX_DEPTH
+from imitate.plain_files import MAX_DEPTH, parsed_json
 
 _TIMES, _ROOM = 16, 2**16
 """Values that a checkpoint may have in all for each one that is stored, and beside it."""
@@ -33,10 +32,7 @@ def _no_nan(value: float) -> float:
 
 
 def _is_object(text: str) -> str:
-    try:
-        tree = json.loads(text)
-    except RecursionError:
-        raise ValueError("is nested too deeply") from None
+    tree = parsed_json(text, "the text")  # whose error is a ValueError too
     if not isinstance(tree, dict):
         raise ValueError("is no JSON object")
     return text

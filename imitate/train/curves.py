@@ -58,8 +58,8 @@ def read_curves(paths: Iterable[str | Path]) -> list[Curve]:
         UserError: there is no run, or it has no metrics yet.
     """
     folders = [folder for path in paths for folder in _runs(Path(path).expanduser())]
-    configs = [read_json(folder.config) for folder in folders]
-    names = [str(config["experiment"]["name"]) for config in configs]
+    configs = [_config_in(folder) for folder in folders]
+    names = [str(config["experiment"].get("name")) for config in configs]
     curves = []
     for folder, name, config in zip(folders, names, configs, strict=True):
         records = MetricsFile(folder.metrics).read()
@@ -78,6 +78,23 @@ def read_curves(paths: Iterable[str | Path]) -> list[Curve]:
             )
         )
     return curves
+
+
+def _config_in(folder: RunFolder) -> dict[str, Any]:
+    """Return the configuration of a run, whose sections are objects.
+
+    Raises:
+        UserError: it has other ones.
+    """
+    config = read_json(folder.config)
+    parts = [config]
+    if isinstance(config, dict):
+        parts = [config.get("experiment"), config.get("train", {})]
+    if not all(isinstance(part, dict) for part in parts):
+        raise UserError(
+            f"{folder.config}: is no configuration of a run: copy it from the run again"
+        )
+    return dict(config)
 
 
 def _runs(path: Path) -> list[RunFolder]:

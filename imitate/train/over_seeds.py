@@ -223,7 +223,7 @@ def _finite(value: Any) -> float | None:
 
 def _seed(curve: Curve) -> int:
     seed = curve.config.get("train", {}).get("seed", 0)
-    return int(seed or 0)
+    return seed if type(seed) is int else 0
 
 
 def _compared(curve: Curve) -> dict[str, Any]:
@@ -233,8 +233,9 @@ def _compared(curve: Curve) -> dict[str, Any]:
         *sections, key = path.split(".")
         node: Any = tree
         for section in sections:
-            node = node.get(section, {})
-        node.pop(key, None)
+            node = node.get(section) if isinstance(node, dict) else None
+        if isinstance(node, dict):
+            node.pop(key, None)
     # A run without a configuration (made in Python) is a setting of its own.
     return tree or {"label": curve.label}
 

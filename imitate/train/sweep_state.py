@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from imitate.config.axes import Axes
+from imitate.errors import ConfigError
 from imitate.plain_files import read_json
 from imitate.run_folder import RunFolder, runs_in
 from imitate.train.over_seeds import Setting
@@ -90,7 +91,11 @@ def read_run(place: Path, values: dict[str, Any]) -> SweepRun:
     if not folder.results.is_file():
         return SweepRun(place.name, values, "interrupted", {})
     results = read_json(folder.results)
-    return SweepRun(place.name, values, str(results["status"]), results)
+    if not isinstance(results, dict) or not isinstance(results.get("status"), str):
+        raise ConfigError(
+            f"{folder.results}: has no status of a run: remove it, and the run is resumed"
+        )
+    return SweepRun(place.name, values, results["status"], results)
 
 
 def table_rows(axes: Axes, runs: Iterable[SweepRun]) -> tuple[list[str], list[list[str]]]:
@@ -104,7 +109,7 @@ def table_rows(axes: Axes, runs: Iterable[SweepRun]) -> tuple[list[str], list[li
         "best": [_success(run.results.get("best")) for run in runs],
         "train loss": [_number(run.results.get("train_loss"), ".4g") for run in runs],
         "valid loss": [_number(run.results.get("valid_loss"), ".4g") for run in runs],
-        "CPU s": [_number(run.results.get("times", {}).get("train_cpu_s"), ".0f") for run in runs],
+        "CPU s": [_number(_part(run.results, "times").get("train_cpu_s"), ".0f") for run in runs],
         "status": [run.status for run in runs],
     }
     shown = {name: column for name, column in shown.items() if set(column) != {"-"}}
@@ -115,15 +120,21 @@ def table_rows(axes: Axes, runs: Iterable[SweepRun]) -> tuple[list[str], list[li
     return [*axes, *shown], rows
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _part(results: dict[str, Any], key: str) -> dict[str, Any]:
+    part = results.get(key)
+    return part if isinstance(part, dict) else {}
 
 
-def _success(entry: dict[str, Any] | None) -> str:
-    if not entry:
+def _number(value: Any, form: str) -> str:
+    return format(value, form) if isinstance(value, int | float) else "-"
+
+
+def _success(entry: Any) -> str:
+    entry = entry if isinstance(entry, dict) else {}
+    rate, interval = entry.get("success_rate"), entry.get("success_rate_95")
+    if not isinstance(rate, int | float):
         return "-"
-    rate = f"{100 * entry['success_rate']:.0f} %"
-    if "success_rate_95" not in entry:
-        return rate
-    low, high = entry["success_rate_95"]
-    return f"{rate} ({100 * low:.0f} - {100 * high:.0f})"
+    if not isinstance(interval, list) or [type(x) for x in interval] != [float, float]:
+        return f"{100 * rate:.0f} %"
+    low, high = interval
+    return f"{100 * rate:.0f} % ({100 * low:.0f} - {100 * high:.0f})"

@@ -12,14 +12,23 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import fuzz
+from imitate import load_config
 from imitate.cli.main import app
 from imitate.cli.reports.lerobot import _shape
 from imitate.data import DatasetFile, DatasetWriter, Episode
 from imitate.data.file.hdf5_format import natural_key
-from imitate.errors import DatasetError
+from imitate.data.formats.convert import convert
+from imitate.errors import ConfigError, DatasetError, UserError
+from imitate.evaluation.results_file import ResultsFile
+from imitate.interactive.dagger_file import RoundFiles
+from imitate.policy.structure import _is_object
 from imitate.run_folder import RunFolder
+from imitate.train.curves import read_curves
 from imitate.train.metrics import MetricsFile
+from imitate.train.sweep_state import read_run, table_rows
 from tests import fork_server
+from tests.data.formats import samples
+from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
 
@@ -190,6 +199,79 @@ def test_names_sort_by_their_numbers_of_any_length():
     ]
     with pytest.raises(DatasetError, match="has the shape inf"):
         _shape(float("inf"), Path("info.json"))
+
+
+@pytest.mark.parametrize(
+    "text", ['"x"', "[]", '{"experiment": 3}', '{"experiment": {}, "train": []}']
+)
+def test_what_is_no_configuration_of_a_run_has_no_curve(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with refused("config.json: is no configuration of a run", error=UserError):
+        read_curves([tmp_path])
+
+
+def test_files_of_a_sweep_may_hold_anything(tmp_path):
+    folder = tmp_path / "lr=1" / "1"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    for text in ("[]", "3", "{}", '{"status": 3}'):
+        (folder / "results.json").write_text(text)
+        with refused("results.json: has no status of a run", error=ConfigError):
+            read_run(folder.parent, {})
+    odd = {
+        "status": "finished",
+        "final": 3,
+        "best": {"success_rate": "x"},
+        "times": [],
+        "train_loss": {},
+    }
+    (folder / "results.json").write_text(json.dumps(odd))
+    assert table_rows({}, [read_run(folder.parent, {})]) == (["status"], [["finished"]])
+    rates = {"success_rate": 0.5, "success_rate_95": "x"}
+    (folder / "results.json").write_text(json.dumps({**odd, "final": rates}))
+    assert table_rows({}, [read_run(folder.parent, {})])[1] == [["50 %", "finished"]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{}", '{"rounds": 3, "settings": {}}', '{"rounds": [{"episodes": "x"}], "settings": 3}'],
+)
+def test_the_progress_of_rounds_may_hold_anything(tmp_path, text):
+    (tmp_path / "progress.json").write_text(text)
+    files = RoundFiles(tmp_path, None, {}, {}, labels_all=False)
+    for read in (files.recorded_before, lambda: files.begun(None, None)):
+        with refused("progress.json: is no progress of rounds", error=ConfigError):
+            read()
+
+
+def test_a_table_of_evaluations_may_hold_anything(tmp_path):
+    for text in ('{"evaluations": [3]}', '{"evaluations": 3}', "[]", '"x"'):
+        (tmp_path / "t.json").write_text(text)
+        with refused("t.json: is no table of evaluations", error=ConfigError):
+            ResultsFile(tmp_path / "t.json", resume=True)
+
+
+def test_configurations_are_nested_as_deep_as_files(tmp_path):
+    deep = json.loads('{"a":' * 400 + "1" + "}" * 400)
+    with refused("the configuration: is nested deeper", error=UserError):
+        load_config(deep)
+    with pytest.raises(ValueError, match="is nested deeper"):
+        _is_object(json.dumps(deep))
+
+
+@pytest.mark.parametrize(
+    ("sample", "name"),
+    [("diffusion-policy", "d.zarr/data/action/0.0"), ("lerobot, ours", "lift/meta/tasks.parquet")],
+)
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_no_part_of_a_dataset_is_a_pipe_or_a_device(tmp_path, sample, name, kind):
+    form, folder, make = samples.MAKERS[sample]
+    make(tmp_path / folder)
+    path = tmp_path / name
+    path.unlink()
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    with refused(f"{path}: is no regular file"):
+        convert(tmp_path / folder, tmp_path / "o.hdf5", from_format=form)
 
 
 @pytest.mark.parametrize("output", ["full", "closed"])

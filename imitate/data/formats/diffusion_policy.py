@@ -30,7 +30,7 @@ from imitate.data.formats.sidecar import (
     plain_episode,
 )
 from imitate.errors import DatasetError
-from imitate.free_memory import ALWAYS_BYTES, check_claim
+from imitate.free_memory import check_claim
 
 _ENDS = "meta/episode_ends"
 _CHUNK_BYTES = 2**20
@@ -45,6 +45,7 @@ def _recognises(path: Path) -> bool:
 @contextmanager
 def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
     zarr = extra("zarr", "zarr")
+    stored = _stored(path)
     store = zarr.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
     root = zarr.open_group(store, mode="r")
     if _ENDS not in root or "data/action" not in root:
@@ -56,7 +57,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
             f"{path}: '{_ENDS}' claims more episodes than there are rows: it is damaged"
         )
     arrays = _arrays(root, path)
-    _check_sizes({_ENDS: root[_ENDS]}, root[_ENDS].shape[0], path)
+    _check_sizes({_ENDS: root[_ENDS]}, root[_ENDS].shape[0], path, stored)
     ends = np.asarray(root[_ENDS][:], dtype=np.int64)
     bounds = np.concatenate([[0], ends])
     for name, array in arrays.items():
@@ -65,7 +66,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
                 f"{path}: '{_ENDS}' does not cut the {array.shape[0]} rows of 'data/{name}' into episodes: "
                 f"it must rise and end with {array.shape[0]}; the dataset is damaged"
             )
-    _check_sizes(arrays, int(np.diff(bounds).max(initial=0)), path)
+    _check_sizes(arrays, int(np.diff(bounds).max(initial=0)), path, stored)
     with beside(path, len(ends)) as sidecar:
         source = Source(
             env_meta=robot_meta(UNKNOWN_ENV),
@@ -79,17 +80,22 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         yield source
 
 
-def _check_sizes(arrays: dict[str, Any], rows: int, path: Path) -> None:
+def _stored(path: Path) -> int:
+    """Return the bytes of all files; refuse what is none, such as a pipe, and what does not fit into memory."""
+    sizes = [0]
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if file.exists() and not file.is_file() and not file.is_dir():
+            raise DatasetError(f"{file}: is no regular file: copy the dataset again")
+        sizes.append(file.stat().st_size if file.is_file() else 0)
+    check_claim(f"{path}: a file of it", max(sizes), max(sizes))
+    return sum(sizes)
+
+
+def _check_sizes(arrays: dict[str, Any], rows: int, path: Path, stored: int) -> None:
     """Refuse arrays of which so many rows, or a chunk, claim more than the dataset can have: chunks may be left out."""
-    claims = {
-        name: max(rows * math.prod(array.shape[1:]), math.prod(array.chunks)) * array.dtype.itemsize
-        for name, array in arrays.items()
-    }
-    if max(claims.values(), default=0) > ALWAYS_BYTES:
-        files = path.rglob("*") if path.is_dir() else [path]
-        stored = sum(file.stat().st_size for file in files if file.is_file())
-        for name, claimed in claims.items():
-            check_claim(f"{path}: '{name}'", claimed, stored)
+    for name, array in arrays.items():
+        values = max(rows * math.prod(array.shape[1:]), math.prod(array.chunks))
+        check_claim(f"{path}: '{name}'", values * array.dtype.itemsize, stored)
 
 
 def _arrays(root: Any, path: Path) -> dict[str, Any]:

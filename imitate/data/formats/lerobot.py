@@ -40,7 +40,10 @@ VERSIONS = ("v2.0", "v2.1", "v3.0")
 
 def _recognises(path: Path) -> bool:
     file = path / "meta" / "info.json"
-    return file.is_file() and "codebase_version" in read_json(file)
+    if not file.is_file():
+        return False
+    tree = read_json(file)
+    return isinstance(tree, dict) and "codebase_version" in tree
 
 
 @contextmanager

@@ -52,7 +52,10 @@ def _data_folder(path: Path) -> Path:
 
 def _recognises(path: Path) -> bool:
     file = _data_folder(path) / "metadata.json"
-    return file.is_file() and "data_format" in read_json(file)
+    if not file.is_file():
+        return False
+    tree = read_json(file)
+    return isinstance(tree, dict) and "data_format" in tree
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -65,6 +68,8 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
     if not (folder / "metadata.json").is_file():
         raise DatasetError(f"{path}: has no 'data/metadata.json': it is not a dataset of Minari")
     raw = read_json(folder / "metadata.json")
+    if not isinstance(raw, dict):
+        raise DatasetError(f"{folder / 'metadata.json'}: holds no object: copy the dataset again")
     for file in sorted(folder.rglob("*.hdf5")):
         check_file(file)  # which the package opens itself
     storage = storages.MinariStorage.read(folder)

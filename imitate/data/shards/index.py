@@ -28,6 +28,7 @@ from typing_extensions import Self
 from imitate.data.file.hdf5_format import wrong_env_args
 from imitate.data.shards.moments import Moments
 from imitate.errors import DatasetError, nearest
+from imitate.plain_files import check_depth
 
 FORMAT = "imitate-shards"
 VERSION = 1
@@ -203,6 +204,7 @@ class ShardIndex(_Record):
             raise DatasetError(
                 f"{place}: is cut short or no JSON ({error}): copy it again"
             ) from None
+        check_depth(tree, place)
         if not isinstance(tree, dict) or tree.get("format") != FORMAT:
             raise DatasetError(
                 f"{place}: is no index of shards: write one with `imitate dataset shard FILE --out FOLDER`"

@@ -185,7 +185,7 @@ class TrialFile:
                 self.revealed = int(record["pairs"])
             else:
                 raise ValueError(f"unknown kind '{kind}'")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(
                 f"{self.path}, line {number + 1}: is no line of a comparison ({error}); give another --out"
             ) from error
