@@ -149,7 +149,7 @@ def _statistics(
 
 
 def _is_measured(key: str, form: ArrayForm) -> bool:
-    dtype = np.dtype(form.dtype)
+    dtype = form.type
     if key.startswith("obs/") and len(form.shape) == 3:
         return dtype == np.uint8
     known = key in ("actions", "rewards") or key.startswith(("obs/", "action_dict/"))

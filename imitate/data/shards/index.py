@@ -45,6 +45,15 @@ def _described(env_args: dict[str, Any]) -> dict[str, Any]:
     return env_args
 
 
+def _type_of_numpy(name: str) -> str:
+    if not name.startswith(("[", "{")):  # of records, of which only the name is kept
+        try:
+            np.dtype(name)
+        except (TypeError, ValueError, SyntaxError, OverflowError):
+            raise ValueError("is no type of numpy") from None
+    return name
+
+
 _EnvArgs = Annotated[dict[str, Any], AfterValidator(_described)]
 
 
@@ -61,7 +70,12 @@ class ArrayForm(_Record):
     """
 
     shape: list[_Count]
-    dtype: str
+    dtype: Annotated[str, AfterValidator(_type_of_numpy)]
+
+    @property
+    def type(self) -> np.dtype[Any]:
+        """The type; that of bytes for records."""
+        return np.dtype("V") if self.dtype.startswith(("[", "{")) else np.dtype(self.dtype)
 
     def fits(self, other: ArrayForm) -> bool:
         """Return true if arrays of both forms can be trained on together."""
@@ -233,7 +247,7 @@ class ShardIndex(_Record):
     def observations(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Shape of one step and type of each observation."""
         return {
-            key.removeprefix("obs/"): (tuple(form.shape), np.dtype(form.dtype))
+            key.removeprefix("obs/"): (tuple(form.shape), form.type)
             for key, form in self.arrays.items()
             if key.startswith("obs/") and "/" not in key.removeprefix("obs/")
         }
