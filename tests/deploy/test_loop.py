@@ -10,6 +10,7 @@ import pytest
 from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.report import Report
 from imitate.deploy.robot import Guidance, Observation, RobotError
 from imitate.errors import NotFiniteError, UserError
 from tests.deploy.fake_robot import Constant, FakeRobot, Pushing, Scripted
@@ -470,11 +471,33 @@ def test_ctrl_c_at_each_line_of_the_loop_stops_the_robot():
 
 def test_a_report_counts_what_happened():
     robot = FakeRobot(ActionLimits([-0.05, -1.0], [0.05, 1.0]))
-    report = loop(robot).run(4).to_dict()
-    assert report["steps"] == 4
-    assert report["limited"] == {"box": 4}
-    assert set(report["latency_ms"]) == {"p50", "p95", "p99", "max"}
-    assert report["freshness_checked"]
+    report = loop(robot).run(4)
+    assert report.latencies_ms == [0.0] * 4
+    np.testing.assert_allclose(report.gaps, [1.0] * 3)
+    report.latencies_ms, report.gaps, report.late = [1.0, 2.0, 3.0], [1.0, 1.2, 1.3], 1
+    report.held["nothing is planned"], report.interventions, report.unstamped = 2, 3, True
+    assert str(report) == (
+        "4 steps, latency p50 2.00 ms, p95 2.90 ms, p99 2.98 ms, max 3.00 ms, 1 late, held 2 (nothing is planned), "
+        "3 by a person, 4 limited by box, observations without a stamp: freshness not checked"
+    )
+    empty = {"steps": 0, "late": 0, "held": {}, "interventions": 0, "limited": {}, "latency_ms": {}}
+    empty |= {"gap_periods": {}, "long_gaps": 0, "freshness_checked": True, "ended_by": "steps"}
+    assert (Report().to_dict(), str(Report())) == (empty, "0 steps, 0 late")
+    found = report.to_dict()
+    for name, marks in (
+        ("latency_ms", [2, 2.9, 2.98, 3]),
+        ("gap_periods", [1.2, 1.29, 1.298, 1.3]),
+    ):
+        assert found.pop(name) == pytest.approx(
+            dict(zip(["p50", "p95", "p99", "max"], marks, strict=True))
+        )
+        del empty[name]
+    counted = {"steps": 4, "late": 1, "held": {"nothing is planned": 2}, "interventions": 3}
+    assert found == empty | counted | {
+        "limited": {"box": 4},
+        "long_gaps": 1,
+        "freshness_checked": False,
+    }
 
 
 def test_another_rate_is_refused_unless_it_is_allowed():
