@@ -1,6 +1,7 @@
 """Fitted Q evaluation against values that can be worked out, and what it refuses."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -27,15 +28,16 @@ from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 from tests.tiny import tiny_algo
 
 DISCOUNT = 0.9
-PLAN = FQEPlan(updates=120, batch_size=64, members=3)
+PLAN = FQEPlan(updates=100, batch_size=64, members=3)
 ENV_META = {"env_name": "Line", "type": 2, "env_kwargs": {}}
 
 
 @pytest.fixture(autouse=True)
 def fast_learning(monkeypatch):
-    """Values that take thousands of updates in the product are there after some hundred."""
-    monkeypatch.setattr(fqe, "LEARNING_RATE", 4e-3)
-    monkeypatch.setattr(fqe, "TARGET_RATE", 0.1)
+    """Values that take thousands of updates in the product are there after a hundred."""
+    monkeypatch.setattr(fqe, "HIDDEN", (64,))
+    monkeypatch.setattr(fqe, "LEARNING_RATE", 1e-2)
+    monkeypatch.setattr(fqe, "TARGET_RATE", 0.2)
 
 
 def recorded_bandit(discounts=0.0):
@@ -152,34 +154,31 @@ def line(tmp_path_factory):
     return line_file(tmp_path_factory.mktemp("line") / "line.hdf5")
 
 
-def value(path, data, updates=200, **more):
-    plan = FQEPlan(updates=updates, batch_size=64, members=3)
+def value(path, data, plan=PLAN, **more):
     return evaluate_checkpoint(path, data, discount=DISCOUNT, plan=plan, **more)
 
 
-@pytest.mark.slow("hundreds of updates")
 def test_values_of_a_chain(line, tmp_path):
     """Always right: the third step gives 1, which is worth 0.9^2 at the start. Always left: nothing, ever."""
     right, left = (
-        value(checkpoint(tmp_path / f"{name}.pth", direction), line, updates=300)
+        value(checkpoint(tmp_path / f"{name}.pth", direction), line)
         for name, direction in (("right", 1.0), ("left", -1.0))
     )
-    assert right.value == pytest.approx(0.81, abs=0.06)
-    assert left.value == pytest.approx(0.0, abs=0.06)
+    assert right.value == pytest.approx(0.81, abs=0.1)
+    assert left.value == pytest.approx(0.0, abs=0.1)
     assert [r.checkpoint for r in ranked([left, right])] == [right.checkpoint, left.checkpoint]
     assert left.value < left.demo_return < right.value
 
 
 def test_values_keep_the_scale_of_rewards(tmp_path):
     data = line_file(tmp_path / "large.hdf5", scale=-50.0)
-    assert value(checkpoint(tmp_path / "r.pth", 1.0), data).value == pytest.approx(-40.5, abs=3)
+    assert value(checkpoint(tmp_path / "r.pth", 1.0), data).value == pytest.approx(-40.5, abs=4)
 
 
-@pytest.mark.slow("hundreds of updates")
 def test_a_timeout_does_not_end_the_rewards(tmp_path):
     """Never ending, always right: 0.9^2 (1 + 0.9 + ...) = 8.1, though no demo is longer than 8 steps."""
     data = line_file(tmp_path / "line.hdf5", timeouts=True)
-    found = value(checkpoint(tmp_path / "r.pth", 1.0), data, updates=400)
+    found = value(checkpoint(tmp_path / "r.pth", 1.0), data, replace(PLAN, updates=200))
     assert found.value == pytest.approx(8.1, abs=0.9)
     assert found.demo_return < 5.0
 
@@ -238,7 +237,7 @@ def test_policies_of_chunks_are_judged_by_their_first_actions_and_say_so(line, t
     path = checkpoint(tmp_path / "chunk.pth", 1.0, algo=section, seq_length=4)
     found = value(path, line)
     assert "executes 2 actions of a chunk" in found.warning
-    assert found.value == pytest.approx(0.81, abs=0.06)
+    assert found.value == pytest.approx(0.81, abs=0.1)
 
 
 def test_rewards_that_are_missing_or_nothing_are_named(line, tmp_path):
@@ -252,20 +251,19 @@ def test_rewards_that_are_missing_or_nothing_are_named(line, tmp_path):
         value(path, nothing)
 
 
-@pytest.mark.slow("hundreds of updates")
 def test_the_command_ranks_a_run_folder(line, tmp_path):
     folder = tmp_path / "run" / "checkpoints"
     folder.mkdir(parents=True)
-    for epoch, direction in ((1, -1.0), (2, 1.0), (10, 0.5)):
+    for epoch, direction in ((1, -1.0), (10, 1.0)):
         checkpoint(folder / f"epoch_{epoch}.pth", direction)
     checkpoint(folder / "last.pth", 0.5)
     out = tmp_path / "out.json"
     words = ["eval", "--fqe", "--agent", str(tmp_path / "run"), "--data", str(line)]
-    words += ["--updates", "60", "--discount", "0.9", "--json", str(out)]
+    words += ["--updates", "40", "--discount", "0.9", "--json", str(out)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     rows = json.loads(out.read_text())["fqe"]
-    assert len(rows) == 3
+    assert len(rows) == 2
     assert rows[-1]["checkpoint"].endswith("epoch_1.pth")
     assert "the demonstrations themselves" in done.output
     done = CliRunner().invoke(app, [*words, "--video", "x.mp4"])
