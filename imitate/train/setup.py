@@ -336,6 +336,12 @@ def observation_statistics(train_set: Any) -> dict[str, dict[str, list[float]]]:
 
 def package_versions() -> dict[str, str]:
     """Return the versions of the packages that numbers depend on, where installed."""
+    return dict(_package_versions())
+
+
+@functools.cache
+def _package_versions() -> dict[str, str]:
+    """Each version is read from a file of the package, which takes a millisecond."""
     versions = {}
     for name in ("imitate", "torch", "numpy", "h5py", "gymnasium", "robosuite", "mujoco"):
         with contextlib.suppress(metadata.PackageNotFoundError):

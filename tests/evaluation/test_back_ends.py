@@ -76,10 +76,12 @@ def test_an_episode_whose_worker_is_killed_once_is_played_again(tmp_path):
     assert sorted(episode.index for episode in seen) == list(range(12))
 
 
-@pytest.mark.slow("workers as users' are, each a new interpreter")
-@pytest.mark.usefixtures("spawned_workers")
-def test_workers_need_no_file(tmp_path):
+@pytest.mark.parametrize(
+    "start", ["forked_workers", pytest.param("spawned_workers", marks=pytest.mark.nightly)]
+)
+def test_workers_need_no_file(tmp_path, request, start):
     """The checkpoint is gone after the first episode, whose worker ends then."""
+    request.getfixturevalue(start)
     agent = write_expert(tmp_path / "a.pth")
     meta = env_meta(die_at=[1], die_once_file=str(tmp_path / "died"))
     trust_env(meta)

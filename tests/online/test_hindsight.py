@@ -281,8 +281,8 @@ def success_after_online_rl(share, episodes, size=6):
         "discount": 0.9,
         "epsilon": {"start": 0.5, "end": 0.02, "part": 0.5},
         "target_update_freq": 1,
-        "target_tau": 0.02,
-        "optim_params": {"critic": {"learning_rate": {"initial": 0.002}}},
+        "target_tau": 0.05,
+        "optim_params": {"critic": {"learning_rate": {"initial": 0.005}}},
     }
     obs = {"achieved_goal": size, "desired_goal": size}
     algo = tiny_algo("dqn", obs=obs, action=size, hidden=(64,), algo=section)
@@ -298,7 +298,9 @@ def success_after_online_rl(share, episodes, size=6):
         transitions=config.algo.data_needs(config).transitions,
         hindsight=Hindsight(Bits.goal_rewards, share, ends_at_goal=True),
     )
-    learner = ReplayLearner(algo, memory, memory, batch_size=64, update_ratio=0.5, warmup_steps=200)
+    learner = ReplayLearner(
+        algo, memory, memory, batch_size=128, update_ratio=0.25, warmup_steps=200
+    )
     algo.set_train()
     records, success = [], 0.0
     while len(records) < episodes and success < 0.8:
