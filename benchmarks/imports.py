@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ Layers = Sequence[Sequence[str]]
 """Dotted paths of packages or modules, top first; those of one layer must not import each other."""
 
 
+@cache
 def import_graph(package: Path) -> dict[str, set[str]]:
     """Read which modules of a package import which.
 

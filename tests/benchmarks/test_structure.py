@@ -1,5 +1,7 @@
 """The figures of the structure are right on a small package, and a figure above its limit ends the check with 1."""
 
+from benchmarks.house import measure_house
+from benchmarks.imports import import_graph
 from benchmarks.structure import main, measure
 
 FILES = {
@@ -41,7 +43,8 @@ def test_figures_of_a_small_package(tmp_path, capsys):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    found = measure(tmp_path / "package")
+    package = tmp_path / "package"
+    found = measure(package)
     assert (found.deepest, found.deepest_names) == (3, ["Second"])
     assert found.across_papers == ["Second < First"]
     assert found.imports_of_algorithms == ["second > first"]
@@ -60,3 +63,10 @@ def test_figures_of_a_small_package(tmp_path, capsys):
     assert "deepest: 3, at most 2 allowed" in problems
     assert "imports upwards: 4, at most 0 allowed" in problems
     assert "contract code lines" not in problems
+    house = measure_house(package, import_graph(package), ["tests"])
+    # evaluation imports online, and that train.
+    assert (house.rooms, house.floors, house.arrows) == (5, 3, 3)
+    assert (house.python_files, house.small_files, house.longest_file) == (9, 9, 5)
+    assert house.code_lines == {"package": 23, "tests": 2}
+    assert house.import_percent == round(100 * 8 / 23, 1)
+    assert (house.one_importer, house.repeated_classes) == (3, [])

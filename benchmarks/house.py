@@ -1,0 +1,145 @@
+"""How large the house is: rooms and floors, files, code lines, imports, and names that are used twice.
+
+A room is a folder or a module directly below the package. A code line is neither blank, nor a comment, nor a docstring.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.imports import Graph, circles
+
+SMALL = 60
+"""Code lines below which a file is small."""
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class House:
+    """Figures of a whole package.
+
+    Attributes:
+        rooms: number of rooms.
+        floors: rooms on the longest chain of imports between them.
+        arrows: pairs of rooms of which one imports the other.
+        python_files: files of the package.
+        small_files: of them, but for ``__init__.py``, those of fewer than :data:`SMALL` code lines.
+        longest_file: code lines of the longest file.
+        code_lines: of the package, and of folders beside it.
+        import_percent: code lines of the package that are imports.
+        one_importer: modules that a single other file imports.
+        repeated_classes: names of public classes that occur in two modules.
+    """
+
+    rooms: int
+    floors: int
+    arrows: int
+    python_files: int
+    small_files: int
+    longest_file: int
+    code_lines: dict[str, int]
+    import_percent: float
+    one_importer: int
+    repeated_classes: list[str]
+
+
+def measure_house(package: Path, graph: Graph, beside: Sequence[str] = ()) -> House:
+    """Read the package; count the code lines of folders beside it, too."""
+    trees = {path: ast.parse(path.read_text()) for path in sorted(package.rglob("*.py"))}
+    lines = {path: _code_lines(path.read_text(), tree) for path, tree in trees.items()}
+    total = sum(map(len, lines.values()))
+    imports = sum(len(lines[path] & _import_lines(tree)) for path, tree in trees.items())
+    rooms = _rooms(graph)
+    classes = Counter(
+        node.name
+        for tree in trees.values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    importers = Counter(other for others in graph.values() for other in others)
+    small = [path for path in trees if path.name != "__init__.py" and len(lines[path]) < SMALL]
+    return House(
+        rooms=len(rooms),
+        floors=_floors(rooms),
+        arrows=sum(map(len, rooms.values())),
+        python_files=len(trees),
+        small_files=len(small),
+        longest_file=max(map(len, lines.values())),
+        code_lines={
+            package.name: total,
+            **{name: _total(package.parent / name) for name in beside},
+        },
+        import_percent=round(100 * imports / max(total, 1), 1),
+        one_importer=sum(importers[name] == 1 for name in _modules(package)),
+        repeated_classes=sorted(name for name, count in classes.items() if count > 1),
+    )
+
+
+def _modules(package: Path) -> Iterator[str]:
+    for path in package.rglob("*.py"):
+        if path.name != "__init__.py":
+            yield ".".join(path.relative_to(package.parent).with_suffix("").parts)
+
+
+def _total(folder: Path) -> int:
+    texts = (path.read_text() for path in folder.rglob("*.py"))
+    return sum(len(_code_lines(text, ast.parse(text))) for text in texts)
+
+
+def _code_lines(text: str, tree: ast.Module) -> set[int]:
+    prose = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, _DOCUMENTED)
+        for part in node.body
+        if isinstance(part, ast.Expr)
+        and isinstance(part.value, ast.Constant)
+        and isinstance(part.value.value, str)
+        for line in range(part.lineno, (part.end_lineno or part.lineno) + 1)
+    }
+    numbered = enumerate(map(str.strip, text.splitlines()), 1)
+    return {number for number, line in numbered if line and line[0] != "#"} - prose
+
+
+def _import_lines(tree: ast.Module) -> set[int]:
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+
+
+def _rooms(graph: Graph) -> dict[str, set[str]]:
+    """The rooms that each room imports; the package's own ``__init__`` and ``__main__`` are none."""
+    found: dict[str, set[str]] = {}
+    for name, others in graph.items():
+        room = _room(name)
+        if room:
+            found.setdefault(room, set()).update(filter(None, map(_room, others)))
+    return {room: others - {room} for room, others in found.items()}
+
+
+def _room(module: str) -> str:
+    room = f"{module}..".split(".")[1]
+    return "" if room == "__main__" else room
+
+
+def _floors(rooms: Mapping[str, set[str]]) -> int:
+    """Rooms on the longest chain; those of a circle are on one floor, and each of them counts."""
+    group = {room: frozenset({room}) for room in rooms}
+    for circle in circles(rooms):
+        group.update(dict.fromkeys(circle, frozenset(circle)))
+    heights: dict[frozenset[str], int] = {}
+
+    def height(rooms_here: frozenset[str]) -> int:
+        if rooms_here not in heights:
+            below = {group[other] for room in rooms_here for other in rooms[room]} - {rooms_here}
+            heights[rooms_here] = len(rooms_here) + max(map(height, below), default=0)
+        return heights[rooms_here]
+
+    return max(map(height, group.values()), default=0)
