@@ -32,7 +32,7 @@ import time
 import traceback
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ PRELOADED = [
         "xml.etree.ElementTree",
     ),
 ]
-SPACE, MOST = 24 * 2**30, 4 * 2**30
+SPACE, MOST, FEW = 12 * 2**30, 4 * 2**30, 50
 TREE = {
     "algo_name": "bc",
     "experiment": {
@@ -397,8 +397,8 @@ KINDS: dict[str, tuple[list[str], list[Callable[[Path, random.Random], str]], li
 }  # fmt: skip
 
 
-def originals(folder: Path) -> None:
-    """Make a right file of each kind."""
+def originals(folder: Path, kinds: Sequence[str]) -> None:
+    """Make right files: one that all commands take, and those of some kinds."""
     from imitate.data import DatasetWriter, Episode
 
     rng = np.random.default_rng(0)
@@ -413,25 +413,27 @@ def originals(folder: Path) -> None:
             )
     shutil.copy(folder / "d.hdf5", folder / "right.hdf5")
     (folder / "cfg.json").write_text(json.dumps(TREE))
-    for words in (
-        "train --config cfg.json --quiet",
-        "dataset shard d.hdf5 --out s",
-        "dataset convert d.hdf5 lr --to lerobot",
-        "dataset convert d.hdf5 z.zarr --to diffusion-policy",
-        "dataset convert d.hdf5 m-v0 --to minari",
-        SWEEP,
-    ):
+    made = {
+        "run": "train --config cfg.json --quiet",
+        "bundle": "export c.pth --out b.zip",
+        "shards": "dataset shard d.hdf5 --out s",
+        "lerobot": "dataset convert d.hdf5 lr --to lerobot",
+        "zarr": "dataset convert d.hdf5 z.zarr --to diffusion-policy",
+        "minari": "dataset convert d.hdf5 m-v0 --to minari",
+        "sweep": SWEEP,
+    }
+    for kind, words in made.items():
+        if kind != "run" and kind not in kinds:
+            continue
         code, said, _ = run(words.split(), folder, 600)
         if code:
             raise RuntimeError(f"{words}: {code} {said}")
-    (run_folder,) = (folder / "runs" / "t").iterdir()
-    run_folder.rename(run_folder.with_name("1"))
+        if kind == "run":
+            (run_folder,) = (folder / "runs" / "t").iterdir()
+            run_folder.rename(run_folder.with_name("1"))
+            shutil.copy(folder / "runs/t/1/checkpoints/last.pth", folder / "c.pth")
     for one in list((folder / "sw/t").glob("seed=*/2*")):
         one.rename(one.with_name("1"))
-    shutil.copy(folder / "runs/t/1/checkpoints/last.pth", folder / "c.pth")
-    code, said, _ = run(["export", "c.pth", "--out", "b.zip"], folder, 600)
-    if code:
-        raise RuntimeError(f"export: {code} {said}")
 
 
 def run(words: list[str], folder: Path, limit_s: float) -> tuple[int | None, str, int]:
@@ -503,8 +505,12 @@ def judged(code: int | None, said: str, used: int) -> str:
     return "refused" if code == 2 else "read"
 
 
-def _import_all() -> None:
-    """Import once what the processes of all runs need."""
+def _import_all(runs: int) -> None:
+    """Import once what the processes of all runs need: of many runs all, of a few what most of them need."""
+    if runs < FEW:
+        for name in ("eval", "info", "train"):
+            importlib.import_module(f"imitate.cli.{name}")
+        return
     ours = [module.name for module in pkgutil.walk_packages(imitate.__path__, "imitate.")]
     for name in PRELOADED + [name for name in ours if not name.endswith("__main__")]:
         with contextlib.suppress(Exception):  # of a package that is not installed
@@ -512,9 +518,6 @@ def _import_all() -> None:
     for name, verb in VERBS.items():
         with contextlib.suppress(Exception):
             _LazyVerb(name, verb).load()
-    local.CONTEXT = multiprocessing.get_context("fork")  # workers too
-    torch.set_num_threads(1)
-    gc.freeze()
 
 
 def fuzz(
@@ -524,17 +527,21 @@ def fuzz(
     limit_s: float = 60.0,
     keep: Path | None = None,
     for_s: float = 1e9,
+    only: Sequence[int] = (),
 ) -> Counter[tuple[str, str]]:
     """Run changed files; returns the number of outcomes by kind."""
-    _import_all()
+    _import_all(len(only) or runs)
+    local.CONTEXT = multiprocessing.get_context("fork")  # workers too
+    torch.set_num_threads(1)
+    gc.freeze()
     found: Counter[tuple[str, str]] = Counter()
     draw = trainer.draw_curves
     with tempfile.TemporaryDirectory() as place:
         base = Path(place, "right")
         base.mkdir()
-        originals(base)
+        originals(base, kinds)
         began = time.monotonic()
-        for number in range(runs):
+        for number in only or range(runs):
             if time.monotonic() - began > for_s:
                 break
             if number and number % 100 == 0:
@@ -622,12 +629,14 @@ def main() -> int:
     parser.add_argument(
         "--for-s", type=float, default=1e9, help="begin no run after so many seconds"
     )
+    parser.add_argument("--only", default="", help="numbers of runs, to repeat them: 109,327")
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
     if given.keep is not None:
         given.keep.mkdir(parents=True, exist_ok=True)
     kinds = given.kinds.split(",")
-    found = fuzz(given.seed, given.runs, kinds, given.limit_s, given.keep, given.for_s)
+    only = [int(number) for number in given.only.split(",") if number]
+    found = fuzz(given.seed, given.runs, kinds, given.limit_s, given.keep, given.for_s, only)
     outcomes = ("refused", "read", "traceback", "hang", "memory", "not made")
     print("| kind | runs | " + " | ".join(outcomes) + " |")
     for kind in [*kinds, "all"]:

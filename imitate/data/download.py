@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import math
 import os
 import shutil
 import time
@@ -26,6 +25,8 @@ from imitate.plain_files import appended, fresh, read_json, sync
 
 _BLOCK = 2**20
 _SPARE_BYTES = 64 * 2**20
+_MOST_UNANNOUNCED = 2**36
+"""Bytes that are taken from a server which does not say how many there are."""
 _MAX_WAIT_S = 60.0
 _TIMEOUT_S = 60.0
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
@@ -221,16 +222,42 @@ def _one_request(wanted: PublicFile, part: _Part, on_bytes: OnBytes | None) -> b
             part.restart(answer.headers)
         total = _total(answer.headers, start) or wanted.size_bytes
         _check_space(wanted, part, total)
-        most = wanted.size_bytes or total or math.inf
-        with appended(part.path, text=False) as file:
-            while block := answer.read(_BLOCK):
-                file.write(block)
-                start += len(block)
-                if on_bytes is not None:
-                    on_bytes(start, total)
-                if start > most:
-                    return True  # another file than the catalogue's, or than the server's own words
+        most = wanted.size_bytes or total
+        if _written(
+            answer, wanted, part, start, most, lambda done: on_bytes and on_bytes(done, total)
+        ):
+            return True  # another file than the catalogue's, or than the server's own words
     return total is None or part.size == total
+
+
+def _written(
+    answer: Any,
+    wanted: PublicFile,
+    part: _Part,
+    start: int,
+    most: int | None,
+    told: Callable[[int], Any],
+) -> bool:
+    """Write what comes, and a block at most beyond the size that is known; return true where that much came.
+
+    Raises:
+        DatasetError: no size is known, and what comes does not end.
+    """
+    with appended(part.path, text=False) as file:
+        while block := answer.read(_BLOCK):
+            file.write(block)
+            start += len(block)
+            told(start)
+            if start <= (_MOST_UNANNOUNCED if most is None else most):
+                continue
+            if most is not None:
+                return True
+            part.forget()
+            raise DatasetError(
+                f"{wanted.url}: sends more than {_MOST_UNANNOUNCED} bytes without saying how many there are: download "
+                "it with another program, and look at what comes"
+            )
+    return False
 
 
 def _total(headers: Message, start: int) -> int | None:

@@ -277,6 +277,18 @@ def test_no_more_is_read_than_a_block_beyond_the_size(file, target, server, monk
     assert came == [100]
 
 
+def test_of_an_unknown_size_no_more_is_read_than_the_most(file, target, server, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", 100)
+    monkeypatch.setattr(module, "_MOST_UNANNOUNCED", 150)
+    server.length, came = False, []
+    with refused("sends more than 150 bytes without saying how many"):
+        download(
+            replace(file, size_bytes=None), target, on_bytes=lambda done, total: came.append(done)
+        )
+    assert came == [100, 200]
+    assert not list(target.parent.glob("*.part*"))
+
+
 def test_a_file_that_is_there_is_verified_not_fetched(file, target, server):
     get(file, target)
     server.asked.clear()

@@ -25,7 +25,8 @@ RETRIES = 5
 """Attempts in a row that bring no byte before it is given up."""
 WAIT_S = 1.0
 """Pause before the first of them; doubled each time."""
-_MAX_SMALL = 2**30
+_MAX_SMALL, _MOST_UNANNOUNCED = 2**30, 2**36
+"""Bytes of an index, and of a file whose server does not say how many it has."""
 _logger = logging.getLogger(__name__)
 OnBytes = Callable[[int], None]
 """Called with the number of bytes that came."""
@@ -205,6 +206,12 @@ def _append(file: RemoteFile, part: Path, size: int | None, on_bytes: OnBytes) -
             on_bytes(len(block))
             if size is not None and target.tell() > size:
                 return
+            if size is None and target.tell() > _MOST_UNANNOUNCED:
+                part.unlink()
+                raise DatasetError(
+                    f"{part.name}: the server sends more than {_MOST_UNANNOUNCED} bytes without saying how many there "
+                    "are: correct the address"
+                )
 
 
 def _verify(part: Path, url: str, size: int | None, sha256: str | None) -> None:

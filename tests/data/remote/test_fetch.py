@@ -88,6 +88,12 @@ def test_a_part_of_a_file_of_unknown_size_is_not_gone_on_with(server):
     assert get(server, size=None, sha256=None).read_bytes() == CONTENT
 
 
+def test_of_an_unknown_size_no_more_is_read_than_the_most(server, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_UNANNOUNCED", len(CONTENT) - 1)
+    with refused("without saying how many there are"):
+        get(server, size=None, sha256=None)
+
+
 def test_a_wrong_digest_is_refused_and_nothing_is_kept(server):
     with refused("its SHA-256 is|, expected 00|was removed"):
         get(server, sha256="00" * 32)
