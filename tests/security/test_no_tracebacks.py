@@ -15,7 +15,7 @@ from benchmarks import fuzz
 from imitate import load_config
 from imitate.cli.main import app
 from imitate.cli.reports.lerobot import _shape
-from imitate.data import DatasetFile, DatasetWriter, Episode
+from imitate.data import DatasetFile
 from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats.convert import convert
 from imitate.errors import ConfigError, DatasetError, UserError
@@ -28,28 +28,23 @@ from imitate.train.metrics import MetricsFile
 from imitate.train.sweep_state import read_run, table_rows
 from tests import fork_server
 from tests.data.formats import samples
+from tests.demo_files import episode, write_demos
 from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
+PENDULUM = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with DatasetWriter(
-        "d.hdf5", {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}
-    ) as writer:
-        for start in range(2):
-            obs = {"flat": np.arange(15.0).reshape(5, 3) + start}
-            ends = np.arange(5) == 4
-            writer.append_episode(
-                Episode(obs, np.zeros((5, 1)) + start, np.zeros(5), ends, np.zeros(5, bool))
-            )
-    tree = {
-        **fuzz.TREE,
-        "train": {**fuzz.TREE["train"], "data": [{"path": str(tmp_path / "d.hdf5")}]},
-    }
-    Path("cfg.json").write_text(json.dumps(tree))
+    demos = (
+        episode(5, {"flat": np.arange(15.0).reshape(5, 3) + start}, np.full((5, 1), start))
+        for start in range(2)
+    )
+    write_demos(tmp_path / "d.hdf5", demos, PENDULUM)
+    train = {**fuzz.TREE["train"], "data": [{"path": str(tmp_path / "d.hdf5")}]}
+    Path("cfg.json").write_text(json.dumps({**fuzz.TREE, "train": train}))
     return tmp_path
 
 
@@ -66,8 +61,7 @@ def array(key, values):
 
 
 def env_args(**changes):
-    meta = {"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}, **changes}
-    return attr("env_args", json.dumps(meta), "data")
+    return attr("env_args", json.dumps({**PENDULUM, **changes}), "data")
 
 
 INIT, MERGE = "config init d.hdf5 --out c.json", "dataset merge d.hdf5 --out m.hdf5"
@@ -75,38 +69,20 @@ TRAIN, REPORT = "train --config cfg.json -q", "dataset report d.hdf5 --out r.htm
 TYPED = np.zeros(5, [("a", "f4")])
 PLACES = {
     "many digits": (
-        lambda file: file.move("data/demo_0", "data/demo_" + "9" * 5000),
-        ["info d.hdf5", INIT, TRAIN],
-        0,
+        lambda file: file.move("data/demo_0", "data/demo_" + "9" * 5000), ["info d.hdf5", INIT, TRAIN], 0
     ),
     "type a list": (env_args(type=[2]), ["info d.hdf5", INIT, MERGE, "check-env d.hdf5"], 2),
     "name a number": (env_args(env_name=3), [MERGE], 2),
-    "deep arguments": (
-        attr("env_args", '{"a":' * 900 + "1" + "}" * 900, "data"),
-        ["info d.hdf5"],
-        2,
-    ),
+    "deep arguments": (attr("env_args", '{"a":' * 900 + "1" + "}" * 900, "data"), ["info d.hdf5"], 2),
     "compound actions": (array("data/demo_0/actions", TYPED), [INIT, TRAIN], 2),
     "text for rewards": (array("data/demo_0/rewards", np.array([b"x"] * 5)), ["info d.hdf5"], 2),
     "success an array": (attr("success", np.zeros(3)), [INIT, TRAIN], 2),
-    "long doubles": (
-        array("data/demo_0/obs/flat", np.zeros((5, 3), np.longdouble)),
-        ["dataset doctor d.hdf5"],
-        None,
-    ),
-    "float16 at its end": (
-        array("data/demo_0/obs/flat", np.full((5, 3), 65504, "f2")),
-        [REPORT],
-        None,
-    ),
+    "long doubles": (array("data/demo_0/obs/flat", np.zeros((5, 3), np.longdouble)), ["dataset doctor d.hdf5"], None),
+    "float16 at its end": (array("data/demo_0/obs/flat", np.full((5, 3), 65504, "f2")), [REPORT], None),
     "rate an array": (attr("control_freq", np.ones(3), "data"), [REPORT], 0),
     "attribute without a name": (attr(b"\xff", 1), [MERGE], 2),
-    "endless and empty": (
-        lambda file: array("data/demo_0/actions", np.zeros((0, 0)))(file),
-        [TRAIN],
-        2,
-    ),
-}
+    "endless and empty": (array("data/demo_0/actions", np.zeros((0, 0))), [TRAIN], 2),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -116,22 +92,17 @@ def test_a_changed_file_gives_an_answer_or_one_line(place, name):
         change(file)
     for words in commands:
         done = CliRunner().invoke(app, words.split())
-        assert done.exception is None or isinstance(done.exception, SystemExit), (
-            words,
-            done.exception,
-        )
+        assert isinstance(done.exception, SystemExit | None), (words, done.exception)
         assert done.exit_code == code or code is None, (words, done.output)
-        assert sum(line.startswith("error:") for line in done.output.splitlines()) == int(
-            done.exit_code == 2
-        )
+        errors = [line for line in done.output.splitlines() if line.startswith("error:")]
+        assert len(errors) == (done.exit_code == 2)
 
 
 def test_an_array_of_no_width_claims_no_steps(place):
     with h5py.File("d.hdf5", "r+") as file:
         del file["data/demo_0/actions"]
-        file["data/demo_0"].create_dataset(
-            "actions", (2**40, 0), "f4", chunks=(64, 1), maxshape=(None, None)
-        )
+        sizes = {"shape": (2**40, 0), "chunks": (64, 1), "maxshape": (None, None)}
+        file["data/demo_0"].create_dataset("actions", dtype="f4", **sizes)
     with DatasetFile("d.hdf5") as file, pytest.raises(DatasetError, match="claims"):
         file.length("demo_0")
 
@@ -175,28 +146,16 @@ def raised(error):
 def test_what_is_no_number_is_left_out_of_metrics(tmp_path):
     metrics = MetricsFile(RunFolder(tmp_path).metrics)
     good = {"kind": "epoch", "epoch": 1, "Train/Loss": 0.5, "Valid/Loss": None}
-    lines = [
-        json.dumps({**good, "Train/Loss": "x", "a": [], "b": {}}),
-        json.dumps(good),
-        '{"epoch": "1"}',
-        "[" * 5000,
-    ]
-    metrics.path.write_text("\n".join(lines))
+    lines = [{**good, "Train/Loss": "x", "a": [], "b": {}}, good, {"epoch": "1"}]
+    metrics.path.write_text("\n".join([*map(json.dumps, lines), "[" * 5000]))
     assert metrics.read() == [{k: v for k, v in good.items() if k != "Train/Loss"}, good]
 
 
 def test_names_sort_by_their_numbers_of_any_length():
-    names = ["demo_10", "demo_2", "demo_" + "9" * 5000, "a", "2", "10", "demo_002", "demo_"]
-    assert sorted(names, key=natural_key) == [
-        "2",
-        "10",
-        "a",
-        "demo_",
-        "demo_002",
-        "demo_2",
-        "demo_10",
-        "demo_" + "9" * 5000,
-    ]
+    long = "demo_" + "9" * 5000
+    names = ["demo_10", "demo_2", long, "a", "2", "10", "demo_002", "demo_"]
+    wanted = ["2", "10", "a", "demo_", "demo_002", "demo_2", "demo_10", long]
+    assert sorted(names, key=natural_key) == wanted
     with pytest.raises(DatasetError, match="has the shape inf"):
         _shape(float("inf"), Path("info.json"))
 
@@ -276,18 +235,14 @@ def test_no_part_of_a_dataset_is_a_pipe_or_a_device(tmp_path, sample, name, kind
 
 @pytest.mark.parametrize("output", ["full", "closed"])
 def test_an_output_that_takes_nothing_is_one_line(place, output):
-    command = (
-        f"{sys.executable} -m imitate info d.hdf5 {'>/dev/full' if output == 'full' else '>&-'}"
-    )
+    where = ">/dev/full" if output == "full" else ">&-"
+    command = f"{sys.executable} -m imitate info d.hdf5 {where}"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         command, shell=True, env=env, capture_output=True, text=True, timeout=600, check=False
     )
-    assert (done.returncode, "Traceback" in done.stderr, "Exception" in done.stderr) == (
-        2 * (output == "full"),
-        False,
-        False,
-    )
+    assert done.returncode == 2 * (output == "full")
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
     assert done.stderr.count("error:") == int(output == "full")
 
 

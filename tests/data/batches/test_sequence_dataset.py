@@ -77,20 +77,12 @@ def test_samples_equal_a_naive_reader(
     make_demo_file, tmp_path_factory, cache_mode, lengths, frame_stack, seq_length
 ):
     path = tmp_path_factory.mktemp("naive") / "demos.hdf5"
-    make_demo_file(
-        path, len(lengths), lengths, obs_dims={"robot0_eef_pos": 3, "object": 2}, image=True
-    )
+    sizes = {"robot0_eef_pos": 3, "object": 2}
+    make_demo_file(path, len(lengths), lengths, obs_dims=sizes, image=True)
     keys = (*KEYS, "agentview_image")
-    dataset = SequenceDataset(
-        path,
-        keys,
-        frame_stack=frame_stack,
-        seq_length=seq_length,
-        get_pad_mask=True,
-        goal_mode="last",
-        hdf5_cache_mode=cache_mode,
-        load_next_obs=True,
-    )
+    window = {"frame_stack": frame_stack, "seq_length": seq_length, "get_pad_mask": True}
+    loaded = {"goal_mode": "last", "hdf5_cache_mode": cache_mode, "load_next_obs": True}
+    dataset = SequenceDataset(path, keys, **window, **loaded)
     assert len(dataset) == sum(lengths)
     batch = dataset[list(range(len(dataset)))]
     for index in range(len(dataset)):
@@ -114,17 +106,15 @@ def test_shapes_and_types_of_a_batch(demo_file):
     assert tree_map(lambda value: (tuple(value.shape), value.dtype), dict(batch)) == shapes
     assert dataset.obs_shapes == {"object": (10,), "agentview_image": (8, 6, 3)}
     assert dataset.action_dims == {"actions": 7}
-    assert dataset.demos == ["demo_0", "demo_1", "demo_2", "demo_3"]
+    assert dataset.demos == [f"demo_{number}" for number in range(4)]
     assert dataset.demo_of(13) == ("demo_1", 1)
 
 
 def test_robomimics_positional_order_and_its_form_of_sample(demo_file):
-    dataset = SequenceDataset(
-        demo_file(), KEYS, ("actions",), ("actions", "rewards", "dones"), None, 1, 10
-    )
+    loaded = ("actions", "rewards", "dones")
+    dataset = SequenceDataset(demo_file(), KEYS, ("actions",), loaded, None, 1, 10)
     sample = dataset[3]
-    assert sample["obs"]["object"].shape == (10, 10)
-    assert sample["actions"].shape == (10, 7)
+    assert sample["obs"]["object"].shape == (10, 10) and sample["actions"].shape == (10, 7)
     assert int(sample["index"]) == 3
     assert torch.equal(dataset[-1]["actions"], dataset[len(dataset) - 1]["actions"])
     for index in (len(dataset), -len(dataset) - 1):
@@ -239,9 +229,8 @@ def test_missing_rewards_and_dones_are_zeros_per_step(demo_file, cache_mode):
             for key in ("rewards", "dones", "terminals", "timeouts"):
                 del demo[key]
     keys = ("actions", "rewards", "dones", "terminals", "timeouts")
-    batch = SequenceDataset(
-        path, KEYS, dataset_keys=keys, seq_length=2, hdf5_cache_mode=cache_mode
-    )[[0, 2, 3]]
+    options = {"dataset_keys": keys, "seq_length": 2, "hdf5_cache_mode": cache_mode}
+    batch = SequenceDataset(path, KEYS, **options)[[0, 2, 3]]
     for key in ("rewards", "dones", "terminals"):
         assert batch[key].tolist() == [[0, 0]] * 3
     assert batch["timeouts"].tolist() == [[0, 0], [0, 1], [1, 1]]
@@ -254,13 +243,11 @@ def test_dones_alone_are_terminals_and_the_rest_ends_by_timeout(demo_file, cache
         for demo in file["data"].values():
             del demo["terminals"], demo["timeouts"]
         file["data/demo_1/dones"][:] = 0
-    dataset = SequenceDataset(
-        path, KEYS, dataset_keys=("terminals", "timeouts", "dones"), hdf5_cache_mode=cache_mode
-    )
-    batch = dataset[list(range(6))]
-    assert batch["terminals"].flatten().tolist() == [0, 0, 1, 0, 0, 0]
-    assert batch["dones"].flatten().tolist() == [0, 0, 1, 0, 0, 0]
-    assert batch["timeouts"].flatten().tolist() == [0, 0, 0, 0, 0, 1]
+    keys = ("terminals", "timeouts", "dones")
+    dataset = SequenceDataset(path, KEYS, dataset_keys=keys, hdf5_cache_mode=cache_mode)
+    found = {key: dataset[list(range(6))][key].flatten().tolist() for key in keys}
+    assert found["terminals"] == found["dones"] == [0, 0, 1, 0, 0, 0]
+    assert found["timeouts"] == [0, 0, 0, 0, 0, 1]
 
 
 def test_rewards_written_as_a_column_come_out_flat(demo_file):
@@ -328,9 +315,8 @@ def test_impossible_arguments_say_what_is_possible(demo_file, arguments, error, 
 @every_mode
 def test_statistics_are_those_of_numpy_over_all_steps(demo_file, cache_mode):
     path = demo_file(num_demos=3, length=[4, 9, 2], image=True)
-    dataset = SequenceDataset(
-        path, SEEN, seq_length=5, hdf5_cache_mode=cache_mode, hdf5_normalize_obs=True
-    )
+    options = {"seq_length": 5, "hdf5_cache_mode": cache_mode, "hdf5_normalize_obs": True}
+    dataset = SequenceDataset(path, SEEN, **options)
 
     def values(key):
         with DatasetFile(path) as file:
