@@ -105,8 +105,7 @@ def test_no_allowed_choice_is_an_error_in_one_line(name):
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])
 def test_networks_do_not_see_the_mask(name):
-    algo = make(name)
-    assert algo.encoding.encoder().output_dim == 1
+    assert make(name).encoding.encoder().output_dim == 1
 
 
 def test_the_mask_of_the_newest_frame_counts():

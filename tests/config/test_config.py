@@ -12,8 +12,7 @@ TOY = {"algo_name": "config_toy"}
 
 def test_defaults_of_the_shared_sections():
     config = load_config({"algo_name": "config_open"})
-    assert config.experiment.name == "test"
-    assert config.experiment.validate is False
+    assert config.experiment.name == "test" and config.experiment.validate is False
     assert config.experiment.save.every_n_epochs == 50
     assert config.experiment.rollout.to_dict() == {
         "enabled": True,
@@ -28,13 +27,11 @@ def test_defaults_of_the_shared_sections():
         "give_up_after": None,
         "step_timeout_s": 60.0,
     }
-    assert config.train.output_dir == "runs"
-    assert config.train.batch_size == 100
+    assert (config.train.output_dir, config.train.batch_size) == ("runs", 100)
     assert config.train.num_epochs == 2000
     assert config.train.dataset_keys == ("actions", "rewards", "dones")
     assert config.train.action_config.actions.normalization is None
-    assert config.train.precision == "fp32"
-    assert config.train.device is None
+    assert config.train.precision == "fp32" and config.train.device is None
     assert config.observation.encoder.rgb.core_class == "VisualCore"
     assert config.observation.encoder.scan.core_class == "ScanCore"
     assert config.meta.hp_values == ()
@@ -42,8 +39,7 @@ def test_defaults_of_the_shared_sections():
 
 def test_an_algorithms_defaults_lie_below_the_users_values():
     config = load_config({**TOY, "train": {"hdf5_load_next_obs": False}})
-    assert config.train.batch_size == 7
-    assert config.train.hdf5_load_next_obs is False
+    assert config.train.batch_size == 7 and config.train.hdf5_load_next_obs is False
     assert config.algo.optimizer.optimizer_type == "adamw"
     partial = load_config({**TOY, "algo": {"optimizer": {"learning_rate": {"initial": 0.5}}}})
     assert partial.algo.optimizer.optimizer_type == "adamw"
@@ -95,8 +91,7 @@ def test_keys_of_observations_and_goals():
             },
         }
     )
-    assert config.all_obs_keys == ("a", "b", "c")
-    assert config.use_goals
+    assert config.all_obs_keys == ("a", "b", "c") and config.use_goals
     assert not load_config(TOY).use_goals
 
 
@@ -115,8 +110,7 @@ def test_a_config_survives_pickling(tmp_path):
     (tmp_path / "c.json").write_text('{"algo_name": "config_toy"}')
     config = load_config(tmp_path / "c.json")
     again = pickle.loads(pickle.dumps(config))
-    assert again == config
-    assert again.folder == tmp_path.resolve()
+    assert again == config and again.folder == tmp_path.resolve()
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -179,8 +173,7 @@ trees = st.fixed_dictionaries(
                 "encoder": st.dictionaries(
                     st.sampled_from(["rgb", "low_dim", "object"]),
                     st.fixed_dictionaries(
-                        {"core_kwargs": objects},
-                        optional={"obs_randomizer_kwargs": objects},
+                        {"core_kwargs": objects}, optional={"obs_randomizer_kwargs": objects}
                     ),
                 )
             }

@@ -77,8 +77,7 @@ def run(page, number, changes=(), **names):
 
 @pytest.mark.parametrize("page", ["README.md", "docs/deployment.md"])
 def test_a_policy_from_a_checkpoint(page, checkpoint):
-    action = run(page, 0, obs=OBS, done=Soon())["action"]
-    assert action.shape == (2,)
+    assert run(page, 0, obs=OBS, done=Soon())["action"].shape == (2,)
 
 
 def test_the_shapes_in_a_checkpoint(checkpoint):
@@ -119,16 +118,14 @@ def test_a_bundle(checkpoint):
     export_policy(policy, "lift.zip")
     policy.start_episode()
     expected = policy(OBS)
-    space = run("docs/deployment.md", 4, obs=OBS)
-    assert np.allclose(space["action"], expected, atol=1e-5)
+    assert np.allclose(run("docs/deployment.md", 4, obs=OBS)["action"], expected, atol=1e-5)
 
 
 # ---- robots --------------------------------------------------------------------------------------
 
 
 def test_the_outline_of_a_robot():
-    arm = run("docs/deployment.md", 1)["Arm"]()
-    assert arm.limits.speed is not None
+    assert run("docs/deployment.md", 1)["Arm"]().limits.speed is not None
 
 
 def test_a_robot_as_an_environment():

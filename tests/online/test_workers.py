@@ -104,8 +104,7 @@ def test_parts_lie_in_the_order_of_their_lanes_whichever_came_first():
         return Collected([step], np.array([lane]), [])
 
     merged = merged_parts([part(2), part(0)], [1], [])
-    assert merged.lanes.tolist() == [0, 2]
-    assert merged.steps[0].rewards.tolist() == [0.0, 2.0]
+    assert (merged.lanes.tolist(), merged.steps[0].rewards.tolist()) == ([0, 2], [0.0, 2.0])
     assert merged.lost_lanes.tolist() == [1]
 
 

@@ -296,18 +296,15 @@ def test_command(demo_file, tmp_path):
 
 
 def test_ticks_are_round_and_few():
-    assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
-    assert ticks(-1, 1, 4) == [-1, -0.5, 0, 0.5, 1]
+    assert (ticks(0, 10), ticks(-1, 1, 4)) == ([0, 2, 4, 6, 8, 10], [-1, -0.5, 0, 0.5, 1])
     assert ticks(33, 105, 5) == [40, 60, 80, 100]
 
 
 def test_points_lie_where_their_numbers_say():
     plot = Plot((0, 10), (0, 4), width=158, height=142)  # 100 x 100 inside
-    assert plot.at(0, 4) == (46, 8)
-    assert plot.at(5, 1) == (96, 83)
+    assert (plot.at(0, 4), plot.at(5, 1)) == ((46, 8), (96, 83))
     square = Plot((0, 1), (0, 4), width=158, height=142, equal=True)
-    assert square.x_range == (-1.5, 2.5)
-    assert square.y_range == (0, 4)
+    assert (square.x_range, square.y_range) == ((-1.5, 2.5), (0, 4))
 
 
 def test_bars_count_everything_once():

@@ -62,8 +62,7 @@ def test_relative_actions_by_hand():
     # (21.5 - 20 - 0.5) / 2, (7 - 0.5) / 2, (12.5 - 10 - 0.5) / 2; the hand is as it was
     assert learned.tolist() == [[0.5, 3.25, 1.0, 4.0]]
     other = chosen.prepare_obs({"pos": np.array([12.0, 16.0, 30.0])}, ["pos"])
-    rebased = chosen.rebase_actions(learned, obs, other)
-    assert rebased.tolist() == [[2.5, 3.25, 0.0, 4.0]]
+    assert chosen.rebase_actions(learned, obs, other).tolist() == [[2.5, 3.25, 0.0, 4.0]]
     with pytest.raises(UserError, match="'relative_actions': actions are relative to .*'pos'"):
         chosen.normalize_actions(torch.zeros(1, 4))
 
@@ -94,8 +93,7 @@ def test_limits():
     obs = chosen.prepare_obs(
         {"pos": np.array([9.0, 2.0, -9.0]), "grip": np.array([7.0, 0.5])}, ["pos", "grip"]
     )
-    assert obs["pos"].tolist() == [1.0, 0.0, -1.0]
-    assert obs["grip"].tolist() == [1.0, 0.5]
+    assert (obs["pos"].tolist(), obs["grip"].tolist()) == ([1.0, 0.0, -1.0], [1.0, 0.5])
     assert chosen.normalize_actions(torch.tensor([[9.0, 0.5, 0.5, -4.0]])).tolist() == [
         [1, 0, 0, -1]
     ]
@@ -109,8 +107,7 @@ def test_tokens_are_neither_normalized_nor_clipped():
     raw = np.frombuffer(b"Up, up!\0", np.uint8).copy()
     tokens = chosen.prepare_obs({"text": np.stack([raw, 0 * raw])}, ["text"])["text"]
     assert tokens[0, 0] == tokens[0, 1] > 1  # a word has one token
-    assert tokens[0, 2] == 0
-    assert tokens[1].tolist() == [0, 0, 0]
+    assert (tokens[0, 2], tokens[1].tolist()) == (0, [0, 0, 0])
 
 
 def test_padded_tokens_do_not_count():
