@@ -23,9 +23,8 @@ ACTION = {"arm": (torch.full((3,), 0.5), torch.full((3,), 2.0))}
 
 
 def pipeline(*steps, obs_clip=None):
-    return Preprocess(
-        SHAPES, MODALITIES, {"arm": 3, "hand": 1}, AFFINE, ACTION, obs_clip, steps=steps
-    )
+    dims = {"arm": 3, "hand": 1}
+    return Preprocess(SHAPES, MODALITIES, dims, AFFINE, ACTION, obs_clip, steps=steps)
 
 
 RELATIVE = {"step": "relative_actions", "action": "arm", "observation": "pos"}
@@ -47,9 +46,8 @@ def test_actions_and_observations_come_back(steps, pos, seed):
     actions = torch.rand(1, 5, 4, generator=torch.Generator().manual_seed(seed))
     learned = chosen.normalize_actions(actions, obs)
     assert learned.shape == (1, 5, chosen.action_dim)
-    torch.testing.assert_close(
-        chosen.unnormalize_actions(learned, obs), actions, atol=1e-4, rtol=1e-4
-    )
+    again = chosen.unnormalize_actions(learned, obs)
+    torch.testing.assert_close(again, actions, atol=1e-4, rtol=1e-4)
     back = chosen.unnormalize_obs("pos", obs["pos"])
     torch.testing.assert_close(back, torch.tensor([pos]), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(chosen.normalize_obs("pos", back), obs["pos"], atol=1e-4, rtol=1e-4)
@@ -94,12 +92,9 @@ def test_limits():
         {"pos": np.array([9.0, 2.0, -9.0]), "grip": np.array([7.0, 0.5])}, ["pos", "grip"]
     )
     assert (obs["pos"].tolist(), obs["grip"].tolist()) == ([1.0, 0.0, -1.0], [1.0, 0.5])
-    assert chosen.normalize_actions(torch.tensor([[9.0, 0.5, 0.5, -4.0]])).tolist() == [
-        [1, 0, 0, -1]
-    ]
-    assert chosen.unnormalize_actions(torch.tensor([[2.0, 0, 0, 3.0]])).tolist() == [
-        [4.5, 0.5, 0.5, 3]
-    ]
+    learned = chosen.normalize_actions(torch.tensor([[9.0, 0.5, 0.5, -4.0]]))
+    sent = chosen.unnormalize_actions(torch.tensor([[2.0, 0, 0, 3.0]]))
+    assert (learned.tolist(), sent.tolist()) == ([[1, 0, 0, -1]], [[4.5, 0.5, 0.5, 3]])
 
 
 def test_tokens_are_neither_normalized_nor_clipped():
@@ -130,9 +125,8 @@ def test_saved_and_loaded_it_is_the_same(steps):
     for key, value in second.prepare_obs(raw).items():
         assert torch.equal(value, obs[key])
     actions = torch.rand(2, 4)
-    assert torch.equal(
-        first.normalize_actions(actions, obs), second.normalize_actions(actions, obs)
-    )
+    learned = (each.normalize_actions(actions, obs) for each in (first, second))
+    assert torch.equal(*learned)
 
 
 def test_a_later_version_is_refused():
@@ -140,41 +134,30 @@ def test_a_later_version_is_refused():
         Preprocess.from_dict({**pipeline().to_dict(), "version": 3})
 
 
+NORMALIZE, PAD = {"step": "normalize"}, {"step": "pad"}
+RESIZE, CLIP = {"step": "resize"}, {"step": "clip"}
+
+
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        (
-            [{"step": "resiz", "size": [2, 2]}],
-            "preprocess.0.step: unknown 'resiz'; did you mean 'resize'",
-        ),
-        (
-            [{"step": "pad", "dims": 3}],
-            "preprocess.0.dims: step 'pad' has no such key; did you mean 'dim'",
-        ),
-        ([{"step": "resize"}], "step 'resize' cannot be made.*size"),
-        ([{"step": "resize", "size": [2]}], r"resize: size is \[2\]; expected \[height, width\]"),
-        (
-            [{"step": "resize", "size": [2, 2], "observations": ["pos"]}],
-            "'pos' is low_dim; expected one of rgb",
-        ),
-        (
-            [{"step": "pad", "dim": 2, "observation": "pos"}],
-            "pad: dim is 2, but observation 'pos' has 3",
-        ),
-        (
-            [{"step": "pad", "dim": 9}, {"step": "normalize"}],
-            "expected it behind the entry 'normalize'",
-        ),
-        ([{"step": "normalize"}, RELATIVE], "expected it before the entry 'normalize'"),
-        ([{"step": "normalize"}, {"step": "normalize"}], "expected .* once"),
-        ([{**RELATIVE, "observation": "poz"}], "there is no observation 'poz'; did you mean 'pos'"),
-        ([{**RELATIVE, "action": "arms"}], "action is 'arms'; expected a key of train.action_keys"),
-        ([{**RELATIVE, "dims": [0, 3]}], r"dims is \[0, 3\], but action 'arm' has 3 numbers"),
-        ([RELATIVE, {"step": "clip", "limit": 1}], "'clip' does not keep its values"),
-        ([{"step": "clip", "limit": 0}], "clip: limit is 0; expected more than 0"),
+        ([{"step": "resiz", "size": [2, 2]}], "preprocess.0.step: unknown 'resiz'; did you mean 'resize'"),
+        ([PAD | {"dims": 3}], "preprocess.0.dims: step 'pad' has no such key; did you mean 'dim'"),
+        ([RESIZE], "step 'resize' cannot be made.*size"),
+        ([RESIZE | {"size": [2]}], r"resize: size is \[2\]; expected \[height, width\]"),
+        ([RESIZE | {"size": [2, 2], "observations": ["pos"]}], "'pos' is low_dim; expected one of rgb"),
+        ([PAD | {"dim": 2, "observation": "pos"}], "pad: dim is 2, but observation 'pos' has 3"),
+        ([PAD | {"dim": 9}, NORMALIZE], "expected it behind the entry 'normalize'"),
+        ([NORMALIZE, RELATIVE], "expected it before the entry 'normalize'"),
+        ([NORMALIZE, NORMALIZE], "expected .* once"),
+        ([RELATIVE | {"observation": "poz"}], "there is no observation 'poz'; did you mean 'pos'"),
+        ([RELATIVE | {"action": "arms"}], "action is 'arms'; expected a key of train.action_keys"),
+        ([RELATIVE | {"dims": [0, 3]}], r"dims is \[0, 3\], but action 'arm' has 3 numbers"),
+        ([RELATIVE, CLIP | {"limit": 1}], "'clip' does not keep its values"),
+        ([CLIP | {"limit": 0}], "clip: limit is 0; expected more than 0"),
         ([{"step": "tokenize", "observation": "camera"}], "'camera' is rgb of shape"),
     ],
-)
+)  # fmt: skip
 def test_errors_name_step_key_and_values(steps, message):
     with pytest.raises(ConfigError, match=message):
         pipeline(*steps)
@@ -192,15 +175,9 @@ def test_scans_that_a_step_has_changed_are_normalized_in_their_own_layout(monkey
     scans = torch.tensor([[[0.0, 10.0], [1.0, 20.0], [2.0, 30.0]]]).repeat(4, 1, 1)  # (L, C)
     scans[::2] += 4.0
     sample = Sample({"lidar": scans[:, None]}, torch.zeros(4, 1, 1), {}, torch.ones(4, 1).bool())
-    prepare = Preprocess.from_statistics(
-        {"lidar": (3, 2)},
-        {"lidar": "scan"},
-        {"arm": 1},
-        {"obs": {"lidar": MeasuredStats.of(scans)}},
-        "mean_std",
-        steps=[{"step": "double"}],
-        samples=lambda keys: [sample],
-    )
+    layout, known = ({"lidar": (3, 2)}, {"lidar": "scan"}, {"arm": 1}), MeasuredStats.of(scans)
+    more = {"steps": [{"step": "double"}], "samples": lambda keys: [sample]}
+    prepare = Preprocess.from_statistics(*layout, {"obs": {"lidar": known}}, "mean_std", **more)
     # Each number of the doubled scans is its mean +- 4.
     wanted = torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None, None].expand(4, 2, 3)
     torch.testing.assert_close(prepare.prepare_obs({"lidar": scans})["lidar"], wanted)
