@@ -76,8 +76,7 @@ def test_windows_without_rewards_are_refused(demo_file):
 
 def test_next_actions_are_normalized_like_actions(demo_file):
     algo = make("rebrac")
-    data = dataset(algo, demo_file())
-    raw = data[np.arange(12)]
+    raw = dataset(algo, demo_file())[np.arange(12)]
     algo.preprocess.normalize_actions = lambda actions, obs=None: actions * 2
     batch = algo.process_batch_for_training(raw)
     torch.testing.assert_close(batch["next_actions"], raw["next_actions"] * 2)
@@ -92,9 +91,7 @@ def test_weights_alone_begin_a_new_count():
 
 
 def test_networks_learn_in_their_epochs(demo_file):
-    section = {
-        "optim_params": {"actor": {"start_epoch": 2}, "critic": {"end_epoch": 2}},
-    }
+    section = {"optim_params": {"actor": {"start_epoch": 2}, "critic": {"end_epoch": 2}}}
     algo = make("awac", section)
     batch = algo.process_batch_for_training(dataset(algo, demo_file())[np.arange(8)])
     algo.set_train()

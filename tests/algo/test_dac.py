@@ -41,8 +41,7 @@ def test_rewards_are_logits_and_after_a_terminal_those_of_the_absorbing_state_fo
     set_discriminator(algo, 1.0, 2.0, -0.5, bias=0.1)
     rewards = algo.reward_source.rewards(algo.process_batch_for_training(batch()))
     # States plus 2 x 0.5 plus 0.1; the absorbing state's logit is -0.4, 0.9 / 0.1 = 9 times. -7 counts nowhere.
-    wanted = torch.tensor([2.1, 3.1 - 3.6, 4.1, 5.1 - 3.6])
-    torch.testing.assert_close(rewards, wanted)
+    torch.testing.assert_close(rewards, torch.tensor([2.1, 3.1 - 3.6, 4.1, 5.1 - 3.6]))
 
 
 def test_the_discriminator_tells_demonstrations_from_replayed_steps_and_terminals_count_twice():

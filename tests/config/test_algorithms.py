@@ -134,8 +134,7 @@ for point in installed_points("imitate.algos", "evil"):
 
 
 def check(folder, *more_path):
-    paths = os.pathsep.join(map(str, (ROOT, *more_path)))
-    env = {**os.environ, "PYTHONPATH": paths}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *more_path)))}
     subprocess.run([sys.executable, "-c", SEARCH], cwd=folder, env=env, check=True)
 
 

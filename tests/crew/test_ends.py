@@ -119,8 +119,7 @@ def test_a_parent_that_forgets_its_crew_can_end(parent):
 
 def test_workers_are_spawned_whatever_the_start_method_is(parent):
     process, worker = parent("idle", "fork")
-    command = Path(f"/proc/{worker}/cmdline").read_text()
-    assert "spawn_main" in command
+    assert "spawn_main" in Path(f"/proc/{worker}/cmdline").read_text()
     process.kill()
     ends(worker)
 
@@ -204,8 +203,7 @@ def test_join_waits_for_a_process_that_a_fork_server_started(monkeypatch):
     """It is no child of this one."""
     monkeypatch.setattr("imitate.crew.local.CONTEXT", fork_server.context())
     member = LocalBackend().start(work)
-    dismissal = threading.Timer(1.0, member.dismiss)
-    dismissal.start()
+    threading.Timer(1.0, member.dismiss).start()
     member.join()
     assert member.exit_code == 0
     member.stop()

@@ -30,8 +30,7 @@ def test_simple_train_loop_learns(lift_demos, tmp_path, monkeypatch, capsys):
     told = re.findall(r"epoch (\d): loss (.*)", capsys.readouterr().out)
     assert [epoch for epoch, _ in told] == list("12345")
     assert float(told[-1][1]) < 0.5 * float(told[0][1])
-    saved = torch.load(model, weights_only=True)["model"]
-    assert set(saved) >= {"nets", "optimizers"}
+    assert set(torch.load(model, weights_only=True)["model"]) >= {"nets", "optimizers"}
 
 
 # ---- a robot of one's own ------------------------------------------------------------------------
@@ -52,8 +51,7 @@ def test_a_policy_runs_on_a_robot_of_ones_own(imitate, checkpoint, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("episode 0: 12 steps, latency p50 ")
     with DatasetFile(tmp_path / "a.hdf5") as file:
-        assert file.file_attrs["control_freq"] == 10.0
-        assert file.demos() == ["demo_0"]
+        assert (file.file_attrs["control_freq"], file.demos()) == (10.0, ["demo_0"])
 
 
 def test_another_rate_than_the_robots_data_is_refused(imitate, checkpoint, tmp_path):
