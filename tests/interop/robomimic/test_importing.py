@@ -12,6 +12,14 @@ from imitate.models.heads import TanhDistribution
 from imitate.policy.checkpoint import algo_from_checkpoint, converted
 
 EXACT = 1e-5
+L2, ACTION = {"L2_Loss": "l2_loss"}, {"Loss": "action_loss"}
+LATENT = {"Reconstruction_Loss": "recons_loss", "KL_Loss": "kl_loss"}
+CRITICS = {
+    "Critic_Loss": ("critic/critic1_loss", "critic/critic2_loss"),
+    "Actor_Loss": "actor/loss",
+}
+EVALUATED = "bc_minmax bc_normobs bc_normobs_v030 bc_image bc_rnn bc_rnn_mlp bc_transformer"
+TRAINED = "bc_gaussian bc_gmm bc_gmm_v030 bc_rnn_gmm bc_rnn_gmm_v030"
 
 
 def test_actions_of_a_whole_sequence(every, recorded):
@@ -44,23 +52,12 @@ def test_features(name, recorded):
     assert torch.allclose(features, found.tensor("encoder/features"), atol=EXACT)
 
 
-@pytest.mark.parametrize(
-    ("name", "net"),
-    [
-        ("bc_gaussian", "policy"),
-        ("bc_gmm", "policy"),
-        ("bc_gmm_v030", "policy"),
-        ("bc_rnn_gmm", "policy"),
-        ("bc_rnn_gmm_v030", "policy"),
-        ("bc_transformer_gmm", "policy"),
-        ("cql", "actor"),
-        ("iql", "actor"),
-    ],
-)
+@pytest.mark.parametrize("name", [*TRAINED.split(), "bc_transformer_gmm", "cql", "iql"])
 @torch.no_grad()
-def test_distributions(name, net, recorded):
+def test_distributions(name, recorded):
     found = recorded(name)
     algo = found.algo()
+    net = "policy" if name.startswith("bc") else "actor"
     obs = found.prepared(algo)
     prefix = "dist"
     if "rnn" in name:  # one pass over the sequence
@@ -73,11 +70,8 @@ def test_distributions(name, net, recorded):
     base = distribution.base if isinstance(distribution, TanhDistribution) else distribution
     means = base.means if hasattr(base, "means") else base.mean
     for key, values in (("means", means), ("scales", base.stds)):
-        assert torch.allclose(
-            values.reshape(found[f"{prefix}/{key}"].shape),
-            found.tensor(f"{prefix}/{key}"),
-            atol=EXACT,
-        )
+        expected = found.tensor(f"{prefix}/{key}")
+        assert torch.allclose(values.reshape(expected.shape), expected, atol=EXACT)
     if hasattr(base, "logits"):
         logits = found.tensor(f"{prefix}/logits")
         assert torch.allclose(base.logits.reshape(logits.shape), logits, atol=EXACT)
@@ -117,8 +111,7 @@ def test_vae(name, net, recorded):
     algo = found.algo()
     vae = algo.nets[net].vae
     condition = algo.nets[net].encoder(found.prepared(algo), None)
-    given = found.tensor("seq/dataset_actions").float()
-    posterior = vae.encode(given, condition)
+    posterior = vae.encode(found.tensor("seq/dataset_actions").float(), condition)
     decoded = vae.decode(found.tensor("vae/z"), condition)
     assert torch.allclose(decoded, found.tensor("vae/decoded_actions"), atol=EXACT)
     for key in ("mean", "logvar"):
@@ -165,48 +158,17 @@ def test_values(name, recorded):
 
 
 LOSSES = {
-    # Randomizers and dropout are off in evaluation; the density that acts is not what is learned, so that those of
-    # stochastic policies are compared in training.
-    "bc": ("eval", {"L2_Loss": "l2_loss", "Loss": "action_loss"}),
-    "bc_minmax": ("eval", {"L2_Loss": "l2_loss"}),
-    "bc_normobs": ("eval", {"L2_Loss": "l2_loss"}),
-    "bc_normobs_v030": ("eval", {"L2_Loss": "l2_loss"}),
-    "bc_image": ("eval", {"L2_Loss": "l2_loss"}),
-    "bc_rnn": ("eval", {"L2_Loss": "l2_loss"}),
-    "bc_rnn_mlp": ("eval", {"L2_Loss": "l2_loss"}),
-    "bc_transformer": ("eval", {"L2_Loss": "l2_loss"}),
-    "bc_gaussian": ("train", {"Loss": "action_loss"}),
-    "bc_gmm": ("train", {"Loss": "action_loss"}),
-    "bc_gmm_v030": ("train", {"Loss": "action_loss"}),
-    "bc_rnn_gmm": ("train", {"Loss": "action_loss"}),
-    "bc_rnn_gmm_v030": ("train", {"Loss": "action_loss"}),
-    "bc_transformer_gmm": ("eval", {"Loss": "action_loss"}),
-    "bc_vae": ("train", {"Reconstruction_Loss": "recons_loss", "KL_Loss": "kl_loss"}),
-    "bc_vae_gmm_prior": ("train", {"Reconstruction_Loss": "recons_loss", "KL_Loss": "kl_loss"}),
-    "iql": (
-        "train",
-        {
-            "Vf_Loss": "vf/v_loss",
-            "Actor_Loss": "actor/loss",
-            "Critic_Loss": ("critic/critic1_loss", "critic/critic2_loss"),
-        },
-    ),
-    "td3_bc": (
-        "train",
-        {
-            "Actor_Loss": "actor/loss",
-            "Critic_Loss": ("critic/critic1_loss", "critic/critic2_loss"),
-        },
-    ),
-    "bcq": (
-        "train",
-        {
-            "Action_Sampler_Loss": "action_sampler/loss",
-            "Critic_Loss": ("critic/critic1_loss", "critic/critic2_loss"),
-            "Actor_Loss": "actor/loss",
-        },
-    ),
+    "bc": ("eval", L2 | ACTION),
+    **dict.fromkeys(EVALUATED.split(), ("eval", L2)),
+    **dict.fromkeys(TRAINED.split(), ("train", ACTION)),
+    "bc_transformer_gmm": ("eval", ACTION),
+    **dict.fromkeys(("bc_vae", "bc_vae_gmm_prior"), ("train", LATENT)),
+    "iql": ("train", {"Vf_Loss": "vf/v_loss", **CRITICS}),
+    "td3_bc": ("train", CRITICS),
+    "bcq": ("train", {"Action_Sampler_Loss": "action_sampler/loss", **CRITICS}),
 }
+"""Randomizers and dropout are off in evaluation; the density that acts is not what is learned, so that those of
+stochastic policies are compared in training."""
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -273,8 +235,7 @@ def test_statistics_that_are_null(recorded):
     raw["obs_normalization_stats"] = None
     raw["action_normalization_stats"]["actions"] = {"offset": None, "scale": None}
     algo = algo_from_checkpoint(converted(raw))
-    assert not algo.preprocess.normalizes_obs
-    assert not algo.preprocess.normalizes_actions
+    assert not algo.preprocess.normalizes_obs and not algo.preprocess.normalizes_actions
 
 
 def change(raw, **changes):
@@ -289,35 +250,21 @@ def change(raw, **changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("name", "key", "value", "words"),
     [
-        ({"algo__actor_layer_dims": [32, 47]}, r"'policy\.nets\.mlp\._model\.2\.weight' has shape"),
-        ({"algo__actor_layer_dims": [32]}, r"shape|no network for, such as"),
-        (
-            {"algo__gmm__enabled": True},
-            r"lacks 'policy\.nets\.decoder\.nets\.mean\.weight'|no network for",
-        ),
-        ({"algo__does_not_exist": 3}, "does_not_exist"),
+        ("bc", "algo__actor_layer_dims", [32, 47], r"'policy\.nets\.mlp\._model\.2\.weight' has shape"),
+        ("bc", "algo__actor_layer_dims", [32], r"shape|no network for, such as"),
+        ("bc", "algo__gmm__enabled", True, r"lacks 'policy\.nets\.decoder\.nets\.mean\.weight'|no network for"),
+        ("bc", "algo__does_not_exist", 3, "does_not_exist"),
+        ("bc", "train__action_keys", ["actions", "gripper"], "action_normalization_stats: lack gripper"),
+        ("bc_transformer", "algo__transformer__pred_future_acs", True, r"theirs\.pth: .*pred_future_acs"),
     ],
-)
-def test_what_does_not_fit_is_named(changes, words, recorded):
+)  # fmt: skip
+def test_what_does_not_fit_is_named(name, key, value, words, recorded):
     with pytest.raises(CheckpointError, match=words):
-        converted(change(recorded("bc").raw(), **changes), "theirs.pth")
-
-
-def test_acting_on_the_oldest_observation_is_refused(recorded):
-    raw = change(recorded("bc_transformer").raw(), algo__transformer__pred_future_acs=True)
-    with pytest.raises(CheckpointError, match=r"theirs\.pth: .*pred_future_acs"):
-        converted(raw, "theirs.pth")
+        converted(change(recorded(name).raw(), **{key: value}), "theirs.pth")
 
 
 def test_losses_are_compared_for_all_but_cql(every):
     """CQL draws its actions in another order; what its losses are made of is compared in `test_values`."""
     assert every in LOSSES or every == "cql"
-
-
-def test_action_keys_of_unknown_size_are_named(recorded):
-    keys = ["actions", "gripper"]
-    raw = change(recorded("bc").raw(), train__action_keys=keys)
-    with pytest.raises(CheckpointError, match="action_normalization_stats: lack gripper"):
-        converted(raw)
