@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 from imitate.algo.cql import CQL
 from tests.tiny import tiny_config
@@ -22,9 +23,8 @@ class Sampled(CQL):
 
 def make(overrides=(), ac_dim=ACTION, algo_name="cql", seed=0):
     critic = {"num_random_actions": 4}
-    config = tiny_config(
-        algo_name, *overrides, obs={"state": STATE}, hidden=[32], algo={"critic": critic}
-    )
+    words = {"obs": {"state": STATE}, "hidden": [32], "algo": {"critic": critic}}
+    config = tiny_config(algo_name, *overrides, **words)
     torch.manual_seed(seed)
     return Sampled(config.algo, config.observation, config, {"state": (STATE,)}, ac_dim, "cpu")
 
@@ -114,8 +114,7 @@ def test_samples_come_from_three_distributions_with_their_densities(worlds):
     batch = worlds.only(prepared(algo), 0)
     gap = worlds.losses(algo, batch)["Q_Gap"]
     actions = critic.seen[0][0, :, 0]
-    assert actions.shape == (13,)
-    assert actions[0] == batch["actions"][0, 0]
+    assert actions.shape == (13,) and actions[0] == batch["actions"][0, 0]
     # The values are the actions themselves; one over the density is 2 for the random ones.
     normal = torch.distributions.Normal(0.3, 0.2).log_prob(actions[5:].atanh())
     density = (normal - (1 - actions[5:].square()).log()).exp()
@@ -167,14 +166,7 @@ def test_the_critics_loss_by_hand(worlds):
 def test_samples_of_no_weight_do_not_count(worlds):
     algo = make()
     whole = {**prepared(algo), "weight": torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 0.0])}
-    part = {
-        key: {"state": value["state"][:4]}
-        if isinstance(value, dict)
-        else None
-        if value is None
-        else value[:4]
-        for key, value in whole.items()
-    }
+    part = tree_map(lambda value: None if value is None else value[:4], whole)
     samples, density = torch.rand(BATCH, 12, ACTION), torch.zeros(BATCH, 12)
     algo.nets["critic_target"] = Fixed([0.0, 0.0], [3.0, 5.0])
     algo.samples = samples, density
@@ -194,10 +186,9 @@ def test_the_learned_weight_rises_above_the_gap_that_is_asked_for_and_falls_belo
         assert info["Q_Gap"] == pytest.approx(0.0, abs=1e-6)
         assert info["Q_Gap_Excess"] == pytest.approx(math.log(12) - max(gap, 0.0), abs=1e-5)
         # Gradient descent: a negative gradient raises the weight, here where the excess is positive.
-        assert algo.nets["cql_weight"].log.grad.item() == pytest.approx(
-            -(math.log(12) - max(gap, 0.0)), rel=1e-5
-        )
-        assert math.copysign(1.0, algo.nets["cql_weight"].log.grad.item()) == -sign
+        slope = algo.nets["cql_weight"].log.grad.item()
+        assert slope == pytest.approx(-(math.log(12) - max(gap, 0.0)), rel=1e-5)
+        assert math.copysign(1.0, slope) == -sign
 
 
 def test_the_actors_loss_by_hand(worlds):
@@ -272,12 +263,8 @@ def test_targets_follow_slowly():
     before = [p.clone() for p in algo.nets["critic_target"].parameters()]
     algo.set_train()
     algo.train_on_batch(prepared(algo), 1)
-    for old, new, online in zip(
-        before,
-        algo.nets["critic_target"].parameters(),
-        algo.nets["critic"].parameters(),
-        strict=True,
-    ):
+    after = (algo.nets[name].parameters() for name in ("critic_target", "critic"))
+    for old, new, online in zip(before, *after, strict=True):
         torch.testing.assert_close(new, old + 0.1 * (online - old))
 
 
@@ -312,5 +299,4 @@ def test_the_conservative_term_pushes_unseen_actions_below_those_of_the_data(wor
         actions = torch.tensor([[0.99], [0.5]])
         unseen, good = algo.nets["critic"]({"state": torch.zeros(2, STATE)}, actions).amin(0)
         advantage[weight] = (unseen - good).item()
-    assert advantage[1e-9] > 0.0
-    assert advantage[0.3] < -0.1
+    assert advantage[1e-9] > 0.0 and advantage[0.3] < -0.1

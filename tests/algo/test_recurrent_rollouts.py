@@ -94,8 +94,7 @@ def test_densities_are_those_of_the_collection(rnn_type, num_layers, choices, en
             now = policy.log_prob(minibatch["actions"])
             torch.testing.assert_close(now, minibatch["log_prob"], rtol=0, atol=1e-5)
             torch.testing.assert_close(values, minibatch["values"], rtol=0, atol=1e-5)
-            info = algo.train_on_batch(minibatch, 1, validate=True)
-            assert abs(float(info["KL"])) < 1e-6
+            assert abs(float(algo.train_on_batch(minibatch, 1, validate=True)["KL"])) < 1e-6
             seen.append(minibatch["actions"])
         assert len(seen) >= 2
         assert sum(map(len, seen)) == len(batch["place"])
@@ -143,8 +142,7 @@ def test_the_state_is_fresh_where_an_episode_begins():
     rollout = rollouts(make())[0]
     ends = rollout["terminals"] | rollout["timeouts"]
     begins = np.concatenate([np.ones((1, 3), bool), ends[:-1]])
-    empty = (rollout["memory/h"] == 0).all(axis=(2, 3))
-    np.testing.assert_array_equal(empty, begins)
+    np.testing.assert_array_equal((rollout["memory/h"] == 0).all(axis=(2, 3)), begins)
 
 
 def test_minibatches_are_whole_sequences_and_each_comes_once():
@@ -193,8 +191,7 @@ def test_advantages_are_normalized_over_real_steps():
 
 def test_gradients_reach_over_the_steps_of_a_sequence():
     algo = make(seq_length=4)
-    batch = algo.prepare_rollout(rollouts(algo)[0])
-    minibatch = next(algo.minibatches(batch, 10_000))
+    minibatch = next(algo.minibatches(algo.prepare_rollout(rollouts(algo)[0]), 10_000))
     obs = minibatch["obs"]["s"].requires_grad_()
     _, values = decided(algo, {**minibatch, "obs": {"s": obs}})
     last = int((minibatch["place"] == 3).nonzero()[0])

@@ -231,8 +231,7 @@ def test_an_unfinished_run(run_folder):
     assert_has(report, best={"epoch": 7, "success_rate": 0.5}, checkpoints=["last.pth"])
     # Every second epoch of 20, the last one, and those with an evaluation.
     assert [p["epoch"] for p in report["curve"]] == [1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 20]
-    assert report["curve"][3]["success_rate"] == 0.5
-    assert report["curve"][-1]["loss"] == 0.05
+    assert (report["curve"][3]["success_rate"], report["curve"][-1]["loss"]) == (0.5, 0.05)
 
 
 def test_an_unfinished_run_for_a_person(run_folder):

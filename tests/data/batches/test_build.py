@@ -294,8 +294,7 @@ def test_copies_of_demos_in_another_file_are_told(demo_file, caplog):
 
 
 def test_metadata(demo_file):
-    config = make_config(demo_file())
-    env_meta, shapes, dims, low, high = dataset_metadata(config)
+    env_meta, shapes, dims, low, high = dataset_metadata(make_config(demo_file()))
     assert env_meta["env_name"] == "Lift"
     assert shapes == {"robot0_eef_pos": (3,), "object": (10,)}
     assert dims == {"actions": 7}

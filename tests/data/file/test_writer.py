@@ -383,8 +383,7 @@ def test_a_file_is_gone_on_with(path):
             assert writer.append_episode(demo(obs=images)) == f"demo_{number}"
             assert not path.exists()
     with DatasetFile(path) as file:
-        assert file.demos() == ["demo_0", "demo_1"]
-        assert file.file_attrs["total"] == 6
+        assert (file.demos(), file.file_attrs["total"]) == (["demo_0", "demo_1"], 6)
         assert file.env_meta == META
 
 
