@@ -1,10 +1,10 @@
 """Run the tutorials of the documentation as a reader would, and write down what their commands print.
 
     python scripts/tutorials.py                  # all of them; rewrites the outputs on the pages
-    python scripts/tutorials.py first_policy     # one
+    python scripts/tutorials.py install          # that of one page
 
-A tutorial is a page of docs/tutorials, or the part of another page between ``<!-- tutorial -->`` and
-``<!-- end of the tutorial -->``. It consists of blocks, which are run in their order in an empty folder:
+A tutorial is the part of a page of docs/ between ``<!-- tutorial -->`` and ``<!-- end of the tutorial -->``.
+It consists of blocks, which are run in their order in an empty folder:
 
     ```python title="name.py"    a file that the reader writes (also json, toml)
     ```bash                      commands, which have to succeed
@@ -58,9 +58,8 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def pages() -> list[Path]:
-    """The pages that are tutorials, or have one."""
-    guides = [path for path in sorted(DOCS.glob("*.md")) if PART.search(path.read_text())]
-    return [*sorted((DOCS / "tutorials").glob("*.md")), *guides]
+    """The pages that have a tutorial."""
+    return [path for path in sorted(DOCS.glob("*.md")) if PART.search(path.read_text())]
 
 
 def install(project: Path, site: Path) -> None:

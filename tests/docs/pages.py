@@ -52,18 +52,19 @@ def commands(*programs):
     return [one for page in PAGES for one in _commands_of(page) if one.words[0] in programs]
 
 
-def shell_lines(page, fenced=True):
+def shell_lines(page, fenced=True, tutorial=False):
     """Commands of a page without its tutorial, in order: indented lines that begin with a program, and shell blocks.
 
     Args:
         page: its path.
         fenced: false leaves out those of shell blocks.
+        tutorial: true takes those of the tutorial, else it is left out.
     """
+    whole = (ROOT / page).read_text()
+    part = "".join(TUTORIAL.findall(whole)) if tutorial else TUTORIAL.sub("", whole)
     return [
         text
-        for _, text, in_block in _code_lines(
-            TUTORIAL.sub("", (ROOT / page).read_text()).splitlines()
-        )
+        for _, text, in_block in _code_lines(part.splitlines())
         if text
         and not text.startswith("#")
         and (fenced if in_block else text.split(" ")[0] in PROGRAMS)

@@ -25,7 +25,7 @@ ELSEWHERE = {
     "docs/preprocessing.md": "tests/examples/test_own_step.py",
 }
 """Pages whose blocks another test runs."""
-OTHERS = ("docs/algorithms/", "docs/tutorials/")
+OTHERS = ("docs/algorithms/",)
 """Folders whose pages have tests of their own."""
 
 

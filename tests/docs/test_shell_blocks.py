@@ -18,8 +18,6 @@ FAST = ("README.md", "docs/own_data.md", "docs/deployment.md", "docs/curation.md
 """Pages whose commands each change runs; the others' are parsed (test_commands.py)."""
 REAL_TIME = "--env robot:"
 """Commands in which a policy acts at a robot's rate: it stops when control steps are late, as on a busy machine."""
-ELSEWHERE = "docs/tutorials/"
-"""Pages whose fenced commands tests/examples/test_tutorials.py runs."""
 FINDINGS = {"imitate dataset doctor": (1, 3), "imitate check-deploy": (1,)}
 """Exit codes by which commands say that they found something."""
 
@@ -36,7 +34,7 @@ def to_run(page):
 def _cases():
     """Each page with its commands; those of the fast set without the ones in real time, which then run by night."""
     for page in PAGES:
-        lines = [] if page.startswith(ELSEWHERE) else to_run(page)
+        lines = to_run(page)
         at_once = [line for line in lines if REAL_TIME not in line]
         if page in FAST:
             yield pytest.param(
@@ -97,13 +95,20 @@ def test_the_commands_of_a_page_run_one_after_the_other(lines, terminal):
 
 
 def test_each_reason_is_one_of_a_command():
-    lines = [f"{page}: {line}" for page in PAGES for line in shell_lines(page)]
+    lines = [
+        f"{page}: {line}"
+        for page in PAGES
+        for line in [*shell_lines(page), *shell_lines(page, fenced=False, tutorial=True)]
+    ]
     assert [one for one in NOT_RUN if not any(re.search(one, line) for line in lines)] == []
 
 
 def test_indented_commands_of_tutorials_are_not_run_for_a_reason():
-    pages = [page for page in PAGES if page.startswith(ELSEWHERE)]
-    lines = [(page, line) for page in pages for line in shell_lines(page, fenced=False)]
+    """The fenced ones tests/examples/test_tutorials.py runs."""
+    lines = [
+        (page, line) for page in PAGES for line in shell_lines(page, fenced=False, tutorial=True)
+    ]
+    assert len(lines) > 3
     assert [f"{page}: {line}" for page, line in lines if reason(page, line) is None] == []
 
 

@@ -11,7 +11,7 @@ from tests.loading import load
 ROOT = Path(__file__).parents[2]
 FAST = ("own_data",)
 """The page that each change follows; of the others it reads the commands (tests/docs/test_commands.py) and code."""
-MARKS = {"first_policy": [pytest.mark.robosuite], "cluster": [pytest.mark.ray]}
+MARKS = {"install": [pytest.mark.robosuite], "cluster": [pytest.mark.ray]}
 
 tutorials = load("scripts/tutorials.py")
 PAGES = tutorials.pages()
