@@ -66,28 +66,19 @@ def test_values_are_checked_by_the_section_of_their_kind():
     assert load().algo.second is None
 
 
+BELT = {"type": "belt"}
+
+
 @pytest.mark.parametrize(
     ("algo", "problem"),
     [
         ({"part": {"type": "belts"}}, "algo.part: no type 'belts'; did you mean 'belt'?"),
-        (
-            {"spares": {"a": {"type": "rod"}}},
-            "algo.spares.a: no type 'rod'; valid names: belt, wheel",
-        ),
-        (
-            {"part": {"type": "belt", "lenght": 1.0}},
-            "algo.part.lenght: unknown key, did you mean 'length'?",
-        ),
-        (
-            {"spares": {"a": {"type": "belt", "spokes": 1}}},
-            "algo.spares.a.spokes: unknown key, valid names: length, type",
-        ),
-        (
-            {"second": {"type": "belt", "length": "x"}},
-            'algo.second.length: got "x", wanted a number (length in m)',
-        ),
+        ({"spares": {"a": {"type": "rod"}}}, "algo.spares.a: no type 'rod'; valid names: belt, wheel"),
+        ({"part": BELT | {"lenght": 1.0}}, "algo.part.lenght: unknown key, did you mean 'length'?"),
+        ({"spares": {"a": BELT | {"spokes": 1}}}, "algo.spares.a.spokes: unknown key, valid names: length, type"),
+        ({"second": BELT | {"length": "x"}}, 'algo.second.length: got "x", wanted a number (length in m)'),
     ],
-)
+)  # fmt: skip
 def test_problems_name_the_keys_of_the_kind_once(algo, problem):
     with pytest.raises(ConfigError) as caught:
         load(**algo)

@@ -149,7 +149,7 @@ def test_temperature():
         ({"prior": {"use_gmm": True}}, "use_gmm is true, but learn is false"),
         ({"prior": {"is_conditioned": True}}, "is_conditioned is true, but learn is false"),
         (
-            {"prior": {"use_gmm": True, "use_categorical": True, "learn": True}},
+            {"prior": {"learn": True, "use_gmm": True, "use_categorical": True}},
             "exclude each other",
         ),
         ({"decoder": {"is_conditioned": False}}, "would not depend on observations"),
