@@ -114,7 +114,7 @@ def test_weights_of_samples(algo, worlds):
 
 
 def test_targets_follow_by_target_tau(worlds, algo):
-    old = algo.nets["critic_target"].head.bias.clone()
+    old = algo.nets["critic_target"].head.bias.data.add_(1).clone()
     algo.set_train()
     algo.train_on_batch(worlds.two_transitions(), 1)
     expected = old + 0.01 * (algo.nets["critic"].head.bias - old)

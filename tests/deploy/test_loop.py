@@ -444,13 +444,14 @@ def test_ctrl_c_at_each_line_of_the_loop_stops_the_robot():
 
         robot = FakeRobot()
         made = ControlLoop(robot, Constant(), 1000.0, safety=CALM, any_rate=True)
+        before = sys.gettrace()
         sys.settrace(trace)
         try:
             made.run(2)
         except KeyboardInterrupt:
             pass
         finally:
-            sys.settrace(None)
+            sys.settrace(before)
         return seen, robot
 
     total, _ = lines(-1)
