@@ -179,8 +179,7 @@ def test_as_many_actions_are_drawn_as_asked(worlds):
 def test_samples_of_each_state_are_its_own(overrides):
     """After training on actions that are the state, samples of several states at once are near their states."""
     algo = make((*overrides, "algo.action_sampler.vae.kl_weight=0.01"), ac_dim=1)
-    generator = torch.Generator().manual_seed(0)
-    state = torch.rand(256, STATE, generator=generator) - 0.5
+    state = torch.rand(256, STATE, generator=torch.Generator().manual_seed(0)) - 0.5
     batch = {**prepared(algo, 1), "obs": {"state": state}, "actions": state[:, :1]}
     optimizer = torch.optim.Adam(algo.sampler.parameters(), 0.01)
     for _ in range(100):
@@ -216,8 +215,7 @@ def test_the_vaes_encoder_freezes_at_its_epoch():
         after = algo.sampler.vae.state_dict()
         return {k.split(".")[0] for k, v in before.items() if not torch.equal(v, after[k])}
 
-    assert moved(2) == {"encoder", "decoder"}
-    assert moved(3) == {"decoder"}
+    assert moved(2) == {"encoder", "decoder"} and moved(3) == {"decoder"}
 
 
 def test_networks_learn_in_their_epochs_only():

@@ -31,8 +31,7 @@ def make(algo_name="flow_policy", network="mlp", frames=1, max_delay=MAX_DELAY, 
         samplers = {"num_train_timesteps": 100, "num_inference_timesteps": 10}
         section |= {"ddpm": {"enabled": False}, "ddim": {"enabled": True, **samplers}}
     train = {"frame_stack": frames, "seq_length": STEPS}
-    epochs = {"epoch_every_n_steps": 100}
-    words = {"algo": section, "train": train, "experiment": epochs}
+    words = {"algo": section, "train": train, "experiment": {"epoch_every_n_steps": 100}}
     return tiny_algo(algo_name, obs={"state": 3}, action=2, **words)
 
 

@@ -232,8 +232,7 @@ def test_draws_follow_the_generator():
         generator = torch.Generator().manual_seed(seed)
         return algo.act(obs, algo.initial_state(16), generator=generator).extras["chunk"]
 
-    assert torch.equal(chunk(1), chunk(1))
-    assert not torch.equal(chunk(1), chunk(2))
+    assert torch.equal(chunk(1), chunk(1)) and not torch.equal(chunk(1), chunk(2))
 
 
 @pytest.mark.parametrize(("low_dim", "frame_stack"), [(["state"], 2), ([], 1)])
@@ -275,8 +274,7 @@ def test_it_takes_one_of_two_ways_and_both_in_turn():
         chunks = algo.act({"state": torch.zeros(200, 3)}, algo.initial_state(200)).extras["chunk"]
     right = (chunks.abs() - 0.8).abs().amax((1, 2)) < 0.3
     assert right.float().mean() >= 0.98
-    up = (chunks.mean((1, 2)) > 0).float().mean()
-    assert 0.3 < up < 0.7
+    assert 0.3 < (chunks.mean((1, 2)) > 0).float().mean() < 0.7
 
 
 def test_a_run_may_not_end_early_while_the_policy_waits():

@@ -30,8 +30,7 @@ def expert(tmp_path):
 
 def test_a_good_policy_succeeds_and_the_episodes_are_those_of_the_seeds(expert):
     result = evaluate(expert, episodes=3, horizon=30, seed=5)
-    assert result.success == [True, True, True]
-    assert result.seeds == [5, 6, 7]
+    assert (result.success, result.seeds) == ([True, True, True], [5, 6, 7])
     assert result.returns == [1.0, 1.0, 1.0]
     # The network ends in tanh.
     for seed, length in zip(result.seeds, result.lengths, strict=True):
@@ -47,8 +46,7 @@ def test_a_good_policy_succeeds_and_the_episodes_are_those_of_the_seeds(expert):
 
 def test_episodes_do_not_end_at_success_when_told_so(expert):
     result = evaluate(expert, episodes=1, horizon=30, terminate_on_success=False)
-    assert result.lengths == [30]
-    assert result.success == [True]
+    assert (result.lengths, result.success) == ([30], [True])
     assert result.returns[0] > 5
 
 
@@ -105,8 +103,7 @@ def test_evaluation_leaves_generators_and_threads_alone(expert):
 def test_a_policy_object_plays_in_this_process(expert):
     policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=expert)
     result = evaluate(policy, env_meta(), episodes=2, horizon=30)
-    assert result.successes == 2
-    assert result.checkpoint is None
+    assert result.successes == 2 and result.checkpoint is None
     with pytest.raises(EnvError, match="env_meta"):
         evaluate(policy, episodes=2)
 
@@ -137,8 +134,7 @@ def test_what_hopeless_means():
         return Episode(index, index, success, 0.0, 1, success)
 
     failed = {i: episode(i, False) for i in (0, 1, 5)}
-    assert not hopeless(failed, None)
-    assert hopeless(failed, 2)
+    assert not hopeless(failed, None) and hopeless(failed, 2)
     assert not hopeless(failed, 3)
     assert [e.index for e in in_order(failed, 2)] == [0, 1]
     assert not hopeless({0: episode(0, True), 1: episode(1, False)}, 2)

@@ -107,8 +107,7 @@ def test_the_best_evaluation_is_each_seeds_own(make_run, settings_in):
 def test_a_band_along_the_training_by_hand(three_seeds, settings_in):
     (setting,) = settings_in()
     line = band(setting, "Rollout/Success_Rate", "step", bounds=(0, 1))
-    assert line.x == (10, 20)
-    assert line.value == pytest.approx((0.3, 0.8))
+    assert (line.x, line.value) == ((10, 20), pytest.approx((0.3, 0.8)))
     assert line.low == pytest.approx((0.051586, 0.551586), abs=1e-6)
     assert line.high == pytest.approx((0.548414, 1.0), abs=1e-6)
     # CPU seconds of the seeds at epoch 1: 1, 2, 3.
@@ -166,8 +165,7 @@ def test_tables_in_every_form(three_seeds, settings_in):
 
 def test_latex_is_escaped(make_run, settings_in):
     make_run("50%_of & {x}", 1)
-    text = latex_text(settings_in(), "mean")
-    assert r"50\%\_of \& \{x\} & 1 & $70.0\,\%$" in text
+    assert r"50\%\_of \& \{x\} & 1 & $70.0\,\%$" in latex_text(settings_in(), "mean")
 
 
 @pytest.mark.slow("draws three pictures")
@@ -208,8 +206,7 @@ def test_a_picture_of_runs_without_rollouts_says_so_and_has_plain_numbers(
 def test_runs_of_a_folder_come_in_the_order_of_their_numbers(make_run, settings_in):
     for size in (16, 8):
         make_run(f"batch_size={size}", 1, batch_size=size)
-    labels = [setting.label for setting in settings_in()]
-    assert labels == ["batch_size=8", "batch_size=16"]
+    assert [setting.label for setting in settings_in()] == ["batch_size=8", "batch_size=16"]
 
 
 def test_returns_are_drawn_where_an_environment_is_learned_in(make_run, tmp_path, settings_in):
