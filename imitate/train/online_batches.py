@@ -281,10 +281,15 @@ class OnlineBatches:
     def _load_memory(self, path: Path, learner: Mapping[str, Any]) -> None:
         """Fill the replay buffer from a file; where it is missing or damaged, warn and begin with an empty one."""
         try:
-            self._fill(read_whole(path))
+            state = read_whole(path)
+        except Exception as error:  # torch raises many kinds of errors on a damaged file
+            self._begin_empty(path, error, learner)
+            return
+        try:
+            self._fill(state)
         except UserError:
             raise
-        except Exception as error:  # torch raises many kinds of errors on a damaged file
+        except Exception as error:
             self._begin_empty(path, error, learner)
 
     def _load_part(self, learner: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import zipfile
 
 import numpy as np
 import pytest
@@ -20,19 +21,27 @@ from imitate.train.online_parts import make_learner
 from imitate.train.online_setup import build_online
 from imitate.train.trainer import train
 from tests.demo_files import episode, write_demos
-from tests.tiny import tiny_tree
+from tests.tiny import merged, tiny_tree
 
 from .conftest import PENDULUM, assert_same_nets, last, online_tree, records, resume, stored_steps
 
 NIGHTLY = pytest.mark.nightly
 
 
+EPOCH = 50
+"""Steps of an epoch, of an episode and before the first update."""
+
+
 def run(tmp_path, *args, **kwargs):
-    kwargs["experiment"] = {
-        "save": {"on_best_rollout_return": True},
-        **kwargs.get("experiment", {}),
+    usual = {
+        "experiment": {
+            **{"epoch_every_n_steps": EPOCH, "rollout": {"horizon": EPOCH}},
+            "save": {"on_best_rollout_return": True},
+        },
+        "online": {"warmup_steps": EPOCH},
     }
-    return train(online_tree(*args, **kwargs), output_dir=tmp_path, quiet=True)
+    tree = online_tree(*args, **merged(usual, kwargs))
+    return train(tree, output_dir=tmp_path, quiet=True)
 
 
 def live(result):
@@ -48,9 +57,11 @@ def test_a_run_leaves_what_every_run_leaves(tmp_path):
     result = run(tmp_path, experiment={"rollout": {"enabled": True}})
     assert result.exit_code == 0
     numbers = records(result)[-1]
-    assert numbers["Metrics/EnvironmentSteps"] == 600 and numbers["Metrics/NumberOfEpisodes"] == 3
-    assert numbers["Train/Updates"] == 80 and numbers["Metrics/AverageEpisodeLength"] == 200
-    assert numbers["Metrics/AverageReturn"] == pytest.approx(200 * numbers["Metrics/AverageReward"])
+    assert numbers["Metrics/EnvironmentSteps"] == 150 and numbers["Metrics/NumberOfEpisodes"] == 3
+    assert numbers["Train/Updates"] == 20 and numbers["Metrics/AverageEpisodeLength"] == EPOCH
+    assert numbers["Metrics/AverageReturn"] == pytest.approx(
+        EPOCH * numbers["Metrics/AverageReward"]
+    )
     assert len(records(result, "rollout")) == 3
     policy, ckpt = policy_from_checkpoint(device="cpu", ckpt_path=last_path(result))
     assert ckpt["env_metadata"]["env_name"] == "Pendulum-v1"
@@ -62,13 +73,13 @@ def test_a_run_leaves_what_every_run_leaves(tmp_path):
 
 
 MODEL = {"dynamics": {"members": 2, "layer_dims": [8]}}
-FEW_UPDATES = {"warmup_steps": 300, "update_ratio": 0.1}
+FEW_UPDATES = {"warmup_steps": 60, "update_ratio": 0.25}
 PLANNER = {"horizon": 3, "population": 8, "elites": 2, "iterations": 2}
 NORMALIZED = {"obs_normalization": "mean_std", "obs_clip": 1.5}
 ON_POLICY = {
     "train": {**NORMALIZED, "reward": {"normalization": "running"}},
-    "online": {"collect_steps": 200, "num_envs": 2, "warmup_steps": 0},
-    "experiment": {"epoch_every_n_steps": 400},
+    "online": {"collect_steps": EPOCH, "num_envs": 2, "warmup_steps": 0},
+    "experiment": {"epoch_every_n_steps": 2 * EPOCH},
     "algo": {"rollout_epochs": 2},
 }
 
@@ -102,13 +113,13 @@ def test_a_resumed_run_ends_bit_equal(tmp_path, name, sections):
 
 
 def test_in_the_middle_of_an_episode_nothing_that_was_remembered_is_lost(tmp_path):
-    part = run(tmp_path, experiment={"epoch_every_n_steps": 150}, train={"num_epochs": 2})
+    part = run(tmp_path, experiment={"epoch_every_n_steps": 35}, train={"num_epochs": 2})
     saved = stored_steps(part)
-    assert int(saved["rows"]["live"].sum()) == 300
+    assert int(saved["rows"]["live"].sum()) == 70
     resumed = resume(part, 3)
-    assert live(resumed) == 450
+    assert live(resumed) == 105
     vectors = stored_steps(resumed)["rows"]["vectors"]
-    assert torch.equal(vectors[:200], saved["rows"]["vectors"][:200])
+    assert torch.equal(vectors[:EPOCH], saved["rows"]["vectors"][:EPOCH])
 
 
 @pytest.fixture(scope="module")
@@ -125,14 +136,16 @@ def part(two_epochs, tmp_path):
 def test_a_clock_that_jumps_loses_no_replay_buffer(part):
     for file in (part / "checkpoints").glob("memory_*.pt"):
         os.utime(file, (4e9, 4e9))  # written before the clock was set back
-    assert live(resume(part, 3)) == 600
+    assert live(resume(part, 3)) == 150
     names = {file.name for file in (part / "checkpoints").glob("memory_*.pt")}
-    assert names == {"memory_400.pt", "memory_600.pt"}
+    assert names == {"memory_100.pt", "memory_150.pt"}
 
 
 def flipped(content):
     """One bit of the longest entry of an archive, the stored steps."""
-    middle = len(content) // 2
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        longest = max(archive.infolist(), key=lambda entry: entry.file_size)
+    middle = longest.header_offset + longest.file_size // 2
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
@@ -144,13 +157,13 @@ def flipped(content):
     ],
 )
 def test_a_replay_buffer_that_cannot_be_read_is_told_and_fills_anew(part, harm, words):
-    harm(part / "checkpoints/memory_400.pt")
+    harm(part / "checkpoints/memory_100.pt")
     said = io.StringIO()
     resumed = resume(part, 3, stream=said)
-    (line,) = [line for line in said.getvalue().splitlines() if "memory_400.pt" in line]
+    (line,) = [line for line in said.getvalue().splitlines() if "memory_100.pt" in line]
     assert words in line and "empty replay buffer" in line
-    assert live(resumed) == 200
-    assert records(resumed)[-1]["Train/Updates"] == 80
+    assert live(resumed) == EPOCH
+    assert records(resumed)[-1]["Train/Updates"] == 20
 
 
 WORKER = {"num_envs": 2, "num_workers": 1, "collect_steps": 10}
@@ -159,17 +172,18 @@ WORKER = {"num_envs": 2, "num_workers": 1, "collect_steps": 10}
 def test_workers_collect(tmp_path):
     online = {**WORKER, "max_staleness": 5}
     numbers = records(run(tmp_path, online=online, train={"num_epochs": 1}))[-1]
-    assert numbers["Metrics/EnvironmentSteps"] >= 200 and numbers["Metrics/Staleness"] <= 5
+    assert numbers["Metrics/EnvironmentSteps"] >= EPOCH and numbers["Metrics/Staleness"] <= 5
 
 
+@pytest.mark.slow("workers of two kinds start, twice")
 def test_policy_workers_act_and_a_run_resumes(tmp_path):
     online = {"acting": "central", "ring": 2, **WORKER}
     result = run(tmp_path, online=online, train={"num_epochs": 1})
     numbers = records(result)[-1]
-    assert numbers["Metrics/EnvironmentSteps"] >= 200 and 1 <= numbers["Metrics/ActingBatch"] <= 2
+    assert numbers["Metrics/EnvironmentSteps"] >= EPOCH and 1 <= numbers["Metrics/ActingBatch"] <= 2
     config = json.loads((result.run_dir / "config.json").read_text())
     resumed = train(config, resume=result.run_dir, overrides=("train.num_epochs=2",))
-    assert records(resumed)[-1]["Metrics/EnvironmentSteps"] >= 400
+    assert records(resumed)[-1]["Metrics/EnvironmentSteps"] >= 2 * EPOCH
 
 
 @pytest.mark.parametrize(
@@ -177,7 +191,7 @@ def test_policy_workers_act_and_a_run_resumes(tmp_path):
     [("Pendulum-v1", 0, 1), ("CartPole-v1", 2, 0), ("tools:Tools-v0", 2, 1)],
 )
 def test_sac_takes_actions_of_every_kind(tmp_path, importable_env, env, choices, continuous):
-    rollout, online = {"rollout": {"enabled": True}}, {"warmup_steps": 50}
+    rollout, online = {"rollout": {"enabled": True}}, {"warmup_steps": 20}
     result = run(tmp_path, env=env, experiment=rollout, train={"num_epochs": 1}, online=online)
     algo = json.loads(last(result)["config"])["algo"]
     assert (algo["num_choices"], algo["num_continuous"]) == (choices, continuous)
@@ -187,7 +201,7 @@ def test_sac_takes_actions_of_every_kind(tmp_path, importable_env, env, choices,
 
 RATE = {"learning_rate": {"initial": 0.01}}
 TOOLS = {
-    "experiment": {"rollout": {"enabled": True, "n": 20}},
+    "experiment": {"epoch_every_n_steps": 200, "rollout": {"enabled": True, "n": 20}},
     "train": {"batch_size": 64, "num_epochs": 2},
     "online": {"warmup_steps": 100, "update_ratio": 0.7},
     "algo": {
@@ -211,7 +225,7 @@ def test_mixed_actions_resume_and_come_from_workers(tmp_path, importable_env):
     part = run(tmp_path, env="tools:Tools-v0", train={"num_epochs": 2}, online=FEW_UPDATES)
     assert_same_nets(whole, resume(part, 3))
     result = run(tmp_path, env="tools:Tools-v0", train={"num_epochs": 1}, online=WORKER)
-    assert records(result)[-1]["Metrics/NumberOfEpisodes"] >= 40
+    assert records(result)[-1]["Metrics/NumberOfEpisodes"] >= 10
 
 
 @pytest.fixture
@@ -222,7 +236,7 @@ def demonstrations(tmp_path):
     memory.load_state_dict(stored_steps(first))
     write_demonstrations(memory, tmp_path / "demos.hdf5", last(first)["env_metadata"])
     with DatasetFile(tmp_path / "demos.hdf5") as demos:
-        assert demos.env_meta["env_name"] == "Pendulum-v1" and demos.length("demo_0") == 200
+        assert demos.env_meta["env_name"] == "Pendulum-v1" and demos.length("demo_0") == EPOCH
     return tmp_path / "demos.hdf5"
 
 
@@ -233,7 +247,7 @@ def on_demonstrations(tmp_path, data, num_epochs):
 
 def test_demonstrations_and_online_steps_share_a_batch(tmp_path, demonstrations):
     result = on_demonstrations(tmp_path, demonstrations, 2)
-    assert records(result)[-1]["Train/Updates"] == 7 + 40
+    assert records(result)[-1]["Train/Updates"] == 7 + 10
 
 
 def test_a_run_that_is_interrupted_before_the_first_step_loses_no_update(
@@ -397,6 +411,7 @@ def actions(path):
     return [policy({"flat": np.array(x)})[0] for x in ([1.0, 0.0, 3.0], [-0.6, 0.8, -1.0])]
 
 
+@pytest.mark.slow("three trainings, of which two start a worker")
 @pytest.mark.parametrize(("name", "workers"), [("residual", 0), ("ibrl", 1)])
 def test_it_learns_online_and_its_checkpoint_is_whole(tmp_path, base, name, workers):
     path = tmp_path / "moved.pth"

@@ -250,10 +250,11 @@ def test_weights_without_a_gradient_on_some_or_all_ranks(findings):
 
 def online(name, settings, data=None, algo=(), **train_keys):
     """Training in Pendulum; an epoch is an episode of each of two environments."""
+    short = {"epoch_every_n_steps": 80, "rollout": {"horizon": 40}}
     return online_tree(
         name,
-        online={"num_envs": 2, **settings},
-        experiment={"name": "ranks", "epoch_every_n_steps": 400},
+        online={"num_envs": 2, "warmup_steps": 40, **settings},
+        experiment={"name": "ranks", **short},
         train={"num_epochs": 2, "data": data, **train_keys},
         algo=dict(algo),
     )
@@ -274,39 +275,39 @@ def demos(tmp_path):
 
 
 def test_a_pause_keeps_the_parts_of_all_ranks(tmp_path):
-    config = online("sac", {"warmup_steps": 400, "buffer_size": 1000, "collect_steps": 200})
+    config = online("sac", {"warmup_steps": 80, "buffer_size": 200, "collect_steps": 40})
     # No checkpoint is due but that of the pause.
     config["experiment"]["save"]["every_n_seconds"] = 1e6
     _, run = on_two_ranks(tmp_path, config=config, until_epoch=1)
     names = {path.name for path in (run / "checkpoints").iterdir()}
-    assert names == {"last.pth", "memory_400.pt", "rank1_400.pt"}
+    assert names == {"last.pth", "memory_80.pt", "rank1_80.pt"}
 
 
 @pytest.mark.slow("two ranks learn, twice")
 def test_replay_is_shared_and_the_run_resumes_with_all_parts(tmp_path, demos):
-    settings = {"buffer_size": 1000, "demo_ratio": 0.25, "prioritized": {"enabled": True}}
-    settings |= {"update_ratio": 0.1, "collect_steps": 50}
+    settings = {"buffer_size": 200, "demo_ratio": 0.25, "prioritized": {"enabled": True}}
+    settings |= {"update_ratio": 0.25, "collect_steps": 10}
     config = online("sac", settings, str(demos), obs_normalization="mean_std")
     (first, second), run = on_two_ranks(tmp_path, config=config)
     assert first["weights"] == second["weights"]
     assert first["observations"] == second["observations"] != [0.0] * 3 + [1.0] * 3
     assert first["draw"] != second["draw"]
     assert (first["lanes"], second["lanes"]) == ([0], [1])
-    assert (first["stored"], second["stored"]) == (400, 400)
+    assert (first["stored"], second["stored"]) == (80, 80)
     assert (first["demonstrations"], second["demonstrations"]) == ([10, 30], [20])
-    assert first["step"] == second["step"] == 800
-    assert first["updates"] == second["updates"] == 60  # (800 - 200) * 0.1
-    assert records(run)[-1]["Metrics/EnvironmentSteps"] == 800
+    assert first["step"] == second["step"] == 160
+    assert first["updates"] == second["updates"] == 30  # (160 - 40) * 0.25
+    assert records(run)[-1]["Metrics/EnvironmentSteps"] == 160
     assert records(run)[-1]["Metrics/NumberOfEpisodes"] == 4
     names = {path.name for path in (run / "checkpoints").iterdir()}
-    assert names == {"last.pth", "memory_400.pt", "memory_800.pt", "rank1_400.pt", "rank1_800.pt"}
+    assert names == {"last.pth", "memory_80.pt", "memory_160.pt", "rank1_80.pt", "rank1_160.pt"}
     three = {"overrides": ["train.num_epochs=3"]}
     with refused("2 processes began the run|but 1 resume it: start 2", error=ConfigError):
         train(resume=run, quiet=True, **three)
     (first, second), run = on_two_ranks(tmp_path, resume=str(run), output_dir=None, **three)
     assert first["weights"] == second["weights"]
-    # 500 rows of each: two episodes of 200 steps with their ends were kept, and part of the first gave way.
-    assert first["stored"] == second["stored"] > 490
+    # 100 rows of each: two episodes of 40 steps with their ends were kept, and part of the first gave way.
+    assert first["stored"] == second["stored"] > 90
     assert records(run)[-1]["Metrics/NumberOfEpisodes"] == 6
 
 
@@ -314,14 +315,14 @@ def test_replay_is_shared_and_the_run_resumes_with_all_parts(tmp_path, demos):
 def test_rollouts_are_shared(tmp_path):
     keys = {"obs_normalization": "mean_std", "reward": {"normalization": "running"}}
     algo = {"rollout_epochs": 2, "target_kl": 0.02}
-    config = online("ppo", {"collect_steps": 50, "warmup_steps": 0}, algo=algo, **keys)
+    config = online("ppo", {"collect_steps": 10, "warmup_steps": 0}, algo=algo, **keys)
     (first, second), run = on_two_ranks(tmp_path, config=config)
     assert first["weights"] == second["weights"]
     assert first["observations"] == second["observations"]
-    assert first["seen"] == second["seen"] == 800
+    assert first["seen"] == second["seen"] == 160
     assert first["updates"] == second["updates"] > 0
     assert records(run)[-1]["Metrics/NumberOfEpisodes"] == 4
-    assert last(run)["train_state"]["step"] == 800
+    assert last(run)["train_state"]["step"] == 160
 
 
 # ---- parts, with ranks that answer from a list ------------------------------------------------------
