@@ -220,7 +220,11 @@ def test_configurations_are_nested_as_deep_as_files(tmp_path):
 
 @pytest.mark.parametrize(
     ("sample", "name"),
-    [("diffusion-policy", "d.zarr/data/action/0.0"), ("lerobot, ours", "lift/meta/tasks.parquet")],
+    [
+        ("diffusion-policy", "d.zarr/data/action/0.0"),
+        ("lerobot, ours", "lift/meta/tasks.parquet"),
+        ("minari, ours", "lift-v0/data/main_data.hdf5"),
+    ],
 )
 @pytest.mark.parametrize("kind", ["device", "pipe"])
 def test_no_part_of_a_dataset_is_a_pipe_or_a_device(tmp_path, sample, name, kind):

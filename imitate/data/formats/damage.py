@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from imitate.errors import DatasetError, UserError
+from imitate.free_memory import check_claim
 
 
 @contextmanager
@@ -33,6 +34,17 @@ def reading(path: Path) -> Iterator[None]:
             f"{path}: cannot be read ({type(error).__name__}: {_first_line(error)}): "
             "it is cut short, damaged or not of this format"
         ) from error
+
+
+def stored_bytes(path: Path) -> int:
+    """Return the bytes of all files; refuse what is none, such as a pipe, and what does not fit into memory."""
+    sizes = [0]
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if file.exists() and not file.is_file() and not file.is_dir():
+            raise DatasetError(f"{file}: is no regular file: copy the dataset again")
+        sizes.append(file.stat().st_size if file.is_file() else 0)
+    check_claim(f"{path}: a file of it", max(sizes), max(sizes))
+    return sum(sizes)
 
 
 @contextmanager

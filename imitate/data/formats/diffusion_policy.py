@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.formats.base import UNKNOWN_ENV, Demo, Format, Options, Source, robot_meta
+from imitate.data.formats.damage import stored_bytes
 from imitate.data.formats.extras import extra
 from imitate.data.formats.report import Report
 from imitate.data.formats.sidecar import (
@@ -45,7 +46,7 @@ def _recognises(path: Path) -> bool:
 @contextmanager
 def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
     zarr = extra("zarr", "zarr")
-    stored = _stored(path)
+    stored = stored_bytes(path)
     store = zarr.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
     root = zarr.open_group(store, mode="r")
     if _ENDS not in root or "data/action" not in root:
@@ -78,17 +79,6 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         if sidecar is not None:
             sidecar.complete(source, report)
         yield source
-
-
-def _stored(path: Path) -> int:
-    """Return the bytes of all files; refuse what is none, such as a pipe, and what does not fit into memory."""
-    sizes = [0]
-    for file in path.rglob("*") if path.is_dir() else [path]:
-        if file.exists() and not file.is_file() and not file.is_dir():
-            raise DatasetError(f"{file}: is no regular file: copy the dataset again")
-        sizes.append(file.stat().st_size if file.is_file() else 0)
-    check_claim(f"{path}: a file of it", max(sizes), max(sizes))
-    return sum(sizes)
 
 
 def _check_sizes(arrays: dict[str, Any], rows: int, path: Path, stored: int) -> None:

@@ -34,11 +34,15 @@ from imitate.data.formats.base import (
     Source,
     gymnasium_meta,
 )
+from imitate.data.formats.damage import stored_bytes
 from imitate.data.formats.extras import extra
+from imitate.data.formats.hdf5_tree import leaves as leaves_of
+from imitate.data.formats.hdf5_tree import opened
 from imitate.data.formats.minari_spaces import action_columns, leaves, space_of
 from imitate.data.formats.report import Report
 from imitate.data.formats.sidecar import NAME, Sidecar, SidecarWriter, arrays_to_write, beside
 from imitate.errors import DatasetError
+from imitate.free_memory import check_claim
 from imitate.plain_files import read_json
 
 _PREFIX, _FINAL, _LINK = "minari.", "final_infos.", "minari.next_obs"
@@ -70,8 +74,12 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
     raw = read_json(folder / "metadata.json")
     if not isinstance(raw, dict):
         raise DatasetError(f"{folder / 'metadata.json'}: holds no object: copy the dataset again")
+    stored = stored_bytes(folder)
     for file in sorted(folder.rglob("*.hdf5")):
         check_file(file)  # which the package opens itself
+        with opened(file) as content:
+            for name, array in leaves_of(content).items():
+                check_claim(f"{file}: '{name}'", (array.size or 0) * array.dtype.itemsize, stored)
     storage = storages.MinariStorage.read(folder)
     count = int(storage.total_episodes)
     with beside(folder, count) as sidecar:

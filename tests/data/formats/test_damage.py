@@ -131,6 +131,16 @@ LEROBOT, VIDEOS = (
 )
 OLD = {"codebase_version": "v2.1", "data_path": "data/{episode_chunk}/{episode_index}.parquet"}
 CHOICES = json.dumps({"type": "Discrete", "dtype": "int64", "start": 0, "n": 2**40})
+
+
+def minari_rewards(path):
+    samples.converted("minari")(path)
+    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_0/rewards"]
+        file["episode_0"].create_dataset("rewards", (2**38,), np.float32, chunks=True)
+    return path
+
+
 BOMBS = {
     "robomimic": ("d.hdf5", hdf5(samples.robomimic, "data/demo_1/obs/object", (LENGTH, 2**36))),
     "mimicgen": ("d.hdf5", hdf5(samples.mimicgen, "data/demo_1/actions", (2**36, 7))),
@@ -157,6 +167,7 @@ BOMBS = {
     "lerobot, png": ("lift", lerobot_png),
     "lerobot, video": ("lift", edited(VIDEOS, INFO, of_size(30_000, 30_000))),
     "minari": ("lift-v0", edited(samples.converted("minari"), "data/metadata.json", claiming(action_space=CHOICES))),
+    "minari, rewards": ("lift-v0", minari_rewards),
 }  # fmt: skip
 
 
