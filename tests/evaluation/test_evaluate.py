@@ -50,6 +50,7 @@ def test_episodes_do_not_end_at_success_when_told_so(expert):
     assert result.returns[0] > 5
 
 
+@pytest.mark.slow("episodes to their end, in three ways")
 def test_a_success_that_does_not_last_is_told_from_one_that_does(tmp_path):
     hasty = write_expert(tmp_path / "hasty.pth", gain=30.0)
     settings = {"episodes": 8, "horizon": 30, "seed": 0, "terminate_on_success": False}
@@ -72,6 +73,7 @@ def test_a_success_that_does_not_last_is_told_from_one_that_does(tmp_path):
     assert [episode.success_at_end for episode in ended.episodes] == passed
 
 
+@pytest.mark.slow("the same episodes in three ways")
 def test_workers_here_and_lockstep_agree(expert, pool):
     settings = {"episodes": 5, "horizon": 30, "seed": 11}
     here = evaluate(expert, **settings)

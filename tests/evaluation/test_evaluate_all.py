@@ -32,6 +32,7 @@ def alone(place):
     )
 
 
+@pytest.mark.slow("five places, each also alone")
 def test_each_place_has_the_result_that_it_has_alone_and_workers_are_kept(tmp_path):
     good, lazy = write_expert(tmp_path / "a.pth"), write_expert(tmp_path / "b.pth", gain=0.0)
     noisy = write_expert(tmp_path / "c.pth", noise=0.5)

@@ -99,6 +99,7 @@ def test_an_episode_that_hangs_once_is_played_again_and_that_is_told(tmp_path, w
     assert result.episodes[1].to_dict()["first_error"].startswith(where)
 
 
+@pytest.mark.slow("workers that hang are replaced")
 def test_so_it_is_in_lockstep(tmp_path, ways, hung):
     path = hanging_once(tmp_path, "step", hung)
     once = evaluate(path, episodes=2, horizon=30, **ways["lockstep"])

@@ -67,6 +67,7 @@ def test_a_network_with_marks_sees_given_actions_and_where_they_are(network):
     assert torch.equal(denoiser(noisy, 50.0, condition, hidden), denoiser(noisy, 50.0, condition))
 
 
+@pytest.mark.slow("torch's compiler is imported")
 def test_the_encoder_is_compiled_too():
     denoiser, compiled = make_denoiser("mlp"), []
 

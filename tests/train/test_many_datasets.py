@@ -101,6 +101,7 @@ def told_run(tmp_path_factory, importable_env):
     )
 
 
+@pytest.mark.slow("six evaluations of what was learned")
 def test_a_policy_does_what_it_is_told_in_each_environment(told_run):
     ckpt = load_checkpoint(told_run.checkpoint)
     assert ckpt["language"]["instructions"] == [TO, MIRROR]

@@ -283,6 +283,7 @@ def test_shards_are_let_go_when_a_run_ends(server, tmp_path, monkeypatch):
     assert not list(remote_folder().rglob("*.hdf5"))
 
 
+@pytest.mark.slow("a process reads the shards")
 def test_reading_processes_may_help(folder, tmp_path, of_windows):
     assert_same_losses(run(tmp_path, folder, num_data_workers=1, **PASSES), of_windows)
 

@@ -256,6 +256,7 @@ def test_saving_can_be_switched_off(run, demos):
         train(config_dict(demos, experiment=off), until_epoch=1, quiet=True)
 
 
+@pytest.mark.slow("a training with workers that evaluate and film")
 def test_evaluations_in_the_background_and_the_best_checkpoint(run):
     result = run(experiment={"rollout": {"enabled": True, "rate": 2}, "render_video": True})
     assert result.exit_code == 0
