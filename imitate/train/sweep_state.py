@@ -134,7 +134,7 @@ def _success(entry: Any) -> str:
     rate, interval = entry.get("success_rate"), entry.get("success_rate_95")
     if not isinstance(rate, int | float):
         return "-"
-    if not isinstance(interval, list) or [type(x) for x in interval] != [float, float]:
+    known = interval if isinstance(interval, list) else []
+    if len(known) != 2 or not all(isinstance(bound, int | float) for bound in known):
         return f"{100 * rate:.0f} %"
-    low, high = interval
-    return f"{100 * rate:.0f} % ({100 * low:.0f} - {100 * high:.0f})"
+    return f"{100 * rate:.0f} % ({100 * known[0]:.0f} - {100 * known[1]:.0f})"
