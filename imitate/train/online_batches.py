@@ -285,27 +285,32 @@ class OnlineBatches:
         except Exception as error:  # torch raises many kinds of errors on a damaged file
             self._begin_empty(path, error, learner)
             return
-        try:
-            self._fill(state)
-        except UserError:
-            raise
-        except Exception as error:
-            self._begin_empty(path, error, learner)
+        self._filled(path, state, learner)
 
     def _load_part(self, learner: Mapping[str, Any]) -> None:
         """Resume from the file of this rank; where it is missing or damaged, warn and begin anew with ``learner``."""
         step = self._metrics.steps
+        path = self._parts.path(step)
         try:
             part = self._parts.load(step)
-            if part["memory"] is not None:
-                self._fill(part["memory"])
-        except UserError:
+            memory, of_learner, of_collector = part["memory"], part["learner"], part["collector"]
+        except Exception as error:
+            self._begin_empty(path, error, learner)
+            return
+        if memory is None or self._filled(path, memory, learner):
+            self.learner.load_state_dict(of_learner)
+            self.collector.load_state_dict(of_collector)
+
+    def _filled(self, path: Path, state: Mapping[str, Any], learner: Mapping[str, Any]) -> bool:
+        """Fill the replay buffer; warn and begin with an empty one where the file's state is damaged."""
+        try:
+            self._fill(state)
+        except UserError:  # it is whole, and of another training
             raise
         except Exception as error:
-            self._begin_empty(self._parts.path(step), error, learner)
-            return
-        self.learner.load_state_dict(part["learner"])
-        self.collector.load_state_dict(part["collector"])
+            self._begin_empty(path, error, learner)
+            return False
+        return True
 
     def _fill(self, state: Mapping[str, Any]) -> None:
         memory = self.learner.memory

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,8 +23,10 @@ from imitate.online.prioritized import PrioritizedReplay
 from imitate.online.steps import Step
 from imitate.ranks import Ranks
 from imitate.train.gradients import GradientAverage
+from imitate.train.online_batches import OnlineBatches
 from imitate.train.online_parts import make_collector, make_learner
 from imitate.train.online_setup import build_online
+from imitate.train.rank_files import RankFiles
 from imitate.train.trainer import _device_of_rank, _join, train
 from tests.rank_processes import ended, run_ranks, started_ranks
 from tests.refusals import refused
@@ -281,6 +284,17 @@ def test_a_pause_keeps_the_parts_of_all_ranks(tmp_path):
     _, run = on_two_ranks(tmp_path, config=config, until_epoch=1)
     names = {path.name for path in (run / "checkpoints").iterdir()}
     assert names == {"last.pth", "memory_80.pt", "rank1_80.pt"}
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: os.truncate(path, 50)])
+def test_the_file_of_a_rank_that_is_gone_or_damaged_is_a_warning(tmp_path, damage):
+    parts, warned = RankFiles(tmp_path, rank=1), []
+    parts.save({"memory": None, "learner": {}, "collector": {}}, 5)
+    damage(parts.path(5))
+    batches = SimpleNamespace(_parts=parts, _metrics=SimpleNamespace(steps=5))
+    batches._begin_empty = lambda path, error, learner: warned.append((path.name, learner))
+    OnlineBatches._load_part(batches, {"temperature": 1.0})
+    assert warned == [("rank1_5.pt", {"temperature": 1.0})]
 
 
 @pytest.mark.slow("two ranks learn, twice")
