@@ -36,6 +36,10 @@ class Curve:
 
     def place(self, record: Record, over: str) -> float:
         """Return a record's place on the axis."""
+        if over != "cpu" and over not in record:
+            raise UserError(
+                f"run '{self.label}': a line of its metrics has no {over}: copy the file from the run again"
+            )
         if over != "cpu":
             return float(record[over])
         known = {r["epoch"]: r["Timing/CPU_s"] for r in self.epochs if "Timing/CPU_s" in r}

@@ -23,7 +23,7 @@ from imitate.evaluation.results_file import ResultsFile
 from imitate.interactive.dagger_file import RoundFiles
 from imitate.policy.structure import _is_object
 from imitate.run_folder import RunFolder
-from imitate.train.curves import read_curves
+from imitate.train.curves import Curve, read_curves
 from imitate.train.metrics import MetricsFile
 from imitate.train.sweep_state import read_run, table_rows
 from tests import fork_server
@@ -167,6 +167,11 @@ def test_what_is_no_configuration_of_a_run_has_no_curve(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with refused("config.json: is no configuration of a run", error=UserError):
         read_curves([tmp_path])
+
+
+def test_a_line_of_metrics_without_its_step_has_no_place(tmp_path):
+    with refused("run 'a': a line of its metrics has no step", error=UserError):
+        Curve("a", (), ()).place({"epoch": 1}, "step")
 
 
 def test_files_of_a_sweep_may_hold_anything(tmp_path):
