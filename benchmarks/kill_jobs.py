@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from imitate.data import DatasetWriter, Episode
-from imitate.run_folder import runs_in
+from imitate.system.run_folder import runs_in
 
 ENV = "Pendulum-v1"
 UNLIKE = ("Timing/", "time", "wall", "cpu", "seconds", "workers", "first_error", "warnings")

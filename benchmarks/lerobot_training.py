@@ -302,7 +302,7 @@ def _serve(mode: str, *rest: str) -> None:
 
 def _train(policy: str, data: str, output: str, batch_size: str) -> None:
     """Train in turns; the run is that of `imitate train --init POLICY --dataset DATA`."""
-    from imitate.algo.algo import Algo
+    from imitate.algo.base.algo import Algo
     from imitate.policy.checkpoint import load_checkpoint
     from imitate.train.trainer import train
 

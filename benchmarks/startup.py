@@ -24,7 +24,7 @@ policy_from_checkpoint("cpu", sys.argv[1])
 """
 FIRST_STEP = """
 import os, sys
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.train.trainer import train
 update = Algo.train_on_batch
 def first(self, *args, **kwargs):

@@ -77,7 +77,7 @@ class Structure:
 
 def measure(package: Path = PACKAGE) -> Structure:
     """Read the package, its tests, and the layers in the ``pyproject.toml`` beside it."""
-    trees = {path.stem: ast.parse(path.read_text()) for path in (package / "algo").glob("*.py")}
+    trees = {path.stem: ast.parse(path.read_text()) for path in (package / "algo").rglob("*.py")}
     bases, homes = _classes(trees)
     algorithms = {stem for stem, tree in trees.items() if _registers(tree)}
     depths = {name: _depth(name, bases) for name in bases if homes[name] in algorithms}
@@ -94,10 +94,10 @@ def measure(package: Path = PACKAGE) -> Structure:
             if depths.get(base) and homes[base] != homes[name]
         ),
         imports_of_algorithms=sorted(_imports(trees, algorithms)),
-        contract_code_lines=_code_lines(package / "algo" / "algo.py", CONTRACT),
+        contract_code_lines=_code_lines(package / "algo" / "base" / "algo.py", CONTRACT),
         isinstance_outside=sorted(_asked_for(package, set(depths))),
         files=len(trees),
-        lines=sum(len(path.read_text().splitlines()) for path in (package / "algo").glob("*.py")),
+        lines=sum(len(path.read_text().splitlines()) for path in (package / "algo").rglob("*.py")),
         private_uses=sum(_private_uses(p) for p in (package.parent / "tests").rglob("*.py")),
         import_circles=[", ".join(circle) for circle in circles(graph)],
         imports_upwards=sorted(
@@ -183,7 +183,7 @@ def _asked_for(package: Path, names: set[str]) -> Iterator[str]:
     """Calls of isinstance with an algorithm's class, as ``file:line``."""
     names = names | {"OnPolicy", "ActorCritic", "FrozenPolicy"}
     for path in package.rglob("*.py"):
-        if path.parent.name == "algo":
+        if (package / "algo") in path.parents:
             continue
         text = path.read_text()
         if not any(name in text for name in names):

@@ -8,21 +8,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from imitate.version import __version__
+from imitate.system.version import __version__
 
 _HOMES = {
-    "Algo": "imitate.algo.algo",
+    "Algo": "imitate.algo.base.algo",
     "RolloutPolicy": "imitate.policy.rollout_policy",
     "SequenceDataset": "imitate.data.batches.sequence_dataset",
-    "algo_factory": "imitate.algo.factory",
+    "algo_factory": "imitate.algo.base.factory",
     "load_config": "imitate.config",
     "policy_from_checkpoint": "imitate.policy.loading",
-    "register_algo_factory_func": "imitate.algo.factory",
+    "register_algo_factory_func": "imitate.algo.base.factory",
 }
 
 if TYPE_CHECKING:
-    from imitate.algo.algo import Algo
-    from imitate.algo.factory import algo_factory, register_algo_factory_func
+    from imitate.algo.base.algo import Algo
+    from imitate.algo.base.factory import algo_factory, register_algo_factory_func
     from imitate.config import load_config
     from imitate.data.batches.sequence_dataset import SequenceDataset
     from imitate.policy.loading import policy_from_checkpoint

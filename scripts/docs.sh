@@ -12,7 +12,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup_env.sh"
 
 build() {
     local version
-    version="$("$PY" -c 'from imitate.version import __version__; print(__version__)')"
+    version="$("$PY" -c 'from imitate.system.version import __version__; print(__version__)')"
     say "Building the documentation of version $version (mkdocs build --strict)"
     SITE_URL="${SITE_URL:+${SITE_URL%/}/$version/}" build_docs "site/$version"
     "$PY" scripts/site_versions.py site "$version"

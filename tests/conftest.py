@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from imitate.freed_memory import return_freed_memory
+from imitate.system.freed_memory import return_freed_memory
 from imitate.train import sweep, trainer
 from tests import fork_server, preloaded, sets
 from tests import virtual_time as virtual
@@ -174,7 +174,7 @@ def spawned_workers(monkeypatch):
 
 @pytest.fixture
 def virtual_time(monkeypatch):
-    """The time of `imitate.clock` passes only while all threads of the test wait. See virtual_time.py."""
+    """The time of `imitate.system.clock` passes only while all threads of the test wait. See virtual_time.py."""
     time = virtual.VirtualTime()
     time.replace(monkeypatch)
     yield time

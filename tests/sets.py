@@ -9,7 +9,7 @@ SETS = ("fast", "quick", "nightly", "all")
 NOT_QUICK = ("slow", "ray", "robosuite", "render", "browser", "alone")
 """Marks of tests that start clusters, simulators or browsers."""
 QUICK_ROOMS = (
-    *("config", "data", "deploy", "dynamics", "functional", "models", "online", "policy"),
+    *("config", "data", "deploy", "dynamics", "functional", "models", "online", "policy", "system"),
 )
 """Folders of tests/ with units that start no training; `--changed` adds what reaches a change from others."""
 

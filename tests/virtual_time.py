@@ -1,7 +1,7 @@
 """Time that passes only while every thread of a test waits, one thread at a time, so that the order is exact.
 
-`imitate.clock` is replaced, and with it `Thread.join` and `Future.result`, in the thread of the test and in those that
-were started since. A thread that waits for anything else counts as busy, and time stands still meanwhile.
+`imitate.system.clock` is replaced, and with it `Thread.join` and `Future.result`, in the thread of the test and in
+those that were started since. A thread that waits for anything else counts as busy, and time stands still meanwhile.
 """
 
 import math
@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty
 
-from imitate import clock
+from imitate.system import clock
 
 HANG_S = 200.0
 """Seconds of the machine in which no thread had a turn, after which a test hangs."""

@@ -123,7 +123,7 @@ class Player:
 
     def _episode(self, seed: int) -> dict[str, Any]:
         from imitate.evaluation.late import LatePolicy
-        from imitate.seeding import seed_everything
+        from imitate.system.seeding import seed_everything
 
         seed_everything(seed)
         obs, _ = self.env.reset(seed=seed)

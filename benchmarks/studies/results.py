@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from imitate.functional.statistics import wilson_interval
-from imitate.run_folder import write_text
+from imitate.system.run_folder import write_text
 
 TASKS = ("lift", "stack", "pick_place_can")
 VARIANTS = (

@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import nn
 
 from imitate import Algo, register_algo_factory_func
-from imitate.algo.algo import PolicyStep
-from imitate.algo.sections import LayerDims, OptimParams
+from imitate.algo.base.algo import PolicyStep
+from imitate.algo.base.sections import LayerDims, OptimParams
 from imitate.config import AlgoSection
 from imitate.models.mlp import MLP
 

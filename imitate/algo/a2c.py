@@ -13,9 +13,9 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.algo import Batch, Info
-from imitate.algo.factory import register
-from imitate.algo.on_policy import OnPolicy, OnPolicyConfig
+from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.factory import register
+from imitate.algo.base.on_policy import OnPolicy, OnPolicyConfig
 
 
 class A2CConfig(OnPolicyConfig):

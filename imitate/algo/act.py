@@ -24,11 +24,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Batch, Info
-from imitate.algo.chunk_policy import ChunkPolicy
-from imitate.algo.factory import register
-from imitate.algo.sections import ChunkConfig, EMAConfig, OptimParams
-from imitate.algo.weights import sample_weight, step_weight
+from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.chunk_policy import ChunkPolicy
+from imitate.algo.base.factory import register
+from imitate.algo.base.sections import ChunkConfig, EMAConfig, OptimParams
+from imitate.algo.base.weights import sample_weight, step_weight
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
 from imitate.config.observation import AUTO
 from imitate.functional.losses import gaussian_kl_to_standard, masked_mean

@@ -18,17 +18,17 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic, Update
-from imitate.algo.algo import Batch, Info
-from imitate.algo.factory import register
-from imitate.algo.rl_sections import (
+from imitate.algo.base.actor_critic import ActorCritic, Update
+from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.factory import register
+from imitate.algo.base.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
     StagedOptimizerConfig,
     StochasticActorConfig,
     optimizer,
 )
-from imitate.algo.sections import LayerDims
+from imitate.algo.base.sections import LayerDims
 from imitate.config import Section
 from imitate.functional.expectile import advantage_weights
 from imitate.functional.losses import masked_mean

@@ -13,7 +13,7 @@ loss. With a = the demonstrated action, s = the observation and f = encoder and 
     BC_VAE     |decode(z, s) - a|^2 + kl_weight KL(q(z|a, s) || p(z|s)), z ~ q           -> BC_VAE._loss
 
 With ``algo.chunk`` each of them predicts the next K actions at once, as one vector of K A values, and executes them as
-:mod:`imitate.algo.execution` says.
+:mod:`imitate.algo.base.execution` says.
 
 Departures from robomimic: padded steps are left out of the loss where the batch has a ``pad_mask``; the validation
 loss of stochastic policies uses the learned noise, not the low one of acting, which made it meaningless; the network
@@ -31,11 +31,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.execution import ChunkExecution, Inputs
-from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.policy_state import InnerState, PolicyState
-from imitate.algo.sections import (
+from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.base.execution import ChunkExecution, Inputs
+from imitate.algo.base.factory import register_algo_factory_func
+from imitate.algo.base.policy_state import InnerState, PolicyState
+from imitate.algo.base.sections import (
     ChunkConfig,
     EMAConfig,
     GaussianConfig,
@@ -46,7 +46,7 @@ from imitate.algo.sections import (
     TransformerConfig,
     VAEConfig,
 )
-from imitate.algo.weights import sample_weight, step_weight
+from imitate.algo.base.weights import sample_weight, step_weight
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
 from imitate.errors import ConfigError
 from imitate.functional.losses import masked_mean
@@ -55,7 +55,7 @@ from imitate.models.heads import ActionHead, DeterministicHead
 from imitate.models.mlp import MLP
 from imitate.models.rnn import RNN
 from imitate.models.vae import VAE
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 PARTS = ("gaussian", "gmm", "vae", "rnn", "transformer")
 """Subsections of ``algo`` that choose backbone and head where they are enabled."""

@@ -29,11 +29,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic, Update
-from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.factory import register
-from imitate.algo.policy_state import InnerState
-from imitate.algo.rl_sections import ActionSamplerConfig, BCQConfig, PerturbationConfig
+from imitate.algo.base.actor_critic import ActorCritic, Update
+from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.base.factory import register
+from imitate.algo.base.policy_state import InnerState
+from imitate.algo.base.rl_sections import ActionSamplerConfig, BCQConfig, PerturbationConfig
 from imitate.functional.distributional import (
     categorical_cross_entropy,
     expected_value,

@@ -28,16 +28,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.factory import register
-from imitate.algo.policy_state import InnerState
-from imitate.algo.sections import EMAConfig, LayerDims
+from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.base.factory import register
+from imitate.algo.base.policy_state import InnerState
+from imitate.algo.base.sections import EMAConfig, LayerDims
 from imitate.config import AlgoSection, BaseConfig, OptimizerConfig, Section
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import Actor, GroupEncoder
 from imitate.models.heads import DeterministicHead
 from imitate.models.mlp import MLP
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 
 class CausalBCOptimParams(Section):

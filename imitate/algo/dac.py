@@ -21,12 +21,12 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.adversarial import AdversarialRewards, DiscriminatorConfig
-from imitate.algo.algo import Batch, Info
-from imitate.algo.entropy import SACConfig, SoftOptimParams
-from imitate.algo.factory import register_learner
-from imitate.algo.reward_source import RewardSource
-from imitate.algo.rl_sections import StagedOptimizerConfig, needs_demonstrations, optimizer
+from imitate.algo.base.adversarial import AdversarialRewards, DiscriminatorConfig
+from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.entropy import SACConfig, SoftOptimParams
+from imitate.algo.base.factory import register_learner
+from imitate.algo.base.rl_sections import StagedOptimizerConfig, needs_demonstrations, optimizer
+from imitate.algo.slots.reward_source import RewardSource
 from imitate.config import BaseConfig
 
 

@@ -24,12 +24,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Batch, Info
-from imitate.algo.chunk_policy import ChunkPolicy
-from imitate.algo.denoising import DenoisingConfig, UNetConfig
-from imitate.algo.factory import register
-from imitate.algo.sections import OptimParams
-from imitate.algo.weights import step_weight
+from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.chunk_policy import ChunkPolicy
+from imitate.algo.base.denoising import DenoisingConfig, UNetConfig
+from imitate.algo.base.factory import register
+from imitate.algo.base.sections import OptimParams
+from imitate.algo.base.weights import step_weight
 from imitate.config import BaseConfig, Section
 from imitate.functional.diffusion import (
     BetaSchedule,

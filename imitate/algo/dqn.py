@@ -24,12 +24,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic, Update
-from imitate.algo.algo import Batch, Info, PolicyStep
-from imitate.algo.factory import register
-from imitate.algo.policy_state import InnerState
-from imitate.algo.rl_sections import ActorCriticConfig, StagedOptimizerConfig, optimizer
-from imitate.algo.sections import LayerDims
+from imitate.algo.base.actor_critic import ActorCritic, Update
+from imitate.algo.base.algo import Batch, Info, PolicyStep
+from imitate.algo.base.factory import register
+from imitate.algo.base.policy_state import InnerState
+from imitate.algo.base.rl_sections import ActorCriticConfig, StagedOptimizerConfig, optimizer
+from imitate.algo.base.sections import LayerDims
 from imitate.config import BaseConfig, Section
 from imitate.functional.action_masks import masked, uniform_choice
 from imitate.functional.distributional import quantile_regression_loss

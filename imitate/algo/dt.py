@@ -23,11 +23,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.factory import register
-from imitate.algo.policy_state import InnerState, PolicyState
-from imitate.algo.sections import OptimParams
-from imitate.algo.weights import step_weight
+from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.base.factory import register
+from imitate.algo.base.policy_state import InnerState, PolicyState
+from imitate.algo.base.sections import OptimParams
+from imitate.algo.base.weights import step_weight
 from imitate.config import (
     AlgoSection,
     BaseConfig,

@@ -19,11 +19,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.algo import Batch, Info
-from imitate.algo.chunk_policy import ChunkPolicy
-from imitate.algo.denoising import DenoisingConfig, DenoisingMLPConfig
-from imitate.algo.factory import register
-from imitate.algo.weights import step_weight
+from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.chunk_policy import ChunkPolicy
+from imitate.algo.base.denoising import DenoisingConfig, DenoisingMLPConfig
+from imitate.algo.base.factory import register
+from imitate.algo.base.weights import step_weight
 from imitate.config import Section
 from imitate.functional.flow import Integrator, TimeDensity, draw_times, integrate, straight_path
 from imitate.functional.losses import masked_mean

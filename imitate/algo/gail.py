@@ -17,9 +17,9 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from imitate.algo.adversarial import AdversarialConfig, AdversarialRewards
-from imitate.algo.factory import register_learner
-from imitate.algo.reward_source import RewardSource
+from imitate.algo.base.adversarial import AdversarialConfig, AdversarialRewards
+from imitate.algo.base.factory import register_learner
+from imitate.algo.slots.reward_source import RewardSource
 
 
 class GAILRewards(AdversarialRewards):

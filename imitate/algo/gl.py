@@ -20,14 +20,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.factory import register_algo_factory_func
-from imitate.algo.policy_state import InnerState
-from imitate.algo.sections import GLConfig
+from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.base.factory import register_algo_factory_func
+from imitate.algo.base.policy_state import InnerState
+from imitate.algo.base.sections import GLConfig
 from imitate.errors import DatasetError, UserError
 from imitate.functional.losses import masked_mean
 from imitate.models.subgoals import SubgoalNetwork, SubgoalVAE
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 
 @register_algo_factory_func("gl", section=GLConfig)

@@ -20,10 +20,10 @@ from __future__ import annotations
 import torch
 from pydantic import Field
 
-from imitate.algo.algo import Algo, Batch
-from imitate.algo.factory import register
-from imitate.algo.hierarchy import LATENT_KEY, PLANNER_OBSERVATIONS, Hierarchy, HierarchyConfig
-from imitate.algo.sections import GLConfig
+from imitate.algo.base.algo import Algo, Batch
+from imitate.algo.base.factory import register
+from imitate.algo.base.hierarchy import LATENT_KEY, PLANNER_OBSERVATIONS, Hierarchy, HierarchyConfig
+from imitate.algo.base.sections import GLConfig
 from imitate.config import ObservationConfig
 from imitate.config.observation import PartedObservations
 

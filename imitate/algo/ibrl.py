@@ -27,13 +27,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic, Update
-from imitate.algo.algo import Batch, Info, PolicyStep
-from imitate.algo.exploration import ActionNoiseConfig
-from imitate.algo.factory import register
-from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
-from imitate.algo.policy_state import InnerState, PolicyState, newest_frame
-from imitate.algo.rl_sections import (
+from imitate.algo.base.actor_critic import ActorCritic, Update
+from imitate.algo.base.algo import Batch, Info, PolicyStep
+from imitate.algo.base.factory import register
+from imitate.algo.base.policy_state import InnerState, PolicyState, newest_frame
+from imitate.algo.base.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
     DelayedActorConfig,
@@ -42,7 +40,9 @@ from imitate.algo.rl_sections import (
     optimizer,
     wants_online,
 )
-from imitate.algo.sections import LayerDims
+from imitate.algo.base.sections import LayerDims
+from imitate.algo.slots.exploration import ActionNoiseConfig
+from imitate.algo.slots.frozen import FrozenPolicy, FrozenPolicyConfig
 from imitate.config import BaseConfig, Section
 from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import fill_uniform, smoothed_actions

@@ -22,11 +22,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic, Update
-from imitate.algo.algo import Batch, Info
-from imitate.algo.factory import register
-from imitate.algo.recurrence import ReplayedMemoryConfig
-from imitate.algo.rl_sections import (
+from imitate.algo.base.actor_critic import ActorCritic, Update
+from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.factory import register
+from imitate.algo.base.recurrence import ReplayedMemoryConfig
+from imitate.algo.base.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
     StagedOptimizerConfig,

@@ -24,11 +24,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.algo import Algo, Batch
-from imitate.algo.factory import register
-from imitate.algo.hierarchy import PLANNER_OBSERVATIONS, Hierarchy, HierarchyConfig
-from imitate.algo.rl_sections import BCQConfig
-from imitate.algo.sections import GLConfig
+from imitate.algo.base.algo import Algo, Batch
+from imitate.algo.base.factory import register
+from imitate.algo.base.hierarchy import PLANNER_OBSERVATIONS, Hierarchy, HierarchyConfig
+from imitate.algo.base.rl_sections import BCQConfig
+from imitate.algo.base.sections import GLConfig
 from imitate.config import BaseConfig, DataNeeds, ObservationConfig, Section
 from imitate.config.observation import PartedObservations
 from imitate.functional.sampling import pick_class

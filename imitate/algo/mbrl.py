@@ -2,8 +2,8 @@
 
 Chua, Calandra, McAllister, Levine, "Deep Reinforcement Learning in a Handful of Trials using Probabilistic Dynamics
 Models" (PETS), NeurIPS 2018 (arXiv:1805.12114). With the model in the slot ``dynamics``
-(:mod:`imitate.dynamics.ensemble`), the search in the slot ``planner`` (:mod:`imitate.dynamics.planner`), and the
-discount g:
+(:mod:`imitate.algo.slots.dynamics.ensemble`), the search in the slot ``planner``
+(:mod:`imitate.algo.slots.dynamics.planner`), and the discount g:
 
     model   learns s' and r of (s, a) from replayed or recorded transitions                    -> MBRL._loss
     score   E[ sum_t g^t r(s_t, a_t) ] over H steps of a plan, nothing after an end            -> Dynamics.returns
@@ -23,16 +23,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import with_transitions
-from imitate.algo.algo import Algo, Batch, Info, PolicyStep
-from imitate.algo.factory import register
-from imitate.algo.policy_state import InnerState, PolicyState
+from imitate.algo.base.actor_critic import with_transitions
+from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.base.factory import register
+from imitate.algo.base.policy_state import InnerState, PolicyState
+from imitate.algo.slots.dynamics.dynamics import DYNAMICS, Dynamics, DynamicsConfig
+from imitate.algo.slots.dynamics.dynamics import built as dynamics_of
+from imitate.algo.slots.dynamics.ensemble import EnsembleConfig
+from imitate.algo.slots.dynamics.planner import PLANNERS, CEMConfig, Planner, PlannerConfig
+from imitate.algo.slots.dynamics.planner import built as planner_of
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Transitions
-from imitate.dynamics.dynamics import DYNAMICS, Dynamics, DynamicsConfig
-from imitate.dynamics.dynamics import built as dynamics_of
-from imitate.dynamics.ensemble import EnsembleConfig
-from imitate.dynamics.planner import PLANNERS, CEMConfig, Planner, PlannerConfig
-from imitate.dynamics.planner import built as planner_of
 
 WORST = -1e30
 """Score of a plan whose states leave what can be computed with."""

@@ -16,9 +16,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from imitate.algo.algo import Batch, Info
-from imitate.algo.factory import register
-from imitate.algo.on_policy import OnPolicy, PPOConfig
+from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.factory import register
+from imitate.algo.base.on_policy import OnPolicy, PPOConfig
 from imitate.functional.policy_gradient import (
     clipped_share,
     clipped_surrogate,

@@ -24,11 +24,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from imitate.algo.algo import Batch, Info, PolicyStep
-from imitate.algo.factory import register
-from imitate.algo.frozen import FrozenPolicy, FrozenPolicyConfig
-from imitate.algo.on_policy import OnPolicy, PPOConfig
-from imitate.algo.policy_state import InnerState, PolicyState, newest_frame
+from imitate.algo.base.algo import Batch, Info, PolicyStep
+from imitate.algo.base.factory import register
+from imitate.algo.base.on_policy import OnPolicy, PPOConfig
+from imitate.algo.base.policy_state import InnerState, PolicyState, newest_frame
+from imitate.algo.slots.frozen import FrozenPolicy, FrozenPolicyConfig
 from imitate.config import Section
 from imitate.functional.policy_gradient import (
     clipped_share,

@@ -21,17 +21,17 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic, Update
-from imitate.algo.algo import Batch, Info
-from imitate.algo.entropy import (
+from imitate.algo.base.actor_critic import ActorCritic, Update
+from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.entropy import (
     EntropyWeight,
     SoftActorConfig,
     SoftActorCriticConfig,
     SoftCriticConfig,
     sampled_actions,
 )
-from imitate.algo.factory import register
-from imitate.algo.rl_sections import EnsembleConfig
+from imitate.algo.base.factory import register
+from imitate.algo.base.rl_sections import EnsembleConfig
 from imitate.config import BaseConfig
 from imitate.functional.losses import masked_mean
 

@@ -17,7 +17,7 @@ Of numbers the target entropy is -(their count), as in the paper; of choices hal
 (``temperature.choice_entropy``) rather than 0.98 of it, which leaves a policy of two choices all but a coin. Choices
 are always summed over rather than sampled. Departures: errors are summed over the critics and not halved; alpha is
 moved by its logarithm, as in the authors' code. With ``algo.rnn`` a recurrent encoder stands before all networks
-(:mod:`imitate.algo.recurrent_replay`).
+(:mod:`imitate.algo.slots.recurrent_replay`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic, Update
-from imitate.algo.algo import Batch, Info
-from imitate.algo.entropy import EntropyWeight, SACConfig, SoftActorConfig
-from imitate.algo.factory import register
-from imitate.algo.rl_sections import ActorConfig
+from imitate.algo.base.actor_critic import ActorCritic, Update
+from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.entropy import EntropyWeight, SACConfig, SoftActorConfig
+from imitate.algo.base.factory import register
+from imitate.algo.base.rl_sections import ActorConfig
 from imitate.errors import ConfigError
 from imitate.functional.losses import masked_mean
 from imitate.models.categorical import Categorical, CategoricalHead

@@ -17,11 +17,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from imitate.algo.algo import Batch
-from imitate.algo.entropy import SACConfig
-from imitate.algo.factory import register_learner
-from imitate.algo.reward_source import RewardSource
-from imitate.algo.rl_sections import needs_demonstrations
+from imitate.algo.base.algo import Batch
+from imitate.algo.base.entropy import SACConfig
+from imitate.algo.base.factory import register_learner
+from imitate.algo.base.rl_sections import needs_demonstrations
+from imitate.algo.slots.reward_source import RewardSource
 from imitate.config import BaseConfig
 
 

@@ -14,7 +14,7 @@ discount g and a tanh-Gaussian policy pi:
 
 ``critic.num_dropped`` d is the paper's dial between over- and underestimation: 2 for most of its tasks, 5 for Hopper, 0
 for HalfCheetah. Departure: hidden layers are 256 by 256 as in ``sac``; the paper's critics have three of 512. With
-``algo.rnn`` a recurrent encoder stands before all networks (:mod:`imitate.algo.recurrent_replay`).
+``algo.rnn`` a recurrent encoder stands before all networks (:mod:`imitate.algo.slots.recurrent_replay`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.actor_critic import ActorCritic, Update
-from imitate.algo.algo import Batch, Info
-from imitate.algo.entropy import (
+from imitate.algo.base.actor_critic import ActorCritic, Update
+from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.entropy import (
     EntropyWeight,
     SoftActorCriticConfig,
     SoftCriticConfig,
     sampled_actions,
 )
-from imitate.algo.factory import register
-from imitate.algo.recurrence import ReplayedMemoryConfig
-from imitate.algo.rl_sections import EnsembleConfig
+from imitate.algo.base.factory import register
+from imitate.algo.base.recurrence import ReplayedMemoryConfig
+from imitate.algo.base.rl_sections import EnsembleConfig
 from imitate.config import BaseConfig
 from imitate.functional.distributional import lowest_atoms, quantile_regression_loss
 from imitate.functional.losses import masked_mean

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from imitate.algo.algo import Info
+from imitate.algo.base.algo import Info
 from imitate.checks.acting import ActingCheck
 from imitate.checks.contracts import ContractError, Trials
 from imitate.checks.env import Finding, check_env
@@ -29,9 +29,9 @@ from imitate.evaluation.environments import environments
 from imitate.evaluation.evaluate import evaluate
 from imitate.online.collector import Collector
 from imitate.online.steps import Array
-from imitate.ranks import ALONE
-from imitate.run_folder import RunFolder, create_run_folder
-from imitate.seeding import preserved_rng, seed_everything, torch_threads
+from imitate.system.ranks import ALONE
+from imitate.system.run_folder import RunFolder, create_run_folder
+from imitate.system.seeding import preserved_rng, seed_everything, torch_threads
 from imitate.train.console import Console
 from imitate.train.devices import choose_device
 from imitate.train.feeds import feed_of

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from imitate.algo.algo import Algo, Info
+from imitate.algo.base.algo import Algo, Info
 from imitate.checks.contracts import ContractError
 
 NAMED = 4

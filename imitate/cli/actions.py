@@ -11,7 +11,7 @@ import typer
 from imitate.cli.curate import File, InPlace, Out, Overwrite, progress, target_of
 from imitate.cli.reports.replay import replay_line
 from imitate.errors import UserError
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 if TYPE_CHECKING:
     from imitate.simulation.actions import ActionsReport

@@ -26,7 +26,7 @@ from imitate.cli.policies import (
 from imitate.cli.renaming import RenameObs
 from imitate.cli.reports.layout import number, table
 from imitate.errors import UserError, printable
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 if TYPE_CHECKING:
     from imitate.deploy.check.deploy_check import CheckReport

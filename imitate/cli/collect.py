@@ -20,7 +20,7 @@ from imitate.errors import UserError
 from imitate.evaluation.environments import named_env
 from imitate.simulation.collect import CollectionReport, collect
 from imitate.simulation.demonstrate import Plan
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 SOME_LOST = 1
 INTERRUPTED = 130

@@ -31,7 +31,7 @@ from imitate.cli.policies import (
 from imitate.cli.renaming import RenameObs
 from imitate.cli.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArgs, Slow
 from imitate.errors import UserError
-from imitate.plain_files import read_json
+from imitate.system.plain_files import read_json
 
 if TYPE_CHECKING:
     from imitate.cli.interrupts import Interrupts

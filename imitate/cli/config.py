@@ -18,7 +18,7 @@ from imitate.config.readiness import check_trainable
 from imitate.config.ready_configs import names
 from imitate.config.schema import schema_text, table
 from imitate.errors import ConfigError, nearest
-from imitate.plain_files import write_text
+from imitate.system.plain_files import write_text
 
 app = typer.Typer(
     help="Write a configuration for a file, look at configurations, check them.",
@@ -186,7 +186,7 @@ def check(
     files: Annotated[list[str], typer.Argument(help="JSON files.")],
 ) -> None:
     """Report what is wrong with configurations (exit code 2)."""
-    from imitate.algo.factory import check_algorithm
+    from imitate.algo.base.factory import check_algorithm
 
     problems = []
     for file in files:

@@ -14,7 +14,7 @@ from imitate.data.formats import registry
 from imitate.data.formats.base import Demo, Options, Source
 from imitate.data.formats.convert import convert as run
 from imitate.data.formats.report import Report
-from imitate.progress_bar import ProgressBar
+from imitate.system.progress_bar import ProgressBar
 
 
 class Images(str, Enum):

@@ -46,7 +46,7 @@ def command(
     from imitate.policy.export import LAYOUTS, RELEASES, to_lerobot, to_robomimic
     from imitate.policy.loading import policy_from_checkpoint
     from imitate.policy.renaming import joined, parse_rename
-    from imitate.run_folder import find_checkpoint
+    from imitate.system.run_folder import find_checkpoint
 
     known = (*RELEASES, *LAYOUTS, "imitate")
     if to not in known:

@@ -22,8 +22,8 @@ from imitate.data.curate.summary import summarize, summarize_shards
 from imitate.data.curate.target import Target
 from imitate.data.shards.folder import local_file, shards_at
 from imitate.errors import UserError, printable
-from imitate.progress_bar import ProgressBar
-from imitate.wording import counted
+from imitate.system.progress_bar import ProgressBar
+from imitate.system.wording import counted
 
 File = Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The new file.")]

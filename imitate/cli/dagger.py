@@ -13,8 +13,8 @@ from imitate.cli.places import On
 from imitate.cli.progress import Progress
 from imitate.crew.places import LOCAL
 from imitate.errors import ConfigError
-from imitate.processes import STEP_TIMEOUT_S
-from imitate.wording import counted
+from imitate.system.processes import STEP_TIMEOUT_S
+from imitate.system.wording import counted
 
 if TYPE_CHECKING:
     from imitate.config import Config

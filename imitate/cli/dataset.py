@@ -18,7 +18,7 @@ from imitate.cli.recover import recover
 from imitate.cli.render import render
 from imitate.simulation.playback import PlaybackReport
 from imitate.simulation.playback import playback as play
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 app = typer.Typer(
     help="Examine, edit, convert and play back demonstration files.", no_args_is_help=True

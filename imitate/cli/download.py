@@ -15,7 +15,7 @@ from imitate.data.catalogue import PublicFile, chosen, load_catalogue
 from imitate.data.download import Downloaded, OnBytes
 from imitate.data.download import download as fetch
 from imitate.errors import UserError
-from imitate.progress_bar import ProgressBar
+from imitate.system.progress_bar import ProgressBar
 
 
 def download(

@@ -11,7 +11,7 @@ import typer
 from imitate.data import DatasetFile
 from imitate.data.language import instruction_of
 from imitate.errors import DatasetError, UserError
-from imitate.plain_files import fresh, replaced
+from imitate.system.plain_files import fresh, replaced
 
 
 def embed(

@@ -291,7 +291,7 @@ def _tell(
     json_file: Path | None,
 ) -> None:
     """Print the table and what is to be said about it; write the JSON file."""
-    from imitate.run_folder import to_json, write_text
+    from imitate.system.run_folder import to_json, write_text
 
     comparison = None if failures else compare(paths, results)
     if results:
@@ -328,7 +328,7 @@ def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None
 
 def _checkpoints(agents: Sequence[Path], *, quiet: bool) -> list[Path]:
     """Return the checkpoints; print which one a folder stands for."""
-    from imitate.run_folder import find_checkpoint
+    from imitate.system.run_folder import find_checkpoint
 
     paths = [find_checkpoint(path) for path in agents]
     for named, path in zip(agents, paths, strict=True):

@@ -27,8 +27,8 @@ def rank(
 ) -> None:
     """Rank checkpoints, those of run folders too, and print the table."""
     from imitate.evaluation.fqe import FQEPlan, evaluate_checkpoint, ranked
-    from imitate.progress_bar import ProgressBar
-    from imitate.run_folder import to_json, write_text
+    from imitate.system.progress_bar import ProgressBar
+    from imitate.system.run_folder import to_json, write_text
 
     checkpoints = [path for agent in agents for path in checkpoints_of(agent)]
     file = data or data_of(checkpoints[0])
@@ -60,7 +60,7 @@ def checkpoints_of(agent: Path) -> list[Path]:
     Raises:
         CheckpointError: if there is none.
     """
-    from imitate.run_folder import find_checkpoint
+    from imitate.system.run_folder import find_checkpoint
 
     folder = agent.expanduser()
     if not folder.is_dir():

@@ -17,7 +17,7 @@ from imitate.evaluation.eval_result import EvalResult
 from imitate.evaluation.evaluate import Place, evaluate_all
 from imitate.evaluation.prepared import EvalSettings, resolved
 from imitate.evaluation.results_file import ResultsFile
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 
 def evaluated(

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from imitate.errors import UserError
-from imitate.extras import missing
-from imitate.wording import counted
+from imitate.system.extras import missing
+from imitate.system.wording import counted
 
 FORMATS = ("onnx",)
 
@@ -52,7 +52,7 @@ def command(
     del onnx, onnxruntime
     from imitate.deploy.bundle.exporting import export_policy
     from imitate.policy.loading import policy_from_checkpoint
-    from imitate.run_folder import find_checkpoint, to_json
+    from imitate.system.run_folder import find_checkpoint, to_json
 
     path = find_checkpoint(checkpoint)
     target = out or path.with_suffix(".zip")

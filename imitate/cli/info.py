@@ -12,7 +12,7 @@ from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.file.journal import unfinished_words
 from imitate.deploy.bundle.archive import is_bundle
 from imitate.errors import UserError, printable
-from imitate.recognition import diagnosis, lerobot_policy, recognise
+from imitate.system.recognition import diagnosis, lerobot_policy, recognise
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _ZIP_SIGNATURE = b"PK\x03\x04"
@@ -30,7 +30,7 @@ def command(
     json_: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show what a dataset, a checkpoint or a run holds."""
-    from imitate.run_folder import to_json
+    from imitate.system.run_folder import to_json
 
     url = url_of(path)
     if url is not None:
@@ -51,7 +51,7 @@ def _newest_run(path: Path) -> Path:
     """Return the newest run of a folder of runs; any other path as it is."""
     if not path.is_dir() or (path / "config.json").is_file():
         return path
-    from imitate.run_folder import runs_in
+    from imitate.system.run_folder import runs_in
 
     return (runs_in(path) or [path])[-1]
 

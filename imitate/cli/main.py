@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from imitate.cli.help_texts import complete, examples
 from imitate.cli.trust import with_trust
 from imitate.errors import UserError, nearest, printable
-from imitate.version import __version__
+from imitate.system.version import __version__
 
 USER_ERROR = 2
 STOPPED = 1

@@ -10,7 +10,7 @@ import typer
 from imitate.cli.curate import File, InPlace, Out, Overwrite, progress, target_of
 from imitate.cli.reports.replay import replay_line
 from imitate.simulation.migrate import RECORDED_ENV_ARGS, MigrationReport, migrate_file
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 
 def mount(app: typer.Typer) -> None:

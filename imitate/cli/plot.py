@@ -74,7 +74,7 @@ def plot(
     (Student's t; for iqm and median a percentile bootstrap). A setting of one run has the Wilson interval of its
     episodes. Dashed losses are of validation.
     """
-    from imitate.run_folder import to_json
+    from imitate.system.run_folder import to_json
     from imitate.train.over_seeds import Setting, require_seeds, settings_of
     from imitate.train.plot import draw_settings, read_curves
     from imitate.train.results_table import as_json, caption, cells, save_table

@@ -14,8 +14,8 @@ import typer
 
 from imitate.cli.renaming import tell_saved_names
 from imitate.errors import UserError
-from imitate.extras import missing
 from imitate.policy.renaming import parse_rename
+from imitate.system.extras import missing
 
 if TYPE_CHECKING:
     from imitate.deploy.robot import Robot
@@ -176,7 +176,7 @@ class PolicySource:
             return self._bundled(Path(text))
         from imitate.deploy.served import schema_of
         from imitate.policy.loading import policy_from_checkpoint
-        from imitate.run_folder import find_checkpoint
+        from imitate.system.run_folder import find_checkpoint
 
         path = find_checkpoint(Path(text))
         rename = parse_rename(self.rename)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from imitate.errors import UserError
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 if TYPE_CHECKING:
     from imitate.cli.interrupts import Interrupts

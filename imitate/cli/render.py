@@ -21,7 +21,7 @@ from imitate.envs.cameras import DEFAULT_SIZE, Camera
 from imitate.errors import UserError, nearest
 from imitate.simulation.render import RenderReport
 from imitate.simulation.render import render as draw
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 SOME_LOST = 1
 INTERRUPTED = 130

@@ -12,7 +12,7 @@ from imitate.cli.curate import File, FilterKey, progress
 from imitate.data.curate.target import Target
 from imitate.data.report.markup import size
 from imitate.data.report.page import write_report
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 
 def mount(app: typer.Typer) -> None:

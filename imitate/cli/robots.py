@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from imitate.errors import UserError, nearest
-from imitate.plain_files import read_json
+from imitate.system.plain_files import read_json
 
 if TYPE_CHECKING:
     from imitate.deploy.limits import ActionLimits

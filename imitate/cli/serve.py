@@ -12,8 +12,8 @@ import typer
 from imitate.cli.policies import ActingPrecision, read_token, refuse_device, sha256_of
 from imitate.cli.renaming import RenameObs, tell_saved_names
 from imitate.errors import UserError
-from imitate.extras import missing
-from imitate.wording import counted
+from imitate.system.extras import missing
+from imitate.system.wording import counted
 
 if TYPE_CHECKING:
     from imitate.deploy.server import Served
@@ -73,7 +73,7 @@ def command(
         from imitate.deploy.server import PolicyServer
     except ImportError as error:
         raise UserError(f"imitate serve: {missing('deploy', error)}") from error
-    from imitate.run_folder import to_json
+    from imitate.system.run_folder import to_json
 
     path, policy = served(checkpoint, device, threads, rename or (), precision)
     server = PolicyServer(
@@ -132,7 +132,7 @@ def served(
     from imitate.deploy.served import ServedPolicy
     from imitate.policy.loading import policy_from_checkpoint
     from imitate.policy.renaming import parse_rename
-    from imitate.run_folder import find_checkpoint
+    from imitate.system.run_folder import find_checkpoint
 
     if threads:
         torch.set_num_threads(threads)

@@ -10,7 +10,7 @@ import typer
 from imitate.cli.progress import Progress
 from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.shards.index import ShardIndex
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 
 def mount(app: typer.Typer) -> None:

@@ -133,7 +133,7 @@ def sweep(
     curves.png and curves.pdf. Exit codes: 0 all done; 1 a run failed; 130 interrupted.
     """
     from imitate.errors import TrainingError
-    from imitate.progress_bar import ProgressBar
+    from imitate.system.progress_bar import ProgressBar
     from imitate.train.halving import Halving
     from imitate.train.sweep import Resources, Sweep, SweepRun, default_workers, table_rows
 

@@ -113,7 +113,7 @@ def command(
             overrides.append(f"{key}={value}")
 
     from imitate.errors import TrainingError
-    from imitate.run_folder import to_json
+    from imitate.system.run_folder import to_json
     from imitate.train.trainer import train
 
     try:

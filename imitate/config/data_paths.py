@@ -8,7 +8,7 @@ from pathlib import Path
 from imitate.config.config import Config
 from imitate.config.train import DatasetConfig
 from imitate.errors import ConfigError
-from imitate.recognition import diagnosis
+from imitate.system.recognition import diagnosis
 
 INDEX_NAME = "index.json"
 """Name of the index of a folder of shards."""

@@ -15,8 +15,8 @@ from imitate.config.migration import migrate
 from imitate.config.overrides import parse_override, put
 from imitate.config.ready_configs import bundled, names
 from imitate.errors import ConfigError, FileError
-from imitate.plain_files import check_depth, json_fault, read_text
-from imitate.recognition import archive_words, diagnosis, hdf5_words, recognise
+from imitate.system.plain_files import check_depth, json_fault, read_text
+from imitate.system.recognition import archive_words, diagnosis, hdf5_words, recognise
 
 MOST_NEAR = 3
 """Largest number of near names in the message about a configuration that is not found."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from imitate.errors import UserError
-from imitate.processes import STEP_TIMEOUT_S
+from imitate.system.processes import STEP_TIMEOUT_S
 
 POLL_S = 0.5
 """Longest wait between two looks at the workers, and so the accuracy of limits."""
@@ -21,7 +21,7 @@ class Reports(Protocol):
     """A worker's way to tell, while it works on an item, how far it is."""
 
     def __call__(self, call: str) -> None:
-        """Tell which call of the environment begins now; "" where it has ended. See :data:`imitate.processes.Beat`."""
+        """Say which call of the environment begins now, "" at its end: see :data:`imitate.system.processes.Beat`."""
 
     def note(self, value: Any) -> None:
         """Send a picklable value ahead of the result."""

@@ -22,7 +22,7 @@ from imitate.crew.backend import POLL_S, CancelledError, Limits, Lost, Message, 
 from imitate.crew.pulse import Pulse, Watch
 from imitate.crew.serving import END, serve, unpickled
 from imitate.crew.shared import Ledger, Packed, packed
-from imitate.processes import available_cores
+from imitate.system.processes import available_cores
 
 ROOM = 32 * 1024
 """Bytes that a pipe takes even if nobody reads at its other end."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from imitate.version import __version__
+from imitate.system.version import __version__
 
 PACKAGES = ("torch", "mujoco", "robosuite", "ray")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from imitate import clock
 from imitate.crew.backend import POLL_S, Limits
-from imitate.processes import MAKE, MAKE_FACTOR
+from imitate.system import clock
+from imitate.system.processes import MAKE, MAKE_FACTOR
 
 
 class Pulse:

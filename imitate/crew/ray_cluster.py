@@ -19,8 +19,8 @@ from imitate.crew.own_stdout import own_stdout
 from imitate.crew.ray_folder import private_folder
 from imitate.crew.ray_leftovers import ended_with_this_process
 from imitate.errors import EnvError, MissingPackageError
-from imitate.extras import missing
-from imitate.processes import available_cores
+from imitate.system.extras import missing
+from imitate.system.processes import available_cores
 
 UNSAFE = "IMITATE_RAY_UNSAFE"
 """Environment variable: 1 allows clusters that take orders from everybody who reaches their ports."""

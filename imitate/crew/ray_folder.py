@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from imitate.plain_files import edited, lock_file
+from imitate.system.plain_files import edited, lock_file
 
 PREFIX = "imitate-ray-"
 LOCK = "in_use"

@@ -20,8 +20,8 @@ from imitate.crew.lifeline import Address, hold
 from imitate.crew.local import LocalBackend
 from imitate.crew.shared import unpickle
 from imitate.errors import EnvError
-from imitate.processes import LOOK_S
-from imitate.version import __version__
+from imitate.system.processes import LOOK_S
+from imitate.system.version import __version__
 
 CARRIED = ("IMITATE_TRUST_MODULES",)
 """Environment variables that workers take over from the process that they work for."""

@@ -15,7 +15,7 @@ from imitate.crew.backend import Answer, Lost, Message, Note, Prepare, Unprepare
 from imitate.crew.pulse import Pulse
 from imitate.crew.shared import Header, Holdings, unpickle
 from imitate.errors import EnvError, UserError, WorkerError
-from imitate.processes import end_with_parent
+from imitate.system.processes import end_with_parent
 
 END = pickle.dumps(None)
 """Message to a process, in place of a header: there is nothing more to do."""

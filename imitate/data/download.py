@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 from imitate.data.catalogue import PublicFile
 from imitate.data.dataset_file import DatasetFile
 from imitate.errors import DatasetError
-from imitate.plain_files import appended, fresh, read_json, sync
+from imitate.system.plain_files import appended, fresh, read_json, sync
 
 _BLOCK = 2**20
 _SPARE_BYTES = 64 * 2**20

@@ -14,9 +14,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate import clock
 from imitate.deploy.chunks import ChunkCounts, ChunkPlayer, DelayEstimate, Join, Ticket
 from imitate.errors import NotFiniteError, UserError
+from imitate.system import clock
 
 Guidance = Literal["identity", "vjp", "prefix"]
 GUIDANCE: Mapping[str, Guidance] = {"rtc": "identity", "rtc-vjp": "vjp", "prefix": "prefix"}

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from imitate import clock
 from imitate.deploy.handshake import RefusedError, connected
 from imitate.deploy.resizing import Resizer
 from imitate.deploy.schema import HEADER, PROTOCOL, Schema
 from imitate.deploy.transport import Channel, ClosedError
 from imitate.deploy.wire import MAX_MESSAGE, Jpeg, WireError, decode, encode
 from imitate.errors import NotFiniteError, UserError
+from imitate.system import clock
 
 __all__ = ["HEADER", "RemoteError", "RemotePolicy"]
 

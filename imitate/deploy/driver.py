@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate import clock
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
 from imitate.errors import UserError
+from imitate.system import clock
 
 Vector = NDArray[np.float64]
 

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate import clock
 from imitate.deploy.driver import called, guided, solved
 from imitate.deploy.loop import ControlLoop, Step
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
+from imitate.system import clock
 
 Vector = NDArray[np.float64]
 Value = TypeVar("Value")

@@ -22,7 +22,7 @@ from imitate.deploy.handheld import Handheld, Reading, Source
 from imitate.deploy.pushes import Gripper, Mode, Pushes
 from imitate.deploy.robot import RobotError
 from imitate.errors import UserError
-from imitate.extras import missing
+from imitate.system.extras import missing
 
 AXES = ("forward", "left", "up", "dpad_left", "dpad_up", "turn_left")
 """Axes in the order of an action's numbers; each is positive in the direction of its name."""

@@ -16,11 +16,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from imitate import clock
 from imitate.deploy.pushes import Pushes
 from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
 from imitate.deploy.terminal import EVENTS, TerminalKeys
 from imitate.errors import UserError, nearest
+from imitate.system import clock
 
 GRIPPER = ("open", "close", "toggle")
 ROLES = ("act", *GRIPPER, *sorted(set(EVENTS.values())))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.errors import UserError
-from imitate.extras import missing
+from imitate.system.extras import missing
 
 Vector = NDArray[np.float64]
 

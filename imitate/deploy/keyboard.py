@@ -17,10 +17,10 @@ import sys
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from imitate import clock
 from imitate.deploy.pushes import Gripper, Mode, Pushes
 from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
 from imitate.deploy.terminal import EVENTS, TerminalKeys
+from imitate.system import clock
 
 PAIRS = (("w", "s"), ("a", "d"), ("r", "f"), ("u", "j"), ("i", "k"), ("o", "l"))
 """Keys that raise and lower each number of an action."""

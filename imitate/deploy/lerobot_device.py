@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.errors import UserError, nearest
-from imitate.extras import missing
+from imitate.system.extras import missing
 
 Kind = Literal["robot", "teleoperator"]
 _CONFIGS = {"robot": "RobotConfig", "teleoperator": "TeleoperatorConfig"}

@@ -21,7 +21,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate import clock
 from imitate.deploy.lerobot_device import (
     buses_of,
     close_device,
@@ -35,6 +34,7 @@ from imitate.deploy.lerobot_device import (
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Observation, Robot, RobotError
 from imitate.errors import UserError
+from imitate.system import clock
 
 Vector = NDArray[np.float64]
 _SPEEDS = (".vel", ".vx", ".vy", ".vz", ".vtheta", ".torque", "_velocity")

@@ -19,7 +19,6 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate import clock
 from imitate.deploy.lerobot_device import (
     close_device,
     first_line,
@@ -31,6 +30,7 @@ from imitate.deploy.lerobot_device import (
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
 from imitate.deploy.terminal import EVENTS, TerminalKeys
 from imitate.errors import UserError
+from imitate.system import clock
 
 Value = TypeVar("Value")
 _TAKE_OVER = " "

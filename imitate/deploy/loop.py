@@ -19,7 +19,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate import clock
 from imitate.deploy.driver import called, guided, solved
 from imitate.deploy.joint_names import check_names
 from imitate.deploy.limits import LimitError, LimitFilter
@@ -29,6 +28,7 @@ from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleo
 from imitate.deploy.safety import Safety as Safety
 from imitate.deploy.watchdog import Watchdog, stop_robot
 from imitate.errors import NotFiniteError, UserError
+from imitate.system import clock
 
 Vector = NDArray[np.float64]
 

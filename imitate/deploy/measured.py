@@ -55,7 +55,7 @@ class MeasuredPoses:
         Args:
             pose: (A,) finite; None where the robot does not tell it.
             seen: the observation of the pose.
-            now_s: time of :mod:`imitate.clock` at which it came.
+            now_s: time of :mod:`imitate.system.clock` at which it came.
         """
         if pose is None:
             return "" if self._trusted is None else "the robot does not tell its pose any more"

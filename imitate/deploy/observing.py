@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate import clock
 from imitate.deploy.driver import DriverError, Vector, observed, pose_of
 from imitate.deploy.measured import MeasuredPoses
 from imitate.deploy.robot import Observation, Robot, RobotError
 from imitate.deploy.safety import Safety
+from imitate.system import clock
 
 _FROZEN_S = 0.5
 """Shortest time after which identical images are those of a frozen camera: beside fast control cameras are slow."""

@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from imitate import clock
 from imitate.deploy.driver import first_seen, pose_of
 from imitate.deploy.robot import Observation, Robot
 from imitate.errors import UserError
+from imitate.system import clock
 
 Vector = NDArray[np.float64]
 Gripper = bool | Literal["inverted"]

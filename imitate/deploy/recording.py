@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from imitate import clock
 from imitate.data import DatasetWriter
 from imitate.data.file.features import FEATURES, as_attribute
 from imitate.deploy.loop import Step
 from imitate.deploy.robot import Robot
 from imitate.errors import DatasetError, UserError
+from imitate.system import clock
 
 REAL_ROBOT = 4
 TIMES = "timestamps"

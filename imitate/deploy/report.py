@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from imitate.deploy.limits import LimitCounts
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 
 @dataclass

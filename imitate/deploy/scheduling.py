@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from imitate import clock
+from imitate.system import clock
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.algo.policy_state import PolicyState, joined_states, state_row
+from imitate.algo.base.policy_state import PolicyState, joined_states, state_row
 from imitate.data.language import LANGUAGE_KEY
 from imitate.deploy.schema import Observed, Schema
 from imitate.deploy.session import Ask, ChunkAsk, Prediction

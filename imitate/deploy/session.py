@@ -31,11 +31,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate import __version__, clock
+from imitate import __version__
 from imitate.deploy.scheduling import Answer, Scheduler
 from imitate.deploy.schema import HEADER, PROTOCOL, Schema
 from imitate.deploy.wire import WireError, encode
 from imitate.errors import UserError
+from imitate.system import clock
 
 LOG = logging.getLogger(__name__)
 _NEWEST_ONLY = ("observe", "predict")

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
 from imitate.deploy.scene_window import SceneWindow
@@ -26,6 +25,7 @@ from imitate.envs.experts import find_expert
 from imitate.envs.experts.expert import Style
 from imitate.envs.make import make_env
 from imitate.errors import UserError
+from imitate.system import clock
 
 Value = TypeVar("Value")
 _START_S = 120.0

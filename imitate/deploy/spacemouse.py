@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from imitate import clock
 from imitate.deploy.handheld import Handheld, Reading, Source
 from imitate.deploy.pushes import Gripper, Mode, Pushes
 from imitate.deploy.robot import RobotError
 from imitate.errors import UserError
-from imitate.extras import missing
+from imitate.system import clock
+from imitate.system.extras import missing
 
 AXES = ("forward", "left", "up", "roll", "pitch", "yaw")
 """Axes in the order of an action's numbers; the turns are about forward, left and up, by the right-hand rule."""

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate import clock
 from imitate.deploy.driver import DriverError, called, checked, words_of
 from imitate.deploy.robot import Observation, Robot, RobotError
+from imitate.system import clock
 
 STOP_S = 0.3
 """Time after which a call of ``stop()`` that has not returned is reported: the robot may still move."""

@@ -33,7 +33,7 @@ from imitate.envs.rendering import load_triton, prepare_gl, telling_gl_faults
 from imitate.envs.spaces import ActionSpace, ObservationSpace
 from imitate.envs.trust import EXTRAS, module_of_env
 from imitate.errors import EnvError, nearest
-from imitate.extras import install_command
+from imitate.system.extras import install_command
 
 ENV_TYPE = 2
 ADAPTERS = {

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from imitate.errors import EnvError
-from imitate.extras import install_command
+from imitate.system.extras import install_command
 
 _NEW_SCENE = re.compile(r'name="robot\d+_\w*_center"')
 _PREFIXES = {

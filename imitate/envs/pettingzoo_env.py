@@ -25,7 +25,7 @@ from imitate.envs.rendering import load_triton
 from imitate.envs.spaces import ActionSpace, ObservationSpace
 from imitate.envs.trust import PARALLEL, PETTINGZOO, module_of_env
 from imitate.errors import EnvError
-from imitate.extras import missing
+from imitate.system.extras import missing
 
 ENV_TYPE = 2
 AGENT_ID = "agent_id"

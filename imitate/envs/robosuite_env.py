@@ -32,8 +32,8 @@ from imitate.envs.planned_path import planned_paths
 from imitate.envs.rendering import prepare_gl, telling_gl_faults
 from imitate.envs.simulator_memory import free_simulator, lean_build, restore_get_xml
 from imitate.errors import EnvError, nearest
-from imitate.extras import missing
-from imitate.freed_memory import return_freed_memory
+from imitate.system.extras import missing
+from imitate.system.freed_memory import return_freed_memory
 
 ENV_TYPE = 1
 DEFAULT_CAMERA = "agentview"

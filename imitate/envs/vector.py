@@ -17,7 +17,7 @@ from imitate.envs.cameras import Size
 from imitate.envs.env import Array, Env, Obs
 from imitate.envs.make import is_team, make_env
 from imitate.errors import EnvError
-from imitate.processes import end_with_parent
+from imitate.system.processes import end_with_parent
 
 _WORKER_GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 

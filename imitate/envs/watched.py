@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from imitate.envs.env import Env
-from imitate.processes import MAKE, Beat
+from imitate.system.processes import MAKE, Beat
 
 AnyEnv = TypeVar("AnyEnv", bound=Env)
 
@@ -16,7 +16,7 @@ def watched(make: Callable[[], AnyEnv], beat: Beat | None) -> AnyEnv:
 
     Args:
         make: makes it, which is reported too.
-        beat: see :data:`imitate.processes.Beat`.
+        beat: see :data:`imitate.system.processes.Beat`.
     """
     if beat is None:
         return make()

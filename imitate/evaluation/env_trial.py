@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.data.language import LANGUAGE_KEY
 from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
@@ -17,7 +17,7 @@ from imitate.envs.lanes import lanes_of
 from imitate.envs.make import can_be_made
 from imitate.envs.watched import watched
 from imitate.errors import EnvError, UserError
-from imitate.processes import Beat
+from imitate.system.processes import Beat
 
 NO_ROLLOUTS = "--set experiment.rollout.enabled=false"
 

@@ -23,8 +23,8 @@ from imitate.envs.trust import (
     untrusted,
 )
 from imitate.errors import ConfigError
-from imitate.plain_files import read_json
-from imitate.recognition import recognise
+from imitate.system.plain_files import read_json
+from imitate.system.recognition import recognise
 
 if TYPE_CHECKING:
     from imitate.config import Config, DatasetConfig

@@ -13,8 +13,8 @@ from typing import Any, TextIO
 
 from imitate.errors import ConfigError
 from imitate.evaluation.episodes import Episode
-from imitate.plain_files import appended
-from imitate.run_folder import to_json
+from imitate.system.plain_files import appended
+from imitate.system.run_folder import to_json
 
 ENDING = ".episodes"
 """Added to the name of the table."""

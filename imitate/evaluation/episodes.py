@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from imitate.cpu import cpu_model
 from imitate.deploy.loop import check_rate
 from imitate.deploy.robot import RobotError
 from imitate.envs import make_env
@@ -25,8 +24,9 @@ from imitate.evaluation.late import LatePolicy
 from imitate.evaluation.policy_source import PolicySource
 from imitate.evaluation.team_episodes import play_team
 from imitate.policy.rollout_policy import RolloutPolicy
-from imitate.processes import Beat
-from imitate.seeding import preserved_rng, seed_everything, torch_threads
+from imitate.system.cpu import cpu_model
+from imitate.system.processes import Beat
+from imitate.system.seeding import preserved_rng, seed_everything, torch_threads
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from imitate.evaluation.vector_episodes import run_vector_episodes
 from imitate.policy.loading import Precision
 from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
-from imitate.processes import available_cores
+from imitate.system.processes import available_cores
 
 __all__ = [
     "EvalSettings",

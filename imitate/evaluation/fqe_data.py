@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.config.data_needs import Transitions
 from imitate.data import DatasetFile, SequenceDataset
 from imitate.errors import CheckpointError, DatasetError

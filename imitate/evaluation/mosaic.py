@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from imitate.evaluation.episodes import Episode
 from imitate.evaluation.frames import read_frames
-from imitate.plain_files import cleared, replaced
+from imitate.system.plain_files import cleared, replaced
 
 BORDER = 6
 GREY, GREEN, RED = (128, 128, 128), (40, 180, 60), (210, 40, 40)

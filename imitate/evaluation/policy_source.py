@@ -13,7 +13,7 @@ from imitate.policy.checkpoint import checkpoint_from_bytes, checkpoint_to_bytes
 from imitate.policy.loading import Precision, policy_from_checkpoint
 from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
-from imitate.recognition import lerobot_policy
+from imitate.system.recognition import lerobot_policy
 
 
 class PolicySource(Protocol):

@@ -28,8 +28,8 @@ from imitate.policy.checkpoint import config_of, load_checkpoint
 from imitate.policy.loading import Precision
 from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
-from imitate.processes import STEP_TIMEOUT_S, available_cores
-from imitate.run_folder import find_checkpoint
+from imitate.system.processes import STEP_TIMEOUT_S, available_cores
+from imitate.system.run_folder import find_checkpoint
 
 Mode = Literal["auto", "processes", "vector"]
 

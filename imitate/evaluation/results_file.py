@@ -16,8 +16,8 @@ from imitate.evaluation.episodes import Episode
 from imitate.evaluation.eval_result import EvalResult
 from imitate.evaluation.late import Lateness
 from imitate.evaluation.prepared import EvalSettings
-from imitate.plain_files import read_json
-from imitate.run_folder import find_checkpoint, to_json, write_text
+from imitate.system.plain_files import read_json
+from imitate.system.run_folder import find_checkpoint, to_json, write_text
 
 SAME = "settings"
 """Key of an entry: all that its result depends on."""

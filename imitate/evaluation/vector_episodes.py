@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from imitate.cpu import cpu_model
 from imitate.crew import Lost
 from imitate.envs.cameras import sizes_of
 from imitate.envs.vector import HungCopiesError, make_vector_env
@@ -28,8 +27,9 @@ from imitate.evaluation.episodes import (
 )
 from imitate.evaluation.policy_source import PolicySource
 from imitate.policy.rollout_policy import RolloutPolicy
-from imitate.processes import MAKE, Beat
-from imitate.seeding import preserved_rng, seed_everything
+from imitate.system.cpu import cpu_model
+from imitate.system.processes import MAKE, Beat
+from imitate.system.seeding import preserved_rng, seed_everything
 
 
 @dataclass

@@ -29,9 +29,9 @@ from imitate.errors import ConfigError, EnvError, TrainingError, UserError
 from imitate.interactive.dagger_episodes import Player, Players, Scene, SuperviseRound
 from imitate.interactive.dagger_file import LABELLED, Progress, Round, RoundFiles, alike
 from imitate.policy.loading import policy_from_checkpoint
-from imitate.processes import STEP_TIMEOUT_S
+from imitate.system.processes import STEP_TIMEOUT_S
+from imitate.system.wording import counted
 from imitate.train.trainer import RunResult, train
-from imitate.wording import counted
 
 __all__ = ["DaggerPlan", "Progress", "Round", "SuperviseRound", "dagger"]
 

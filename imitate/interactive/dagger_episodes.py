@@ -26,7 +26,7 @@ from imitate.errors import EnvError, TrainingError, UserError
 from imitate.evaluation.policy_source import CheckpointFile, PolicySource
 from imitate.interactive.supervision import DiscardedError, Supervisor, supervised_episode
 from imitate.policy.rollout_policy import RolloutPolicy
-from imitate.processes import STEP_TIMEOUT_S, Beat
+from imitate.system.processes import STEP_TIMEOUT_S, Beat
 
 MAX_FAILURES = 10
 _log = logging.getLogger(__name__)

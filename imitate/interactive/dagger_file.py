@@ -17,8 +17,8 @@ from imitate.data.batches.build import training_sources
 from imitate.data.file.action_scale import refuse_rescaled
 from imitate.envs.make import is_robot
 from imitate.errors import ConfigError
-from imitate.plain_files import read_json
-from imitate.run_folder import write_text
+from imitate.system.plain_files import read_json
+from imitate.system.run_folder import write_text
 from imitate.train.training_data import with_filter_key
 
 LABELLED = "labelled"

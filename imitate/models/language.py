@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.errors import ConfigError
-from imitate.extras import missing
+from imitate.system.extras import missing
 
 _ADVICE = {
     False: "give the name of a text model at Hugging Face, or a folder with its config.json, tokenizer and "

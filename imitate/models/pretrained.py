@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from imitate.errors import ConfigError
-from imitate.torch_archive import file_fault
+from imitate.system.torch_archive import file_fault
 
 Weights = dict[str, Tensor]
 

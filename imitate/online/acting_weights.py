@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from imitate import clock
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.crew.shared import Shared
 from imitate.models.preprocess import Preprocess
+from imitate.system import clock
 
 MOST_IN_USE = 2
 """Versions of the weights that exist at a time, in this process and in the memory of each node."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.algo.algo import Algo
-from imitate.algo.factory import algo_factory
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.factory import algo_factory
 from imitate.config import load_config
 from imitate.envs.env import Env
 from imitate.online.collector import LocalCollector

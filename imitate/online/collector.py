@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imitate.algo.algo import Algo
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.policy_state import PolicyState
 from imitate.functional.action_masks import uniform_choice
 from imitate.online.env_group import EnvGroup
 from imitate.online.steps import Array, Collected, Step

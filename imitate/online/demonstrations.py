@@ -20,7 +20,7 @@ from imitate.data.file.writer import DatasetWriter
 from imitate.errors import DatasetError
 from imitate.online.hindsight import Hindsight
 from imitate.online.replay import ReplayBuffer
-from imitate.ranks import ALONE, Ranks
+from imitate.system.ranks import ALONE, Ranks
 
 
 def load_demonstrations(

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.algo import Algo, Batch, Info
-from imitate.algo.on_policy import OnPolicy
+from imitate.algo.base.actor_critic import ActorCritic
+from imitate.algo.base.algo import Algo, Batch, Info
+from imitate.algo.base.on_policy import OnPolicy
 from imitate.online.memory import Memory, Source
 from imitate.online.normalization import ObsNormalizer, RewardScaler
 from imitate.online.steps import Collected, Step

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from imitate.data.batches.rewards import RewardTransform
 from imitate.functional.normalization import mean_std_with_floor
 from imitate.models.preprocess import Preprocess
-from imitate.ranks import ALONE, Ranks
+from imitate.system.ranks import ALONE, Ranks
 
 Numbers = NDArray[np.float32]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from imitate.online.replay import ReplayBuffer
 from imitate.online.steps import Array
-from imitate.ranks import ALONE, Ranks
+from imitate.system.ranks import ALONE, Ranks
 
 SMALLEST = 1e-6
 

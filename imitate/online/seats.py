@@ -15,7 +15,7 @@ from imitate.errors import EnvError
 from imitate.online.acting_weights import Published, load_acting_weights
 from imitate.online.blueprint import Blueprint
 from imitate.online.steps import Collected
-from imitate.processes import MAKE, MAKE_FACTOR
+from imitate.system.processes import MAKE, MAKE_FACTOR
 
 PATIENCE_S = 2.0
 """Time in which idle workers may end."""

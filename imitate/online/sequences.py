@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imitate.algo.recurrence import STORED
+from imitate.algo.base.recurrence import STORED
 from imitate.online.replay import ReplayBuffer
 from imitate.online.step_sums import n_step_sums
 from imitate.online.steps import Array, Step

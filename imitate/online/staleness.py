@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from imitate import clock
+from imitate.system import clock
 
 WINDOW_S = 60.0
 """Time over which waiting is summed before it is judged."""

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.errors import UserError, nearest
 from imitate.functional.realtime import Guidance, Prefix, prefix_weights
 

@@ -31,14 +31,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from imitate.algo.algo import Algo
-from imitate.algo.allocation import AllocationLimit
-from imitate.algo.factory import algo_factory
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.allocation import AllocationLimit
+from imitate.algo.base.factory import algo_factory
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
 from imitate.interop.robomimic.reading import is_robomimic, read
 from imitate.models.preprocess import Preprocess
-from imitate.plain_files import fresh, replaced
 from imitate.policy.structure import (
     check_extent,
     check_kinds,
@@ -46,9 +45,10 @@ from imitate.policy.structure import (
     check_weights,
     stored_numbers,
 )
-from imitate.recognition import diagnosis, hdf5_words, lerobot_policy
-from imitate.torch_archive import check_archive, damage, first_line, is_archive
-from imitate.version import __version__
+from imitate.system.plain_files import fresh, replaced
+from imitate.system.recognition import diagnosis, hdf5_words, lerobot_policy
+from imitate.system.torch_archive import check_archive, damage, first_line, is_archive
+from imitate.system.version import __version__
 
 FORMAT_VERSION = 2
 """Version of checkpoints with steps of ``train.preprocess``; others have version 1."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.data.language import Instructions
 from imitate.errors import CheckpointError, UserError
 from imitate.functional.kernels import has_int8, pack_linears
@@ -23,7 +23,7 @@ from imitate.policy.checkpoint import (
 from imitate.policy.finite import refuse_not_finite
 from imitate.policy.renaming import Rename, joined
 from imitate.policy.rollout_policy import RolloutPolicy
-from imitate.torch_archive import first_line
+from imitate.system.torch_archive import first_line
 
 _logger = logging.getLogger(__name__)
 

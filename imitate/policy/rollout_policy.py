@@ -11,8 +11,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from imitate.algo.algo import Algo
-from imitate.algo.policy_state import PolicyState, remembered, rows_of
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.policy_state import PolicyState, remembered, rows_of
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import UserError
 from imitate.functional.realtime import Guidance

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from imitate.errors import CheckpointError
-from imitate.plain_files import MAX_DEPTH, parsed_json
+from imitate.system.plain_files import MAX_DEPTH, parsed_json
 
 _TIMES, _ROOM = 16, 2**16
 """Values that a checkpoint may have in all for each one that is stored, and beside it."""

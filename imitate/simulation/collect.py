@@ -19,11 +19,11 @@ from imitate.crew import Crew, Done, Limits, Lost
 from imitate.crew.backend import Backend
 from imitate.data import Episode
 from imitate.errors import EnvError
-from imitate.processes import STEP_TIMEOUT_S
 from imitate.simulation.collected_files import CollectedFiles, Piece
 from imitate.simulation.demonstrate import DESCRIBE, Demonstration, Plan, prepare_demonstrations
 from imitate.simulation.shards import finish_folder, prepare_folder, shards_of
 from imitate.simulation.unfinished import settings_of
+from imitate.system.processes import STEP_TIMEOUT_S
 
 VALID_FRACTION = 0.1
 _HOPELESS = (

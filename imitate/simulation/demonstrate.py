@@ -29,7 +29,7 @@ from imitate.envs.experts import (
 )
 from imitate.envs.watched import watched
 from imitate.errors import EnvError, UserError
-from imitate.processes import Beat
+from imitate.system.processes import Beat
 
 MAX_ATTEMPTS = 25
 DESCRIBE = "env_args"

@@ -19,8 +19,8 @@ from imitate.envs.migration import installed_robosuite, migrate_env_args
 from imitate.envs.robosuite_env import ENV_TYPE, RobosuiteEnv
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError, UserError
-from imitate.processes import Beat
 from imitate.simulation.recorded import RecordedDemo, commands, scene_of
+from imitate.system.processes import Beat
 
 UNRESTORED = "joint_acc"
 """End of the names of observations that a state does not determine: accelerations follow from torques too."""

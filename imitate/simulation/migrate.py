@@ -21,8 +21,8 @@ from imitate.envs.migration import (
 )
 from imitate.envs.model_migration import migrate_model_xml
 from imitate.errors import DatasetError, EnvError
-from imitate.extras import install_command
 from imitate.simulation.replay_check import Replay, replay_some
+from imitate.system.extras import install_command
 
 RECORDED_ENV_ARGS = "recorded_env_args"
 """Attribute of ``data``: the description as it was when the demonstrations were recorded."""

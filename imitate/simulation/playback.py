@@ -23,9 +23,9 @@ from imitate.envs.trust import check_trusted
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError, nearest
 from imitate.evaluation.frames import FrameFolder, FrameSender, read_frames
-from imitate.plain_files import cleared, replaced
-from imitate.processes import STEP_TIMEOUT_S
 from imitate.simulation.recorded import RecordedDemo, recorded_demo
+from imitate.system.plain_files import cleared, replaced
+from imitate.system.processes import STEP_TIMEOUT_S
 
 SOURCES = ("states", "actions", "obs-images")
 DEFAULT_RATE_HZ = 20.0

@@ -17,10 +17,10 @@ from imitate.data.file.image_codec import ImageStorage
 from imitate.envs.cameras import Camera, camera_kwargs
 from imitate.envs.migration import installed_robosuite, tell_mismatch
 from imitate.errors import DatasetError, UserError
-from imitate.processes import STEP_TIMEOUT_S
 from imitate.simulation.drawing import Artist, Drawing, Drawn, differences
 from imitate.simulation.recorded import RecordedDemo
 from imitate.simulation.render_file import Layout, RenderedFile, finished_demos
+from imitate.system.processes import STEP_TIMEOUT_S
 
 _HOPELESS = (
     3  # after so many lost demos at the beginning, and none drawn, the fault is not the demos'

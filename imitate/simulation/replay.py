@@ -19,7 +19,7 @@ from imitate.envs.env import Array
 from imitate.envs.migration import fitted
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError
-from imitate.processes import Beat
+from imitate.system.processes import Beat
 
 _SCENE = {"model": "model_file", "ep_meta": "ep_meta"}
 

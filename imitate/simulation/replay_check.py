@@ -16,8 +16,8 @@ from imitate.envs import Env, make_env
 from imitate.envs.env import Array
 from imitate.envs.watched import watched
 from imitate.errors import DatasetError, EnvError
-from imitate.processes import STEP_TIMEOUT_S, Beat
 from imitate.simulation.recorded import RecordedDemo, recorded_demo
+from imitate.system.processes import STEP_TIMEOUT_S, Beat
 
 _HAND = "_eef_pos"
 

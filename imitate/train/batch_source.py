@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from imitate.algo.algo import Batch, Info
+from imitate.algo.base.algo import Batch, Info
 from imitate.errors import DatasetError
-from imitate.ranks import Ranks
+from imitate.system.ranks import Ranks
 from imitate.train.curriculum import Curriculum
 from imitate.train.feeds import feed_of
 from imitate.train.loss_guard import BadLoss, bad_input, describe_batch

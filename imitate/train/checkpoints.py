@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from imitate.errors import CheckpointError, TrainingError
-from imitate.plain_files import link
 from imitate.policy.checkpoint import save_checkpoint
-from imitate.run_folder import RunFolder
+from imitate.system.plain_files import link
+from imitate.system.run_folder import RunFolder
 from imitate.train.resume import resuming
 
 # last.pth is written at the end of each epoch, but not so often that saving takes more than this share of the time.

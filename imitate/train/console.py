@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from imitate.errors import printable
-from imitate.plain_files import appended
+from imitate.system.plain_files import appended
 
 HEARTBEAT_S = 30.0
 """Longest silence where there is no bar."""
@@ -64,7 +64,7 @@ class Console:
         """Begin the bar of the whole run, in update steps."""
         self._done = done
         if self.interactive:
-            from imitate.progress_bar import ProgressBar
+            from imitate.system.progress_bar import ProgressBar
 
             self._bar = ProgressBar(
                 total=total, initial=done, file=self.stream, unit="step", dynamic_ncols=True

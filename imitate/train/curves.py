@@ -9,8 +9,8 @@ from typing import Any
 
 from imitate.data.file.hdf5_format import natural_key
 from imitate.errors import UserError
-from imitate.plain_files import read_json
-from imitate.run_folder import RunFolder, open_run_folder
+from imitate.system.plain_files import read_json
+from imitate.system.run_folder import RunFolder, open_run_folder
 from imitate.train.metrics import MetricsFile
 
 Record = Mapping[str, Any]

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.data import DatasetFile, SequenceDataset
 from imitate.data.batches.feature_cache import NoRoomError, StoppedError, features_once
 from imitate.data.batches.store import Store

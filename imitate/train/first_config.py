@@ -20,9 +20,9 @@ from imitate.data import DatasetFile
 from imitate.data.batches.build import TRAIN_MASK, VALID_MASK
 from imitate.data.file.observed import Observed, observed
 from imitate.errors import ConfigError, nearest
-from imitate.free_memory import gigabytes
+from imitate.system.free_memory import gigabytes
+from imitate.system.wording import counted
 from imitate.train.image_memory import LARGE, image_memory, smaller
-from imitate.wording import counted
 
 DEFAULT_ALGORITHM = "flow_policy"
 EPOCH_STEPS = 100

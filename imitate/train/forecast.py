@@ -15,8 +15,9 @@ from imitate.config import Config, load_config
 from imitate.config.from_data import num_epochs
 from imitate.data import DatasetFile, ShuffledBatches
 from imitate.data.batches.build import training_sources
-from imitate.free_memory import gigabytes
-from imitate.seeding import preserved_rng, torch_threads
+from imitate.system.free_memory import gigabytes
+from imitate.system.seeding import preserved_rng, torch_threads
+from imitate.system.wording import counted
 from imitate.train.console import duration
 from imitate.train.devices import choose_device, precisions
 from imitate.train.features import feature_seconds
@@ -24,7 +25,6 @@ from imitate.train.frozen import put_blank_features
 from imitate.train.image_memory import image_memory
 from imitate.train.loading import make_loader
 from imitate.train.setup import Setup, build, resolve
-from imitate.wording import counted
 
 DEMOS = 4
 MOST_BYTES = 4e8

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.data import SequenceDataset
 from imitate.models.key_encoder import KeyEncoder
 from imitate.models.observation import ObservationEncoder

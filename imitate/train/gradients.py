@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from imitate.ranks import Ranks, collective
+from imitate.system.ranks import Ranks, collective
 
 
 class GradientAverage:

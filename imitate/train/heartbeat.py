@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from imitate import clock
-from imitate.ranks import RESUME
+from imitate.system import clock
+from imitate.system.ranks import RESUME
 
 BEAT_S = 5.0
 """Seconds between two signs of life."""

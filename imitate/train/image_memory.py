@@ -12,7 +12,7 @@ from torch import Tensor
 from imitate.config import load_config
 from imitate.config.observation import ObservationConfig
 from imitate.models.observation import ObservationEncoder
-from imitate.seeding import preserved_rng
+from imitate.system.seeding import preserved_rng
 
 LARGE = 2e9
 """Bytes from which on smaller images are proposed."""

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from imitate.errors import ConfigError
-from imitate.extras import install_command
-from imitate.run_folder import RunFolder
+from imitate.system.extras import install_command
+from imitate.system.run_folder import RunFolder
 from imitate.train.console import Console
 from imitate.train.metrics import MetricsFile
 

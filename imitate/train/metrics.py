@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from imitate.errors import ConfigError
-from imitate.plain_files import appended, read_text
-from imitate.run_folder import to_json, write_text
+from imitate.system.plain_files import appended, read_text
+from imitate.system.run_folder import to_json, write_text
 
 
 class EpochMeans:

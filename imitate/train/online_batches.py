@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imitate.algo.algo import Batch, Info
+from imitate.algo.base.algo import Batch, Info
 from imitate.deploy.robot import RobotError
 from imitate.errors import ConfigError, RobotStoppedError, UserError
 from imitate.online.collector import Collector
 from imitate.online.metrics import Metrics
 from imitate.online.steps import Collected, EpisodeRecord
 from imitate.policy.checkpoint import save_checkpoint
-from imitate.ranks import Ranks
-from imitate.run_folder import RunFolder
+from imitate.system.ranks import Ranks
+from imitate.system.run_folder import RunFolder
 from imitate.train.batch_source import BatchSource, DatasetBatches
 from imitate.train.console import Console
 from imitate.train.curriculum import Curriculum

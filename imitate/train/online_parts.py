@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from imitate.algo.actor_critic import ActorCritic
-from imitate.algo.on_policy import OnPolicy
+from imitate.algo.base.actor_critic import ActorCritic
+from imitate.algo.base.on_policy import OnPolicy
 from imitate.config import Config
 from imitate.config.data_needs import Transitions
 from imitate.config.online import OnlineConfig

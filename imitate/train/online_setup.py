@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from imitate.algo.allocation import AllocationLimit
-from imitate.algo.factory import algo_factory
-from imitate.algo.relative import check_relative
+from imitate.algo.base.allocation import AllocationLimit
+from imitate.algo.base.factory import algo_factory
+from imitate.algo.base.relative import check_relative
 from imitate.config import Config
 from imitate.config.observation import ACTION_MASK, MASK
 from imitate.data.shards.outline import outline_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from imitate.errors import UserError, nearest
 from imitate.functional.over_seeds import Statistic
-from imitate.plain_files import cleared, replaced
+from imitate.system.plain_files import cleared, replaced
 from imitate.train.curves import Curve, read_curves
 from imitate.train.over_seeds import Band, Setting, band
 from imitate.train.results_table import INTERVALS, NAMES

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from imitate.policy.checkpoint import save_checkpoint
-from imitate.torch_archive import check_archive
+from imitate.system.torch_archive import check_archive
 
 
 class RankFiles:

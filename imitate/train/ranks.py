@@ -15,7 +15,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from imitate.ranks import Ranks
+from imitate.system.ranks import Ranks
 from imitate.train.heartbeat import SILENCE_S, Heartbeat, Store
 
 __all__ = ["Ranks", "joined_ranks"]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from imitate.run_folder import BEST_FIRST, RunFolder
+from imitate.system.run_folder import BEST_FIRST, RunFolder
 from imitate.train.state import History
 
 COMPARE = "compare checkpoints with imitate eval, or on the robot"

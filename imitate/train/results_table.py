@@ -10,7 +10,7 @@ from typing import Any
 
 from imitate.errors import UserError, nearest
 from imitate.functional.over_seeds import Estimate, Statistic
-from imitate.run_folder import to_json, write_text
+from imitate.system.run_folder import to_json, write_text
 from imitate.train.over_seeds import MEASURES, Measure, Setting, estimate_of, words
 
 Cells = tuple[list[str], list[list[str]]]

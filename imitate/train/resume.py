@@ -14,8 +14,8 @@ from imitate.envs.trust import trust_options
 from imitate.errors import CheckpointError, ConfigError, UserError
 from imitate.evaluation.environments import untrusted_in
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.run_folder import RunFolder
-from imitate.wording import counted
+from imitate.system.run_folder import RunFolder
+from imitate.system.wording import counted
 
 # Keys that may differ from the run's configuration. All others would make it another run. A new num_epochs also
 # stretches a learning-rate schedule that depends on it.

@@ -13,12 +13,12 @@ from imitate.evaluation.episode_pool import EpisodePool, EvaluationCancelledErro
 from imitate.evaluation.episodes import Episode
 from imitate.evaluation.eval_result import EvalResult
 from imitate.evaluation.evaluate import default_workers, evaluate
-from imitate.run_folder import RunFolder
+from imitate.system.run_folder import RunFolder
+from imitate.system.wording import counted
 from imitate.train.background import BackgroundEvaluations, Outcome, Request, attempt
 from imitate.train.checkpoints import Checkpoints
 from imitate.train.console import Console, duration
 from imitate.train.curriculum import Curriculum
-from imitate.wording import counted
 
 VIDEO_EPISODES = 4
 OnRecord = Callable[[Request, dict[str, float]], set[str]]

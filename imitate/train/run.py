@@ -8,16 +8,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from imitate.algo.algo import Batch
+from imitate.algo.base.algo import Batch
 from imitate.errors import RobotStoppedError, TrainingError
 from imitate.evaluation.env_trial import simulated
 from imitate.evaluation.prepared import device_beside
 from imitate.models.precision import begin_compiled_step
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
-from imitate.ranks import ALONE, Ranks
-from imitate.run_folder import RunFolder
-from imitate.seeding import rng_state, set_rng_state
+from imitate.system.ranks import ALONE, Ranks
+from imitate.system.run_folder import RunFolder
+from imitate.system.seeding import rng_state, set_rng_state
+from imitate.system.wording import counted
 from imitate.train.background import Request
 from imitate.train.batch_source import BatchSource
 from imitate.train.checkpoints import Checkpoints
@@ -31,7 +32,6 @@ from imitate.train.setup import Setup
 from imitate.train.state import PAUSED, History, TrainState
 from imitate.train.time_left import Forecast, images_on_cpu
 from imitate.train.validation import Validation
-from imitate.wording import counted
 
 MAX_ROLLBACKS = 3
 

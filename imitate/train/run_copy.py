@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from imitate.errors import TrainingError
-from imitate.plain_files import edited, fresh, link, replaced
-from imitate.run_folder import runs_in
+from imitate.system.plain_files import edited, fresh, link, replaced
+from imitate.system.run_folder import runs_in
 
 
 @dataclass(frozen=True)

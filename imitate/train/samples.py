@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.data import SequenceDataset
 from imitate.models.preprocessing.measuring import Sample
 

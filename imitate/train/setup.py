@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from imitate.algo.algo import Algo
-from imitate.algo.allocation import AllocationLimit
-from imitate.algo.factory import algo_factory
-from imitate.algo.relative import check_deltas, check_relative
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.allocation import AllocationLimit
+from imitate.algo.base.factory import algo_factory
+from imitate.algo.base.relative import check_deltas, check_relative
 from imitate.config import Config, DatasetConfig, load_config, located_data
 from imitate.config.data_paths import MissingFileError, expanded, located_file, url_of
 from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
@@ -33,7 +33,7 @@ from imitate.envs.make import is_real, is_robot
 from imitate.errors import ConfigError
 from imitate.evaluation.environments import environments
 from imitate.models.preprocess import Preprocess
-from imitate.recognition import diagnosis
+from imitate.system.recognition import diagnosis
 from imitate.train.devices import with_precision
 from imitate.train.observations import with_observations
 from imitate.train.pretrained import with_checksums

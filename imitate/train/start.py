@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from imitate.algo.algo import Algo
-from imitate.algo.frozen import frozen_policy_of
+from imitate.algo.base.algo import Algo
+from imitate.algo.slots.frozen import frozen_policy_of
 from imitate.errors import CheckpointError, ConfigError
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import load_checkpoint

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from imitate.plain_files import cleared, replaced
-from imitate.run_folder import BEST_FIRST, RunFolder, to_json, write_text
+from imitate.system.plain_files import cleared, replaced
+from imitate.system.run_folder import BEST_FIRST, RunFolder, to_json, write_text
+from imitate.system.wording import counted
 from imitate.train.console import duration
 from imitate.train.metrics import MetricsFile
-from imitate.wording import counted
 
 LOW_SUCCESS = 0.6
 SINGLE_STEP = ("BC", "BC_Gaussian", "BC_GMM", "BC_VAE")

@@ -15,9 +15,9 @@ from imitate.config.loading import Source
 from imitate.errors import ConfigError
 from imitate.evaluation.environments import trust_named
 from imitate.functional.over_seeds import FEWEST_SEEDS, Statistic
-from imitate.plain_files import read_json
-from imitate.processes import available_cores
-from imitate.run_folder import RunFolder, to_json, write_text
+from imitate.system.plain_files import read_json
+from imitate.system.processes import available_cores
+from imitate.system.run_folder import RunFolder, to_json, write_text
 from imitate.train.curves import read_curves
 from imitate.train.halving import Halving
 from imitate.train.over_seeds import SEED, Setting, settings_of

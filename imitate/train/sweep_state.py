@@ -10,8 +10,8 @@ from typing import Any
 
 from imitate.config.axes import Axes
 from imitate.errors import ConfigError
-from imitate.plain_files import read_json
-from imitate.run_folder import RunFolder, runs_in
+from imitate.system.plain_files import read_json
+from imitate.system.run_folder import RunFolder, runs_in
 from imitate.train.over_seeds import Setting
 from imitate.train.state import PAUSED
 

@@ -12,22 +12,22 @@ from typing import Any, TextIO
 
 import torch
 
-from imitate.algo.algo import Algo
-from imitate.algo.allocation import count_numbers
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.allocation import count_numbers
 from imitate.config import Config, load_config
 from imitate.errors import ConfigError, TrainingError, UserError
 from imitate.evaluation.env_trial import trials
 from imitate.evaluation.environments import trust_named, with_env
 from imitate.evaluation.evaluate import available_cores
-from imitate.ranks import Ranks
-from imitate.run_folder import (
+from imitate.system.ranks import Ranks
+from imitate.system.run_folder import (
     RunFolder,
     create_run_folder,
     newest_run_folder,
     open_run_folder,
     write_text,
 )
-from imitate.seeding import seed_everything, torch_threads
+from imitate.system.seeding import seed_everything, torch_threads
 from imitate.train.console import Console
 from imitate.train.devices import choose_device, device_in_use
 from imitate.train.features import use_features

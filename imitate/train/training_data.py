@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.config import Config
 from imitate.config.train import ALL_DEMOS, DatasetConfig
 from imitate.data import DatasetFile
@@ -16,7 +16,7 @@ from imitate.data.batches.build import TRAIN_MASK, VALID_MASK, training_sources
 from imitate.data.batches.store import DataSource
 from imitate.data.shards.folder import ShardFolder, shards_at
 from imitate.data.shards.outline import outline_of
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 SHOWN_FILES = 3
 SHOWN_DEMOS = 4

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imitate.crew import Reports
-from imitate.plain_files import appended
-from imitate.run_folder import RunFolder, runs_in, write_text
+from imitate.system.plain_files import appended
+from imitate.system.run_folder import RunFolder, runs_in, write_text
 from imitate.train.run_copy import Sender, lay_out
 
 POLL_S = 0.2
@@ -34,7 +34,7 @@ SCRATCH = "IMITATE_SCRATCH"
 # Not `-m imitate`: it is to end with the member, which holds the other end of its stdin.
 PROGRAM = f"""
 import os
-from imitate.processes import end_with_stdin
+from imitate.system.processes import end_with_stdin
 scratch = os.environ.get("{SCRATCH}")
 end_with_stdin(0.0 if scratch else {TRAINER_ENDS_S}, scratch)
 from imitate.cli.main import main

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.data import ShuffledBatches
 from imitate.policy.rollout_policy import RolloutPolicy
-from imitate.seeding import preserved_rng
+from imitate.system.seeding import preserved_rng
 from imitate.train.loading import make_loader
 from imitate.train.metrics import EpochMeans
 

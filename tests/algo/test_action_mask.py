@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from imitate.algo.action_mask import ActionMask
+from imitate.algo.base.action_mask import ActionMask
 from imitate.errors import ConfigError, EnvError
 from imitate.functional.action_masks import masked, uniform_choice
 from imitate.models.categorical import Categorical

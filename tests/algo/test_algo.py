@@ -16,7 +16,7 @@ THIRD_PARTY = """
 import torch
 from torch import nn
 from imitate import Algo, register_algo_factory_func
-from imitate.algo.algo import PolicyStep
+from imitate.algo.base.algo import PolicyStep
 
 
 @register_algo_factory_func("{name}")

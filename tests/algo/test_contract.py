@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config, policy_from_checkpoint
-from imitate.algo.hierarchy import Hierarchy
+from imitate.algo.base.hierarchy import Hierarchy
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 from tests.tiny import tiny_algo, tiny_batch

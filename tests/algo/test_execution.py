@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from imitate.algo.execution import ChunkExecution
-from imitate.algo.policy_state import where_state
-from imitate.algo.sections import ChunkConfig
+from imitate.algo.base.execution import ChunkExecution
+from imitate.algo.base.policy_state import where_state
+from imitate.algo.base.sections import ChunkConfig
 
 CPU = torch.device("cpu")
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from imitate.algo.execution import ChunkExecution
+from imitate.algo.base.execution import ChunkExecution
 from imitate.functional.flow import draw_times
 from tests.tiny import tiny_algo
 

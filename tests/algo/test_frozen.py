@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from imitate.algo.frozen import FrozenPolicy
+from imitate.algo.slots.frozen import FrozenPolicy
 from imitate.errors import CheckpointError
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from imitate import load_config
-from imitate.algo.imagination import ImaginationConfig, imagined, with_imagined
-from imitate.dynamics.dynamics import Dynamics, Outcome
+from imitate.algo.slots.dynamics.dynamics import Dynamics, Outcome
+from imitate.algo.slots.imagination import ImaginationConfig, imagined, with_imagined
 from imitate.errors import ConfigError
 from tests.tiny import tiny_algo
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from imitate import load_config
-from imitate.algo.optimization import Optimization, Rule, updates_per_epoch
+from imitate.algo.base.optimization import Optimization, Rule, updates_per_epoch
 from imitate.config import OptimizerConfig
 from imitate.errors import ConfigError
 from imitate.models.ema import EMA

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from imitate import Algo, algo_factory, load_config, register_algo_factory_func
-from imitate.algo.algo import PolicyStep
+from imitate.algo.base.algo import PolicyStep
+from imitate.algo.base.factory import check_algorithm
 from imitate.algo.bc import BC, BCConfig
-from imitate.algo.factory import check_algorithm
 from imitate.config import AlgoSection, algorithms
 from imitate.config.algorithms import find
 from imitate.errors import ConfigError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.algo.optimization import updates_per_epoch
+from imitate.algo.base.optimization import updates_per_epoch
 from tests.tiny import tiny_algo
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from pydantic import Field
 
-from imitate.algo.factory import register
-from imitate.algo.recurrence import ReplayedMemoryConfig, from_stored
+from imitate.algo.base.factory import register
+from imitate.algo.base.recurrence import ReplayedMemoryConfig, from_stored
 from imitate.algo.td3 import TD3, TD3Config
 from imitate.config import algorithms
 from imitate.config.data_needs import Sequences

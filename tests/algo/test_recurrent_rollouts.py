@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.algo.recurrence import one_step
-from imitate.algo.recurrent_rollouts import sequences
+from imitate.algo.base.recurrence import one_step
+from imitate.algo.slots.recurrent_rollouts import sequences
 from imitate.online.collector import LocalCollector
 from imitate.online.env_group import EnvGroup
 from imitate.online.learners import stacked

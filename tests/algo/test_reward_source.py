@@ -6,16 +6,16 @@ import pytest
 import torch
 from pydantic import Field
 
-from imitate.algo.adversarial import (
+from imitate.algo.airl import AIRLRewards
+from imitate.algo.base.adversarial import (
     AdversarialConfig,
     DiscriminatorConfig,
     RolloutDiscriminatorConfig,
 )
-from imitate.algo.airl import AIRLRewards
+from imitate.algo.base.factory import register_learner
 from imitate.algo.dac import DACConfig, DACRewards
-from imitate.algo.factory import register_learner
 from imitate.algo.gail import GAILRewards
-from imitate.algo.reward_source import RewardSource
+from imitate.algo.slots.reward_source import RewardSource
 from imitate.config import algorithms
 from tests.tiny import tiny_algo
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from imitate.algo.exploration import ActionNoiseConfig
+from imitate.algo.slots.exploration import ActionNoiseConfig
 
 
 @pytest.fixture

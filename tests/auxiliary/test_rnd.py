@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.auxiliary.rnd import RND, RNDConfig
+from imitate.algo.slots.auxiliary.rnd import RND, RNDConfig
 from imitate.data.batches.rewards import RewardTransform
 from imitate.errors import ConfigError
 from imitate.models.actor import GroupEncoder

@@ -15,7 +15,7 @@ name = "down inside"
 containers = ["package.train"]
 layers = ["run", "setup"]
 """,
-    "package/algo/algo.py": '''
+    "package/algo/base/algo.py": '''
 class Algo:
     """Contract."""
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from imitate import load_config
-from imitate.algo.entropy import SACConfig
-from imitate.algo.factory import register_algo_factory_func
+from imitate.algo.base.entropy import SACConfig
+from imitate.algo.base.factory import register_algo_factory_func
 from imitate.algo.sac import SAC
 from imitate.checks import algo as algo_checks
 from imitate.checks.algo import check_algo

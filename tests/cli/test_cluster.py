@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from imitate.cli.main import app
 from imitate.crew.node_facts import differing, node_facts
-from imitate.version import __version__
+from imitate.system.version import __version__
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,10 +9,10 @@ from imitate.cli.collect import _as_json, _as_text
 from imitate.data import DatasetFile
 from imitate.envs.cameras import Camera
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.run_folder import find_checkpoint
 from imitate.simulation.collect import CollectionReport, collect
 from imitate.simulation.demonstrate import Plan
 from imitate.simulation.render import RenderReport
+from imitate.system.run_folder import find_checkpoint
 
 
 @pytest.mark.robosuite

@@ -16,8 +16,8 @@ def loaded(*others):
     return [name for name in (*HEAVY, *others) if name in sys.modules]
 """
 LIGHT = """
-import imitate, imitate.crew, imitate.recognition
-imitate.recognition.recognise(".")
+import imitate, imitate.crew, imitate.system.recognition
+imitate.system.recognition.recognise(".")
 assert loaded() == []
 from imitate.cli.main import app, main
 sys.argv = ["imitate", "--help"]

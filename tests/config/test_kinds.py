@@ -109,7 +109,7 @@ def test_values_to_try_of_a_kind():
 
 
 def test_a_kind_of_another_package_registers_itself_when_its_entry_point_is_loaded(monkeypatch):
-    parts = Kinds("algo.part", "imitate.dynamics", "imitate.parts", Part, ("wheel",))
+    parts = Kinds("algo.part", "imitate.algo.slots.dynamics", "imitate.parts", Part, ("wheel",))
 
     class Point:
         name = "theirs"

@@ -14,7 +14,7 @@ from imitate.crew import CancelledError, Crew, Lost, Shared, open_backend
 from imitate.crew.backend import Answer, Limits, Ready
 from imitate.crew.local import ROOM, LocalBackend
 from imitate.errors import DatasetError, EnvError, WorkerError
-from imitate.processes import MAKE
+from imitate.system.processes import MAKE
 
 ON_RAY_TOO = pytest.mark.parametrize(
     "backend", ["local", pytest.param("ray", marks=pytest.mark.ray)], indirect=True

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from imitate import clock
 from imitate.deploy.schema import Observed, Schema
 from imitate.deploy.server import Prediction
 from imitate.errors import UserError
+from imitate.system import clock
 
 SCHEMA = Schema(
     observations={"state": Observed((2,)), "camera": Observed((8, 8, 3), "rgb")},

@@ -4,9 +4,9 @@ import threading
 
 import numpy as np
 
-from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
+from imitate.system import clock
 
 
 class FakeRobot(Robot):

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from imitate import clock
 from imitate.deploy.client import RemotePolicy
 from imitate.deploy.server import PolicyServer
 from imitate.deploy.transport import ClosedError
+from imitate.system import clock
 from tests.deploy.counting_policy import Counter, observation
 from tests.deploy.fake_robot import FakeRobot
 

@@ -7,9 +7,9 @@ import time
 
 import numpy as np
 
-from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
+from imitate.system import clock
 
 made = []
 """Robots of this process."""

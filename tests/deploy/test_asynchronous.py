@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from imitate import clock
 from imitate.deploy.asynchronous import AsynchronousPolicy
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.errors import UserError
+from imitate.system import clock
 from tests.deploy.fake_robot import FakeRobot
 from tests.deploy.policies import observations, policy_of
 from tests.refusals import refused

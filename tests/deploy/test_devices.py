@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from imitate import clock
 from imitate.deploy.gamepad import Gamepad, SDLGamepad
 from imitate.deploy.handheld import Handheld
 from imitate.deploy.keyboard import Keyboard
@@ -18,6 +17,7 @@ from imitate.deploy.pushes import Pushes
 from imitate.deploy.robot import RobotError, make_teleoperator
 from imitate.deploy.spacemouse import HIDSpaceMouse, SpaceMouse
 from imitate.errors import UserError
+from imitate.system import clock
 from tests.deploy import lerobot_stand_ins
 from tests.deploy.devices import ARM, SETTINGS, FakeHID, Pad, Source, buttons, handheld, pushes
 from tests.deploy.fake_robot import Constant, FakeRobot

@@ -5,7 +5,6 @@ import threading
 import numpy as np
 import pytest
 
-from imitate import clock
 from imitate.deploy.asynchronous import AsynchronousPolicy
 from imitate.deploy.client import RemoteError, RemotePolicy
 from imitate.deploy.loop import ControlLoop, Safety
@@ -13,6 +12,7 @@ from imitate.deploy.robot import RobotError
 from imitate.deploy.transport import ClosedError
 from imitate.deploy.wire import decode, encode
 from imitate.errors import UserError
+from imitate.system import clock
 from tests.deploy.counting_policy import Counter, observation
 from tests.deploy.in_process import camera_robot
 from tests.deploy.openpi_server import pack, unpack

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from imitate import clock
 from imitate.deploy.limits import ActionLimits
+from imitate.system import clock
 from tests.deploy.devices import Source, handheld
 from tests.deploy.fake_robot import FakeRobot
 

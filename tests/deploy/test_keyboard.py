@@ -11,9 +11,9 @@ import h5py
 import numpy as np
 import pytest
 
-from imitate import clock
 from imitate.deploy.keyboard import Keyboard
 from imitate.deploy.terminal import TerminalKeys
+from imitate.system import clock
 from tests.deploy.fake_robot import FakeRobot
 
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from imitate import clock
 from imitate.data.formats.lerobot import obs_name
 from imitate.deploy import lerobot_robot
 from imitate.deploy.lerobot_robot import LeRobotRobot
@@ -16,6 +15,7 @@ from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.robot import Observation, RobotError
 from imitate.errors import UserError
+from imitate.system import clock
 from tests.deploy.fake_robot import Constant
 from tests.deploy.lerobot_stand_ins import Arm, ArmConfig, Camera
 from tests.refusals import refused

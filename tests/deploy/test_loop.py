@@ -7,12 +7,12 @@ import threading
 import numpy as np
 import pytest
 
-from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.report import Report
 from imitate.deploy.robot import Guidance, Observation, RobotError
 from imitate.errors import NotFiniteError, UserError
+from imitate.system import clock
 from tests.deploy.fake_robot import Constant, FakeRobot, Pushing, Scripted
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

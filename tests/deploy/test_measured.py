@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.robot import Guidance, Observation, RobotError
+from imitate.system import clock
 from tests.deploy.fake_robot import Constant, FakeRobot, Scripted
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

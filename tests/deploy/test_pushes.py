@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.pushes import Pushes
 from imitate.errors import UserError
+from imitate.system import clock
 from tests.deploy.fake_robot import FakeRobot
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

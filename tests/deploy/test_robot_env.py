@@ -9,7 +9,6 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from imitate import clock
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import Safety
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError
@@ -18,6 +17,7 @@ from imitate.envs import Env, make_env
 from imitate.envs.trust import trust, trust_env
 from imitate.errors import EnvError, UserError
 from imitate.evaluation.environments import named_env
+from imitate.system import clock
 from tests.deploy.fake_robot import FakeRobot, Pushing, Scripted
 from tests.refusals import refused
 
@@ -316,7 +316,7 @@ def test_closing_stops_and_nothing_follows(running):
 
 SCRIPT = """
 import sys, threading, numpy as np
-from imitate import clock
+from imitate.system import clock
 from imitate.deploy.loop import Safety
 from imitate.deploy.robot_env import RobotEnv
 from tests.deploy.fake_robot import FakeRobot

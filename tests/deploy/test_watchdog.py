@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from imitate import clock
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.robot import RobotError
 from imitate.deploy.watchdog import reset_robot, stop_robot
 from imitate.errors import UserError
+from imitate.system import clock
 from tests.deploy.fake_robot import Constant, FakeRobot
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from imitate import load_config
-from imitate.dynamics.dynamics import DYNAMICS, Dynamics, Outcome, register
-from imitate.dynamics.ensemble import Ensemble, EnsembleConfig
+from imitate.algo.slots.dynamics.dynamics import DYNAMICS, Dynamics, Outcome, register
+from imitate.algo.slots.dynamics.ensemble import Ensemble, EnsembleConfig
 from imitate.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from imitate.dynamics.ensemble import Ensemble, EnsembleConfig
+from imitate.algo.slots.dynamics.ensemble import Ensemble, EnsembleConfig
 from imitate.functional.sampling import bootstrap_counts
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from imitate.dynamics.planner import CEMConfig, MPPIConfig, RandomShootingConfig, built
+from imitate.algo.slots.dynamics.planner import CEMConfig, MPPIConfig, RandomShootingConfig, built
 
 CONFIGS = {
     "random_shooting": RandomShootingConfig(type="random_shooting", horizon=3, population=3000),

@@ -16,7 +16,7 @@ from imitate.evaluation.planned import Planned
 from imitate.evaluation.policy_source import CheckpointFile, SentCheckpoint
 from imitate.evaluation.prepared import EvalSettings, Prepared, subject_of
 from imitate.policy.checkpoint import checkpoint_from_bytes
-from imitate.run_folder import find_checkpoint
+from imitate.system.run_folder import find_checkpoint
 from tests.ray_cluster import MOSTLY_LOCAL, ONE_NODE
 from tests.train.conftest import env_meta, write_expert
 

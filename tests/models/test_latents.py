@@ -7,7 +7,7 @@ import torch
 import torch.distributions as D
 from torch import nn
 
-from imitate.algo.sections import VAEConfig
+from imitate.algo.base.sections import VAEConfig
 from imitate.config import ObservationConfig, load_config
 from imitate.models.actor import GroupEncoder
 from imitate.models.detr import sinusoidal_positions_2d

@@ -10,7 +10,7 @@ from imitate.online.learners import MixedBuffer, ReplayLearner
 from imitate.online.prioritized import PrioritizedReplay, SumTree
 from imitate.online.replay import ReplayBuffer
 from imitate.online.steps import Collected
-from imitate.ranks import Ranks
+from imitate.system.ranks import Ranks
 
 from .test_replay import fill, step
 from .worlds import make_algo

@@ -105,7 +105,7 @@ def test_all_places_that_name_the_version_agree():
     named = {
         "pyproject.toml": r'^version = "(.+)"$',
         "CITATION.cff": r"^version: (.+)$",
-        "imitate/version.py": r'^__version__ = "(.+)"$',
+        "imitate/system/version.py": r'^__version__ = "(.+)"$',
     }
     found = {
         path: re.search(pattern, (ROOT / path).read_text(), flags=re.MULTILINE)[1]

@@ -20,7 +20,6 @@ import pytest
 import torch
 
 from imitate import algo_factory, load_config
-from imitate import free_memory as memory
 from imitate.data.language import Instructions
 from imitate.data.shards.folder import shards_at
 from imitate.deploy import server as server_module
@@ -28,7 +27,6 @@ from imitate.deploy.server import PolicyServer
 from imitate.deploy.wire import MAX_OBJECTS, Jpeg, WireError, decode, encode
 from imitate.errors import CheckpointError, ConfigError, FileError, UserError
 from imitate.models.pretrained import read_weights
-from imitate.plain_files import read_json
 from imitate.policy.checkpoint import (
     algo_from_checkpoint,
     checkpoint_dict,
@@ -36,8 +34,10 @@ from imitate.policy.checkpoint import (
     save_checkpoint,
 )
 from imitate.policy.structure import check_extent
-from imitate.recognition import diagnosis
-from imitate.run_folder import open_run_folder
+from imitate.system import free_memory as memory
+from imitate.system.plain_files import read_json
+from imitate.system.recognition import diagnosis
+from imitate.system.run_folder import open_run_folder
 from imitate.train.curves import read_curves
 from imitate.train.rank_files import read_whole
 from tests.tiny import tiny_algo
@@ -271,7 +271,7 @@ def test_weights_and_files_of_ranks_are_scanned_too(checkpoint, tmp_path):
 
 
 def test_networks_larger_than_memory_are_refused_before_they_are_made(monkeypatch):
-    monkeypatch.setattr("imitate.algo.allocation.MOST_TENSORS", 100)
+    monkeypatch.setattr("imitate.algo.base.allocation.MOST_TENSORS", 100)
     for layers, words in (([2**40], "memory are free"), ([4] * 100, "more than 100 tensors")):
         with pytest.raises(ConfigError, match=f"algo: asks for networks .*{words}"):
             tiny_algo(algo={"actor_layer_dims": layers})

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from imitate import plain_files
 from imitate.cli.main import app
 from imitate.data import DatasetFile, DatasetWriter, Episode
 from imitate.data.file.journal import JournaledFile, changing, journal_of
 from imitate.errors import ConfigError, DatasetError
-from imitate.run_folder import RunFolder
+from imitate.system import plain_files
+from imitate.system.run_folder import RunFolder
 from imitate.train.console import Console
 from imitate.train.metrics import MetricsFile
 

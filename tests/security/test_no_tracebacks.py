@@ -22,7 +22,7 @@ from imitate.errors import ConfigError, DatasetError, UserError
 from imitate.evaluation.results_file import ResultsFile
 from imitate.interactive.dagger_file import RoundFiles
 from imitate.policy.structure import _is_object
-from imitate.run_folder import RunFolder
+from imitate.system.run_folder import RunFolder
 from imitate.train.curves import Curve, read_curves
 from imitate.train.metrics import MetricsFile
 from imitate.train.sweep_state import read_run, table_rows
@@ -258,7 +258,7 @@ def test_an_output_that_takes_nothing_is_one_line(place, output):
 def test_a_full_disk_leaves_no_part_of_a_picture(place, monkeypatch):
     from matplotlib.figure import Figure
 
-    from imitate.plain_files import replaced
+    from imitate.system.plain_files import replaced
 
     def full(self, path, **_):
         Path(path).write_bytes(b"half")

@@ -2,7 +2,7 @@
 
 from example_package import CONFIG
 
-from imitate.testing import test_environment, test_pipeline, test_policy, test_trainer
+from imitate.checks.testing import test_environment, test_pipeline, test_policy, test_trainer
 
 
 def test_slide():

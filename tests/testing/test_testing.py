@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from imitate import testing
-from imitate.testing import CheckFailedError
+from imitate.checks import testing
+from imitate.checks.testing import CheckFailedError
 from tests import fork_server
 
 HERE = Path(__file__).parent

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.algo.factory import algo_factory
+from imitate.algo.base.factory import algo_factory
 from imitate.config import load_config
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
 from imitate.train.metrics import MetricsFile

@@ -5,7 +5,7 @@ import pytest
 
 from imitate.config import ExperimentConfig
 from imitate.errors import CheckpointError, TrainingError
-from imitate.run_folder import create_run_folder
+from imitate.system.run_folder import create_run_folder
 from imitate.train import checkpoints as module
 from imitate.train.checkpoints import Checkpoints
 from tests.refusals import refused

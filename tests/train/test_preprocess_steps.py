@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from imitate import RolloutPolicy, policy_from_checkpoint
-from imitate.algo.relative import check_relative
+from imitate.algo.base.relative import check_relative
 from imitate.errors import CheckpointError, ConfigError, UserError
 from imitate.functional import poses, rotations
 from imitate.train.setup import build, resolve

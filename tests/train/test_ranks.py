@@ -21,7 +21,7 @@ from imitate.errors import ConfigError, DatasetError
 from imitate.online.normalization import ObsNormalizer, RunningMoments, merge_all
 from imitate.online.prioritized import PrioritizedReplay
 from imitate.online.steps import Step
-from imitate.ranks import Ranks
+from imitate.system.ranks import Ranks
 from imitate.train.gradients import GradientAverage
 from imitate.train.online_batches import OnlineBatches
 from imitate.train.online_parts import make_collector, make_learner

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from imitate.config import ExperimentConfig, load_config
 from imitate.config.experiment import EarlyStoppingConfig
-from imitate.run_folder import create_run_folder
+from imitate.system.run_folder import create_run_folder
 from imitate.train.console import Console, duration
 from imitate.train.logging import RunLogger
 from imitate.train.metrics import EpochMeans, MetricsFile

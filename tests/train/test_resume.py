@@ -13,7 +13,7 @@ import torch
 
 from imitate.errors import CheckpointError
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.run_folder import RunFolder
+from imitate.system.run_folder import RunFolder
 from imitate.train.metrics import MetricsFile
 from imitate.train.resume import last_state
 from imitate.train.trainer import train

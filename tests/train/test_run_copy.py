@@ -106,7 +106,7 @@ def test_an_end_without_its_beginning_is_refused(tmp_path):
 FILES = 400
 PROGRAM = f"""
 import os, pathlib
-from imitate.processes import end_with_stdin
+from imitate.system.processes import end_with_stdin
 end_with_stdin(0.0, os.environ["IMITATE_SCRATCH"])
 folder = pathlib.Path(os.environ["IMITATE_SCRATCH"], "run")
 for number in range({FILES}):

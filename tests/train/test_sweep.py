@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from imitate.errors import ConfigError, UserError
-from imitate.run_folder import RunFolder
+from imitate.system.run_folder import RunFolder
 from imitate.train import sweep_work
 from imitate.train.gpus import VISIBLE, GpuShares, visible_gpus
 from imitate.train.plot import draw, read_curves
@@ -202,7 +202,7 @@ def test_a_sweep_that_another_process_runs_is_refused(config):
 
 BEGINS = """
 import os, pathlib, signal, sys, time
-from imitate.processes import end_with_stdin
+from imitate.system.processes import end_with_stdin
 end_with_stdin(1.0)
 place = pathlib.Path({0!r})
 is_first = "seed=1" in "".join(sys.argv)
@@ -248,7 +248,7 @@ def test_a_run_that_loses_its_worker_twice_is_named_and_the_others_go_on(swept_b
 
 DIES_LATER = """
 import os, pathlib, signal, subprocess, sys, time
-from imitate.processes import end_with_stdin
+from imitate.system.processes import end_with_stdin
 command, first = [{0!r}, *sys.argv[1:]], pathlib.Path({1!r})
 if not first.exists():
     first.touch()
@@ -283,7 +283,7 @@ def stat_of(pid):
 
 ENDS_WITH_STDIN = """
 import os, signal, subprocess, sys, time
-from imitate.processes import end_with_stdin
+from imitate.system.processes import end_with_stdin
 end_with_stdin({patience}, {scratch!r})
 signal.signal(signal.SIGTERM, signal.SIG_IGN if {patience} == 0.5 else signal.SIG_DFL)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])

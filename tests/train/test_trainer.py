@@ -17,7 +17,7 @@ from imitate.data.curate.selection import Selection
 from imitate.data.curate.target import Target
 from imitate.errors import CheckpointError, ConfigError, TrainingError, UserError
 from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
-from imitate.run_folder import RunFolder
+from imitate.system.run_folder import RunFolder
 from imitate.train.console import Console
 from imitate.train.setup import build
 from imitate.train.trainer import train

@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from imitate import policy_from_checkpoint
-from imitate.algo.factory import algo_factory
+from imitate.algo.base.factory import algo_factory
 from imitate.cli.main import app
 from imitate.config import load_config
 from imitate.envs import make_env

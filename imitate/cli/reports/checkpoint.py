@@ -11,8 +11,8 @@ from imitate.cli.reports.layout import Report, environment_words, pairs, shape_w
 from imitate.config import load_config
 from imitate.policy.checkpoint import algo_from_checkpoint, control_freq_of, load_checkpoint
 from imitate.policy.renaming import rename_words
-from imitate.run_folder import find_checkpoint
-from imitate.wording import counted
+from imitate.system.run_folder import find_checkpoint
+from imitate.system.wording import counted
 
 REASONS = {
     "best.pth": "the best by success rate",

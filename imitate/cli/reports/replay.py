@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imitate.simulation.replay_check import Replay
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 
 def replay_line(replay: Replay) -> str:

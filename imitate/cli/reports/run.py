@@ -12,9 +12,9 @@ from pydantic import BaseModel, ValidationError
 from imitate.cli.reports.layout import Report, number, pairs, percent, table
 from imitate.config.experiment import EarlyStoppingConfig
 from imitate.errors import CheckpointError, UserError
-from imitate.plain_files import read_json
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.run_folder import RunFolder
+from imitate.system.plain_files import read_json
+from imitate.system.run_folder import RunFolder
 from imitate.train.metrics import MetricsFile
 from imitate.train.recommendation import KeptCheckpoint, kept_checkpoints
 from imitate.train.state import History

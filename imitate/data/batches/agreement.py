@@ -13,7 +13,7 @@ from imitate.data.check import no_demos
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.fields import SCALARS
 from imitate.errors import DatasetError
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 _log = logging.getLogger(__name__)
 

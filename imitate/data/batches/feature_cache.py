@@ -21,8 +21,8 @@ from torch import Tensor
 
 from imitate.data.file.cache import cache_folder, limit_bytes, locked, remove_oldest, was_read
 from imitate.errors import DatasetError
-from imitate.free_memory import gigabytes
-from imitate.progress_bar import ProgressBar
+from imitate.system.free_memory import gigabytes
+from imitate.system.progress_bar import ProgressBar
 
 DTYPE = np.dtype(np.float16)
 _SPARE_BYTES = 10**9

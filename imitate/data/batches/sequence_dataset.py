@@ -37,7 +37,7 @@ from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.errors import ConfigError, DatasetError, nearest
 from imitate.functional.pixels import image_type
 from imitate.functional.transfer import to_device
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 MAX_IMAGES = 1000
 """Statistics of images and scans are taken from at most so many frames, evenly spread."""

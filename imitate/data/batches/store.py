@@ -38,10 +38,10 @@ from imitate.data.file.fields import (
 from imitate.data.file.odd_lengths import odd_lengths
 from imitate.data.formats.cached import held
 from imitate.errors import DatasetError
-from imitate.free_memory import free_memory
 from imitate.functional.pixels import image_type
 from imitate.functional.transfer import to_device
-from imitate.wording import counted
+from imitate.system.free_memory import free_memory
+from imitate.system.wording import counted
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from imitate.data.file.confined import ConfinedFile
 from imitate.data.shards.describe import describe_shard, index_of
 from imitate.data.shards.index import DescribedShard, ShardIndex
 from imitate.errors import DatasetError
-from imitate.plain_files import cleared, sync
+from imitate.system.plain_files import cleared, sync
 
 PARTIAL_NAME = f"{INDEX_NAME}.partial"
 """Beside the shards until the index is written: the plan, and the entries of the shards that are finished."""

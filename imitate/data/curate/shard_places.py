@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from imitate.config.data_paths import url_of
 from imitate.data.remote.transport import filesystem
 from imitate.errors import DatasetError
-from imitate.plain_files import read_text, write_text
+from imitate.system.plain_files import read_text, write_text
 
 
 class ShardPlace(Protocol):

@@ -9,7 +9,7 @@ from imitate.data.curate.target import Target, check_is_hdf5
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.confined import ConfinedFile
 from imitate.data.file.journal import changing
-from imitate.plain_files import fresh
+from imitate.system.plain_files import fresh
 
 _MB = 10**6
 _PIECE_BYTES = 16 * 2**20

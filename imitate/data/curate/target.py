@@ -16,7 +16,7 @@ import h5py
 
 from imitate.data.formats.cached import convertible_format
 from imitate.errors import DatasetError
-from imitate.plain_files import cleared, sync
+from imitate.system.plain_files import cleared, sync
 
 
 @dataclass(frozen=True)

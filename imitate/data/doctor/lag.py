@@ -13,7 +13,7 @@ from imitate.data.doctor.layout import Layout
 from imitate.data.doctor.motion import is_switch
 from imitate.data.doctor.survey import Array, Piece
 from imitate.errors import DatasetError
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 _USUAL = range(3)  # a controller begins to follow after up to two steps
 _MIN_STEPS = 200

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from imitate.errors import UserError
-from imitate.plain_files import open_plain
+from imitate.system.plain_files import open_plain
 
 _LIMIT_GB = 50.0
 

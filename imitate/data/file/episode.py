@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.errors import DatasetError
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 _MAX_ATTR_BYTES = 60_000  # HDF5 holds 64 KiB; texts may be longer
 

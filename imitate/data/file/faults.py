@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError
 from imitate.functional.pixels import IMAGE_MODALITIES
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 ACTION_LIMIT = 1.0 + 1e-5
 """Actions beyond are outside [-1, 1], and not just rounded."""

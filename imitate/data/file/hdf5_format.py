@@ -32,8 +32,8 @@ from imitate.data.file.image_codec import storage_of
 from imitate.data.file.image_files import DamagedFrameError
 from imitate.data.file.journal import is_being_written, refuse_interrupted, unfinished_words
 from imitate.errors import DatasetError, nearest
-from imitate.plain_files import check_depth
-from imitate.recognition import diagnosis
+from imitate.system.plain_files import check_depth
+from imitate.system.recognition import diagnosis
 
 _RECORDS_BYTES = 2**17
 _ALWAYS_BYTES, _MOST_RATIO = 2**26, 1100

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imitate.errors import DatasetError
-from imitate.plain_files import edited, fresh, open_plain
+from imitate.system.plain_files import edited, fresh, open_plain
 
 LOG = logging.getLogger(__name__)
 _RECORD = struct.Struct("<QQI")  # offset, length, checksum of the bytes that were there

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.errors import DatasetError
-from imitate.extras import missing
+from imitate.system.extras import missing
 
 _DECODERS = {"av1": ("libdav1d", "av1")}
 """Decoders to try, where the first that FFmpeg has of a codec may need a GPU."""

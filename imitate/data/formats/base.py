@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from imitate.data.file.episode import Episode
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 UNKNOWN_ENV = "unknown"
 GYMNASIUM, REAL_ROBOT = 2, 4

@@ -18,7 +18,7 @@ from imitate.data.formats.base import Demo, Format, Options, Replay, Source
 from imitate.data.formats.damage import reading, writing
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
-from imitate.plain_files import check_depth
+from imitate.system.plain_files import check_depth
 
 _UNBOUNDED = "actions leave [-1, 1]: train with train.action_config.actions.normalization=min_max, or rescale them"
 

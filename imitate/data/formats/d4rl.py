@@ -37,7 +37,7 @@ from imitate.data.formats.flat_flags import SAMPLED_ROWS, goes_on, note_early
 from imitate.data.formats.gym_arrays import action_rows, choices_of, named_obs
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 _FLAT = ("observations", "actions", "rewards", "terminals")
 _MAIN = (*_FLAT, "timeouts", "next_observations", "episode_terminals")

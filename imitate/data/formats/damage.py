@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from imitate.errors import DatasetError, UserError
-from imitate.free_memory import check_claim
+from imitate.system.free_memory import check_claim
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from imitate.data.formats.sidecar import (
     plain_episode,
 )
 from imitate.errors import DatasetError
-from imitate.free_memory import check_claim
+from imitate.system.free_memory import check_claim
 
 _ENDS = "meta/episode_ends"
 _CHUNK_BYTES = 2**20

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from imitate.errors import DatasetError
-from imitate.extras import missing
+from imitate.system.extras import missing
 
 
 def extra(module: str, name: str) -> Any:

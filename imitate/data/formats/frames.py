@@ -13,7 +13,7 @@ from PIL import Image
 
 from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.errors import DatasetError
-from imitate.free_memory import ALWAYS_BYTES, MAX_RATIO
+from imitate.system.free_memory import ALWAYS_BYTES, MAX_RATIO
 
 
 def decoded(data: bytes, where: str) -> NDArray[Any]:

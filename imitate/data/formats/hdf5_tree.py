@@ -18,7 +18,7 @@ from imitate.data.file.image_files import DamagedFrameError
 from imitate.data.file.journal import refuse_interrupted
 from imitate.data.formats.hdf5_heaps import check_heaps
 from imitate.errors import DatasetError
-from imitate.free_memory import check_claim, check_ratio
+from imitate.system.free_memory import check_claim, check_ratio
 
 ENDINGS = (".hdf5", ".h5", ".hdf")
 

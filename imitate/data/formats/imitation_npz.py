@@ -34,7 +34,7 @@ from imitate.data.formats.base import (
 from imitate.data.formats.gym_arrays import action_rows, choices_of, named_obs
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
-from imitate.npz import read_arrays
+from imitate.system.npz import read_arrays
 
 _WANTED = {"obs", "acts", "terminal", "indices"}
 _KNOWN = _WANTED | {"rews", "infos"}

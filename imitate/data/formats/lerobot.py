@@ -33,7 +33,7 @@ from imitate.data.formats.lerobot_writer import LAYOUT, write
 from imitate.data.formats.report import Report
 from imitate.data.formats.sidecar import Sidecar, beside
 from imitate.errors import DatasetError
-from imitate.plain_files import read_json
+from imitate.system.plain_files import read_json
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from imitate.data.formats.extras import extra
 from imitate.errors import DatasetError, nearest
-from imitate.processes import scheduled_as_before
+from imitate.system.processes import scheduled_as_before
 
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 FILE_MB = 200

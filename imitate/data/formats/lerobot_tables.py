@@ -15,9 +15,9 @@ from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats.extras import extra
 from imitate.data.formats.frames import as_encoded, decoded
 from imitate.errors import DatasetError
-from imitate.free_memory import gigabytes
-from imitate.plain_files import MAX_TEXT, parsed_json, path_inside, read_bytes, read_text
-from imitate.wording import counted
+from imitate.system.free_memory import gigabytes
+from imitate.system.plain_files import MAX_TEXT, parsed_json, path_inside, read_bytes, read_text
+from imitate.system.wording import counted
 
 _BATCH_ROWS, _BATCH_BYTES = 256, 2**28
 _NAMED = 8  # episodes in a message

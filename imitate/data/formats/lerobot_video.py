@@ -20,7 +20,7 @@ from imitate.data.formats.lerobot_packets import NEAR, PacketReader, opened_vide
 from imitate.data.formats.lerobot_tables import Tables
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 _ADVICE = "take the episode out of the dataset, or encode its video anew with a frame for each row"
 NEAREST_S = 1e-6

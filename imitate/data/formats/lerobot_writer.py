@@ -38,7 +38,7 @@ from imitate.data.formats.lerobot_stats import RunningStats, Stats
 from imitate.data.formats.report import Report
 from imitate.data.formats.sidecar import NAME, SidecarWriter, arrays_to_write
 from imitate.errors import DatasetError
-from imitate.plain_files import write_text
+from imitate.system.plain_files import write_text
 
 LAYOUT = "lerobot_layout"
 _DEFAULT_FPS = 20

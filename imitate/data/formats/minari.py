@@ -42,8 +42,8 @@ from imitate.data.formats.minari_spaces import action_columns, leaves, space_of
 from imitate.data.formats.report import Report
 from imitate.data.formats.sidecar import NAME, Sidecar, SidecarWriter, arrays_to_write, beside
 from imitate.errors import DatasetError
-from imitate.free_memory import check_claim
-from imitate.plain_files import read_json
+from imitate.system.free_memory import check_claim
+from imitate.system.plain_files import read_json
 
 _PREFIX, _FINAL, _LINK = "minari.", "final_infos.", "minari.next_obs"
 _STRUCTURE = {"total_episodes", "total_steps", "data_format", "observation_space", "action_space"}

@@ -15,7 +15,7 @@ from imitate.data.file.confined import OutsideFileError
 from imitate.data.formats.base import Format
 from imitate.data.formats.damage import reading
 from imitate.errors import DatasetError, UserError, nearest
-from imitate.recognition import diagnosis
+from imitate.system.recognition import diagnosis
 
 # In the order in which a path is tried: what has more marks of its own comes first.
 _MODULES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 
 @dataclass

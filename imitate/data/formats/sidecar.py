@@ -28,7 +28,7 @@ from imitate.data.formats.base import Demo, Source
 from imitate.data.formats.report import Report
 from imitate.data.formats.robomimic import episode_from, masks_of
 from imitate.errors import DatasetError
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 NAME = "imitate.hdf5"
 _NEXT, _FINAL = "next_obs/", "final_obs/"

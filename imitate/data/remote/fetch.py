@@ -19,7 +19,7 @@ from imitate.data.download import sha256_of
 from imitate.data.remote.store import KNOWN, hold, make_room, remote_folder, writing
 from imitate.data.remote.transport import Head, RemoteFile, UnreachableError, remote_file
 from imitate.errors import DatasetError
-from imitate.plain_files import appended, fresh, read_json, replaced, sync
+from imitate.system.plain_files import appended, fresh, read_json, replaced, sync
 
 RETRIES = 5
 """Attempts in a row that bring no byte before it is given up."""

@@ -12,7 +12,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from imitate.errors import DatasetError
-from imitate.extras import missing
+from imitate.system.extras import missing
 
 BLOCK = 2**20
 _TIMEOUT_S = 60.0

@@ -9,7 +9,7 @@ from imitate.data.file.faults import ACTION_LIMIT
 from imitate.data.report.markup import Html, el, figure, number, percent, section
 from imitate.data.report.subject import Array, Subject
 from imitate.data.report.svg import Line, Plot, histogram
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 _MOST_STEPS = 200_000
 _MOST_DIMS = 32

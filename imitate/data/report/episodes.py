@@ -9,7 +9,7 @@ import numpy as np
 from imitate.data.report.markup import Html, el, figure, join, number, percent, section, table
 from imitate.data.report.subject import Array, Subject
 from imitate.data.report.svg import histogram
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 _WIDTH, _HEIGHT = 460, 210
 _MAX_NAMES = 200

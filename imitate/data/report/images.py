@@ -13,7 +13,7 @@ from imitate.data.doctor.layout import DemoLayout, Form
 from imitate.data.report.markup import Html, el, section
 from imitate.data.report.subject import Array, Subject, spread
 from imitate.errors import DatasetError
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 _MOST_KEYS, _MOST_DEMOS = 8, 4
 _SIDE = 168  # pixels, the longer one

@@ -12,7 +12,7 @@ from imitate.data.doctor.motion import is_position
 from imitate.data.report.markup import Html, el, figure, join, section
 from imitate.data.report.subject import Array, Subject, spread
 from imitate.data.report.svg import Line, Plot, padded
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 _HAND = re.compile(r"^obs/(\w+_)?(eef|ee|tcp)_pos$")
 _PLACE = re.compile(r"_pos(ition)?$")

@@ -9,7 +9,7 @@ from typing import Any
 from imitate.data.doctor.finding import Finding, Level, Place
 from imitate.data.report.markup import Html, el, join, number, percent, section, size
 from imitate.data.report.subject import Subject
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 _KINDS = {"1": "robosuite", "2": "gymnasium", "3": "iGibson", "4": "real robot"}
 _KNOWN = frozenset(("env_args", "control_freq", "total", "imitate_format"))

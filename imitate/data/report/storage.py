@@ -8,7 +8,7 @@ import numpy as np
 from imitate.data.report.markup import Html, number, percent, section, size, table
 from imitate.data.report.subject import Subject
 from imitate.data.report.svg import share_bar
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 _FEW = 8
 _ATTRIBUTES = "attributes of the demos"

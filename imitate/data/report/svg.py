@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.report.markup import Html, el, number
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 Array = NDArray[Any]
 _LEAST_BARS = 9

@@ -20,7 +20,7 @@ from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.data.shards.index import ALL, ArrayForm, DescribedShard, Shard, ShardIndex, Statistics
 from imitate.data.shards.moments import Moments
 from imitate.errors import DatasetError
-from imitate.plain_files import write_text
+from imitate.system.plain_files import write_text
 
 _FRAMES = 64
 """Frames of a shard that the statistics of images are taken from, evenly spread."""

@@ -17,8 +17,8 @@ from imitate.data.remote.fetch import cached_path, fetch, fetch_file, fetch_smal
 from imitate.data.remote.store import hold, make_room, release
 from imitate.data.shards.index import FORMAT, MAX_BYTES, Shard, ShardIndex
 from imitate.errors import DatasetError
-from imitate.plain_files import read_bytes
-from imitate.progress_bar import ProgressBar
+from imitate.system.plain_files import read_bytes
+from imitate.system.progress_bar import ProgressBar
 
 _CONNECTIONS = 4
 _FILE_ENDINGS = (".hdf5", ".h5")

@@ -28,7 +28,7 @@ from typing_extensions import Self
 from imitate.data.file.hdf5_format import wrong_env_args
 from imitate.data.shards.moments import Moments
 from imitate.errors import DatasetError, nearest
-from imitate.plain_files import check_depth
+from imitate.system.plain_files import check_depth
 
 FORMAT = "imitate-shards"
 VERSION = 1

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.errors import BundleError
-from imitate.plain_files import fresh, replaced
+from imitate.system.plain_files import fresh, replaced
 
 FORMAT = "imitate-bundle"
 FORMAT_VERSION = 1

@@ -17,7 +17,7 @@ import torch
 from onnx import TensorProto, helper
 from torch import Tensor, nn
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.functional.diffusion import Sampler, predicted_data, predicted_noise
 from imitate.models.denoiser import AtSteps
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate import __version__
-from imitate.algo.algo import Algo
-from imitate.algo.policy_state import PolicyState
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.policy_state import PolicyState
 from imitate.deploy.bundle.archive import ArrayStore, Bundle, write_bundle
 from imitate.deploy.bundle.comparison import Raw, compare, random_observations
 from imitate.deploy.bundle.demonstrated import demonstrated_observations

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from imitate.errors import BundleError, MissingPackageError
-from imitate.extras import missing
+from imitate.system.extras import missing
 
 _DOMAINS = frozenset({"", "ai.onnx"})
 # Fields of ONNX's messages (onnx.proto) that lead to tensors, by the kind of message.

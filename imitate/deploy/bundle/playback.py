@@ -1,4 +1,4 @@
-"""Execution of action chunks in numpy, for one robot: the same as :mod:`imitate.algo.execution`."""
+"""Execution of action chunks in numpy, for one robot: the same as :mod:`imitate.algo.base.execution`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Execution:
-    """How chunks become actions; the attributes are those of :class:`imitate.algo.execution.ChunkExecution`.
+    """How chunks become actions; the attributes are those of :class:`imitate.algo.base.execution.ChunkExecution`.
 
     Attributes:
         size: K, actions in a chunk.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from imitate.algo.algo import Algo
-from imitate.algo.policy_state import InnerState
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.policy_state import InnerState
 from imitate.errors import BundleError
 
 Give = Callable[[str, tuple[int, ...]], Tensor]

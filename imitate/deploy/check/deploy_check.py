@@ -27,7 +27,7 @@ from imitate.deploy.loop import Actor
 from imitate.deploy.resizing import IMAGE_KINDS
 from imitate.deploy.schema import Observed, Schema
 from imitate.errors import DatasetError, UserError
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 _UNUSABLE = frozenset({"missing", "shape", "not finite", "goals"})
 """Kinds of findings with which the policy cannot be called, or its actions cannot be compared."""

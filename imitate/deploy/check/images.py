@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from imitate.deploy.check.finding import Finding, Level
 from imitate.deploy.check.statistics import Range, image_range
-from imitate.wording import counted
+from imitate.system.wording import counted
 
 BRIGHTNESS = 0.15
 """A channel's mean may differ from the training's by so much, of 1."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.robot import Observation
-from imitate.plain_files import cleared, replaced
+from imitate.system.plain_files import cleared, replaced
 
 
 def images_of(observation: Observation) -> dict[str, NDArray[np.uint8]]:

@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import Any
 
 from imitate.errors import UserError
-from imitate.plain_files import appended, read_bytes, sync
-from imitate.version import __version__
+from imitate.system.plain_files import appended, read_bytes, sync
+from imitate.system.version import __version__
 
 VERSION = 1
 _MAX_BYTES = 2**28

@@ -12,7 +12,7 @@ import numpy as np
 from imitate.envs.env import Array, Obs
 from imitate.envs.experts.expert import Style
 from imitate.errors import EnvError, nearest
-from imitate.extras import missing
+from imitate.system.extras import missing
 
 PREFIX = "metaworld:"
 INSTRUCTIONS = {

@@ -24,7 +24,7 @@ from gymnasium import spaces
 from imitate.envs.env import Array, Obs
 from imitate.envs.worlds.drawing import Cameras
 from imitate.errors import EnvError
-from imitate.extras import missing
+from imitate.system.extras import missing
 
 try:
     import gym_aloha  # noqa: F401 - registers its environments

@@ -26,7 +26,7 @@ from gymnasium import spaces
 from imitate.envs.env import Array, Obs
 from imitate.envs.worlds.drawing import Cameras
 from imitate.errors import EnvError
-from imitate.extras import missing
+from imitate.system.extras import missing
 
 try:
     from metaworld.env_dict import ALL_V3_ENVIRONMENTS

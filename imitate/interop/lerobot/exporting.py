@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.errors import CheckpointError
 from imitate.interop.lerobot import act, diffusion
 from imitate.interop.lerobot.features import ACTION, Feature
 from imitate.interop.lerobot.trunks import Encoder, encoders_of
 from imitate.interop.lerobot.writing import CHECKPOINT, write_folder, write_plugin_folder
 from imitate.models.observation import LANGUAGE_KEY
-from imitate.recognition import LEROBOT_ALGOS
+from imitate.system.recognition import LEROBOT_ALGOS
 
 PLUGIN = "lerobot-plugin"
 LAYOUTS = ("lerobot", "lerobot-0.3")

@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
-from imitate import plain_files
 from imitate.errors import CheckpointError
 from imitate.models.pretrained import read_safetensors
-from imitate.recognition import LEROBOT_WEIGHTS
+from imitate.system import plain_files
+from imitate.system.recognition import LEROBOT_WEIGHTS
 
 _MOST_JSON = 2**24
 """Largest size of a JSON file in bytes."""

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imitate.algo.algo import Algo
-from imitate.algo.allocation import AllocationLimit, count_numbers
-from imitate.algo.factory import algo_factory
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.allocation import AllocationLimit, count_numbers
+from imitate.algo.base.factory import algo_factory
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
 from imitate.interop.lerobot import act, diffusion
@@ -20,7 +20,7 @@ from imitate.interop.lerobot.features import Feature, inputs_of, output_of
 from imitate.interop.lerobot.folder import PolicyFolder, read_folder, read_json
 from imitate.interop.lerobot.statistics import affine_of
 from imitate.models.preprocess import Preprocess
-from imitate.recognition import LEROBOT_ALGOS
+from imitate.system.recognition import LEROBOT_ALGOS
 
 _REFUSED = {
     "vqbet": "its network differs from vq_bet here: train that on its dataset",

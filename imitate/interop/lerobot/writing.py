@@ -14,8 +14,8 @@ from torch import Tensor
 
 from imitate.errors import CheckpointError
 from imitate.interop.lerobot.features import ACTION
-from imitate.plain_files import fresh, sync
-from imitate.recognition import LEROBOT_WEIGHTS
+from imitate.system.plain_files import fresh, sync
+from imitate.system.recognition import LEROBOT_WEIGHTS
 
 CHECKPOINT = "policy.pth"
 """File of ours in a folder of the plug-in."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from imitate.algo.algo import Algo
-from imitate.algo.hierarchy import Hierarchy
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.hierarchy import Hierarchy
 from imitate.errors import CheckpointError, nearest
 from imitate.interop.names import names_of
 from imitate.interop.robomimic.limits import check_exportable

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imitate.algo.algo import Algo
-from imitate.algo.allocation import AllocationLimit, count_numbers
-from imitate.algo.factory import algo_factory
-from imitate.algo.hierarchy import Hierarchy
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.allocation import AllocationLimit, count_numbers
+from imitate.algo.base.factory import algo_factory
+from imitate.algo.base.hierarchy import Hierarchy
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
 from imitate.interop.names import Name, names_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.errors import CheckpointError
 from imitate.interop.robomimic.released_keys import ALGO
 from imitate.models.key_encoder import KeyEncoder

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.interop.names import Name
 from imitate.interop.weights import to_ours
 from imitate.models.optim import lr_scales

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
-from imitate.algo.algo import Algo
+from imitate.algo.base.algo import Algo
 from imitate.crew import Lost
 from imitate.crew.backend import Backend
 from imitate.crew.local import LocalBackend

@@ -17,7 +17,7 @@ from imitate.online.central.channel import Address, PolicyChannel
 from imitate.online.central.messages import ChannelError
 from imitate.online.env_group import EnvGroup
 from imitate.online.steps import Array, Collected, Step
-from imitate.processes import MAKE
+from imitate.system.processes import MAKE
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imitate.algo.algo import Algo
-from imitate.algo.factory import algo_factory
-from imitate.algo.policy_state import PolicyState, joined_states
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.factory import algo_factory
+from imitate.algo.base.policy_state import PolicyState, joined_states
 from imitate.config import load_config
 from imitate.crew import Reports
 from imitate.functional.sampling import RowGenerator, split_mix
 from imitate.online.acting_weights import Published, load_acting_weights
 from imitate.online.central.channel import Address
 from imitate.online.central.server import Request, RequestServer
-from imitate.processes import MAKE
+from imitate.system.processes import MAKE
 
 MAX_REQUESTS = 256
 """Requests of one batch; those beyond wait for the next one."""

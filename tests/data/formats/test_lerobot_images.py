@@ -23,7 +23,7 @@ from imitate.data.formats.convert import convert
 from imitate.data.formats.frames import as_encoded, as_png
 from imitate.data.formats.lerobot_packets import PacketReader
 from imitate.errors import DatasetError
-from imitate.processes import scheduled_as_before
+from imitate.system.processes import scheduled_as_before
 from tests.demo_files import data_config
 from tests.forked import Forked
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from imitate import load_config
-from imitate.algo.action_mask import ActionMask
+from imitate.algo.base.action_mask import ActionMask
 from imitate.data import DatasetFile
 from imitate.deploy.bundle.archive import read_bundle
 from imitate.deploy.bundle.comparison import SameNoise

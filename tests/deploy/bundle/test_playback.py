@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.algo.execution import ChunkExecution
+from imitate.algo.base.execution import ChunkExecution
 from imitate.deploy.bundle.playback import Execution
 
 SETTINGS = [

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from imitate import policy_from_checkpoint
-from imitate.algo.factory import algo_factory
+from imitate.algo.base.factory import algo_factory
 from imitate.cli.main import app
 from imitate.config import load_config
 from imitate.errors import CheckpointError

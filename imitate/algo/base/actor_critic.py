@@ -1,0 +1,490 @@
+"""Networks, transitions, targets and acting of algorithms with an actor and critics. None of their losses.
+
+A subclass fills ``self.nets`` from :meth:`_create_actor` and :meth:`_create_critic`, adds targets under the names of
+:attr:`targets`, and gives in :meth:`_update` the order in which its losses are computed and learned from
+(:class:`Update`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import TypeVar
+
+from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.base.policy_state import InnerState
+from imitate.algo.base.rl_sections import (
+    ActorConfig,
+    ActorCriticConfig,
+    CriticConfig,
+    StochasticActorConfig,
+)
+from imitate.algo.slots.dynamics.dynamics import Dynamics
+from imitate.algo.slots.dynamics.dynamics import built as dynamics_of
+from imitate.algo.slots.exploration import ActionNoise
+from imitate.algo.slots.imagination import imagined, with_imagined
+from imitate.algo.slots.recurrent_replay import (
+    ACTOR,
+    CRITICS,
+    RecurrentEncoder,
+    ReplayedMemory,
+    state_shapes,
+)
+from imitate.algo.slots.reward_source import RewardSource, reward_source_of
+from imitate.errors import DatasetError
+from imitate.functional.losses import masked_mean
+from imitate.models.actor import Actor
+from imitate.models.critics import CriticEnsemble, polyak_update_, target_of
+from imitate.models.heads import (
+    ActionDistribution,
+    ActionHead,
+    DeterministicHead,
+    GaussianHead,
+    GMMHead,
+)
+from imitate.models.mlp import MLP
+
+RLConfigT = TypeVar("RLConfigT", bound=ActorCriticConfig, default=Any)
+"""Type of the section of an algorithm with critics."""
+
+
+class Update:
+    """One pass over an algorithm's losses, from each of which a network learns.
+
+    Attributes:
+        epoch: counted from 1.
+        learn: false in validation: the losses are computed and nothing changes.
+        losses: by the name of the network that learns from it.
+        info: scalars to log.
+    """
+
+    def __init__(self, algo: ActorCritic, epoch: int, learn: bool) -> None:
+        self._algo = algo
+        self.epoch = epoch
+        self.learn = learn
+        self.losses: dict[str, Tensor] = {}
+        self.info: Info = {}
+
+    def step(self, name: str, loss: tuple[Tensor, Info]) -> None:
+        """Record a loss and what to log; the network makes a gradient step if it :meth:`learns`."""
+        value, info = loss
+        self.losses[name] = value
+        self.info |= info
+        if self.learns(name):
+            self.info[f"{name.title()}_Grad_Norms"] = self._algo._gradient_step(name, value)
+
+    def learns(self, name: str) -> bool:
+        """True if a network learns now: in training, from its optimizer's first epoch to its last."""
+        section = self._algo.config["optim_params"].get(name, {})
+        begins, ends = section.get("start_epoch", -1), section.get("end_epoch", -1)
+        return self.learn and bool(self.epoch >= begins and (ends == -1 or self.epoch < ends))
+
+    def turn(self, counter: str, every: int, first: bool = False) -> bool:
+        """Count an update under ``algo.counters[counter]``; true at each ``every``-th, and in validation.
+
+        Args:
+            counter: its name in checkpoints.
+            every: so many updates lie between two turns.
+            first: the turn is at the first of these updates rather than at the last.
+        """
+        if not self.learn:
+            return True
+        before = self._algo.counters[counter]
+        self._algo.counters[counter] = before + 1
+        return (before if first else before + 1) % every == 0
+
+    @property
+    def loss(self) -> Tensor:
+        """The sum of all losses."""
+        return torch.stack(list(self.losses.values())).sum()
+
+
+class ActorCritic(Algo[RLConfigT]):
+    """Learns values of transitions and an actor from them.
+
+    Prepared batches have, for the B samples: ``obs``, ``next_obs`` {key: (B, [F,] ...)}, ``goal_obs`` or None,
+    ``actions`` (B, A), ``rewards`` (B,) summed over n steps, ``discounts`` (B,) 0 after terminals, ``weight`` (B,) or
+    None, and ``next_actions`` (B, A) where the section asks for them.
+    """
+
+    main_net = "actor"
+    targets = {"critic_target": "critic"}
+    gives_errors = True
+
+    keeps_errors = False
+    """True where :attr:`sample_errors` is wanted."""
+    sample_errors: Tensor | None = None
+    """(B,) how far the critics were from their target in the latest update, for prioritized replay."""
+
+    reward_source: RewardSource | None = None
+    """Slot: rewards in place of the environment's."""
+
+    @property
+    def actor(self) -> Actor:
+        """The network that acts."""
+        return cast(Actor, self.active_nets["actor"])
+
+    # ---- networks ------------------------------------------------------------------------------------------------
+
+    def _create_actor(self, config: ActorConfig) -> Actor:
+        """Encoder, hidden layers, head."""
+        encoder = self._create_encoder() if self.memory is None else self.memory.reader(ACTOR)
+        mlp = MLP(encoder.output_dim, config.layer_dims, dropout=config.dropout)
+        return Actor(encoder, mlp, self._create_head(mlp.output_dim, config))
+
+    def _create_head(self, input_dim: int, config: ActorConfig) -> ActionHead:
+        """A distribution where the section has one, else a tanh."""
+        if not isinstance(config, StochasticActorConfig):
+            return DeterministicHead(input_dim, self.ac_dim)
+        net = config.net
+        if net.type == "gmm":
+            return GMMHead(input_dim, self.ac_dim, **net.gmm.to_dict(), **net.common.to_dict())
+        return GaussianHead(
+            input_dim, self.ac_dim, **net.gaussian.to_dict(), **net.common.to_dict()
+        )
+
+    def _create_critic(
+        self,
+        config: CriticConfig,
+        *,
+        of_states: bool = False,
+        num_atoms: int = 0,
+        num_choices: int = 0,
+    ) -> CriticEnsemble:
+        """Critics of actions; with ``of_states`` a single value of states; with choices a value of each.
+
+        With a memory, the critics of actions own the recurrent encoder, so that their optimizer and targets are its; a
+        value of states reads its features without gradient, as the actor does.
+        """
+        size = 1 if of_states else config.ensemble.n
+        encoders = 1 if config.ensemble.shared_encoder else size
+        memory, features = self.memory, ACTOR if of_states else CRITICS
+        critic = CriticEnsemble(
+            [
+                self._create_encoder() if memory is None else memory.reader(features)
+                for _ in range(encoders)
+            ],
+            0 if of_states else self.ac_dim - num_choices,
+            config.layer_dims,
+            size,
+            layer_norm=config.layer_norm,
+            num_atoms=num_atoms,
+            num_choices=num_choices,
+            value_bounds=config.value_bounds,
+        )
+        if memory is not None and not of_states:
+            critic.add_module("memory", memory.encoder(self._create_encoder()))
+            self.acting_nets = (*self.acting_nets, "critic")
+        return critic
+
+    def _add_targets(self) -> None:
+        """Copies of the networks that targets follow; to be called when these are there."""
+        for target, online in self.targets.items():
+            self.nets[target] = target_of(self.nets[online])
+
+    def _critic(self, name: str) -> CriticEnsemble:
+        return cast(CriticEnsemble, self.nets[name])
+
+    # ---- memory --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def memory(self) -> ReplayedMemory | None:
+        """The recurrent encoder's part in training, where the section has ``rnn`` (ReplayedMemoryConfig) enabled."""
+        rnn = self.config.get("rnn", None)
+        if rnn is None or not rnn.enabled:
+            return None
+        return ReplayedMemory(rnn, self.config.n_step, self.config.discount)
+
+    def recurrent(self, name: str) -> RecurrentEncoder:
+        """The recurrent encoder of the critics of this name."""
+        return cast(RecurrentEncoder, self.active_nets[name].get_submodule("memory"))
+
+    @property
+    def state_shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """Shapes of the recurrent state that is stored with each step."""
+        return None if self.memory is None else state_shapes(self.recurrent("critic"))
+
+    def _transitions(self, batch: Batch) -> Batch:
+        """The transitions that the losses see: the batch itself, or with a memory those of its sequences."""
+        if self.memory is None:
+            return batch
+        return self.memory.transitions(
+            batch, self.recurrent("critic"), self.recurrent("critic_target"), self.action_mask.keys
+        )
+
+    # ---- rewards -------------------------------------------------------------------------------------------------
+
+    def _add_slots(self) -> None:
+        super()._add_slots()
+        model = self.config.get("dynamics", None)
+        if model is not None:
+            self.nets["dynamics"] = dynamics_of(model, self.obs_shapes, self.ac_dim)
+            self.counters["model_updates"] = 0
+        self.reward_source = source = reward_source_of(
+            self.config, self._create_encoder, self.ac_dim
+        )
+        if source is not None and source.net is not None:
+            self.nets[source.network] = source.net
+
+    def _rewarded(self, batch: Batch, update: Update) -> Batch:
+        """The batch with the rewards of :attr:`reward_source`, after its own step."""
+        source = self.reward_source
+        if source is not None:
+            if source.needs_log_prob:
+                batch = {**batch, "policy_log_prob": self._log_prob(batch)}
+            loss = source.loss(batch)
+            if loss is not None:
+                update.step(source.network, loss)
+            batch = {**batch, "rewards": source.rewards(batch)}
+            update.info["Reward"] = batch["rewards"].mean()
+        return batch
+
+    def _with_bonuses(self, batch: Batch, real: Batch, update: Update) -> Batch:
+        """The batch with the rewards of auxiliaries added, after their own steps.
+
+        They learn from its ``real`` transitions alone, so that states that were only imagined stay novel.
+        """
+        for name, auxiliary in self.auxiliaries.items():
+            value, info = auxiliary.loss(real)
+            named = {f"{name}/{key}": number for key, number in info.items()}
+            update.step(name, (auxiliary.config.loss * value, named))
+            bonus = auxiliary.reward(batch) if auxiliary.config.reward > 0 else None
+            if bonus is not None:
+                update.info[f"{name}/Reward"] = bonus.mean()
+                batch = {**batch, "rewards": batch["rewards"] + auxiliary.config.reward * bonus}
+        return batch
+
+    @torch.no_grad()
+    def _log_prob(self, batch: Batch) -> Tensor:
+        """Log-density (B,) of the batch's actions under the present policy, which has to be a distribution."""
+        policy = self._policy(batch["obs"], batch["goal_obs"])
+        return policy.log_prob(batch["actions"])
+
+    def _policy(self, obs: Batch, goal: Batch | None) -> ActionDistribution:
+        """pi(. | s), over the allowed choices where actions are masked."""
+        features, _ = self.actor(obs, goal)
+        distribution: ActionDistribution = self.actor.head(features)
+        return self.action_mask.policy(distribution, obs)
+
+    def _follow_auxiliaries(self, batch: Batch) -> None:
+        for auxiliary in self.auxiliaries.values():
+            auxiliary.follow(batch)
+
+    # ---- model ---------------------------------------------------------------------------------------------------
+
+    def _with_model(self, batch: Batch, update: Update) -> Batch:
+        """The batch with transitions that the model imagines, after the model's own step."""
+        if "dynamics" not in self.nets:
+            return batch
+        model, config = cast(Dynamics, self.nets["dynamics"]), self.config["imagination"]
+        if update.learn:
+            model.follow(batch)
+            self.counters["model_updates"] += 1
+        update.step("dynamics", model.loss(batch))
+        if not update.learn or self.counters["model_updates"] <= config.start_updates:
+            return batch
+        more = imagined(batch, model, self._drawn_actions, config, self.config.discount)
+        return with_imagined(batch, more)
+
+    def _drawn_actions(self, obs: dict[str, Tensor]) -> Tensor:
+        """Actions (N, A) drawn from the policy."""
+        features, _ = self.actor(obs, None)
+        return self.actor.head.act(features, explore=True)
+
+    # ---- training ------------------------------------------------------------------------------------------------
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """The transition at the window's step; with a memory, sequences."""
+        if self.memory is not None:
+            return self.memory.select(batch, self.recurrent("critic"))
+        frames, now = self.frame_stack, self.frame_stack - 1
+        steps = slice(0, frames) if frames > 1 else 0
+        batch = with_transitions(batch, self, now)
+        weight = batch.get("weight")
+        selected = {
+            "obs": {key: value[:, steps] for key, value in batch["obs"].items()},
+            "next_obs": {key: value[:, steps] for key, value in batch["next_obs"].items()},
+            "goal_obs": batch.get("goal_obs"),
+            "actions": batch["actions"][:, now],
+            "rewards": batch["n_step_rewards"],
+            "discounts": batch["discounts"],
+            "weight": None if weight is None else weight[:, now],
+        }
+        if self.reward_source is not None:
+            # Parts of a batch are numbered: 0 is the replay buffer. Without a number all are demonstrations.
+            part = batch.get("part", torch.ones_like(selected["discounts"]))
+            selected["expert"] = (part > 0).to(selected["discounts"])
+            selected["terminals"] = (selected["discounts"] == 0).to(selected["discounts"])
+        if "dynamics" in self.nets:
+            selected["index"] = batch["index"]
+        if "next_actions" in batch:
+            selected["next_actions"] = batch["next_actions"]
+        return selected
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """The sum of all losses."""
+        update = Update(self, epoch=1, learn=False)
+        real = self._rewarded(self._transitions(batch), update)
+        self._update(self._with_bonuses(self._with_model(real, update), real, update), update)
+        return update.loss, update.info
+
+    @abstractmethod
+    def _update(self, batch: Batch, update: Update) -> None:
+        """Compute all losses in their order; each network learns (:meth:`Update.step`) and targets follow."""
+
+    def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
+        """One update of all networks in their order; with ``validate`` the same losses and nothing else.
+
+        ``Loss`` is the sum of the losses of this update.
+        """
+        update = Update(self, epoch, learn=not validate)
+        with torch.set_grad_enabled(not validate):
+            real = self._rewarded(self._transitions(batch), update)
+            batch = self._with_bonuses(self._with_model(real, update), real, update)
+            self._update(batch, update)
+            if validate:
+                update.info |= self._validation_info(batch)
+            else:
+                self._follow_auxiliaries(real)
+        info = {**update.info, "Loss": update.loss}
+        return {name: value.detach() for name, value in info.items()}
+
+    def _validation_info(self, batch: Batch) -> Info:
+        """Mean absolute difference of the actor's and the data's actions, normalized units."""
+        features, _ = self.actor(batch["obs"], batch["goal_obs"])
+        return {"Action_Error": (self.actor.head.act(features) - batch["actions"]).abs().mean()}
+
+    def _max_grad_norm(self, name: str) -> float | None:
+        if name in self.auxiliaries or name == "dynamics":
+            return super()._max_grad_norm(name)
+        section = self.config["actor" if name == "actor" else "critic"]
+        own: float | None = section.get("max_gradient_norm", None)
+        return super()._max_grad_norm(name) if own is None else own
+
+    def _follow(self, *names: str) -> None:
+        """Move these target networks, by default all, towards the networks that they follow."""
+        for target in names or self.targets:
+            online = self.nets[self.targets[target]]
+            polyak_update_(self.nets[target], online, self.config.target_tau)
+
+    # ---- parts of losses -----------------------------------------------------------------------------------------
+
+    def _ensemble_value(self, values: Tensor) -> Tensor:
+        """From the critics' values (E, *B) to the believed ones: least and greatest mixed by ``ensemble.weight``."""
+        weight: float = self.config["critic"].ensemble.weight
+        least = values.amin(0)
+        return least if weight == 1.0 else weight * least + (1.0 - weight) * values.amax(0)
+
+    def _td_loss(self, values: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
+        """Mean over the batch, summed over the critics: values (E, B), target (B,) without gradient."""
+        huber = self.config["critic"].use_huber
+        error = nn.functional.smooth_l1_loss if huber else nn.functional.mse_loss
+        errors = error(values, target.expand_as(values), reduction="none")
+        if self.keeps_errors:
+            self.sample_errors = (values.detach() - target).abs().mean(0)
+        return masked_mean(errors.sum(0), weight)
+
+    def _policy_actions(self, batch: Batch) -> Tensor:
+        """Actions (B, A) of the actor in the batch's states: the head's mean, with gradient."""
+        return _mean_actions(self.actor, batch["obs"], batch["goal_obs"])
+
+    def _target_actions(self, batch: Batch) -> Tensor:
+        """Actions (B, A) of the target actor in the next states: the head's mean."""
+        target = cast(Actor, self.nets["actor_target"])
+        return _mean_actions(target, batch["next_obs"], batch["goal_obs"])
+
+    # ---- test time -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def exploration(self) -> ActionNoise | None:
+        """Noise of a deterministic actor's rollouts, where the section has ``exploration``."""
+        config = self.config.get("exploration", None)
+        return None if config is None else ActionNoise(config)
+
+    def set_progress(self, progress: float) -> None:
+        """Anneal the exploration noise with training progress."""
+        if self.exploration is not None:
+            self.exploration.progress = progress
+
+    def _initial_policy_state(self, batch_size: int) -> InnerState:
+        state: InnerState = {}
+        if self.exploration is not None:
+            state |= self.exploration.initial_state(batch_size, self.ac_dim, self.device)
+        if self.memory is not None:
+            state |= self.memory.initial_state(self.recurrent("critic").rnn, batch_size)
+        return state
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: InnerState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep[InnerState]:
+        extras: dict[str, Tensor] = {}
+        mask = self.action_mask.to_act(obs)
+        if self.memory is not None:
+            net = self.recurrent("critic")
+            features, state, extras = self.memory.step(
+                net.encoder, net.rnn, obs, state, goal, explore=explore
+            )
+            obs = {ACTOR: features}
+        features, _ = self.actor(obs, goal)
+        if mask is None:
+            action = self.actor.head.act(features, explore, generator)
+        else:
+            policy = self.actor.head(features).restricted(mask)
+            action = policy.sample(generator) if explore else policy.mean
+        if explore and self.exploration is not None:
+            action, noise = self.exploration.add_to(action, state, generator)
+            state = {**state, "noise": noise}
+        return PolicyStep(action, state, extras)
+
+
+def _mean_actions(actor: Actor, obs: Batch, goal: Batch | None) -> Tensor:
+    features, _ = actor(obs, goal)
+    distribution: ActionDistribution = actor.head(features)
+    return distribution.mean
+
+
+def with_transitions(batch: Batch, algo: Algo, now: int) -> Batch:
+    """A prepared batch of transitions; one that lacks them gets those of one step, from its rewards and ends.
+
+    Args:
+        batch: windows (B, T, ...).
+        algo: names in its section the transitions that it needs.
+        now: number of the window's step.
+
+    Raises:
+        DatasetError: it lacks rewards or ends, or other transitions are needed.
+    """
+    if "discounts" in batch:
+        return batch
+    wanted = algo.config.data_needs(algo.global_config).transitions
+    ends = batch.get("terminals", batch.get("dones"))
+    lacks = "next_obs" not in batch or "rewards" not in batch
+    if (
+        wanted is None
+        or ends is None
+        or lacks
+        or wanted.n_step > 1
+        or wanted.next_actions
+        or wanted.infinite_horizon
+    ):
+        raise DatasetError(
+            f"{algo.global_config.algo_name} learns from transitions, which the batches lack: make the dataset "
+            "by build_datasets(config), or with "
+            "SequenceDataset(..., transitions=config.algo.data_needs(config).transitions)"
+        )
+    return {
+        **batch,
+        "next_obs": {key: value[:, : now + 1] for key, value in batch["next_obs"].items()},
+        "n_step_rewards": batch["rewards"][:, now],
+        "discounts": wanted.discount * (1.0 - ends[:, now]),
+    }

@@ -1,0 +1,136 @@
+"""Rewards of a discriminator between the expert's transitions and the policy's: base of the sources of gail, airl, dac.
+
+Ho & Ermon, "Generative Adversarial Imitation Learning", NeurIPS 2016 (arXiv:1606.03476), with the absorbing states of
+Kostrikov et al., "Discriminator-Actor-Critic", ICLR 2019 (arXiv:1809.02925). With the logit l(s, a) of the probability
+D that a transition is the expert's, L that of the absorbing state after a terminal, and the discount g:
+
+    discriminator: mean of softplus(-l) over the expert's steps and of softplus(l) over the policy's, each terminal
+                   counting as one more step, in the absorbing state                      -> discriminator_loss
+                   + weight of (|gradient| - 1)^2, where inputs lie between both          -> gradient_penalty
+    reward:        r(l) at each step, and after a terminal g / (1 - g) r(L) more          -> with_absorbing_state
+
+So neither a longer nor a shorter episode is better for that alone. A subclass gives r.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.base.algo import Batch, Info
+from imitate.algo.base.on_policy import OnPolicyOptimParams, PPOConfig
+from imitate.algo.base.rl_sections import StagedOptimizerConfig, optimizer
+from imitate.algo.base.sections import LayerDims
+from imitate.algo.slots.reward_source import MakeEncoder, RewardSource
+from imitate.config import BaseConfig, Section
+from imitate.functional.adversarial import discriminator_loss, with_absorbing_state
+from imitate.functional.losses import masked_mean
+from imitate.models.discriminator import Discriminator, gradient_penalty
+
+
+class AdversarialRewards(RewardSource):
+    """Discriminator of transitions. Its section ``algo.discriminator`` is a :class:`DiscriminatorConfig`."""
+
+    def __init__(self, config: Any, make_encoder: MakeEncoder, ac_dim: int) -> None:
+        super().__init__(config, make_encoder, ac_dim)
+        seen = ac_dim if config.discriminator.sees_actions else 0
+        self.discriminator = Discriminator(make_encoder(), seen, config.discriminator.layer_dims)
+        self.net: nn.Module = self.discriminator
+
+    @abstractmethod
+    def reward_of(self, logits: Tensor) -> Tensor:
+        """Rewards r(l), elementwise."""
+
+    def logits(self, inputs: Tensor, batch: Batch) -> Tensor:
+        """(B,) l of transitions, whose :meth:`Discriminator.inputs` are ``inputs`` (B, D)."""
+        logits: Tensor = self.discriminator(inputs)
+        return logits
+
+    def absorbing_logit(self) -> Tensor:
+        """() L, the logit of a step in the absorbing state."""
+        return self.discriminator.at_absorbing()
+
+    @property
+    def passes(self) -> int:
+        """``algo.discriminator.passes``."""
+        return int(self.config.discriminator.passes)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Info]:
+        """Cross-entropy of telling demonstrations from the policy's steps, with the gradient penalty."""
+        inputs = self.discriminator.inputs(batch["obs"], batch["actions"])
+        logits, absorbing, expert = (
+            self.logits(inputs, batch),
+            self.absorbing_logit(),
+            batch["expert"],
+        )
+        loss = discriminator_loss(logits, absorbing, expert, batch["terminals"])
+        info = {
+            "Discriminator_Loss": loss,
+            "Expert_Accuracy": masked_mean((logits > 0).float(), expert),
+            "Policy_Accuracy": masked_mean((logits < 0).float(), 1.0 - expert),
+            "Absorbing_Logit": absorbing,
+        }
+        weight = self.config.discriminator.gradient_penalty
+        if weight > 0:
+            # Stable, so that both keep their order; the number of the policy's is all that is read.
+            ordered = inputs[expert.argsort(stable=True)]
+            of_policy, of_expert = ordered.tensor_split([int((expert == 0).sum())])
+            if len(of_expert) and len(of_policy):
+                penalty = gradient_penalty(self.discriminator, of_expert, of_policy)
+                loss = loss + weight * penalty
+        return loss, info
+
+    @torch.no_grad()
+    def rewards(self, batch: Batch) -> Tensor:
+        """(B,) r(l), and after a terminal the absorbing state's rewards."""
+        inputs = self.discriminator.inputs(batch["obs"], batch["actions"])
+        rewards = self.reward_of(self.logits(inputs, batch))
+        absorbing = self.reward_of(self.absorbing_logit())
+        return with_absorbing_state(rewards, absorbing, batch["terminals"], self.config.discount)
+
+
+class DiscriminatorConfig(Section):
+    """The network that tells the expert from the policy."""
+
+    layer_dims: LayerDims = Field((64, 64), description="hidden layers")
+    sees_actions: bool = Field(
+        True, description="true: inputs are observations and actions; false: observations alone"
+    )
+    gradient_penalty: float = Field(1.0, ge=0, description="weight of (|gradient| - 1)^2")
+
+
+class RolloutDiscriminatorConfig(DiscriminatorConfig):
+    """A discriminator of rollouts."""
+
+    passes: int = Field(
+        20, ge=1, description="it learns in so many of the passes over a rollout, the first ones"
+    )
+
+
+class AdversarialOptimParams(OnPolicyOptimParams):
+    """The policy's optimizer and the discriminator's."""
+
+    discriminator: StagedOptimizerConfig = Field(optimizer(1e-3))
+
+
+class AdversarialConfig(PPOConfig):
+    """Base of the sections of gail and airl, which learn as ``ppo`` does."""
+
+    supports_memory: ClassVar[bool] = False
+
+    optim_params: AdversarialOptimParams = Field(AdversarialOptimParams())
+    discriminator: RolloutDiscriminatorConfig = Field(RolloutDiscriminatorConfig())
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """Combinations that cannot be trained."""
+        problems = super().conflicts(config)
+        if config.train.frame_stack > 1:
+            problems.append(
+                f"train.frame_stack is {config.train.frame_stack}, but the discriminator of {config.algo_name} sees "
+                "single observations: set it to 1"
+            )
+        return problems

@@ -1,0 +1,131 @@
+"""Networks no larger than memory, or than the weights that a file brings for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from imitate.errors import CheckpointError, ConfigError
+from imitate.system.free_memory import free_memory, gigabytes
+
+ROOM = 1 << 24
+"""Numbers that may be allocated beside the weights, for tables and scratch space."""
+
+LEAST = 256
+"""A tensor counts as so many numbers at least, so that there are not millions of small ones either."""
+
+TIMES = 4
+"""Numbers that may be allocated for each stored one: initialization computes with copies."""
+
+MOST_TENSORS, LOOK_AT, NUMBER_BYTES = 1 << 15, 1 << 22, 4
+"""Tensors that networks are made of at most; numbers after which the free memory is looked at anew; bytes of one."""
+
+_SIZED = frozenset(
+    {"empty", "zeros", "ones", "rand", "randn", "new_empty", "new_zeros", "new_ones"}
+)
+_SIZE_FIRST = frozenset({"full", "new_full", "normal"})
+
+
+class _Sizes(TorchFunctionMode):
+    """Looks at the sizes of tensors before they are made; a context manager."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Check the size, then call."""
+        given = dict(kwargs or {})
+        size = _size(getattr(func, "__name__", ""), args, given)
+        if size > 0:
+            self._check(size)
+        return func(*args, **given)
+
+    def _check(self, size: int) -> None:
+        raise NotImplementedError
+
+
+class AllocationLimit(_Sizes):
+    """Limit on tensors made from sizes, by the stored weights.
+
+    The configuration in a file says how large its networks are; a few bytes of it could ask for all memory. The error
+    comes before the memory is taken.
+
+    Args:
+        stored: numbers in the checkpoint's tensors.
+    """
+
+    def __init__(self, stored: int) -> None:
+        super().__init__()
+        self._stored = stored
+        self._left = TIMES * stored + ROOM
+
+    def _check(self, size: int) -> None:
+        self._left -= max(size, LEAST)
+        if self._left < 0:
+            raise CheckpointError(
+                f"the checkpoint's configuration asks for networks with a tensor of {size:,} numbers, but its weights "
+                f"are {self._stored:,} numbers in all"
+            )
+
+
+class MemoryLimit(_Sizes):
+    """Limit on tensors made from sizes, by the memory that is free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tensors = self._unseen = 0
+
+    def _check(self, size: int) -> None:
+        self._tensors += 1
+        self._unseen += size
+        if self._tensors > MOST_TENSORS:
+            raise ConfigError(
+                f"algo: asks for networks of more than {MOST_TENSORS:,} tensors: choose fewer layers"
+            )
+        if self._unseen < LOOK_AT:
+            return
+        self._unseen, free = 0, free_memory()
+        if size * NUMBER_BYTES > free:
+            raise ConfigError(
+                f"algo: asks for networks with a tensor of {size:,} numbers, {gigabytes(size * NUMBER_BYTES)}, but "
+                f"{gigabytes(free)} of memory are free: choose smaller layers"
+            )
+
+
+def count_numbers(tree: Any) -> int:
+    """Count the numbers in the tensors of nested dicts, lists and tuples."""
+    if isinstance(tree, Tensor):
+        return tree.numel()
+    parts = tree.values() if isinstance(tree, Mapping) else tree
+    return sum(map(count_numbers, parts)) if isinstance(tree, Mapping | list | tuple) else 0
+
+
+def _size(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """Return the numbers of the tensor that a call of torch makes from a size; 0 for other calls."""
+    if name in _SIZED:
+        own = args[1:] if name.startswith("new_") else args
+        size = kwargs.get("size", own[0] if len(own) == 1 else own)
+        return _product(size)
+    if name in _SIZE_FIRST:
+        own = args[1:] if name.startswith("new_") else args
+        return _product(kwargs.get("size", own[0] if own else ()))
+    if name in ("arange", "linspace", "eye") and args:
+        numbers = [x for x in args if isinstance(x, (int, float))]
+        largest = max((abs(x) for x in numbers if math.isfinite(x)), default=0)
+        return int(largest) ** (2 if name == "eye" else 1)
+    return 0
+
+
+def _product(size: Any) -> int:
+    if isinstance(size, int):
+        return size
+    if isinstance(size, (tuple, list)) and all(isinstance(x, int) for x in size):
+        return math.prod(size) if size else 1
+    return 0

@@ -1,0 +1,173 @@
+"""Base of policies that predict chunks of actions: windows, execution, the error on held-out demonstrations."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from functools import cached_property
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from imitate.algo.base.algo import Algo, Batch, ConfigT, Info, PolicyStep
+from imitate.algo.base.execution import ChunkExecution, Inputs
+from imitate.algo.base.policy_state import InnerState
+from imitate.algo.base.relative import refuse_guided_deltas
+from imitate.errors import UserError
+from imitate.functional.losses import masked_mean
+from imitate.functional.prefix import Given, given_places
+from imitate.functional.realtime import Prefix
+
+
+class ChunkPolicy(Algo[ConfigT]):
+    """A policy that sees the last ``train.frame_stack`` observations and predicts K actions.
+
+    It predicts in :meth:`_predict`.
+    """
+
+    chunk_key: ClassVar[str] = "chunk"
+    """Key of the section that says how many actions are predicted, and how they are executed."""
+    learns_deltas: ClassVar[bool] = True
+    """The network may learn differences between the actions of a chunk."""
+    aligned_with_oldest_frame: bool = False
+    """True where predictions begin at the oldest observation (as Diffusion Policy's) rather than the newest."""
+
+    @property
+    def prediction_horizon(self) -> int:
+        """Actions that the network predicts."""
+        return int(self.config[self.chunk_key].prediction_horizon)
+
+    @property
+    def execution(self) -> ChunkExecution:
+        """How the actions from the newest observation on are executed."""
+        return cast(ChunkExecution, self.config[self.chunk_key].execution)
+
+    @property
+    def max_prefix(self) -> int:
+        """Planned actions that a prediction can be given; 0 where the policy is not trained to be given any."""
+        return 0
+
+    @abstractmethod
+    def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
+        """Chunks ``(B, prediction_horizon, A)``, normalized, for observations ``(B, [F,] ...)``."""
+
+    def predict_chunk(
+        self,
+        obs: Batch,
+        goal: Batch | None = None,
+        generator: torch.Generator | None = None,
+        prefix: Prefix | None = None,
+        planned: Tensor | None = None,
+    ) -> Tensor:
+        """Chunks (B, K, A), normalized, from the newest observation on.
+
+        Args:
+            obs: prepared observations (B, [F,] ...).
+            goal: prepared goals, where the policy has goals.
+            generator: source of randomness; the default generator otherwise.
+            prefix: actions (B, n, A) and weights (n,), n at most K, to agree with; see
+                :mod:`imitate.functional.realtime`.
+            planned: actions (B, d, A) that the chunk begins with, d at most :attr:`max_prefix`; see
+                :mod:`imitate.functional.prefix`.
+
+        Raises:
+            UserError: there is a prefix, and the policy is neither a flow nor a diffusion; or there are more planned
+                actions than the policy is trained to be given.
+        """
+        if prefix is None and planned is None:
+            targets = self._predict(obs, goal, generator)
+            return self.preprocess.from_targets(targets)[:, self._first_action :]
+        refuse_guided_deltas(self.preprocess)
+        chunk = self._predict_guided(
+            obs,
+            goal,
+            generator,
+            None if prefix is None else self._whole_prefix(prefix),
+            None if planned is None else self._whole_given(planned),
+        )
+        return chunk[:, self._first_action :]
+
+    def _whole_prefix(self, prefix: Prefix) -> Prefix:
+        """A prefix of the whole prediction: actions before the present one, and beyond the prefix, are free."""
+        after = self.prediction_horizon - self._first_action - len(prefix.weights)
+        return replace(
+            prefix,
+            actions=pad(prefix.actions, (0, 0, self._first_action, after)),
+            weights=pad(prefix.weights, (self._first_action, after)),
+        )
+
+    def _whole_given(self, planned: Tensor) -> Given:
+        """Planned actions (B, d, A) in their places of the whole prediction."""
+        batch_size, count, _ = planned.shape
+        if count > self.max_prefix:
+            raise UserError(
+                f"{count} planned actions are given, and the policy is trained to be given {self.max_prefix}: train it "
+                f"with algo.prefix.max_delay {count} (flow_policy and diffusion_policy have it)"
+            )
+        first, steps = self._first_action, self.prediction_horizon
+        delay = torch.full((batch_size,), count, device=planned.device)
+        return Given(
+            pad(planned, (0, 0, first, steps - first - count)), given_places(delay, first, steps)
+        )
+
+    def _predict_guided(
+        self,
+        obs: Batch,
+        goal: Batch | None,
+        generator: torch.Generator | None,
+        prefix: Prefix | None,
+        given: Given | None = None,
+    ) -> Tensor:
+        """:meth:`_predict` guided towards a prefix, or with given actions, of ``prediction_horizon`` actions."""
+        raise UserError(
+            f"{self.global_config.algo_name} cannot be guided towards planned actions, as real-time chunking does; "
+            "flow_policy and diffusion_policy can"
+        )
+
+    @cached_property
+    def _first_action(self) -> int:
+        """Position of the current action in a prediction."""
+        return self.frame_stack - 1 if self.aligned_with_oldest_frame else 0
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """The stacked frames of the window's step, and the actions that are predicted from them."""
+        start = self.frame_stack - 1 - self._first_action
+        steps = slice(start, start + self.prediction_horizon)
+        frames = slice(0, self.frame_stack) if self.frame_stack > 1 else 0
+        mask, weight = batch.get("pad_mask"), batch.get("weight")
+        return {
+            "obs": {key: value[:, frames] for key, value in batch["obs"].items()},
+            "goal_obs": batch.get("goal_obs"),
+            "actions": self.preprocess.to_targets(batch["actions"][:, steps]),
+            "pad_mask": None if mask is None else mask[:, steps],
+            "weight": None if weight is None else weight[:, steps],
+        }
+
+    def _validation_info(self, batch: Batch) -> Info:
+        """Mean absolute error of the predicted actions, normalized units; what is before the present is left out."""
+        predicted = self._predict(batch["obs"], batch["goal_obs"], None)
+        error = (predicted - batch["actions"]).abs().mean(-1)[:, self._first_action :]
+        mask = batch["pad_mask"]
+        return {
+            "Action_Error": masked_mean(
+                error, None if mask is None else mask[:, self._first_action :]
+            )
+        }
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: InnerState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep[InnerState]:
+        def predict(inputs: Inputs) -> Tensor:
+            return self.predict_chunk(inputs["obs"], inputs["goal"], generator)
+
+        inputs = {"obs": obs, "goal": goal}
+        action, chunk, extras = self.execution.step(state["chunk"], inputs, predict)
+        return PolicyStep(action, {"chunk": chunk}, extras)

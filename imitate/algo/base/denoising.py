@@ -1,0 +1,208 @@
+"""Networks that diffusion and flow policies choose from, and their sections of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydantic import Field
+
+from imitate.algo.base.execution import ChunkExecution
+from imitate.algo.base.sections import EMAConfig, OptimParams, execution_problems
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
+from imitate.models.actor import GroupEncoder
+from imitate.models.denoiser import Denoiser
+from imitate.models.denoising_mlp import DenoisingMLP
+from imitate.models.diffusion_transformer import DiffusionTransformer
+from imitate.models.unet import ConditionalUnet1D
+
+NETWORKS = ("unet", "transformer", "mlp")
+
+
+class HorizonConfig(Section):
+    """Numbers of observations, predicted and executed actions (Chi et al., RSS 2023: To, Tp, Ta)."""
+
+    observation_horizon: int = Field(
+        2, ge=1, description="observations that the policy sees; equal to train.frame_stack"
+    )
+    action_horizon: int = Field(8, ge=1, description="actions executed before the next prediction")
+    prediction_horizon: int = Field(
+        16, ge=1, description="actions predicted, beginning at the oldest observation"
+    )
+    temporal_ensemble: float | None = Field(
+        None,
+        description="average overlapping chunks with weights exp(-m i), i = 0 the oldest, m this; needs "
+        "action_horizon 1",
+    )
+    latency: int = Field(
+        0,
+        ge=0,
+        description="steps that pass until a prediction is there: its first actions are left out",
+    )
+
+    @property
+    def execution(self) -> ChunkExecution:
+        """Execution of the actions from the newest observation on."""
+        size = self.prediction_horizon - self.observation_horizon + 1
+        return ChunkExecution(size, self.action_horizon, self.temporal_ensemble, self.latency)
+
+    def problems(self, path: str, frame_stack: int, seq_length: int) -> list[str]:
+        """Problems of training and execution, a line each; ``path`` is the dotted key of this section."""
+        problems = execution_problems(
+            self.prediction_horizon - self.observation_horizon + 1,
+            self.action_horizon,
+            self.temporal_ensemble,
+            self.latency,
+            path,
+        )
+        if frame_stack != self.observation_horizon:
+            problems.append(
+                f"train.frame_stack is {frame_stack}, but {path}.observation_horizon is {self.observation_horizon}: "
+                "set both to the same number"
+            )
+        if frame_stack - 1 + seq_length < self.prediction_horizon:
+            problems.append(
+                f"train.seq_length is {seq_length}, too short for {path}.prediction_horizon "
+                f"{self.prediction_horizon}: set it to {self.prediction_horizon}"
+            )
+        return problems
+
+
+class UNetConfig(Section):
+    """Convolutions over time."""
+
+    enabled: bool = Field(False, description="denoise with a one-dimensional U-Net")
+    diffusion_step_embed_dim: int = Field(256, ge=4, description="features of the step")
+    down_dims: tuple[int, ...] = Field((256, 512, 1024), description="channels of each level")
+    kernel_size: int = Field(5, ge=1, description="of the convolutions, odd")
+    n_groups: int = Field(8, ge=1, description="groups of the normalization")
+    cond_predict_scale: bool = Field(
+        True, description="the observation scales and shifts channels; false: shifts them only"
+    )
+
+
+class DenoisingTransformerConfig(Section):
+    """Attention among the actions of a chunk and to the observations."""
+
+    enabled: bool = Field(False, description="denoise with a transformer")
+    embed_dim: int = Field(256, ge=1, description="width")
+    num_layers: int = Field(8, ge=1, description="layers of the decoder")
+    num_heads: int = Field(4, ge=1, description="attention heads")
+    emb_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the inputs")
+    attn_dropout: float = Field(0.3, ge=0, lt=1, description="dropout inside the layers")
+    causal: bool = Field(True, description="an action sees those before it only")
+
+
+class DenoisingMLPConfig(Section):
+    """Hidden layers over the flattened chunk."""
+
+    enabled: bool = Field(False, description="denoise with an MLP over the flattened chunk")
+    hidden_dim: int = Field(512, ge=1, description="width")
+    num_blocks: int = Field(3, ge=1, description="residual blocks of two layers")
+    dropout: float = Field(0.0, ge=0, lt=1, description="inside the blocks")
+
+
+class PrefixConfig(Section):
+    """Training-time real-time chunking, Black et al. 2025, arXiv:2512.05964."""
+
+    max_delay: int = Field(
+        0,
+        ge=0,
+        description="give each training sample the first 0 to so many actions of its chunk, so that the policy can "
+        "continue actions that are executed while it predicts",
+    )
+
+
+class DenoisingConfig(AlgoSection):
+    """Section ``algo`` of a policy that denoises chunks with one of three networks."""
+
+    tree_defaults = {"train": {"frame_stack": 2, "seq_length": 16}}
+
+    optim_params: OptimParams = Field(OptimParams())
+    horizon: HorizonConfig = Field(HorizonConfig())
+    unet: UNetConfig = Field(UNetConfig())
+    transformer: DenoisingTransformerConfig = Field(DenoisingTransformerConfig())
+    mlp: DenoisingMLPConfig = Field(DenoisingMLPConfig())
+    ema: EMAConfig = Field(EMAConfig(enabled=True))
+    prefix: PrefixConfig = Field(PrefixConfig())
+
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """Images of the frames before the first predicted action."""
+        return DataNeeds(observed_steps=self.horizon.observation_horizon)
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """Combinations that cannot be trained or cannot act."""
+        train = config.train
+        problems = self.horizon.problems("algo.horizon", train.frame_stack, train.seq_length)
+        free = self.horizon.execution.size - 1
+        if self.prefix.max_delay > free:
+            problems.append(
+                f"algo.prefix.max_delay is {self.prefix.max_delay}, but a chunk has {free + 1} actions from the "
+                f"present one on, of which one at least is to be predicted: set it to {free} or less"
+            )
+        enabled = [f"algo.{name}.enabled" for name in NETWORKS if self[name].enabled]
+        if len(enabled) != 1:
+            every = ", ".join(f"algo.{name}.enabled" for name in NETWORKS)
+            problems.append(
+                f"enable exactly one network of {every}; enabled: {', '.join(enabled) or 'none'}"
+            )
+        return problems
+
+    def make_denoiser(
+        self, make_encoder: Callable[[int], GroupEncoder], ac_dim: int, horizon: int, frames: int
+    ) -> Denoiser:
+        """The enabled network.
+
+        Args:
+            make_encoder: an encoder that joins the features of so many frames.
+            ac_dim: A.
+            horizon: actions of a chunk.
+            frames: observations that the policy sees.
+        """
+        marks = self.prefix.max_delay > 0
+        input_dim = ac_dim + int(marks)
+        if self.transformer.enabled:
+            encoder = make_encoder(1)
+            network = self._transformer(input_dim, ac_dim, horizon, encoder.output_dim, frames)
+            return Denoiser(encoder, network, frames, marks=marks)
+        encoder = make_encoder(frames)
+        if self.mlp.enabled:
+            mlp = DenoisingMLP(
+                input_dim,
+                horizon,
+                encoder.output_dim,
+                hidden_dim=self.mlp.hidden_dim,
+                num_blocks=self.mlp.num_blocks,
+                dropout=self.mlp.dropout,
+                output_dim=ac_dim,
+            )
+            return Denoiser(encoder, mlp, marks=marks)
+        unet = ConditionalUnet1D(
+            input_dim,
+            encoder.output_dim,
+            diffusion_step_embed_dim=self.unet.diffusion_step_embed_dim,
+            down_dims=self.unet.down_dims,
+            kernel_size=self.unet.kernel_size,
+            n_groups=self.unet.n_groups,
+            cond_predict_scale=self.unet.cond_predict_scale,
+            output_dim=ac_dim,
+        )
+        unet.check_horizon(horizon)
+        return Denoiser(encoder, unet, marks=marks)
+
+    def _transformer(
+        self, input_dim: int, ac_dim: int, horizon: int, cond_dim: int, frames: int
+    ) -> DiffusionTransformer:
+        config = self.transformer
+        return DiffusionTransformer(
+            input_dim,
+            horizon,
+            cond_dim,
+            frames,
+            n_layer=config.num_layers,
+            n_head=config.num_heads,
+            n_emb=config.embed_dim,
+            p_drop_emb=config.emb_dropout,
+            p_drop_attn=config.attn_dropout,
+            causal_attn=config.causal,
+            output_dim=ac_dim,
+        )

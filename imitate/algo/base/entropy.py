@@ -1,0 +1,173 @@
+"""Parts of soft actor-critics, whose values count the policy's entropy: sections, the entropy's weight, samples."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.base.recurrence import ReplayedMemoryConfig
+from imitate.algo.base.rl_sections import (
+    ActorCriticConfig,
+    ActorNetConfig,
+    CriticConfig,
+    StagedOptimizerConfig,
+    StochasticActorConfig,
+    optimizer,
+)
+from imitate.algo.base.sections import LayerDims
+from imitate.algo.slots.dynamics.dynamics import DYNAMICS, DynamicsConfig
+from imitate.algo.slots.imagination import ImaginationConfig
+from imitate.config import BaseConfig, Section
+from imitate.models.actor import Actor
+from imitate.models.heads import TanhDistribution
+
+
+class SoftOptimParams(Section):
+    """Optimizers by network."""
+
+    critic: StagedOptimizerConfig = Field(optimizer(3e-4))
+    actor: StagedOptimizerConfig = Field(optimizer(3e-4))
+    temperature: StagedOptimizerConfig = Field(optimizer(3e-4))
+
+
+class SoftActorConfig(StochasticActorConfig):
+    """A tanh-Gaussian policy, with log standard deviations between -20 and 2."""
+
+    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    net: ActorNetConfig = Field(
+        ActorNetConfig.model_validate(
+            {
+                "common": {"std_activation": "exp", "use_tanh": True},
+                "gaussian": {
+                    "init_last_fc_weight": None,
+                    "min_std": math.exp(-20.0),
+                    "max_std": math.exp(2.0),
+                },
+            }
+        )
+    )
+
+
+class SoftCriticConfig(CriticConfig):
+    """Critics of 256 by 256."""
+
+    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+
+
+class TemperatureConfig(Section):
+    """The weight of the entropy, alpha."""
+
+    initial: float = Field(1.0, gt=0, description="initial value")
+    tuned: bool = Field(True, description="true: it is learned")
+    target_entropy: float | None = Field(
+        None, description="target policy entropy in nats; null: -(action dimensions)"
+    )
+    choice_entropy: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="target entropy of choices, as a share of log(choices)",
+    )
+
+
+class SoftActorCriticConfig(ActorCriticConfig):
+    """Sections of algorithms whose values count the policy's entropy; base of theirs."""
+
+    tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
+
+    optim_params: SoftOptimParams = Field(SoftOptimParams())
+    actor: SoftActorConfig = Field(SoftActorConfig())
+    critic: SoftCriticConfig = Field(SoftCriticConfig())
+    temperature: TemperatureConfig = Field(TemperatureConfig())
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """Combinations that cannot be trained."""
+        problems = super().conflicts(config)
+        net = self.actor.net
+        if net.type != "gaussian" or not net.common.use_tanh:
+            problems.append(
+                f"algo.actor.net: the actor of {config.algo_name} learns through its samples: set type to 'gaussian' "
+                "and common.use_tanh to true"
+            )
+        return problems
+
+
+class SACConfig(SoftActorCriticConfig):
+    """Section ``algo`` of algorithm ``sac``, and base of those of ``sqil`` and ``dac``."""
+
+    num_choices: int | None = Field(
+        None,
+        ge=0,
+        description="choices of a discrete action; 0: none; null: as the environment says, else none",
+    )
+    num_continuous: int | None = Field(
+        None,
+        ge=0,
+        description="continuous numbers of an action; null: as the environment says, else none beside choices",
+    )
+    rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
+    dynamics: Annotated[DynamicsConfig | None, DYNAMICS] = Field(
+        None, description="learned model that adds imagined transitions to batches; null: none"
+    )
+    imagination: ImaginationConfig = Field(ImaginationConfig())
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """Combinations that cannot be trained."""
+        problems = super().conflicts(config)
+        if self.dynamics is not None:
+            problems += [*self.dynamics.problems(config), *self.imagination.problems(config)]
+        return problems
+
+
+class Temperature(nn.Module):
+    """Learned positive numbers, of the shape of ``initial``."""
+
+    def __init__(self, initial: Tensor) -> None:
+        super().__init__()
+        self.log = nn.Parameter(initial.log())
+
+
+class EntropyWeight:
+    """Slot: weight of the entropy, alpha, as a constant or learned by the network ``temperature``.
+
+    Args:
+        config: section ``algo.temperature``.
+        target: entropy above which alpha falls, and below which it rises; () or (K,) for K entropies.
+
+    Attributes:
+        target: see above.
+        net: the network, for ``algo.nets``; None: alpha is a constant.
+    """
+
+    def __init__(self, config: TemperatureConfig, target: Tensor) -> None:
+        self.target = target
+        self._constant = torch.full_like(target, config.initial)
+        self.net = Temperature(self._constant) if config.tuned else None
+
+    @property
+    def value(self) -> Tensor:
+        """Alpha, of the target's shape, without gradient."""
+        return self._constant if self.net is None else self.net.log.detach().exp()
+
+    def loss(self, entropy: Tensor, target: Tensor | None = None) -> Tensor:
+        """Loss of :attr:`net`.
+
+        Args:
+            entropy: the policy's mean entropy, of the target's shape and without gradient.
+            target: in place of :attr:`target`, such as where it depends on the states.
+        """
+        assert self.net is not None, "a constant weight learns nothing"
+        return (self.net.log * (entropy - (self.target if target is None else target))).sum()
+
+
+def sampled_actions(
+    actor: Actor, obs: dict[str, Tensor], goal: dict[str, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """One action (B, A) of a tanh-Gaussian policy in each state, with gradient, and its log-density (B,)."""
+    features, _ = actor(obs, goal)
+    actions, log_prob = cast(TanhDistribution, actor.head(features)).draw(1)
+    return actions[:, 0], log_prob[:, 0]

@@ -1,0 +1,221 @@
+"""From a configuration to an algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import torch
+
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.allocation import MemoryLimit
+from imitate.algo.base.overrides import check_overrides
+from imitate.config import AlgoSection, Config, Section, load_config
+from imitate.config import algorithms as registry
+from imitate.config.section import MissingKeyError
+from imitate.errors import ConfigError
+
+USUAL_SHAPES = {"rgb": (3, 96, 96), "depth": (1, 96, 96), "scan": (1, 256)}
+ToClass = Callable[[Any], tuple[type[Algo], dict[str, Any]]]
+AlgoClass = TypeVar("AlgoClass", bound=Algo)
+SectionClass = TypeVar("SectionClass", bound=AlgoSection)
+
+
+def register_algo_factory_func(
+    algo_name: str, section: type[AlgoSection] | None = None
+) -> Callable[[ToClass], ToClass]:
+    """Register the function that maps an algorithm's section to ``(class, keyword arguments)``.
+
+    Args:
+        algo_name: the name in the configuration; registering it twice raises ConfigError.
+        section: typed section of ``algo`` in the configuration; without one every key is accepted, and none but
+            ``optim_params`` has a default. A class that derives from one of the package takes that one's section, such
+            as ``BCConfig``, or a subclass of it.
+    """
+
+    def decorator(to_class: ToClass) -> ToClass:
+        registry.register(algo_name, section, to_class)
+        return to_class
+
+    return decorator
+
+
+def register(
+    algo_name: str, section: type[AlgoSection]
+) -> Callable[[type[AlgoClass]], type[AlgoClass]]:
+    """Register the class of an algorithm.
+
+    Args:
+        algo_name: the name in the configuration; registering it twice raises ConfigError.
+        section: typed section of ``algo`` in the configuration.
+    """
+
+    def decorator(algo_class: type[AlgoClass]) -> type[AlgoClass]:
+        def to_class(algo_config: Any) -> tuple[type[Algo], dict[str, Any]]:
+            return algo_class, {}
+
+        to_class.__module__ = algo_class.__module__
+        registry.register(algo_name, section, to_class)
+        return algo_class
+
+    return decorator
+
+
+def register_learner(
+    algo_name: str, *, learner: str
+) -> Callable[[type[SectionClass]], type[SectionClass]]:
+    """Register a section of its own for the class of another algorithm, whose slots the section fills.
+
+    Args:
+        algo_name: the name in the configuration; registering it twice raises ConfigError.
+        learner: name of the algorithm that learns.
+    """
+
+    def decorator(section: type[SectionClass]) -> type[SectionClass]:
+        def to_class(algo_config: Any) -> tuple[type[Algo], dict[str, Any]]:
+            found: tuple[type[Algo], dict[str, Any]] = registry.find(learner).to_class(algo_config)
+            return found
+
+        to_class.__module__ = section.__module__
+        registry.register(algo_name, section, to_class)
+        return section
+
+    return decorator
+
+
+def algo_factory(
+    algo_name: str,
+    config: Config | Mapping[str, Any],
+    obs_key_shapes: Mapping[str, tuple[int, ...]],
+    ac_dim: int,
+    device: torch.device | str = "cpu",
+    *,
+    load_pretrained: bool = True,
+) -> Algo:
+    """Build an algorithm.
+
+    Args:
+        algo_name: must be the configuration's.
+        config: the whole configuration.
+        obs_key_shapes: shape of one step of each observation (and goal) key as networks see it: images are (C, H, W).
+        ac_dim: action dimensions.
+        device: where the networks live.
+        load_pretrained: read pretrained weights of encoders; false where a checkpoint brings them.
+
+    Raises:
+        ConfigError: the configuration is another algorithm's, the class lacks a method of the contract, or reads a key
+            that its section lacks; or its networks would not fit into memory.
+    """
+    if not isinstance(config, Config):
+        config = load_config(dict(config))
+    if config.algo_name != algo_name:
+        raise ConfigError(
+            f"algo_name '{algo_name}' was asked for, but the configuration is for '{config.algo_name}'"
+        )
+    algo_class, kwargs = algo_class_of(config)
+    try:
+        with MemoryLimit():
+            return _built(
+                algo_class, kwargs, config, obs_key_shapes, ac_dim, device, load_pretrained
+            )
+    except AttributeError as error:
+        if not isinstance(error.obj, Section):
+            raise
+        raise ConfigError(_missing_key(algo_class, config, error)) from error
+
+
+def algo_class_of(config: Config) -> tuple[type[Algo], dict[str, Any]]:
+    """The class that a configuration means, and its further arguments.
+
+    Raises:
+        ConfigError: if there is none, or it lacks a method of the contract.
+    """
+    to_class = registry.find(config.algo_name).to_class
+    try:
+        found = to_class(config.algo)
+    except AttributeError as error:
+        if not isinstance(error.obj, Section):
+            raise
+        raise ConfigError(_missing_key(None, config, error)) from error
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise ConfigError(
+            f"algo_name: the function registered for '{config.algo_name}' returned {type(found).__name__}: return the "
+            "class and a dict of further arguments, as in: return MyAlgo, {}"
+        )
+    check_overrides(found[0], Algo, validates=config.experiment.validate)
+    return found
+
+
+def check_algorithm(config: Config) -> None:
+    """Refuse a configuration whose algorithm cannot be built.
+
+    An algorithm of another package reads its section when it makes its networks, so these are made here, for
+    observations of usual sizes.
+
+    Raises:
+        ConfigError: see :func:`algo_factory`.
+    """
+    algo_class, _ = algo_class_of(config)
+    if algo_class.__module__.startswith(f"{registry.PACKAGE}."):
+        return
+    shapes = {
+        key: USUAL_SHAPES.get(kind, (8,))
+        for key, kind in config.observation.modalities_of_all().items()
+    }
+    with suppress(RuntimeError, ValueError):  # the sizes may not be those that the networks are for
+        algo_factory(config.algo_name, config, shapes, ac_dim=7, load_pretrained=False)
+
+
+def _built(algo_class: type[Algo], kwargs: dict[str, Any], config: Config, *rest: Any) -> Algo:
+    obs_key_shapes, ac_dim, device, load_pretrained = rest
+    return algo_class(
+        algo_config=config.algo,
+        obs_config=config.observation,
+        global_config=config,
+        obs_key_shapes=obs_key_shapes,
+        ac_dim=ac_dim,
+        device=device,
+        load_pretrained=load_pretrained,
+        **kwargs,
+    )
+
+
+def _missing_key(algo_class: type[Algo] | None, config: Config, error: AttributeError) -> str:
+    """The line for a key that is read, but is not in the section."""
+    place = _path_of(config.algo, error.obj, "algo")
+    base = None if algo_class is None else _bundled_base(algo_class)
+    if algo_class is not None and base is not None:
+        section = registry.find(base.__module__.rpartition(".")[-1]).section
+        return (
+            f"{place}.{error.name}: is read by {algo_class.__name__}, which derives from {base.__name__}, but has no "
+            f"value: register '{config.algo_name}' with section={section.__name__} (from {section.__module__}), or a "
+            "subclass of it, which has the defaults (docs/own_algorithm.md)"
+        )
+    if isinstance(error, MissingKeyError) and place in ("", "algo"):
+        return str(error)
+    return (
+        f"{place}.{error.name}: is read by the algorithm '{config.algo_name}', but {type(error.obj).__name__} has no "
+        "such key: add the field to the section, or do not read it (docs/own_algorithm.md)"
+    )
+
+
+def _bundled_base(algo_class: type[Algo]) -> type[Algo] | None:
+    """The nearest class of this package that the algorithm derives from, with a section of its own."""
+    for base in algo_class.__mro__[1:]:
+        package, _, name = base.__module__.rpartition(".")
+        if package == registry.PACKAGE and base.__module__ != Algo.__module__:
+            with suppress(ConfigError):
+                registry.find(name)
+                return base
+    return None
+
+
+def _path_of(section: Section, wanted: Any, path: str) -> str:
+    """Dotted key of a section within another; empty where it is not there."""
+    if section is wanted:
+        return path
+    for key, value in section.items():
+        if isinstance(value, Section) and (found := _path_of(value, wanted, f"{path}.{key}")):
+            return found
+    return ""

@@ -1,0 +1,480 @@
+"""Base of algorithms that learn from whole rollouts of their present policy: sections, networks, batches, acting.
+
+A subclass has the loss of one minibatch (:meth:`Algo._loss`). Prepared batches, all (B, ...):
+
+    obs             {key: (B, [F,] ...)}
+    actions         (B, A) as the policy gave them, normalized, not yet clipped to the environment's limits
+    log_prob        log-density of these actions when they were taken
+    advantages      generalized advantages, computed once per rollout
+    returns         advantages + values, the targets of the value
+    values          values of the network before the rollout's first update
+
+With a reward source or auxiliaries also
+
+    next_obs        {key: (B, [F,] ...)}
+    executed        (B, A) actions as the environment took them, normalized
+    terminals       (B,) 1 or 0
+    expert          transitions of demonstrations (``obs``, ``next_obs``, ``actions``, ``terminals``), in minibatches
+                    from which the reward source learns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+from typing_extensions import TypeVar
+
+from imitate.algo.base.action_mask import restricted
+from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
+from imitate.algo.base.policy_state import InnerState
+from imitate.algo.base.recurrence import MemoryConfig, one_step
+from imitate.algo.base.rl_sections import StagedOptimizerConfig, optimizer, wants_online
+from imitate.algo.base.sections import LayerDims
+from imitate.algo.slots.auxiliary.auxiliary import AuxiliariesConfig
+from imitate.algo.slots.recurrent_rollouts import RolloutMemory
+from imitate.algo.slots.reward_source import RewardSource, reward_source_of
+from imitate.config import AlgoSection, BaseConfig, Section
+from imitate.functional.advantages import generalized_advantages
+from imitate.functional.rows import by_parts, join_rows, num_rows, select_rows
+from imitate.models.actor import Obs
+from imitate.models.policy_and_value import PolicyAndValue, StochasticPolicy
+from imitate.models.rnn import RNNState
+from imitate.system.ranks import ALONE
+
+Rewards = NDArray[np.float32]
+
+
+class OnPolicyOptimParams(Section):
+    """The optimizer of policy and value together."""
+
+    policy: StagedOptimizerConfig = Field(optimizer(3e-4))
+
+
+class OnPolicyNetConfig(Section):
+    """Networks of the policy and of its value, which share the encoder."""
+
+    layer_dims: LayerDims = Field((64, 64), description="hidden layers, of each")
+    activation: Literal["tanh", "relu"] = Field("tanh", description="after each hidden layer")
+    init_std: float = Field(
+        1.0, gt=0, description="standard deviation at the start; one for all states"
+    )
+    orthogonal_init: bool = Field(True, description="begin with orthogonal weights")
+
+
+class OnPolicyConfig(AlgoSection):
+    """Base of the sections of algorithms that learn from whole rollouts."""
+
+    supports_memory: ClassVar[bool] = True
+    """True where ``rnn`` may be enabled."""
+    reward_source: ClassVar[type[RewardSource] | None] = None
+    """Source of rewards in place of the environment's."""
+
+    optim_params: OnPolicyOptimParams = Field(OnPolicyOptimParams())
+    num_choices: int | None = Field(
+        None,
+        ge=0,
+        description="choices of a discrete action; 0: continuous; null: as the environment says",
+    )
+    net: OnPolicyNetConfig = Field(OnPolicyNetConfig())
+    rnn: MemoryConfig = Field(MemoryConfig())
+    discount: float = Field(0.99, ge=0, le=1, description="discount factor per environment step")
+    trace: float = Field(
+        0.95, ge=0, le=1, description="lambda of the advantages: 0 one step, 1 the whole return"
+    )
+    rollout_epochs: int = Field(1, ge=1, description="passes over each rollout")
+    value_weight: float = Field(0.5, ge=0, description="weight of the value's loss")
+    entropy_weight: float = Field(0.0, ge=0, description="weight of the policy's entropy")
+    normalize_advantages: bool = Field(
+        True, description="advantages of a minibatch get mean 0 and standard deviation 1"
+    )
+    auxiliary: AuxiliariesConfig = Field(
+        AuxiliariesConfig(), description="auxiliary losses and intrinsic rewards by name"
+    )
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """Combinations that cannot be trained."""
+        online = config.train.online
+        problems = self.rnn.problems(config) + wants_online(config)
+        if self.rnn.enabled and self.auxiliary:
+            problems.append(
+                "algo.auxiliary learns from shuffled steps, but algo.rnn.enabled makes minibatches of sequences: set "
+                "one of them off"
+            )
+        if self.rnn.enabled and not self.supports_memory:
+            problems.append(
+                f"algo.rnn.enabled is true, but {config.algo_name} has no recurrent form: ppo and a2c have one"
+            )
+        if self.rnn.enabled and config.train.seq_length > online.collect_steps:
+            problems.append(
+                f"train.seq_length is {config.train.seq_length}, but a rollout has train.online.collect_steps "
+                f"{online.collect_steps} steps of each environment: raise that, or lower train.seq_length"
+            )
+        return problems
+
+
+class PPOConfig(OnPolicyConfig):
+    """Section ``algo`` of algorithm ``ppo``; base of the sections of others with its losses."""
+
+    tree_defaults = {
+        "train": {
+            "batch_size": 64,
+            "max_grad_norm": 0.5,
+            "online": {"enabled": True, "collect_steps": 2048, "warmup_steps": 0},
+        }
+    }
+
+    rollout_epochs: int = Field(10, ge=1, description="passes over each rollout")
+    clip: float = Field(0.2, gt=0, description="probability ratios are clipped to 1 +- clip")
+    value_clip: float | None = Field(
+        None,
+        gt=0,
+        description="values are clipped to this distance from those before the update; null: not",
+    )
+    target_kl: float | None = Field(
+        None,
+        gt=0,
+        description="leave a rollout when the policy is this far from the one that collected it",
+    )
+
+
+OnPolicyConfigT = TypeVar("OnPolicyConfigT", bound=OnPolicyConfig, default=Any)
+"""Type of the section of an algorithm that learns from whole rollouts."""
+
+
+class OnPolicy(Algo[OnPolicyConfigT]):
+    """Learns from rollouts, each of which is then forgotten."""
+
+    experience = "rollout"
+    _OF_STEPS: ClassVar = ("actions", "log_prob", "advantages", "returns", "values")
+
+    reward_source: RewardSource | None = None
+    """Slot: rewards in place of the environment's."""
+
+    def _create_networks(self) -> None:
+        config, encoder = self.config, self._create_encoder()
+        rnn = None if self.memory is None else config.rnn.make(encoder.output_dim)
+        net = PolicyAndValue(
+            encoder, self.ac_dim, config.num_choices or 0, rnn, **config.net.to_dict()
+        )
+        self.nets = nn.ModuleDict({"policy": net})
+
+    @cached_property
+    def memory(self) -> RolloutMemory | None:
+        """Slot: the recurrent network's part in training, where ``algo.rnn`` is enabled."""
+        rnn = self.config.rnn
+        return RolloutMemory(rnn, self.global_config.train.seq_length) if rnn.enabled else None
+
+    def _add_slots(self) -> None:
+        super()._add_slots()
+        self.reward_source = source = reward_source_of(
+            self.config, self._create_encoder, self.ac_dim
+        )
+        if source is not None and source.net is not None:
+            self.nets[source.network] = source.net
+
+    @property
+    def net(self) -> PolicyAndValue:
+        """Policy and value."""
+        return cast(PolicyAndValue, self.active_nets["policy"])
+
+    # ---- rewards -------------------------------------------------------------------------------------------------
+
+    @property
+    def expert_passes(self) -> int:
+        """Passes over a rollout, the first ones, whose minibatches have demonstrations under ``expert``."""
+        return 0 if self.reward_source is None else self.reward_source.passes
+
+    @torch.no_grad()
+    def rollout_rewards(self, rollout: Batch) -> Rewards:
+        """(T, N) rewards of a raw rollout, see :meth:`prepare_rollout`.
+
+        They are the environment's, or those of the reward source, and those of auxiliaries.
+        """
+        source, rewards = self.reward_source, cast(Rewards, rollout["rewards"])
+        giving = [aux for aux in self.auxiliaries.values() if aux.config.reward > 0]
+        if source is None and not giving:
+            return rewards
+        batch = self._transitions(rollout)
+        if source is not None:
+            own = {**batch, "expert": torch.zeros_like(batch["terminals"])}
+            found = by_parts(lambda part: source.rewards(self._for_source(part)), own)
+            rewards = _like_rollout(found, rewards)
+        for auxiliary in giving:
+            bonus = by_parts(auxiliary.reward, batch)
+            if bonus is not None:
+                rewards = rewards + _like_rollout(auxiliary.config.reward * bonus, rewards)
+        return rewards
+
+    def _transitions(self, rollout: Batch) -> Batch:
+        """Steps of a raw rollout, (T N, ...): obs, next_obs, terminals, and actions as the environment took them."""
+        obs = {k: v.reshape(-1, *v.shape[2:]) for k, v in rollout["obs"].items()}
+        num_envs = rollout["terminals"].shape[1]
+        after = {key: np.concatenate([x[num_envs:], x[:num_envs]]) for key, x in obs.items()}
+        for key, value in rollout["end_obs"].items():
+            after[key][rollout["end_rows"]] = value
+        actions = torch.from_numpy(rollout["actions"].reshape(rollout["mask"].size, -1))
+        terminals = torch.from_numpy(rollout["terminals"].reshape(-1).astype(np.float32))
+        keys = tuple(self.obs_shapes)
+        return {
+            "obs": self.preprocess.prepare_obs(obs, keys),
+            "next_obs": self.preprocess.prepare_obs(after, keys),
+            "actions": self.preprocess.normalize_actions(actions.float().to(self.device)),
+            "terminals": terminals.to(self.device),
+        }
+
+    def _for_source(self, transitions: Batch) -> Batch:
+        """Transitions with the keys of :class:`~imitate.algo.slots.reward_source.RewardSource`."""
+        if self.reward_source is None or not self.reward_source.needs_log_prob:
+            return transitions
+        with torch.no_grad():
+            obs = transitions["obs"]
+            policy = self.action_mask.policy(self.net.actor(obs), obs)
+            return {**transitions, "policy_log_prob": policy.log_prob(transitions["actions"])}
+
+    # ---- rollouts ------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def prepare_rollout(self, rollout: Batch) -> Batch:
+        """Prepare a raw rollout, from which minibatches are cut.
+
+        Args:
+            rollout: raw values of T steps of N environments as numpy arrays (T, N, ...): ``obs`` by key, ``rewards``,
+                ``terminals``, ``timeouts``, ``mask`` (false: no experience), ``extras`` of the policy's steps, and
+                ``end_obs`` (M, ...) by key: the observations after the ``end_rows`` (M,), the rows t N + n of timeouts
+                and last steps.
+
+        Returns:
+            tensors (B, ...) of the B steps that are experience.
+        """
+        obs = {k: torch.from_numpy(v.reshape(-1, *v.shape[2:])) for k, v in rollout["obs"].items()}
+        prepared = self.preprocess.prepare_obs(obs, tuple(self.obs_shapes))
+        end_obs = self.preprocess.prepare_obs(rollout["end_obs"], tuple(self.obs_shapes))
+        now, at_ends = (
+            value.float().cpu().numpy()
+            for value in self._rollout_values(rollout, prepared, end_obs)
+        )
+        values = now.reshape(rollout["rewards"].shape)
+        next_values = np.concatenate([values[1:], np.zeros_like(values[:1])])
+        next_values.reshape(-1)[rollout["end_rows"]] = at_ends
+        advantages = generalized_advantages(
+            rollout["rewards"],
+            values,
+            next_values,
+            rollout["terminals"],
+            rollout["timeouts"],
+            self.config.discount,
+            self.config.trace,
+        )
+        of_steps = {
+            "actions": rollout["policy_action"],
+            "log_prob": rollout["log_prob"],
+            "advantages": advantages,
+            "returns": advantages + values,
+            "values": values,
+        }
+        batch: Batch = {
+            name: torch.from_numpy(x.reshape(-1, *x.shape[2:])).to(self.device)
+            for name, x in of_steps.items()
+        }
+        batch["obs"] = prepared
+        if self.auxiliaries or self.reward_source is not None:
+            transitions = self._transitions(rollout)
+            batch["executed"] = transitions["actions"]
+            batch |= {name: transitions[name] for name in ("next_obs", "terminals")}
+        if self.memory is not None:
+            batch |= self.memory.of_rollout(rollout, self.device)
+        mask = rollout["mask"].reshape(-1)
+        if not mask.all():
+            batch = select_rows(batch, torch.from_numpy(np.flatnonzero(mask)).to(self.device))
+        return batch
+
+    def _rollout_values(self, rollout: Batch, obs: Obs, end_obs: Obs) -> tuple[Tensor, Tensor]:
+        """Values of all T N steps of a rollout, and of the observations after its ``end_rows``."""
+        if self.memory is None:
+            return self._values(obs), self._values(end_obs)
+        # One step from each of the stored states, and one more at the ends.
+        stored = self.memory.stored(rollout, self.device)
+        rows = torch.from_numpy(rollout["end_rows"]).to(self.device)
+        _, after = self._one_step(select_rows(obs, rows), select_rows(stored, rows))
+        return self._values(obs, stored), self._values(end_obs, after)
+
+    def _values(self, obs: Obs, memory: RNNState | None = None) -> Tensor:
+        """Values (B,) of observations (B, ...), with a memory seen in these states (B, L, H)."""
+
+        def values(part: Batch) -> Tensor:
+            features = (
+                self.net.encoder(part["obs"])
+                if memory is None
+                else self._one_step(part["obs"], part["memory"])[0]
+            )
+            return self.net.values_of(features)
+
+        found = by_parts(values, {"obs": obs} if memory is None else {"obs": obs, "memory": memory})
+        return cast(Tensor, found)
+
+    def _one_step(self, obs: Obs, state: RNNState) -> tuple[Tensor, RNNState]:
+        """Recurrent features (B, H) of observations (B, ...) seen in these states, and the states after them."""
+        assert self.net.memory is not None
+        return one_step(self.net.encoder, self.net.memory, obs, state)
+
+    def minibatches(self, batch: Batch, batch_size: int) -> Iterator[Batch]:
+        """One pass over a prepared rollout in random order, about ``batch_size`` steps at a time.
+
+        With a memory they are whole sequences.
+        """
+        if self.memory is not None:
+            for rows in self.memory.minibatches(batch, batch_size):
+                yield select_rows(batch, rows)
+            return
+        size = len(batch["log_prob"])
+        shuffled = select_rows(batch, torch.randperm(size).to(self.device))
+        # A last part that is tiny would be a noisy step.
+        parts = max(1, round(size / batch_size))
+        edges = [size * part // parts for part in range(parts + 1)]
+        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+            yield select_rows(shuffled, slice(start, stop))
+
+    # ---- batches of a dataset ------------------------------------------------------------------------------------
+
+    def _select_batch(self, batch: Batch) -> Batch:
+        """The first step of each window of a dataset; with a memory all of them, as sequences.
+
+        Demonstrations for a reward source, which lack ``log_prob``, become transitions. A dataset's minibatch has its
+        own steps under ``expert`` too.
+        """
+        if self.memory is not None:
+            return self._select_sequences(batch, self.memory)
+        slots = self.auxiliaries or self.reward_source is not None
+        groups = ("obs", "next_obs") if slots else ("obs",)
+        seen = {group: {key: x[:, 0] for key, x in batch[group].items()} for group in groups}
+        if self.reward_source is None:
+            return {**seen, **{name: batch[name][:, 0] for name in self._OF_STEPS}}
+        actions, terminals = batch["actions"][:, 0], batch["dones"][:, 0]
+        shown = {**seen, "actions": actions, "terminals": terminals}
+        if "log_prob" not in batch:
+            return shown
+        steps = {name: batch[name][:, 0] for name in self._OF_STEPS}
+        return {**shown, **steps, "executed": actions, "expert": shown}
+
+    def _select_sequences(self, batch: Batch, memory: RolloutMemory) -> Batch:
+        """Windows as sequences that begin with an empty memory; padded steps are left out."""
+        assert self.net.memory is not None
+        count, steps = batch["log_prob"].shape
+        flat = {name: batch[name].flatten(0, 1) for name in self._OF_STEPS}
+        flat["obs"] = {key: value.flatten(0, 1) for key, value in batch["obs"].items()}
+        flat |= memory.of_windows(count, steps, self.net.memory)
+        return select_rows(flat, batch["pad_mask"].flatten()) if "pad_mask" in batch else flat
+
+    # ---- update --------------------------------------------------------------------------------------------------
+
+    def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
+        """One update of policy and value, then of each auxiliary, then of the reward source."""
+        info = super().train_on_batch(batch, epoch, validate)
+        for name, auxiliary in self.auxiliaries.items():
+            with torch.set_grad_enabled(not validate):
+                loss, scalars = auxiliary.loss(batch)
+            if not validate:
+                self._gradient_step(name, auxiliary.config.loss * loss)
+                auxiliary.follow(batch)
+            info |= {f"{name}/{key}": value.detach() for key, value in scalars.items()}
+        if self.reward_source is not None and "expert" in batch:
+            info |= self._train_source(self.reward_source, batch, validate)
+        return info
+
+    def _train_source(self, source: RewardSource, batch: Batch, validate: bool) -> Info:
+        """One update of the reward source: demonstrations against the steps of the minibatch."""
+        shown, names = batch["expert"], ("obs", "next_obs", "terminals")
+        own = {**{name: batch[name] for name in names}, "actions": batch["executed"]}
+        both = join_rows(shown, own)
+        is_expert = torch.arange(len(both["actions"]), device=self.device) < num_rows(shown)
+        both["expert"] = is_expert.to(both["terminals"])
+        with torch.set_grad_enabled(not validate):
+            outcome = source.loss(self._for_source(both))
+        if outcome is None:
+            return {}
+        loss, info = outcome
+        if not validate:
+            info[f"{source.network.title()}_Grad_Norms"] = self._gradient_step(source.network, loss)
+        return {name: value.detach() for name, value in info.items()}
+
+    def _decide(self, batch: Batch) -> tuple[StochasticPolicy, Tensor]:
+        """Distribution of the present policy and present values (B,) in a minibatch's states."""
+        net = self.net
+        if self.memory is None:
+            features = net.encoder(batch["obs"])
+        else:
+            assert net.memory is not None
+            features = self.memory.features(net.encoder, net.memory, batch)
+        policy, values = net.decide(features)
+        return self.action_mask.policy(policy, batch["obs"]), values
+
+    def _advantages(self, batch: Batch) -> Tensor:
+        """(B,) advantages, normalized over the minibatches of all ranks where ``algo.normalize_advantages`` says so."""
+        advantages: Tensor = batch["advantages"]
+        is_single = len(advantages) < 2 and self.ranks.world == 1
+        if not self.config.normalize_advantages or is_single:
+            return advantages
+        # Rank 0 validates by itself.
+        ranks = self.ranks if torch.is_grad_enabled() else ALONE
+        mean, std = ranks.mean_and_std(advantages)
+        return (advantages - mean) / (std + 1e-8)
+
+    def _with_entropy(self, loss: Tensor, policy: StochasticPolicy) -> tuple[Tensor, Tensor]:
+        """``loss - entropy_weight E[H]``, and the mean entropy; without a weight no gradient of it is computed."""
+        weight = self.config.entropy_weight
+        if weight:
+            entropy = policy.entropy().mean()
+            return loss - weight * entropy, entropy
+        with torch.no_grad():
+            return loss, policy.entropy().mean()
+
+    def leaves_rollout(self, info: Info) -> bool:
+        """True where an update is to be the last one on its rollout."""
+        return False
+
+    # ---- test time -----------------------------------------------------------------------------------------------
+
+    def _initial_policy_state(self, batch_size: int) -> InnerState:
+        state = super()._initial_policy_state(batch_size)
+        if self.memory is not None:
+            assert self.net.memory is not None
+            state |= self.memory.initial_state(self.net.memory, batch_size)
+        return state
+
+    def _act(
+        self,
+        obs: dict[str, Tensor],
+        state: InnerState,
+        goal: dict[str, Tensor] | None,
+        *,
+        explore: bool,
+        generator: torch.Generator | None,
+    ) -> PolicyStep[InnerState]:
+        net = self.net
+        extras: dict[str, Tensor] = {}
+        if self.memory is None:
+            features = net.encoder(obs, goal)
+        else:
+            assert net.memory is not None
+            features, state, extras = self.memory.step(
+                net.encoder, net.memory, obs, state, goal, explore=explore
+            )
+        policy = restricted(net.policy_of(features), self.action_mask.to_act(obs))
+        if not explore:
+            return PolicyStep(policy.mean, state, {})
+        action = policy.sample(generator)
+        drawn = {"policy_action": action, "log_prob": policy.log_prob(action)}
+        return PolicyStep(action, state, {**drawn, **extras})
+
+
+def _like_rollout(values: Tensor | None, rewards: Rewards) -> Rewards:
+    """Values (T N,) as an array (T, N)."""
+    assert values is not None
+    return cast(Rewards, values.float().cpu().numpy().reshape(rewards.shape))

@@ -1,0 +1,300 @@
+"""Sections of the configuration that several algorithms share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from imitate.algo.base.execution import ChunkExecution
+from imitate.config import (
+    AlgoSection,
+    BaseConfig,
+    DataNeeds,
+    OpenSection,
+    OptimizerConfig,
+    Section,
+    Subgoals,
+)
+from imitate.config.observation import ROBOT_STATE
+from imitate.models.heads import GaussianHead, GMMHead
+from imitate.models.transformer import CausalTransformer, Positions
+from imitate.system.wording import counted
+
+LayerDims = tuple[int, ...]
+
+
+class OptimParams(Section):
+    """Optimizers by network."""
+
+    policy: OptimizerConfig = Field(OptimizerConfig())
+
+
+class EMAConfig(Section):
+    """Exponential moving average of the weights: in evaluation mode the averaged ones act."""
+
+    enabled: bool = Field(False, description="act with the average of the weights over training")
+    power: float = Field(
+        0.75, gt=0, description="decay after n updates is 1 - (1 + n)^-power, up to max_decay"
+    )
+    max_decay: float = Field(0.9999, ge=0, lt=1, description="ceiling of the decay")
+
+
+class ChunkConfig(Section):
+    """Prediction of several actions at once, and how they are executed."""
+
+    enabled: bool = Field(False, description="predict a chunk of actions rather than one")
+    size: int = Field(16, ge=1, description="actions in a chunk, the current step's first")
+    execute: int = Field(8, ge=1, description="actions executed before the next prediction")
+    temporal_ensemble: float | None = Field(
+        None,
+        description="average overlapping chunks with weights exp(-m i), i = 0 the oldest, m this; needs execute 1",
+    )
+    latency: int = Field(
+        0,
+        ge=0,
+        description="steps that pass until a prediction is there: its first actions are left out",
+    )
+
+    @property
+    def prediction_horizon(self) -> int:
+        """Actions that a network predicts at once."""
+        return self.size
+
+    @property
+    def execution(self) -> ChunkExecution:
+        """Execution of chunks."""
+        return ChunkExecution(self.size, self.execute, self.temporal_ensemble, self.latency)
+
+    def problems(self, path: str) -> list[str]:
+        """Problems of the execution; ``path`` is the dotted key of this section."""
+        return execution_problems(
+            self.size, self.execute, self.temporal_ensemble, self.latency, path
+        )
+
+    def prediction_problems(self, path: str, seq_length: int) -> list[str]:
+        """Problems of an algorithm that predicts nothing but chunks."""
+        problems = self.problems(path)
+        if not self.enabled:
+            problems.append(
+                f"{path}.enabled is false, but the algorithm predicts chunks: set it to true"
+            )
+        if seq_length < self.size:
+            problems.append(
+                f"train.seq_length is {seq_length}, too short for {path}.size {self.size}: set it to {self.size}"
+            )
+        return problems
+
+
+def execution_problems(
+    size: int, execute: int, temporal_ensemble: float | None, latency: int, path: str
+) -> list[str]:
+    """Problems of executing a chunk of ``size`` actions; ``path`` names the section."""
+    if execute + latency > size:
+        return [
+            f"{path}: {counted(execute, 'step')} of execution after {latency} of latency need more actions "
+            f"than the {size} "
+            "that are predicted: predict more or execute fewer"
+        ]
+    if temporal_ensemble is not None and (execute != 1 or latency):
+        return [
+            f"{path}.temporal_ensemble averages a new prediction at every step: execute 1 action at a time and set "
+            "latency to 0"
+        ]
+    return []
+
+
+class GaussianConfig(Section):
+    """Diagonal Gaussian policy."""
+
+    enabled: bool = Field(False, description="predict a diagonal Gaussian")
+    fixed_std: bool = Field(False, description="one learned standard deviation for all states")
+    init_std: float = Field(0.1, gt=0, description="standard deviation at the start of training")
+    min_std: float = Field(0.01, gt=0, description="floor of the standard deviation")
+    std_activation: Literal["softplus", "exp"] = Field("softplus", description="raw to std")
+    low_noise_eval: bool = Field(True, description="act with std 1e-4 in evaluation")
+
+    def make_head(self, input_dim: int, ac_dim: int) -> GaussianHead:
+        """Head of this section, from features (*B, input_dim)."""
+        return GaussianHead(
+            input_dim,
+            ac_dim,
+            init_std=self.init_std,
+            min_std=self.min_std,
+            fixed_std=self.fixed_std,
+            std_activation=self.std_activation,
+            low_noise_eval=self.low_noise_eval,
+        )
+
+
+class GMMConfig(Section):
+    """Mixture of Gaussians policy."""
+
+    enabled: bool = Field(False, description="predict a mixture of diagonal Gaussians")
+    num_modes: int = Field(5, ge=1, description="modes of the mixture")
+    min_std: float = Field(1e-4, gt=0, description="floor of the standard deviation")
+    std_activation: Literal["softplus", "exp"] = Field("softplus", description="raw to std")
+    low_noise_eval: bool = Field(True, description="act with std 1e-4 in evaluation")
+
+    def make_head(self, input_dim: int, ac_dim: int) -> GMMHead:
+        """Head of this section, from features (*B, input_dim)."""
+        return GMMHead(
+            input_dim,
+            ac_dim,
+            num_modes=self.num_modes,
+            min_std=self.min_std,
+            std_activation=self.std_activation,
+            low_noise_eval=self.low_noise_eval,
+        )
+
+
+class VAEDecoderConfig(Section):
+    """Decoder of the VAE."""
+
+    is_conditioned: bool = Field(True, description="the decoder sees the observation")
+    reconstruction_sum_across_elements: bool = Field(
+        False, description="sum the squared error over action dims rather than average it"
+    )
+
+
+class VAEPriorConfig(Section):
+    """Prior of the VAE: standard normal unless one of these is set."""
+
+    learn: bool = Field(False, description="learn the prior; else it is fixed")
+    is_conditioned: bool = Field(False, description="the learned prior depends on the observation")
+    use_gmm: bool = Field(False, description="prior is a mixture of Gaussians")
+    gmm_num_modes: int = Field(10, ge=1, description="modes of the mixture prior")
+    gmm_learn_weights: bool = Field(False, description="learn the mixture's weights too")
+    use_categorical: bool = Field(False, description="discrete latents by Gumbel-softmax")
+    categorical_dim: int = Field(10, ge=2, description="classes of each discrete latent")
+    categorical_gumbel_softmax_hard: bool = Field(False, description="straight-through one-hot")
+    categorical_init_temp: float = Field(1.0, gt=0, description="temperature at the start")
+    categorical_temp_anneal_step: float = Field(0.001, ge=0, description="decrease per epoch")
+    categorical_min_temp: float = Field(0.3, gt=0, description="floor of the temperature")
+
+    def temperature(self, epoch: int) -> float:
+        """Temperature of discrete latents in an epoch, counted from 1."""
+        fallen = self.categorical_init_temp - epoch * self.categorical_temp_anneal_step
+        return max(fallen, self.categorical_min_temp)
+
+
+class VAEConfig(Section):
+    """Conditional variational autoencoder."""
+
+    enabled: bool = Field(False, description="conditional variational autoencoder over actions")
+    latent_dim: int = Field(14, ge=1, description="size of the latent (twice the action is usual)")
+    latent_clip: float | None = Field(None, description="clip prior samples to +- this")
+    kl_weight: float = Field(1.0, ge=0, description="weight of the KL term")
+    decoder: VAEDecoderConfig = Field(VAEDecoderConfig())
+    prior: VAEPriorConfig = Field(VAEPriorConfig())
+    encoder_layer_dims: LayerDims = Field((300, 400), description="hidden layers of the encoder")
+    decoder_layer_dims: LayerDims = Field((300, 400), description="hidden layers of the decoder")
+    prior_layer_dims: LayerDims = Field((300, 400), description="hidden layers of the prior")
+
+
+class RNNConfig(Section):
+    """Recurrent policy."""
+
+    enabled: bool = Field(False, description="recurrent policy")
+    horizon: int = Field(10, ge=1, description="steps after which the state is zeroed when acting")
+    hidden_dim: int = Field(400, ge=1, description="size of the hidden state")
+    rnn_type: Literal["LSTM", "GRU"] = Field("LSTM", description="kind of cell")
+    num_layers: int = Field(2, ge=1, description="stacked layers")
+    open_loop: bool = Field(False, description="see only the first observation of each horizon")
+    kwargs: OpenSection = Field(
+        OpenSection.model_validate({"bidirectional": False}),
+        description="further arguments of the network",
+    )
+
+
+class TransformerConfig(Section):
+    """Transformer policy."""
+
+    enabled: bool = Field(False, description="transformer policy")
+    context_length: int = Field(10, ge=1, description="steps that the policy sees")
+    embed_dim: int = Field(512, ge=1, description="width")
+    num_layers: int = Field(6, ge=1, description="blocks")
+    num_heads: int = Field(8, ge=1, description="attention heads")
+    emb_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the inputs")
+    attn_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the attention")
+    block_output_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of each block")
+    sinusoidal_embedding: bool = Field(False, description="fixed positions")
+    activation: Literal["gelu", "geglu"] = Field("gelu", description="of the blocks' hidden layer")
+    supervise_all_steps: bool = Field(False, description="loss at every step of the window")
+    nn_parameter_for_timesteps: bool = Field(True, description="learned positions")
+    pred_future_acs: bool = Field(
+        False, description="predict the next context_length actions rather than those of the window"
+    )
+    causal: bool | None = Field(
+        None,
+        description="a step sees those before it only; null: true, but false with pred_future_acs, so that each action "
+        "knows the newest observation",
+    )
+    rotary_embedding: bool = Field(
+        False, description="rotary positions and a cache: acts on one observation at a time, fast"
+    )
+
+    def make_network(self, input_dim: int) -> CausalTransformer:
+        """Transformer of this section, over steps (B, T, input_dim)."""
+        positions: Positions = "embedding"
+        if self.rotary_embedding:
+            positions = "rotary"
+        elif self.sinusoidal_embedding:
+            positions = "sinusoidal"
+        elif self.nn_parameter_for_timesteps:
+            positions = "parameter"
+        return CausalTransformer(
+            input_dim,
+            embed_dim=self.embed_dim,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            context_length=self.context_length,
+            positions=positions,
+            emb_dropout=self.emb_dropout,
+            attn_dropout=self.attn_dropout,
+            block_output_dropout=self.block_output_dropout,
+            activation=self.activation,
+            causal=not self.pred_future_acs if self.causal is None else self.causal,
+        )
+
+
+class GLOptimParams(Section):
+    """Optimizers by network."""
+
+    goal_network: OptimizerConfig = Field(OptimizerConfig())
+
+
+class MeanSubgoalConfig(Section):
+    """The planner without VAE."""
+
+    planner_layer_dims: LayerDims = Field((300, 400), description="hidden layers")
+
+
+class GLConfig(AlgoSection):
+    """Section ``algo`` of algorithm ``gl``."""
+
+    acts = False
+    tree_defaults = {
+        "experiment": {"rollout": {"enabled": False}},
+        "observation": {"modalities": {"subgoal": {"low_dim": list(ROBOT_STATE)}}},
+    }
+
+    optim_params: GLOptimParams = Field(GLOptimParams())
+    subgoal_horizon: int = Field(10, ge=1, description="steps from an observation to its subgoal")
+    ae: MeanSubgoalConfig = Field(MeanSubgoalConfig())
+    vae: VAEConfig = Field(VAEConfig(enabled=True, latent_dim=16))
+
+    def data_needs(self, config: BaseConfig) -> DataNeeds:
+        """The observation ``subgoal_horizon`` steps ahead; images of the frames up to the sample's step."""
+        keys = tuple(config.observation.modality_of("subgoal"))
+        return DataNeeds(
+            subgoals=Subgoals(keys, self.subgoal_horizon), observed_steps=config.train.frame_stack
+        )
+
+    def conflicts(self, config: BaseConfig) -> list[str]:
+        """Combinations that cannot be trained."""
+        if config.observation.modality_of("subgoal"):
+            return []
+        return [
+            "observation.modalities.subgoal: lists nothing to predict: name at least one observation"
+        ]

@@ -1,0 +1,111 @@
+"""Slot of an algorithm with critics: transitions that a learned model imagines, beside those of each batch.
+
+Janner, Fu, Zhang, Levine, "When to Trust Your Model: Model-Based Policy Optimization" (MBPO), NeurIPS 2019
+(arXiv:1906.08253). From replayed states the policy goes up to ``horizon`` steps in the model, each of them predicted by
+a member of its ensemble drawn anew. A section names the model in ``dynamics``, and the rest in ``imagination``.
+
+Departures: transitions are imagined when a batch is sampled and never stored, so that they are the present policy's and
+the present model's; of each short trajectory one step is taken, at random; the model learns from each batch rather than
+anew every 250 steps, and its transitions count after ``start_updates`` updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from imitate.algo.base.algo import Batch
+from imitate.algo.slots.dynamics.dynamics import Dynamics
+from imitate.config import Section
+
+Act = Callable[[dict[str, Tensor]], Tensor]
+"""The policy, as in rollouts: observations {key: (N, ...)} to actions (N, A)."""
+
+
+class ImaginationConfig(Section):
+    """How a learned model adds to batches."""
+
+    share: float = Field(
+        0.5, ge=0, lt=1, description="imagined part of what losses see; the paper's is 0.95"
+    )
+    horizon: int = Field(1, ge=1, description="most steps from a replayed state")
+    start_updates: int = Field(
+        1000, ge=0, description="updates of the model before its transitions are used"
+    )
+
+    def problems(self, config: Any) -> list[str]:
+        """Settings that do not go with a model."""
+        section, problems = config.algo, []
+        if section.n_step > 1:
+            problems.append(
+                f"algo.n_step is {section.n_step}, but the transitions of algo.dynamics have one step: set it to 1"
+            )
+        if section.rnn.enabled:
+            problems.append(
+                "algo.dynamics sees observations, but with algo.rnn.enabled batches hold recurrent features: set one "
+                "of them off"
+            )
+        if getattr(section, "reward_source", None) is not None:
+            problems.append(
+                f"algo.dynamics predicts the environment's rewards, which {config.algo_name} does not use: set it to "
+                "null"
+            )
+        return problems
+
+
+@torch.no_grad()
+def imagined(
+    batch: Batch, model: Dynamics, act: Act, config: ImaginationConfig, discount: float
+) -> Batch:
+    """Transitions that begin within ``config.horizon`` steps of a batch's states.
+
+    Args:
+        batch: prepared transitions of one step.
+        model: predicts them.
+        act: draws actions.
+        config: how many, and how far.
+        discount: of what follows, unless it is an end.
+
+    Returns:
+        ``obs``, ``next_obs`` {key: (N, ...)}, ``actions`` (N, A), ``rewards``, ``discounts`` (N,).
+    """
+    size = len(batch["actions"])
+    count = round(size * config.share / (1.0 - config.share))
+    rows = torch.arange(count, device=batch["actions"].device)
+    states = model.state_of(batch["obs"])[torch.randint(size, (count,), device=rows.device)]
+    steps = []
+    for _ in range(config.horizon):
+        actions = act(model.obs_of(states))
+        outcome = model.imagine(states, actions)
+        ends = torch.rand_like(outcome.ends) < outcome.ends
+        steps.append((states, actions, outcome.rewards, outcome.states, ends))
+        states = outcome.states
+    states, actions, rewards, following, ends = (torch.stack(x) for x in zip(*steps, strict=True))
+    # Nothing comes after the first end.
+    over = torch.cat([ends[:-1], torch.ones_like(ends[:1])]).int().argmax(0)
+    at = torch.minimum(torch.randint(config.horizon, (count,), device=rows.device), over)
+    return {
+        "obs": model.obs_of(states[at, rows]),
+        "next_obs": model.obs_of(following[at, rows]),
+        "actions": actions[at, rows],
+        "rewards": rewards[at, rows],
+        "discounts": discount * (~ends[at, rows]).to(rewards),
+    }
+
+
+def with_imagined(batch: Batch, more: Batch) -> Batch:
+    """The batch's transitions, then the imagined ones, each with weight 1."""
+    joined = dict(batch)
+    for key, value in more.items():
+        joined[key] = (
+            {name: torch.cat([x, value[name]]) for name, x in batch[key].items()}
+            if isinstance(value, dict)
+            else torch.cat([batch[key], value])
+        )
+    if batch["weight"] is not None:
+        joined["weight"] = torch.cat([batch["weight"], torch.ones_like(more["rewards"])])
+    return joined

@@ -1,0 +1,246 @@
+"""Folder of one run: `<output_dir>/<name>/<timestamp>/`. Files of a run are never deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from imitate.errors import CheckpointError, ConfigError
+from imitate.system.plain_files import check_not_linked, lock_file, open_plain
+from imitate.system.plain_files import write_text as write_text
+from imitate.system.recognition import LEROBOT_WEIGHTS, diagnosis, lerobot_policy, recognise
+
+# In this order a run folder stands for one checkpoint. Validation loss ranks policies badly, so it comes last.
+BEST_FIRST = ("best.pth", "best_return.pth", "last.pth", "best_valid.pth")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths inside one run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """File of the resolved configuration."""
+        return self.path / "config.json"
+
+    @property
+    def metrics(self) -> Path:
+        """File with a JSON line per epoch and per evaluation."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def results(self) -> Path:
+        """File of the run's outcome, written at its end."""
+        return self.path / "results.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def last(self) -> Path:
+        """Checkpoint to resume from."""
+        return self.checkpoints / "last.pth"
+
+    @property
+    def videos(self) -> Path:
+        """Folder of evaluation videos."""
+        return self.path / "videos"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder of TensorBoard events."""
+        return self.path / "tb"
+
+    @property
+    def log(self) -> Path:
+        """Log of the lines on the terminal."""
+        return self.path / "log.txt"
+
+    @property
+    def curve(self) -> Path:
+        """Picture of the learning curve."""
+        return self.path / "learning_curve.png"
+
+    def make_parts(self) -> None:
+        """Make the folders in it that are not there: empty ones may be lost where a run is copied."""
+        self.checkpoints.mkdir(exist_ok=True)
+        self.videos.mkdir(exist_ok=True)
+
+    def clear_leftovers(self) -> None:
+        """Remove files that a kill left half-written."""
+        for pattern in (".*.partial", ".metrics.jsonl.*", ".config.json.*"):
+            for path in (*self.path.glob(pattern), *self.checkpoints.glob(pattern)):
+                path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for one training process; the system frees it when the process dies."""
+        try:
+            for folder in (self.checkpoints, self.videos, self.tensorboard):
+                check_not_linked(folder)
+            handle = lock_file(self.path / ".lock")
+        except OSError as error:
+            raise ConfigError(
+                f"{error.filename}: no training can use this run folder ({error.strerror})"
+            ) from error
+        with handle:
+            try:
+                _lock(handle)
+            except (BlockingIOError, PermissionError):
+                raise ConfigError(
+                    f"{self.path}: another process is training in this run folder; wait for it or stop it first"
+                ) from None
+            yield
+
+    def is_locked(self) -> bool:
+        """Return true if another process trains in this folder."""
+        try:
+            with os.fdopen(open_plain(self.path / ".lock", os.O_RDWR), "r+b") as handle:
+                _lock(handle)
+        except (BlockingIOError, PermissionError):
+            return True
+        except OSError:  # it is missing, or it is no regular file
+            return False
+        return False
+
+
+def _lock(handle: IO[bytes]) -> None:
+    """Take the lock of an open file, which the system frees when the process dies.
+
+    Raises:
+        OSError: another process has it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # no fcntl on Windows: unlocked
+        return
+    # Not flock: forked processes that read data would hold it when the trainer is killed.
+    fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def create_run_folder(output_dir: str | Path, name: str) -> RunFolder:
+    """Make a new run folder; two runs that start in the same second get two folders.
+
+    Raises:
+        ConfigError: the folder cannot be made there.
+    """
+    parent = Path(output_dir).expanduser() / name
+    stamp = datetime.now().strftime("%Y%m%d%H%M%S")
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1000):
+            folder = RunFolder(parent / (stamp if attempt == 0 else f"{stamp}_{attempt}"))
+            with contextlib.suppress(FileExistsError):
+                folder.path.mkdir()
+                folder.make_parts()
+                return folder
+    except OSError as error:
+        raise ConfigError(
+            f"train.output_dir: {parent} cannot be created ({error.strerror}); choose another with --output-dir"
+        ) from error
+    raise ConfigError(f"train.output_dir: {parent} holds 1000 runs of this second")
+
+
+def open_run_folder(path: str | Path) -> RunFolder:
+    """Open an existing run folder.
+
+    Raises:
+        CheckpointError: it is none.
+    """
+    folder = RunFolder(Path(path).expanduser())
+    if not folder.config.is_file():
+        raise CheckpointError(
+            diagnosis(path)
+            or f"{path}: not a run folder (no config.json in it); give <output_dir>/<name>/<timestamp>"
+        )
+    found = recognise(path)
+    if found is not None and found.kind != "run":
+        raise CheckpointError(f"{path}: is {found.what}: {found.advice}")
+    return folder
+
+
+def newest_run_folder(output_dir: str | Path, name: str) -> RunFolder:
+    """Return the run of this name that started last.
+
+    Raises:
+        CheckpointError: if there is none.
+    """
+    parent = Path(output_dir).expanduser() / name
+    runs = runs_in(parent)
+    if not runs:
+        raise CheckpointError(f"{parent}: no run to resume there; start one without --resume")
+    return RunFolder(runs[-1])
+
+
+def runs_in(parent: Path) -> list[Path]:
+    """Return the folders of the runs below the folder of a name, those that started last at the end."""
+    runs = [path for path in parent.glob("*") if (path / "config.json").is_file()]
+    return sorted(runs, key=_start_order)
+
+
+def _start_order(path: Path) -> tuple[str, int]:
+    stamp, _, attempt = path.name.partition("_")
+    return stamp, int(attempt) if attempt.isdigit() else 0
+
+
+def find_checkpoint(agent: str | Path) -> Path:
+    """Return the checkpoint that a path stands for: itself, or the best (else the last) one of a run folder.
+
+    A folder of runs (``<output_dir>/<name>``) stands for the newest of them that has a checkpoint, an ``<output_dir>``
+    with runs of one name for that name, a policy's folder of LeRobot for its weights.
+
+    Raises:
+        CheckpointError: if there is none, or the runs have several names.
+    """
+    path = Path(agent).expanduser()
+    if not path.is_dir():
+        if not path.is_file():
+            raise CheckpointError(diagnosis(agent) or f"{path}: no such checkpoint")
+        return path
+    newest_first = runs_in(path)[::-1]
+    for folder in (path / "checkpoints", path, *(run / "checkpoints" for run in newest_first)):
+        for name in BEST_FIRST:
+            if (folder / name).is_file():
+                return folder / name
+    theirs = lerobot_policy(path)
+    if theirs is not None and (theirs / LEROBOT_WEIGHTS).is_file():
+        return theirs / LEROBOT_WEIGHTS
+    found = recognise(path)
+    if found is not None and found.kind != "run":
+        raise CheckpointError(f"{path}: is {found.what}: {found.advice}")
+    named = sorted(child for child in path.iterdir() if runs_in(child))
+    if len(named) == 1:
+        return find_checkpoint(named[0])
+    if named:
+        raise CheckpointError(
+            f"{path}: holds runs of several names; give one of them: {', '.join(map(str, named))}"
+        )
+    raise CheckpointError(
+        f"{path}: holds no checkpoint (looked for {', '.join(BEST_FIRST)}); give a .pth file or a run folder"
+    )
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Return JSON that every reader accepts: a number that is not finite becomes null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,212 @@
+"""Files of other toolkits are named, with the next command."""
+
+import json
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import h5py
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from imitate import policy_from_checkpoint
+from imitate.cli.main import app
+from imitate.errors import CheckpointError
+from imitate.system.recognition import diagnosis, recognise
+
+ACT = {"type": "act", "input_features": {}, "output_features": {}, "n_obs_steps": 1}
+OLD_ACT = {"input_shapes": {}, "output_shapes": {}, "input_normalization_modes": {}}
+TREE = {"algo_name": "bc", "experiment": {"name": "x"}, "train": {}, "algo": {}, "observation": {}}
+INFO = {"codebase_version": "v3.0", "features": {}, "fps": 10}
+BOMB = b"\x80\x04cbuiltins\nexit\n(tR."
+"""A pickle that ends the process which loads it."""
+
+
+def write(path, content=b""):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return path
+
+
+def safetensors():
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(4)
+
+
+def archive(members):
+    content = BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        for name, text in members.items():
+            file.writestr(name, text)
+    return content.getvalue()
+
+
+FILES = {
+    "lr/meta/info.json": INFO,
+    "lr/data/chunk-000/file-000.parquet": b"PAR1....",
+    "act/config.json": ACT,
+    "act/model.safetensors": safetensors(),
+    "old/config.json": OLD_ACT,
+    "vqbet/config.json": {**ACT, "type": "vqbet"},
+    "training/checkpoints/last/pretrained_model/config.json": {**ACT, "type": "pi0"},
+    "alone/weights.safetensors": safetensors(),
+    "run/config.json": TREE,
+    "run/checkpoints": None,
+    "robomimic/config.json": TREE,
+    "robomimic/models": None,
+    "hydra/.hydra/config.yaml": b"name: x",
+    "task.yaml": b"_target_: diffusion_policy.workspace.x",
+    "latest.ckpt": archive({"archive/data.pkl": b"cfg state_dicts pickles"}),
+    "ppo.zip": archive({"_stable_baselines3_version": "2.3.0", "policy.pth": b""}),
+    "iql.d3": b"PK\x03\x04",
+    "buffer.pkl": b"\x80\x04\x95cstable_baselines3.common.buffers\nReplayBuffer",
+    "vec.pkl": b"\x80\x04cstable_baselines3.common.vec_env.vec_normalize\nVecNormalize",
+    "own.pkl": BOMB,
+    "aloha/dataset_stats.pkl": b"",
+    "aloha/policy_best.ckpt": b"",
+    "bare.parquet": b"PAR1....",
+}
+"""One of each; None is a folder."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("world")
+    for name, content in FILES.items():
+        (root / name).mkdir(parents=True) if content is None else write(root / name, content)
+    with h5py.File(root / "demos.hdf5", "w") as file:
+        file.create_group("data")
+    torch.save({"a": torch.ones(1)}, root / "last.pth")
+    return root
+
+
+KINDS = """
+lerobot-dataset: lr lr/meta/info.json lr/data/chunk-000/file-000.parquet
+lerobot-policy: act act/config.json act/model.safetensors old vqbet training
+safetensors: alone/weights.safetensors
+run: run
+configuration: run/config.json
+robomimic-run: robomimic
+hydra-run: hydra
+yaml: task.yaml
+diffusion-policy-checkpoint: latest.ckpt
+stable-baselines3: ppo.zip
+d3rlpy: iql.d3
+stable-baselines3-buffer: buffer.pkl
+stable-baselines3-statistics: vec.pkl
+pickle: own.pkl
+act-run: aloha
+parquet: bare.parquet
+"""
+
+
+@pytest.mark.parametrize("row", KINDS.strip().splitlines())
+def test_kinds(world, row):
+    kind, _, paths = row.partition(": ")
+    for path in paths.split():
+        assert recognise(world / path).kind == kind
+        assert "\n" not in (diagnosis(world / path) or "")
+
+
+def test_words(world, monkeypatch):
+    monkeypatch.chdir(world)
+    assert diagnosis("lr") == (
+        "lr: is a dataset of LeRobot (v3.0): train on it with `imitate config init lr --out my.json` and "
+        "`imitate train --config my.json`, or make a file of it with `imitate dataset convert lr lr.hdf5`"
+    )
+    assert "name the folder, such as `imitate info lr`" in diagnosis("lr/meta/info.json")
+    assert diagnosis("act").startswith(
+        "act: is a policy of LeRobot (act): `imitate info`, `eval --agent`, `run`, `serve` and `train --init` take it"
+    )
+    assert "--algo vq_bet " in diagnosis("vqbet")
+    assert "(pi0)" in diagnosis("training")
+    assert "--algo flow_policy" in diagnosis("training")
+
+
+FOREIGN = [
+    b"", b"{", b"[1]", b'{"a": 1}', b'{"algo_name": 3}', b"\xff\xfe", b"[" * 100_000, b"PK\x03\x04"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["config.json", "meta/info.json", "model.safetensors", "a.ckpt"])
+def test_damaged_or_foreign_contents_are_nothing_known(tmp_path, name):
+    for content in FOREIGN:
+        write(tmp_path / "thing" / name, content)
+        assert recognise(tmp_path / "thing") is None, content[:20]
+        assert recognise(tmp_path / "thing" / name) is None, content[:20]
+
+
+def test_names_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = diagnosis("lerobot/act_aloha")
+    assert "hf download lerobot/act_aloha --local-dir act_aloha" in words
+    Path("lerobot").mkdir()
+    others = ("datasets/lift.hdf5", "runs/best.pth", "/etc/nothing", "../a", "a")
+    for text in ("lerobot/act_aloha", *others):
+        assert diagnosis(text) is None
+
+
+COMMANDS = """
+info act | a policy of LeRobot; config.json: input_features is missing
+info lr/meta/info.json | is a file of the LeRobot dataset lr
+info vqbet | a policy of LeRobot; a policy of type 'vqbet' cannot be read
+info robomimic | is a run folder of robomimic
+info ppo.zip | is a model of Stable-Baselines3
+info latest.ckpt | is a checkpoint of Diffusion Policy
+info lerobot/pusht | hf download lerobot/pusht
+info iql.d3 | is a model of d3rlpy
+info buffer.pkl | is a replay buffer of Stable-Baselines3
+info own.pkl | is a pickle of Python objects
+eval --agent act/config.json | a policy of LeRobot; config.json: input_features is missing
+eval --agent vqbet | is a policy of LeRobot (vqbet)
+eval --agent lr | is a dataset of LeRobot (v3.0): train on it
+eval --agent ppo.zip | is a model of Stable-Baselines3
+eval --agent iql.d3 | is a model of d3rlpy
+eval --agent vec.pkl | is statistics (VecNormalize)
+eval --agent own.pkl | is a pickle of Python objects
+eval --agent lerobot/act_aloha | hf download lerobot/act_aloha
+eval --agent demos.hdf5 | is an HDF5 file, such as demonstrations: give those with --dataset
+train --config bc/bc --dataset buffer.pkl | load_replay_buffer
+train --config bc/bc --dataset ppo.zip | is a model of Stable-Baselines3
+train --config bc/bc --dataset act | is a policy of LeRobot (act)
+train --config bc/bc --dataset lerobot/pusht | hf download lerobot/pusht
+train --config act/config.json | is the configuration of a policy of LeRobot (act)
+train --config task.yaml | is a YAML file, such as a configuration of Diffusion Policy
+train --config demos.hdf5 | is an HDF5 file, such as demonstrations
+train --config last.pth | is an archive, such as a checkpoint: `imitate train --init last.pth`
+train --resume act | is a policy of LeRobot (act)
+dataset convert buffer.pkl new.hdf5 | is a replay buffer of Stable-Baselines3
+dataset doctor act | is a policy of LeRobot (act)
+dataset doctor lr/meta/info.json | is a file of the LeRobot dataset lr
+config check task.yaml | is a YAML file
+config check last.pth | is an archive, such as a checkpoint
+"""
+
+
+@pytest.mark.parametrize("line", COMMANDS.strip().splitlines())
+def test_commands_name_what_lies_there(world, monkeypatch, line):
+    args, _, words = line.partition(" | ")
+    monkeypatch.chdir(world)
+    done = CliRunner().invoke(app, args.split())
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("act/model.safetensors", "a policy of LeRobot; config.json: input_features is missing"),
+        ("latest.ckpt", "checkpoint of Diffusion Policy"),
+        ("last.pth", "not a checkpoint of this toolkit"),
+    ],
+)
+def test_policy_from_checkpoint_names_what_lies_there(world, path, words):
+    with pytest.raises(CheckpointError, match=words):
+        policy_from_checkpoint(ckpt_path=world / path)
+
+
+def test_an_address_is_named_as_such():
+    assert "is an address, which only" in diagnosis("s3://bucket/demos.hdf5")
+    assert "is an address, which only" in diagnosis(Path("https://host/demos.hdf5"))
