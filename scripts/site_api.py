@@ -81,21 +81,21 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
         "The contract of an algorithm and its base classes. Guide: [your own algorithm](../../own_algorithm.md).",
         {
             "": """
-                algo.factory.algo_factory
-                algo.factory.register_algo_factory_func
-                algo.algo.Algo
-                algo.algo.PolicyStep
+                algo.base.factory.algo_factory
+                algo.base.factory.register_algo_factory_func
+                algo.base.algo.Algo
+                algo.base.algo.PolicyStep
             """,
             "Base classes": """
-                algo.actor_critic.ActorCritic
-                algo.actor_critic.Update
-                algo.on_policy.OnPolicy
-                algo.chunk_policy.ChunkPolicy
-                algo.hierarchy.Hierarchy
+                algo.base.actor_critic.ActorCritic
+                algo.base.actor_critic.Update
+                algo.base.on_policy.OnPolicy
+                algo.base.chunk_policy.ChunkPolicy
+                algo.base.hierarchy.Hierarchy
             """,
             "Parts": """
-                algo.optimization.Optimization
-                algo.reward_source.RewardSource
+                algo.base.optimization.Optimization
+                algo.slots.reward_source.RewardSource
             """,
         },
     ),

@@ -23,15 +23,23 @@ NOTHING_FOUND=5  # pytest's exit code where no test is selected
 
 run_pytest() { "$PY" -m pytest "$@" </dev/null; }
 
-step_lint() {
+step_format() {
     say "Format (ruff format --check)"
     "$VENV/bin/ruff" format --check .
     say "Lint (ruff check)"
     "$VENV/bin/ruff" check .
+}
+
+step_words() {
     say "Words (scripts/lint_words.py)"
-    "$PY" scripts/lint_words.py
-    say "Structure (python -m benchmarks.structure --check)"
-    "$PY" -m benchmarks.structure --check
+    "$PY" scripts/lint_words.py &&
+        say "Structure (python -m benchmarks.structure --check)" &&
+        "$PY" -m benchmarks.structure --check
+}
+
+step_lint() {
+    step_format
+    step_words
 }
 
 step_types() {
@@ -85,19 +93,22 @@ step_tests() {
     run_pytest --dist worksteal -n "$(processes)" --durations=10 ${MARKS[@]+"${MARKS[@]}"} "$@"
 }
 
-# Steps that use one core run beside the tests, and are printed behind them.
+# Steps that use one core run beside the tests, which come first where both need it, and are printed behind them.
 step_all() {
-    local printed checks tests=0
+    local printed checks compiled tests=0
+    step_format
     printed="$(mktemp)"
-    { step_types && step_layers && step_docs; } >"$printed" 2>&1 &
+    { renice -n 10 "$BASHPID" >/dev/null && step_words && step_types && step_layers && step_docs; } >"$printed" 2>&1 &
     checks=$!
-    say "Types, import layers and documentation, beside the collection of the tests"
+    say "Collection of the tests; words, types, import layers and documentation beside them"
     # What is compiled once is compiled here, rather than in each process that runs tests: assertions by pytest, functions
     # of robosuite by numba, which takes 20 s.
+    "$PY" -c "$ONE_STEP" >/dev/null 2>&1 &
+    compiled=$!
     run_pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
-    "$PY" -c "$ONE_STEP" >/dev/null 2>&1 || true
+    wait "$compiled" || true
     step_tests || tests=$?
-    wait "$checks" || { cat "$printed"; fail "types, import layers or the documentation: see above"; }
+    wait "$checks" || { cat "$printed"; fail "words, types, import layers or the documentation: see above"; }
     cat "$printed"
     rm -f "$printed"
     return "$tests"
@@ -150,7 +161,6 @@ main() {
     install_package simulator,dev
     case "$step" in
         all)
-            step_lint
             step_all
             say "All passed"
             ;;

@@ -92,7 +92,12 @@ class TwoNodes:
         return json.loads(self._process.stdout.readline())
 
 
-@pytest.fixture(scope="session")
+def _as_long_as_needed(fixture_name, config):
+    """In the fast set one module alone needs the cluster, whose daemons take processor time while it is there."""
+    return "session" if config.getoption("--set") in ("nightly", "all") else "module"
+
+
+@pytest.fixture(scope=_as_long_as_needed)
 def two_nodes():
     """The cluster, for fixtures of whole modules: these have to set ``two_nodes.environ`` and to call ``mend``."""
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:

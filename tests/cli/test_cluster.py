@@ -55,12 +55,15 @@ def test_two_nodes(run, ray_nodes):
     assert all(node["facts"] == node_facts() for node in found["nodes"])
 
 
-@pytest.mark.ray
-@pytest.mark.slow("two commands that import ray and ask a cluster")
-def test_clusters_without_tokens_are_refused(run, ray_nodes):
-    done = run("--on", ray_nodes.on, RAY_AUTH_MODE="disabled")
+def test_clusters_without_tokens_are_refused(run):
+    done = run("--on", "ray:127.0.0.1:9", RAY_AUTH_MODE="disabled")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "without token authentication" in done.stderr
+
+
+@pytest.mark.ray
+@pytest.mark.nightly
+def test_another_token_is_refused(run, ray_nodes):
     wrong = run("--on", ray_nodes.on, RAY_AUTH_TOKEN_PATH="", RAY_AUTH_TOKEN="0" * 64)
     assert wrong.returncode == 2
     assert (

@@ -115,8 +115,8 @@ def gone(processes):
     return not any(map(is_running, processes))
 
 
-@pytest.mark.slow("a command and its workers on a cluster start")
-@pytest.mark.parametrize("what", [pytest.param("asleep", marks=pytest.mark.nightly), "busy"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("what", ["asleep", "busy"])
 def test_workers_end_with_the_command_that_is_killed(ray_nodes, drive, what):
     process, workers, lines = drive(ray_nodes.on, what, 4)
     assert all(map(is_running, workers))

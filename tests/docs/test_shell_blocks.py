@@ -14,7 +14,7 @@ from tests.docs.terminal import CommandError, Terminal
 
 ROBOTS = ("README.md", "docs/index.md", "docs/how_to.md", "docs/own_data.md", "docs/deployment.md")
 """Pages about recordings of a robot; the others are about simulators."""
-FAST = ("README.md", "docs/own_data.md", "docs/deployment.md", "docs/curation.md")
+FAST = ("README.md", "docs/own_data.md")
 """Pages whose commands each change runs; the others' are parsed (test_commands.py)."""
 REAL_TIME = "--env robot:"
 """Commands in which a policy acts at a robot's rate: it stops when control steps are late, as on a busy machine."""

@@ -23,6 +23,7 @@ SIMULATORS = [
     "gym_aloha:gym_aloha/AlohaTransferCube-v0",
     pytest.param("Lift", marks=pytest.mark.robosuite),
 ]
+LIFT_BY_NIGHT = [pytest.mark.robosuite, pytest.mark.nightly]
 UNRESTORED = {"robot0_joint_acc", "desired_goal"}
 """Torques of the moment, and goals of gymnasium-robotics, which a recorded state does not hold."""
 
@@ -51,6 +52,9 @@ def assert_same(obs, expected, atol):
 
 
 @pytest.mark.slow("steps of two simulators")
+@pytest.mark.parametrize(
+    "meta", [*SIMULATORS[:-1], pytest.param("Lift", marks=LIFT_BY_NIGHT)], indirect=True
+)
 def test_nothing_is_wrong(meta):
     """Limits, observations, seeds, ends, success and states, and gymnasium's own checker."""
     findings = check_env(partial(make_env, meta), meta, steps=25)

@@ -66,7 +66,7 @@ class Ledger:
         assert lengths.count(5) == (self._kept - sum(running)) // 5
 
 
-@pytest.mark.slow("a worker on a cluster")
+@pytest.mark.nightly
 def test_in_step_the_same_steps_as_on_this_machine(collectors, ray_nodes):
     found = []
     for on in ("local", ray_nodes.on):

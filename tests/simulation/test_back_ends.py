@@ -34,7 +34,7 @@ from imitate.simulation.unfinished import Recorded, recorded_so_far, settings_of
 from tests.ray_cluster import MOSTLY_LOCAL
 from tests.simulation.conftest import LIFT, content
 
-ON_ONE_NODE = pytest.param("ray_node", marks=pytest.mark.ray)
+ON_ONE_NODE = pytest.param("ray_node", marks=[pytest.mark.ray, pytest.mark.nightly])
 
 
 def prepared(plan, reports):

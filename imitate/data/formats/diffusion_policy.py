@@ -108,7 +108,7 @@ def _arrays(root: Any, path: Path) -> dict[str, Any]:
 
 def _without_pickles(root: Any, path: Path) -> dict[str, Any]:
     """Return the arrays below ``data``; none of them, and not the ends, may be decoded by running code."""
-    arrays = dict(root["data"].arrays())
+    arrays = dict(sorted(root["data"].arrays()))  # on a disk in any order
     for name, array in [*arrays.items(), (_ENDS, root[_ENDS])]:
         if "pickle" in str(array.metadata.to_dict()):
             raise DatasetError(
