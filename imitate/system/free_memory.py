@@ -60,6 +60,8 @@ def check_ratio(where: str, claimed: int, stored: int) -> None:
 
 def gigabytes(count: int) -> str:
     """Format a number of bytes, such as '1.2 GB'."""
+    if count > 10**27:  # a number of a damaged file, which may be too large for a float
+        return "more than 10^18 GB"
     for unit, size in (("GB", 1e9), ("MB", 1e6)):
         if count >= size:
             return f"{count / size:.3g} {unit}"

@@ -272,7 +272,11 @@ def test_weights_and_files_of_ranks_are_scanned_too(checkpoint, tmp_path):
 
 def test_networks_larger_than_memory_are_refused_before_they_are_made(monkeypatch):
     monkeypatch.setattr("imitate.algo.base.allocation.MOST_TENSORS", 100)
-    for layers, words in (([2**40], "memory are free"), ([4] * 100, "more than 100 tensors")):
+    for layers, words in (
+        ([2**40], "memory are free"),
+        ([10**400], "more than 10.18 GB"),
+        ([4] * 100, "more than 100 tensors"),
+    ):
         with pytest.raises(ConfigError, match=f"algo: asks for networks .*{words}"):
             tiny_algo(algo={"actor_layer_dims": layers})
 

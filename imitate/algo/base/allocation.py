@@ -94,7 +94,7 @@ class MemoryLimit(_Sizes):
         self._unseen, free = 0, free_memory()
         if size * NUMBER_BYTES > free:
             raise ConfigError(
-                f"algo: asks for networks with a tensor of {size:,} numbers, {gigabytes(size * NUMBER_BYTES)}, but "
+                f"algo: asks for networks with a tensor of {gigabytes(size * NUMBER_BYTES)}, but "
                 f"{gigabytes(free)} of memory are free: choose smaller layers"
             )
 
