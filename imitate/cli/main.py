@@ -25,6 +25,7 @@ from imitate.system.version import __version__
 
 USER_ERROR = 2
 STOPPED = 1
+_CIRCLE = "Symlink loop from"
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
 """Words of torch's errors on the memory of the machine, and of a GPU."""
 _NEEDED = {
@@ -354,6 +355,9 @@ def _told(error: Exception) -> int | None:
     if robots is not None and isinstance(error, robots.RobotError):
         typer.echo(f"error: {printable(str(error))}", err=True)
         return STOPPED
+    if str(error).startswith(_CIRCLE):  # pathlib's own words
+        typer.echo(f"error: {printable(str(error))}: links lead in a circle", err=True)
+        return USER_ERROR
     if isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY):
         details = (str(error).splitlines() or [type(error).__name__])[0]
         typer.echo(

@@ -1,10 +1,8 @@
 """Commands in the documentation: each exists and takes the options and values that a page gives it."""
 
-import importlib.util
 import re
 from collections import Counter
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 import typer
@@ -42,10 +40,9 @@ def python(_, option, module="", *words):
     """A module of ours is there and has the options."""
     if option != "-m" or module in OTHERS:
         return
-    found = importlib.util.find_spec(module)
-    assert found is not None, module
-    place = Path(found.origin)
-    files = place.parent.rglob("*.py") if place.name == "__init__.py" else [place]
+    place = ROOT / module.replace(".", "/")
+    files = list(place.rglob("*.py") if place.is_dir() else [place.with_suffix(".py")])
+    assert files, module
     text = "\n".join(path.read_text() for path in files)
     for word in (word for word in words if re.fullmatch(r"--[a-z][\w-]*", word)):
         assert f'"{word}"' in text, word

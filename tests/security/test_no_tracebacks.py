@@ -85,6 +85,13 @@ PLACES = {
 }  # fmt: skip
 
 
+def test_links_in_a_circle_are_one_line(place):
+    Path("c.pth").symlink_to("c.pth")
+    for words in ("info c.pth", f"{TRAIN} --init c.pth"):
+        done = CliRunner().invoke(app, words.split())
+        assert done.exit_code == 2 and "error: " in done.output, (words, done.exception)
+
+
 @pytest.mark.parametrize("name", PLACES)
 def test_a_changed_file_gives_an_answer_or_one_line(place, name):
     change, commands, code = PLACES[name]

@@ -89,6 +89,8 @@ class ArrayStore:
 
 def is_bundle(path: str | Path) -> bool:
     """Return True for a zip that has a ``bundle.json``; False for all else, also where there is no file."""
+    if not Path(path).is_file():  # a device may go on for ever
+        return False
     try:
         with zipfile.ZipFile(path) as archive:
             return DESCRIPTION in archive.namelist()
@@ -130,6 +132,8 @@ def read_bundle(path: str | Path) -> Bundle:
     Raises:
         BundleError: it is no bundle, is damaged, or another version wrote it.
     """
+    if Path(path).exists() and not Path(path).is_file():
+        raise BundleError(f"{path}: cannot be read as a bundle: it is no regular file")
     try:
         with zipfile.ZipFile(path) as archive:
             _check_entries(path, archive)

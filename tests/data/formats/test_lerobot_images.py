@@ -98,6 +98,11 @@ def make(root, codec, *, together=False):
     return root
 
 
+def changes(root):
+    """When each file and folder was written last."""
+    return {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+
+
 def of_file(path):
     """The frames of a video as PyAV gives them."""
     with av.open(str(path)) as container:
@@ -163,13 +168,13 @@ def test_batches_of_the_folder_are_those_of_the_converted_file_wherever_frames_l
 
 def test_a_list_of_folders_and_files_trains_and_the_folder_stays_as_it_is(copied):
     root, path, _ = copied
-    before = {file: file.stat() for file in root.rglob("*")}
+    before = changes(root)
     files = [{"path": str(root)}, {"path": str(path)}]
     train_set, _ = build_datasets(data_config(files, ["state"], rgb=["top_image"]))
     assert len(train_set) == 2 * sum(LENGTHS)
     batch = train_set[[3, sum(LENGTHS) + 3]]["obs"]["top_image"]
     assert torch.equal(batch[0], batch[1])
-    assert {file: file.stat() for file in root.rglob("*")} == before
+    assert changes(root) == before
 
 
 def convert_slowly(say, path):

@@ -43,6 +43,9 @@ def test_what_is_no_bundle(tmp_path):
     assert not any(map(is_bundle, (tmp_path, tmp_path / "absent.zip", other)))
     refuse(other, "has data.pkl; a bundle has bundle.json, policy.onnx, arrays.bin")
     refuse(tmp_path / "absent.zip", "No such file")
+    (device := tmp_path / "device.zip").symlink_to("/dev/zero")
+    assert not is_bundle(device)
+    refuse(device, "no regular file")
     other.write_bytes(b"no zip")
     refuse(other, "not a zip file")
 
