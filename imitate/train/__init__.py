@@ -1,1 +1,1 @@
-"""Training runs: set up, run, logged, saved, resumed, compared."""
+"""Training runs: set up, train, log, save, resume and compare."""

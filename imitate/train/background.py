@@ -1,7 +1,7 @@
 """Evaluations beside the training: worker processes play the episodes, a thread waits for them.
 
-At most one evaluation runs and one waits. A newer request takes the place of the one that waits; the trainer requests
-the last epoch at the end, so that one is never left out.
+At most one evaluation runs and one waits. A newer request takes the place of the waiting one. The trainer requests the
+last epoch at the end, so it is always evaluated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of an evaluation: a result per environment, or the reason of its failure."""
+    """Outcome of an evaluation: a result per environment, or the reason why it failed."""
 
     request: Request
     results: tuple[EvalResult, ...]
@@ -43,7 +43,7 @@ class BackgroundEvaluations:
     """Queue of evaluations, run one after the other in a thread.
 
     Args:
-        evaluate: does one evaluation; called in the thread.
+        evaluate: runs one evaluation; called in the thread.
     """
 
     def __init__(self, evaluate: Evaluate) -> None:
@@ -63,7 +63,7 @@ class BackgroundEvaluations:
         return {r.epoch for r in (self._running, self._waiting) if r is not None}
 
     def request(self, request: Request) -> Request | None:
-        """Start an evaluation, or let it wait; return the request that is left out for it, if any."""
+        """Start an evaluation or queue it; return the queued request that it replaces, if any."""
         if self._running is None:
             self._start(request)
             return None
@@ -71,7 +71,7 @@ class BackgroundEvaluations:
         return left_out
 
     def collect(self, timeout_s: float = 0.0) -> Outcome | None:
-        """Return an evaluation that has ended, after a wait of at most ``timeout_s``; the next one then starts."""
+        """Return a finished evaluation, if one ends within ``timeout_s``, and start the queued one."""
         if self._running is None:
             return None
         try:
@@ -93,7 +93,7 @@ class BackgroundEvaluations:
 
 
 def attempt(evaluate: Evaluate, request: Request) -> Outcome:
-    """Do one evaluation; a failure is an outcome, because training continues without it."""
+    """Run one evaluation; a failure becomes an outcome, because training continues without it."""
     start = time.perf_counter()
     results: tuple[EvalResult, ...] = ()
     error: str | None = None

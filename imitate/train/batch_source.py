@@ -22,13 +22,13 @@ class BatchSource(Protocol):
     """Source of a run's batches: a dataset, or steps of an environment.
 
     Attributes:
-        unit: what a step of the run is, in the plural.
-        steps_per_update: a checkpoint can be written after multiples of so many steps.
-        gives_several: :meth:`batches` may yield more than one batch.
-        advice: what to do when the loss goes bad.
+        unit: what one step of the run is called, in the plural.
+        steps_per_update: checkpoints are possible only at multiples of this number of steps.
+        gives_several: true if :meth:`batches` may yield more than one batch.
+        advice: suggestion to the user when the loss becomes bad.
         index: (B,) sample numbers of the latest batch; None if there are none.
-        waited_s: seconds spent waiting for data or environments; the run sets it to 0 at an epoch's start.
-        curriculum: stages of the environment; None: it stays as it is.
+        waited_s: seconds spent waiting for data or environments; reset to 0 by the run at the start of each epoch.
+        curriculum: stages of the environment, or None if it does not change.
     """
 
     unit: str
@@ -43,22 +43,22 @@ class BatchSource(Protocol):
         """Yield prepared batches to learn from before the first step."""
 
     def batches(self, state: TrainState) -> Iterator[Batch]:
-        """Yield prepared batches of one or several steps, which are counted in ``state.step``."""
+        """Yield prepared batches and add the steps that they cover to ``state.step``."""
 
     def learned(self, info: Info) -> None:
         """Take note of the result of ``train_on_batch`` for the latest batch."""
 
     def metrics(self) -> dict[str, float]:
-        """Return further numbers to log with an epoch."""
+        """Return additional numbers to log with an epoch."""
 
     def counts(self) -> dict[str, int]:
-        """Return counters beside epochs and steps."""
+        """Return counters to log besides epochs and steps."""
 
     def begin_stage(self) -> None:
         """Collect in the present stage of :attr:`curriculum` from now on."""
 
     def describe(self, bad: BadLoss, epoch: int) -> str:
-        """Describe where the loss went bad; raise DatasetError where the data are the reason."""
+        """Describe where the loss became bad; raise DatasetError if the data are the reason."""
 
     def save_part(self) -> None:
         """Write what only this rank holds; all ranks call it before rank 0 writes a checkpoint."""
@@ -70,7 +70,7 @@ class BatchSource(Protocol):
         """Resume from a checkpoint's ``train_state``."""
 
     def close(self) -> None:
-        """End workers, free what they hold."""
+        """End the workers and free all resources."""
 
 
 class DatasetBatches:
@@ -95,7 +95,7 @@ class DatasetBatches:
         self._loader: Iterator[Any] | None = None
 
     def pretraining(self, state: TrainState) -> Iterator[Batch]:
-        """Return none."""
+        """Yield nothing."""
         yield from ()
 
     def batches(self, state: TrainState) -> Iterator[Batch]:
@@ -113,18 +113,18 @@ class DatasetBatches:
         """Ignore the result."""
 
     def metrics(self) -> dict[str, float]:
-        """Return none."""
+        """Return an empty dictionary."""
         return {}
 
     def counts(self) -> dict[str, int]:
-        """Return none."""
+        """Return an empty dictionary."""
         return {}
 
     def begin_stage(self) -> None:
         """Do nothing: a dataset has no stages."""
 
     def describe(self, bad: BadLoss, epoch: int) -> str:
-        """Describe the step and batch at which the loss went bad.
+        """Describe the step and batch at which the loss became bad.
 
         Raises:
             DatasetError: the batch holds values that are not finite.
@@ -155,6 +155,6 @@ class DatasetBatches:
 
     def close(self) -> None:
         """End the reading processes."""
-        # Now, not at some garbage collection, which leaves them waiting for seconds.
+        # Close the workers now: garbage collection would keep them waiting for seconds.
         self._loader = None
         self._feed.close()

@@ -23,12 +23,12 @@ from imitate.system.plain_files import link
 from imitate.system.run_folder import RunFolder
 from imitate.train.resume import resuming
 
-# last.pth is written at the end of each epoch, but not so often that saving takes more than this share of the time.
+# last.pth is written at the end of each epoch, unless saving would then take more than this share of the time.
 SAVING_SHARE = 0.05
 
 
 class Checkpoints:
-    """Checkpoints of one run, which it writes, links and prunes."""
+    """Writes, links and prunes the checkpoints of one run."""
 
     def __init__(self, folder: RunFolder, save: Any, make: Callable[[], Mapping[str, Any]]) -> None:
         self._folder = folder
@@ -40,12 +40,12 @@ class Checkpoints:
 
     @property
     def last(self) -> Path:
-        """Checkpoint to resume from."""
+        """Path of the checkpoint to resume from."""
         return self._folder.last
 
     @property
     def saved_step(self) -> int | None:
-        """Step that last.pth holds; None before it is written."""
+        """Step of the state in last.pth; None before it is written."""
         return self._saved_step if self._saved_step >= 0 else None
 
     def write_last(self, step: int) -> None:
@@ -77,11 +77,11 @@ class Checkpoints:
             raise TrainingError(self._could_not_save(error)) from error
 
     def saved_elsewhere(self, step: int) -> None:
-        """Note that last.pth holds `step` (after a resume)."""
+        """Note after a resume that last.pth holds the state at `step`."""
         self._saved_step = step
 
     def last_is_due(self) -> bool:
-        """Return true if the end of an epoch should write last.pth."""
+        """Return true if last.pth should be written at the end of this epoch."""
         if not self._save.enabled:
             return False
         passed = time.monotonic() - self._saved_at
@@ -97,7 +97,7 @@ class Checkpoints:
         )
 
     def keep_epoch(self, epoch: int) -> None:
-        """Give the epoch just saved its file, and remove the oldest beyond `keep_last`."""
+        """Link the epoch that was just saved to a file of its own, and remove the oldest beyond `keep_last`."""
         self.link(self.last, self._folder.checkpoints / f"epoch_{epoch}.pth")
         if self._save.keep_last is None:
             return
@@ -116,7 +116,7 @@ class Checkpoints:
         return sorted(self._numbered("rollout_epoch_"))
 
     def keep_best(self, source: Path, kinds: set[str]) -> None:
-        """Make `source` the best of these kinds, as far as the configuration keeps them."""
+        """Link `source` as the best checkpoint of these kinds, if the configuration keeps them."""
         wanted = {
             "valid": self._save.on_best_validation,
             "return": self._save.on_best_rollout_return,
@@ -128,11 +128,7 @@ class Checkpoints:
                 self.link(source, self._folder.checkpoints / name)
 
     def link(self, source: Path, target: Path) -> None:
-        """Make `target` another name of `source`'s content, atomically.
-
-        Raises:
-            TrainingError: the disk is full.
-        """
+        """Make `target` a hard link to `source`, or a copy, atomically."""
         try:
             link(source, target)
         except OSError as error:

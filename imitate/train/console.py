@@ -1,4 +1,4 @@
-"""Console of a run: lines and one progress bar on a stream, the lines also in the run folder's log."""
+"""Console of a run: prints lines and one progress bar; the lines also go to the run folder's log."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from imitate.errors import printable
 from imitate.system.plain_files import appended
 
 HEARTBEAT_S = 30.0
-"""Longest silence where there is no bar."""
+"""Longest time without a line if there is no bar."""
 
 
 class Console:
-    """Lines for people, one per epoch. On a terminal a bar shows the whole run; elsewhere no silence is long.
+    """Prints one line per epoch. A terminal also shows a bar for the whole run; elsewhere a line appears regularly.
 
     Attributes:
         words: text of the bar beside its progress.
@@ -35,7 +35,7 @@ class Console:
 
     @property
     def interactive(self) -> bool:
-        """True where a bar can be drawn."""
+        """True if a bar can be drawn."""
         return not self.quiet and self.stream.isatty()
 
     def say(self, text: str, *, always: bool = False) -> None:
@@ -54,7 +54,7 @@ class Console:
             self._bar.refresh()
 
     def pulse(self, words: Callable[[], str]) -> None:
-        """Write a line about work in progress, where there is no bar and the last line is half a minute old."""
+        """Write a line about work in progress, if there is no bar and the last line is half a minute old."""
         if self.quiet or self.interactive:
             return
         if time.monotonic() - self._spoken >= HEARTBEAT_S:
@@ -100,5 +100,5 @@ def duration(seconds: float) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Format a rate per second, with two digits at least: 0.21, 3.5, 1234."""
+    """Format a rate per second, with at least two digits: 0.21, 3.5, 1234."""
     return f"{per_second:.0f}" if per_second >= 10 else f"{per_second:.2g}"

@@ -22,7 +22,7 @@ def stage_metas(config: Config, meta: Mapping[str, Any]) -> tuple[dict[str, Any]
         meta: env_args of the environment.
 
     Raises:
-        ConfigError: there are no evaluations to judge by.
+        ConfigError: there are no evaluations by which stages could be judged.
     """
     stages = config.train.online.curriculum.stages
     if stages and not config.experiment.rollout.enabled:
@@ -34,14 +34,14 @@ def stage_metas(config: Config, meta: Mapping[str, Any]) -> tuple[dict[str, Any]
 
 
 class Curriculum:
-    """Present stage of a training.
+    """The current stage of a training run, and the rule that begins the next one.
 
     Args:
         config: section ``train.online.curriculum``, with stages.
         metas: env_args of each stage.
 
     Attributes:
-        stage: number of the present one, from 0.
+        stage: index of the current stage, from 0.
     """
 
     def __init__(self, config: CurriculumConfig, metas: Sequence[dict[str, Any]]) -> None:
@@ -51,7 +51,7 @@ class Curriculum:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """The env_args to collect in."""
+        """The env_args of the environment to collect in."""
         return self._metas[self.stage]
 
     @property
@@ -61,7 +61,7 @@ class Curriculum:
 
     @property
     def evaluated(self) -> tuple[dict[str, Any], ...]:
-        """The env_args to evaluate in, with names: the checkpoint is judged by the first, the stage by the last."""
+        """Labelled env_args to evaluate in: the first judges the checkpoint, the last judges the stage."""
         present = {**self.meta, "key": f"{label(self.meta)} ({self.words})"}
         if self.is_last or self._config.evaluate == "last":
             return (self._metas[-1],)
@@ -74,24 +74,24 @@ class Curriculum:
         return f"stage {self.stage + 1} of {len(self._metas)}" + (f", {name}" if name else "")
 
     def numbers(self, results: Sequence[EvalResult]) -> dict[str, float]:
-        """Return what is logged of an evaluation in :attr:`evaluated`, by which the stage is judged."""
+        """Return the numbers to log of the evaluation that judges the stage."""
         judged = results[-1]
         return {SUCCESS: judged.success_rate, RETURN: judged.mean_return, **self.metrics()}
 
     def metrics(self) -> dict[str, float]:
-        """Return the number of the stage, from 1."""
+        """Return the current stage, counted from 1."""
         return {STAGE: float(self.stage + 1)}
 
     def judge(self, epoch: int, step: int, numbers: Mapping[str, float]) -> bool:
-        """Begin the next stage if an evaluation ends the present one.
+        """Begin the next stage if an evaluation shows that the current one is learned.
 
         Args:
-            epoch: of the evaluation; one that was judged before counts no more.
+            epoch: epoch of the evaluation; ignored if it was judged before.
             step: environment steps so far.
-            numbers: with those of :meth:`numbers`.
+            numbers: metrics of the evaluation, including those of :meth:`numbers`.
 
         Returns:
-            true where a stage begins.
+            true if the next stage begins.
         """
         if epoch <= self._judged or SUCCESS not in numbers:
             return False
@@ -110,10 +110,10 @@ class Curriculum:
         return True
 
     def state_dict(self) -> dict[str, int]:
-        """Return plain numbers."""
+        """Return the state as plain numbers."""
         return {"stage": self.stage, "began": self._began, "judged": self._judged}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Resume from :meth:`state_dict`; with fewer stages than then, in the last one."""
+        """Resume from :meth:`state_dict`; if there are fewer stages now, resume in the last one."""
         self.stage = min(int(state["stage"]), len(self._metas) - 1)
         self._began, self._judged = int(state["began"]), int(state["judged"])

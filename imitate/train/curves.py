@@ -1,4 +1,4 @@
-"""Numbers of runs, read from their folders: one `Curve` per run."""
+"""Metrics of runs, read from their folders: one `Curve` per run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Curve:
     """Records of one run.
 
     Attributes:
-        label: in the legend.
+        label: name in the legend.
         epochs: records of epochs, in order.
         rollouts: records of evaluations, in order.
         config: the run's resolved configuration.
-        folder: of the run.
+        folder: the run's folder.
     """
 
     label: str
@@ -35,7 +35,7 @@ class Curve:
     folder: Path = Path()
 
     def place(self, record: Record, over: str) -> float:
-        """Return a record's place on the axis."""
+        """Return the position of a record on the horizontal axis."""
         if over != "cpu" and over not in record:
             raise UserError(
                 f"run '{self.label}': a line of its metrics has no {over}: copy the file from the run again"
@@ -56,7 +56,7 @@ class Curve:
 
 
 def read_curves(paths: Iterable[str | Path]) -> list[Curve]:
-    """Read the curves of run folders; a folder of runs stands for all of them.
+    """Read the curves of run folders; a folder of runs is replaced by all runs in it.
 
     Raises:
         UserError: there is no run, or it has no metrics yet.
@@ -71,7 +71,7 @@ def read_curves(paths: Iterable[str | Path]) -> list[Curve]:
         epochs = [record for record in records if record.get("kind") == "epoch"]
         rollouts = [record for record in records if record.get("kind") == "rollout"]
         if not epochs:
-            raise UserError(f"{folder.path}: no epoch is over yet, so there is nothing to draw")
+            raise UserError(f"{folder.path}: no epoch is finished yet, so there is nothing to draw")
         curves.append(
             Curve(
                 label,
@@ -85,10 +85,10 @@ def read_curves(paths: Iterable[str | Path]) -> list[Curve]:
 
 
 def _config_in(folder: RunFolder) -> dict[str, Any]:
-    """Return the configuration of a run, whose sections are objects.
+    """Read the configuration of a run and check that its sections are JSON objects.
 
     Raises:
-        UserError: it has other ones.
+        UserError: a section is not an object.
     """
     config = read_json(folder.config)
     parts = [config]
@@ -96,7 +96,7 @@ def _config_in(folder: RunFolder) -> dict[str, Any]:
         parts = [config.get("experiment"), config.get("train", {})]
     if not all(isinstance(part, dict) for part in parts):
         raise UserError(
-            f"{folder.config}: is no configuration of a run: copy it from the run again"
+            f"{folder.config}: is not the configuration of a run: copy it from the run again"
         )
     return dict(config)
 

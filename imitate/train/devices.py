@@ -1,4 +1,4 @@
-"""Choice of a run's device, and of the number format that it computes in."""
+"""Choice of a run's device and of its floating-point precision."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from imitate.models.precision import has_fast_bf16
 
 
 def choose_device(train: Any) -> tuple[torch.device, str]:
-    """Return the device that `train.device` and `train.cuda` mean on this machine, and a sentence about it.
+    """Return the device that `train.device` and `train.cuda` select on this machine, and a sentence to print.
 
     Raises:
-        ConfigError: `train.device` names one that this machine lacks.
+        ConfigError: `train.device` names a device that this machine lacks.
     """
     if train.device is not None:
         return _named(train.device), f"device: {train.device} (train.device)"
@@ -31,14 +31,14 @@ def choose_device(train: Any) -> tuple[torch.device, str]:
 
 
 def with_precision(config: Config, device: torch.device) -> Config:
-    """Name the precision of a configuration where it is ``auto``: bf16 if that is possible, else fp32."""
+    """Replace the precision ``auto`` in a configuration: by bf16 if it is possible, else by fp32."""
     if config.train.precision != "auto":
         return config
     return config.with_overrides({"train.precision": precisions(config, device)[-1]})
 
 
 def precisions(config: Config, device: torch.device) -> tuple[str, ...]:
-    """Return fp32, and bf16 where the device computes in it and the algorithm allows it."""
+    """Return the possible precisions: fp32, and bf16 if both device and algorithm support it."""
     if has_fast_bf16(device):
         with suppress(ConfigError):
             config.with_overrides({"train.precision": "bf16"})
@@ -48,11 +48,11 @@ def precisions(config: Config, device: torch.device) -> tuple[str, ...]:
 
 @contextmanager
 def device_in_use(device: torch.device) -> Iterator[None]:
-    """Run the body, a training, with a CUDA device as the present one, and with convolutions tuned to it.
+    """Run a training with this CUDA device as the current one, and with cuDNN's autotuning.
 
-    What names no device, such as the thread that pins memory, would otherwise open the first GPU beside it. cuDNN tries
-    its algorithms on each new shape and keeps the fastest: batches have one or two shapes, and last digits may differ
-    from run to run. Where ``torch.backends.cudnn.deterministic`` is set, it does not.
+    Code that names no device, such as the thread that pins memory, would otherwise also initialize the first GPU. cuDNN
+    tries its algorithms on each new shape and keeps the fastest: batches have one or two shapes, and the last digits
+    may differ from run to run. It does not do so if ``torch.backends.cudnn.deterministic`` is set.
     """
     if device.type != "cuda":
         yield
@@ -76,5 +76,7 @@ def _named(name: str) -> torch.device:
                 "choose another or leave it null"
             )
     if kind == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("train.device: mps was requested, but torch has none here; use cpu")
+        raise ConfigError(
+            "train.device: mps was requested, but torch has no MPS device here; use cpu"
+        )
     return torch.device(name)

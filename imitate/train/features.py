@@ -1,7 +1,7 @@
-"""Training on features of frozen image encoders, computed once, in place of images.
+"""Training on cached features of frozen image encoders instead of images.
 
-Where the trunk of an image's encoder is frozen and nothing random comes before it, its features depend on the image
-alone. They are computed once per dataset, and each batch reads them. Validation and acting see images as ever.
+If the trunk of an image's encoder is frozen and nothing random comes before it, its features depend on the image alone.
+They are computed once per dataset and read by each batch. Validation and acting still use images.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _TRIED_ROWS = 8
 def use_features(
     setup: Setup, say: Callable[[str], None], stopped: Callable[[], bool] = lambda: False
 ) -> None:
-    """Put features in the place of images in the training data of a run, where its networks allow it.
+    """Replace images in a run's training data by features if its networks allow it.
 
-    Call it once the networks have their weights.
+    Call this after the networks have their weights.
 
     Args:
-        setup: of a run; its training set and the algorithm's ``preprocess`` change.
-        say: receives what was done, or why a frozen encoder's features are computed for each batch after all.
-        stopped: true once the run is to end.
+        setup: the run's; its training set and the algorithm's ``preprocess`` are changed.
+        say: called with a line on what was done, or on why a frozen encoder's features are computed for each batch.
+        stopped: returns true when the run should end.
     """
     algo, data = setup.algo, setup.train_set
     if data is None or not setup.config.train.cache_features:
@@ -65,10 +65,10 @@ def use_features(
 
 
 def feature_seconds(algo: Algo, data: SequenceDataset) -> float:
-    """Measure how long the features of one step of the data take that :func:`use_features` would compute.
+    """Measure the time to compute the features of one data row in :func:`use_features`.
 
     Returns:
-        seconds, of all images together; 0 where no encoder is frozen or features cannot stand in for the images.
+        seconds for all images of the row; 0 if no encoder is frozen or features cannot replace the images.
     """
     seconds = 0.0
     rows = np.arange(min(_TRIED_ROWS, len(data.store)))
@@ -79,7 +79,7 @@ def feature_seconds(algo: Algo, data: SequenceDataset) -> float:
             if field in data.store.fields:
                 images = data.store.rows(field, rows)
                 began = time.perf_counter()
-                float(_computed(algo, key, nets[0], images).sum())  # waits for the device
+                float(_computed(algo, key, nets[0], images).sum())  # wait for the device
                 seconds += (time.perf_counter() - began) / len(rows)
     return seconds
 
@@ -97,7 +97,7 @@ def _features(
     dataset: SequenceDataset,
     stopped: Callable[[], bool],
 ) -> dict[str, tuple[Tensor, str]]:
-    """Return the features of all rows of a dataset, by the name of the field, with a line for people."""
+    """Return by field name the features of all rows of a dataset, and a line to print."""
     store = dataset.store
     fields = [name for name in (f"obs/{key}", f"next_obs/{key}") if name in store.fields]
     assert net.frozen_shape is not None
@@ -115,13 +115,13 @@ def _features(
 
 @torch.no_grad()
 def _computed(algo: Algo, key: str, net: KeyEncoder, images: Tensor) -> Tensor:
-    """Raw images ``(M, H, W, C)`` to features ``(M, *frozen_shape)`` float32."""
+    """Compute float32 features ``(M, *frozen_shape)`` of raw images ``(M, H, W, C)``."""
     prepared = algo.preprocess.prepare_obs({key: images}, (key,))[key]
     return net.frozen_features(prepared).float()
 
 
 def _replace_goals(algo: Algo, key: str, net: KeyEncoder, store: Store) -> None:
-    """Put features in the place of the goals' images."""
+    """Replace the images of goals by features."""
     if key in store.goals:
         goals = store.goals[key]
         parts = [_computed(algo, key, net, part) for part in torch.split(goals, 64)]
@@ -129,7 +129,7 @@ def _replace_goals(algo: Algo, key: str, net: KeyEncoder, store: Store) -> None:
 
 
 def _digest(algo: Algo, key: str, net: KeyEncoder, store: Store, field: str) -> str:
-    """Digest of all that the features of a field depend on."""
+    """Return a digest of everything that the features of a field depend on."""
     section = algo.obs_config.encoder.get(key) or algo.obs_config.encoder.get(
         algo.preprocess.modalities[key]
     )
@@ -160,7 +160,7 @@ def _plain(value: Any) -> Any:
 
 
 def _weights_digest(net: KeyEncoder) -> str:
-    """Digest of the weights and statistics of the frozen trunk."""
+    """Return a digest of the weights and statistics of the frozen trunk."""
     digest = hashlib.sha256()
     trunk: Mapping[str, Tensor] = net.core.backbone.state_dict()  # type: ignore[union-attr]
     for name, value in trunk.items():

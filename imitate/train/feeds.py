@@ -1,4 +1,4 @@
-"""Raw batches of a training set from any batch on: of the whole set, or of windows of its shards."""
+"""Raw batches of a training set, starting at any batch: from the whole set or from windows of its shards."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from imitate.train.ranks import Ranks
 from imitate.train.setup import Setup
 
 _PATIENCE_S = 5.0
-"""Longest wait at the end for a fetch that is no longer needed."""
+"""Longest wait at the end for a running fetch whose result is no longer needed."""
 
 
 class Feed(Protocol):
-    """Batches whose k-th is a function of the configuration's seed, the data and k alone.
+    """Sequence of batches; the k-th depends only on the configuration's seed, the data and k.
 
     Attributes:
-        present: the dataset that the numbers of the latest batch's samples belong to.
+        present: dataset to which the sample numbers of the latest batch refer.
     """
 
     present: Any
 
     def batches(self, start: int) -> Iterator[Any]:
-        """Yield raw batches without end, from this number on."""
+        """Yield raw batches endlessly, beginning with batch number ``start``."""
 
     def close(self) -> None:
-        """End what still runs."""
+        """Stop background work."""
 
 
 def feed_of(setup: Setup, ranks: Ranks) -> Feed:
-    """Return the feed of a setup with a training set."""
+    """Return the feed for the training set of a setup."""
     if isinstance(setup.train_set, StreamedDataset):
         return WindowFeed(setup, ranks)
     return WholeFeed(setup, ranks)
@@ -55,7 +55,7 @@ class WholeFeed:
         self._setup, self._ranks = setup, ranks
 
     def batches(self, start: int) -> Iterator[Any]:
-        """Yield raw batches without end."""
+        """Yield raw batches endlessly."""
         train, data, ranks = self._setup.config.train, self.present, self._ranks
         batches = ShuffledBatches(
             len(data),
@@ -74,9 +74,9 @@ class WholeFeed:
 
 
 class WindowFeed:
-    """Batches of one window of shards after another; the next one is fetched and read in a thread meanwhile.
+    """Batches of one window of shards after another; a thread fetches and reads the next window meanwhile.
 
-    Each rank reads the same windows and takes its part of each batch, so that several processes learn as one does.
+    Each rank reads the same windows and takes its part of each batch, so several processes learn the same as one.
 
     Args:
         setup: a streamed dataset, and the configuration.
@@ -99,7 +99,7 @@ class WindowFeed:
         )
 
     def batches(self, start: int) -> Iterator[Any]:
-        """Yield raw batches without end.
+        """Yield raw batches endlessly.
 
         Raises:
             DatasetError: a shard cannot be fetched or read.
@@ -118,7 +118,7 @@ class WindowFeed:
             self._learned = None
 
     def close(self) -> None:
-        """Give up the window that is being prepared, and let go of the present one."""
+        """Discard the window that is being prepared, and release the current one."""
         self._stopped.set()
         if self._coming is not None:
             self._coming.give_up()
@@ -128,7 +128,7 @@ class WindowFeed:
 
 
 class _Coming:
-    """A window that a thread prepares; a program that ends does not wait for it."""
+    """Window that a daemon thread prepares: a program that ends does not wait for it."""
 
     def __init__(self, data: StreamedDataset, turn: Turn, stopped: threading.Event) -> None:
         self.turn = turn
@@ -139,23 +139,23 @@ class _Coming:
     def _prepare(self) -> None:
         try:
             self._result.set_result(self._data.window(self.turn.shards, self._stopped))
-        except BaseException as error:  # raised where the window is wanted
+        except BaseException as error:  # raised again in dataset()
             self._result.set_exception(error)
 
     def dataset(self) -> SequenceDataset:
-        """Wait for the window."""
+        """Wait for the window and return its dataset."""
         return self._result.result()
 
     def give_up(self) -> None:
-        """Wait a little for the end of the thread, and let the shards go."""
+        """Wait briefly for the end of the thread, then release the shards."""
         with suppress(BaseException):
             self._result.result(_PATIENCE_S)
             self._data.release(self.turn.shards)
 
 
 def needs_equal_batches(setup: Setup, ranks: Ranks) -> bool:
-    """Return true if the smaller batch at the end of a pass is left out.
+    """Return true if the smaller last batch of a pass must be dropped.
 
-    Compiled code is for one shape, and ranks share a batch equally.
+    Compiled code needs one shape, and ranks share a batch equally.
     """
     return bool(setup.config.train.compile) or ranks.world > 1

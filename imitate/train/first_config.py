@@ -1,4 +1,4 @@
-"""First configuration for a demonstration file, with the reason of each choice."""
+"""Write a first configuration for a demonstration file, with the reason for each choice."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ EPOCH_STEPS = 100
 FEW_STEPS = 2000
 """Number of training steps below which batches are small."""
 SMALLEST_CROPPED = 48
-"""Shorter side, in pixels, below which images are too small to be cropped."""
+"""Shorter side, in pixels, below which images are not cropped."""
 CROP = 0.9
 ACTION_DEMOS = 50
 """Number of demos from which the range of actions is read."""
 OTHERS = ("metaworld/", "robosuite/", "paper/")
-"""Folders of configurations of one task each; the others are general."""
+"""Folders of configurations for single tasks; all other configurations are general."""
 ENV_KINDS = {1: "robosuite", 2: "gymnasium"}
 
 
 @dataclass(frozen=True)
 class FirstConfig:
-    """A configuration tree, and a line for each choice: topic and words."""
+    """A configuration tree, and a line (topic and explanation) for each choice."""
 
     tree: dict[str, Any]
     reasons: tuple[tuple[str, str], ...]
@@ -74,9 +74,9 @@ def first_config(
 
     Args:
         path: the file, or a dataset of another format.
-        algorithm: a template, such as ``bc/bc_rnn_gmm``, or the end of its name, ``bc_rnn_gmm``.
+        algorithm: a template such as ``bc/bc_rnn_gmm``, or the end of its name such as ``bc_rnn_gmm``.
         images: ``all``, ``none``, or keys of images, separated by commas.
-        image_size: height and width that a step ``resize`` gives all images; None: as they are.
+        image_size: (height, width) to which a step ``resize`` scales all images, or None to keep their sizes.
 
     Raises:
         UserError: the file cannot be used, or there is no such algorithm or image.
@@ -166,7 +166,10 @@ def _data_words(contents: _Contents, validates: bool) -> str:
     words = (
         f"{contents.chosen} of {counted(contents.demos, 'demo')}{mask}, {contents.steps:,} steps"
     )
-    own = contents.path.suffix in (".hdf5", ".h5")  # what is converted is not changed in place
+    own = contents.path.suffix in (
+        ".hdf5",
+        ".h5",
+    )  # a file that gets converted is not changed in place
     where = "--in-place" if own else "--out NEW.hdf5"
     if contents.failures == contents.chosen:
         words += "; none of them is marked as solved"
@@ -184,7 +187,10 @@ def _data_words(contents: _Contents, validates: bool) -> str:
 
 
 def _vectors(contents: _Contents, with_images: bool) -> tuple[list[str], str]:
-    """Keys of vectors: all; of robosuite's many those that robomimic takes, and no object's pose beside images."""
+    """Choose the vector keys: all of them, or for robosuite those that robomimic uses.
+
+    With images, robosuite's object poses are left out.
+    """
     keys = contents.found.keys("low_dim")
     usual = [key for key in ROBOT_STATE if not (with_images and key == "object")]
     if contents.env_type == 1 and set(usual) <= set(keys):
@@ -222,7 +228,7 @@ def _image_words(found: Observed, cameras: list[str]) -> str:
 
 
 def _memory_words(tree: dict[str, Any], shapes: dict[str, tuple[int, ...]], path: Path) -> str:
-    """Memory of an update for large images, and the size that needs less; empty where it is no matter."""
+    """Describe the memory that large images take in an update, and a smaller size; else ""."""
     needed = image_memory(tree, shapes)
     if needed < LARGE:
         return ""
@@ -268,7 +274,7 @@ def _is_online(tree: dict[str, Any]) -> bool:
 
 
 def _templates(algorithm: str) -> tuple[str, dict[str, str]]:
-    """The end of the algorithm's name, and the general configurations by the ends of theirs; it is among them."""
+    """Return the last part of the algorithm's name, and the general configurations by the last part of their names."""
     templates: dict[str, str] = {}
     for name in names():
         path = folder() / f"{name}.json"
@@ -300,7 +306,8 @@ def _rollouts(env_type: int | None) -> tuple[bool, str]:
     if kind is None:
         return (
             False,
-            f"off: an environment of type {env_type} is no simulator; compare checkpoints on the robot",
+            f"off: an environment of type {env_type} is not a simulator; compare checkpoints "
+            "on the robot",
         )
     if find_spec(kind) is None:
         return False, f"off: the package '{kind}' is not installed"
@@ -313,11 +320,11 @@ def _batch_size(tree: dict[str, Any], steps: int, with_images: bool) -> int:
 
 
 def _encoder(images: dict[str, tuple[int, ...]], on_gpu: bool) -> tuple[dict[str, Any], str]:
-    """Section ``observation.encoder``: one for all cameras, or one for each where their sizes differ."""
+    """Section ``observation.encoder``: one for all cameras, or one per camera if their sizes differ."""
     if not images:
         return {}, ""
     name = "ResNet18Conv" if on_gpu else "ShallowConv"
-    why = "a GPU is there" if on_gpu else "four convolutions, since there is no GPU"
+    why = "a GPU is available" if on_gpu else "four convolutions, since there is no GPU"
     sizes = {shape[:2] for shape in images.values()}
     crops = ", ".join(f"{_side(h)} x {_side(w)} of {h} x {w}" for h, w in sorted(sizes))
     cropped = (
@@ -332,7 +339,7 @@ def _encoder(images: dict[str, tuple[int, ...]], on_gpu: bool) -> tuple[dict[str
 
 
 def _side(length: int) -> int:
-    """Side of a crop, an even number."""
+    """Return the side of a crop, an even number."""
     return length if length < SMALLEST_CROPPED else 2 * round(CROP * length / 2)
 
 

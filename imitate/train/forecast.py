@@ -1,4 +1,4 @@
-"""First updates of a training, on a few demos: its duration, and the settings that make it fastest."""
+"""Estimate a training's duration and its fastest settings from its first updates on a few demos."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from imitate.train.setup import Setup, build, resolve
 
 DEMOS = 4
 MOST_BYTES = 4e8
-"""Number of values of the demos of a trial; without one demo of so many there is no trial."""
+"""Largest number of values in a trial's demos; without a demo that small there is no trial."""
 TRIAL_BYTES = 1e9
-"""Memory for images of an update of the trial; larger ones are measured on fewer samples."""
+"""Memory limit for the images of a trial update; larger updates are measured on fewer samples."""
 UPDATES = 5
 MOST_S = 8.0
 FIRST_S = 20.0
-"""A second update is begun only if the first took less: that one warms up, and counts where it is the only one."""
+"""A second update is run only if the first took less. The first one warms up and counts only if it is the only one."""
 MARGIN = 1.1
-"""The simpler setting (fp32, fewer threads) is taken unless another is so many times as fast."""
+"""The simpler setting (fp32, fewer threads) is taken unless another is faster by this factor."""
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """The configuration of a whole training, and the one of a part that is quick to measure."""
+    """Configuration of a whole training, and of a short part that is quick to measure."""
 
     whole: Config
     part: Config
@@ -60,14 +60,14 @@ def forecast(tree: dict[str, Any]) -> str:
     """
     trial = _trial(tree)
     if trial is None:
-        return f"not tried: a demo alone has more than {gigabytes(int(MOST_BYTES))}"
+        return f"not tried: a single demo has more than {gigabytes(int(MOST_BYTES))}"
     config = trial.whole
     batch, part = config.train.batch_size, trial.part.train.batch_size
     updates, a_row = _measured(trial.part, trial.device)
     seconds = statistics.median(updates) * batch / part
     once = a_row * trial.samples
     total = seconds * _updates(config, trial.samples) + once
-    by = f"{seconds:.2g} s for an update, by the first ones here; without rollouts"
+    by = f"{seconds:.2g} s per update, measured on the first ones here; without rollouts"
     if part < batch:
         by += f"; measured on {part} of its {batch} samples, to save memory"
     if once > 0:
@@ -84,11 +84,11 @@ def fastest(tree: dict[str, Any]) -> tuple[dict[str, Any], str]:
         tree: as for :func:`forecast`.
 
     Returns:
-        the values of the fastest for the section ``train``, and words: an update's least time with each.
+        the fastest values for the section ``train``, and a text with the shortest update time of each variant.
     """
     trial = _trial(tree)
     if trial is None:
-        return {}, f"nothing: a demo alone has more than {gigabytes(int(MOST_BYTES))}"
+        return {}, f"nothing: a single demo has more than {gigabytes(int(MOST_BYTES))}"
     most, on_cpu = torch.get_num_threads(), trial.device.type == "cpu"
     threads = sorted({1, max(1, most // 2), most}) if on_cpu else [trial.whole.train.num_threads]
     seconds = {}
@@ -108,7 +108,7 @@ def _named(precision: str, threads: int | None) -> str:
 
 
 def _trial(tree: dict[str, Any]) -> _Trial | None:
-    """Cut a training down to a few demos, and to samples that fit into memory; None where one demo is too large."""
+    """Cut a training down to a few demos and to a batch that fits in memory; None if even one demo is too large."""
     config = resolve(load_config(tree), None, None)
     (source,) = training_sources(config)
     with DatasetFile(source.path) as file:
@@ -135,7 +135,7 @@ def _trial(tree: dict[str, Any]) -> _Trial | None:
 
 
 def _affordable(tree: dict[str, Any], config: Config, shapes: dict[str, tuple[int, ...]]) -> int:
-    """Samples of an update that fit the memory of a trial: the configured number, unless images are large."""
+    """Return the batch size that fits in a trial's memory: the configured one, unless images are large."""
     for step in tree["train"].get("preprocess") or ():
         if step.get("step") == "resize":
             shapes = {key: (*step["size"], shape[2]) for key, shape in shapes.items()}
@@ -144,7 +144,7 @@ def _affordable(tree: dict[str, Any], config: Config, shapes: dict[str, tuple[in
 
 
 def _updates(config: Config, samples: int) -> int:
-    """Return the number of updates of the whole training."""
+    """Return the number of updates of a whole training."""
     size = config.train.batch_size
     a_pass = max(1, samples // size)
     an_epoch = config.experiment.epoch_every_n_steps or a_pass
@@ -153,9 +153,9 @@ def _updates(config: Config, samples: int) -> int:
 
 
 def _measured(config: Config, device: torch.device) -> tuple[list[float], float]:
-    """Measure the seconds of updates, and of the features of a step where the training computes them once.
+    """Measure the seconds of updates, and of one row's features if the training caches them.
 
-    The first update, which warms up, counts only where it is the only one.
+    The first update warms up and counts only if it is the only one.
     """
     with preserved_rng(), torch_threads(config.train.num_threads):
         return _seconds(build(config, device), device)
@@ -179,6 +179,6 @@ def _seconds(setup: Setup, device: torch.device) -> tuple[list[float], float]:
         if cached:
             put_blank_features(algo, setup.train_set, raw)
         info = algo.train_on_batch(algo.process_batch_for_training(raw), 1)
-        float(next(iter(info.values())))  # waits for the device
+        float(next(iter(info.values())))  # wait for the device
         taken.append(time.perf_counter() - start)
     return taken[1:] or taken, a_row

@@ -1,4 +1,4 @@
-"""Images whose encoders are frozen, so that a run learns from features in their place."""
+"""Find images with frozen encoders, whose cached features a run can learn from instead."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from imitate.models.observation import ObservationEncoder
 
 
 def put_blank_features(algo: Algo, data: SequenceDataset, raw: dict[str, Any]) -> None:
-    """Put zeros of the features' shape in the place of images in a raw batch, where a run would read features.
+    """Replace the images of a raw batch by zeros in the shape of their features, if a run would use cached features.
 
     An update then takes the time that it takes in the run, without computing any feature.
 
     Args:
-        algo: of any weights; its ``preprocess`` learns the shapes.
-        data: that the batch is from.
-        raw: changed in place.
+        algo: algorithm with any weights; the shapes are added to its ``preprocess``.
+        data: dataset from which the batch is.
+        raw: the batch, changed in place.
     """
     for key, nets in frozen_networks(algo).items():
         shape = nets[0].frozen_shape
@@ -35,7 +35,7 @@ def put_blank_features(algo: Algo, data: SequenceDataset, raw: dict[str, Any]) -
 
 
 def frozen_networks(algo: Algo) -> dict[str, list[KeyEncoder]]:
-    """Return all networks of each observation that a frozen trunk sees in every one of them."""
+    """Return the encoders of each image key whose trunk is frozen in all of them."""
     found: dict[str, list[KeyEncoder]] = {}
     for encoder in _encoders(algo):
         for key, net in encoder.networks_of_keys().items():
@@ -55,7 +55,7 @@ def _encoders(algo: Algo) -> Iterator[ObservationEncoder]:
 
 
 def obstacle(algo: Algo, key: str, nets: list[KeyEncoder], data: Any) -> str | None:
-    """Return the reason why features cannot stand in for the images of a key; None: they can."""
+    """Return the reason why features cannot replace the images of a key, or None if they can."""
     if any(net.frozen_shape is None for net in nets):
         return "obs_randomizer_class changes images at random"
     if algo.learners != (algo,) or algo.frozen is not None or key in algo.subgoal_shapes:

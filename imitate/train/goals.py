@@ -1,4 +1,4 @@
-"""Online RL towards goals: conditions of hindsight on the algorithm and the environment."""
+"""Goal-conditioned online RL: requirements of hindsight relabelling on algorithm and environment."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def stored_keys(config: Config) -> tuple[str, ...]:
 
 
 def goals_alike(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return the keys behind each observation's statistics: desired goals share those of achieved goals."""
+    """Return the key that provides each observation's statistics: desired goals use those of achieved goals."""
     return dict.fromkeys(GOALS, GOALS) if config.train.online.hindsight.enabled else {}
 
 
 def check_hindsight(config: Config) -> None:
-    """Refuse hindsight where it would be wrong.
+    """Refuse hindsight relabelling if the configuration does not support it.
 
     Raises:
-        ConfigError: the algorithm does not replay single steps, or does not see or not read the goals.
+        ConfigError: the algorithm does not replay single steps, or does not observe the goals.
     """
     if not config.train.online.hindsight.enabled:
         return
@@ -38,7 +38,8 @@ def check_hindsight(config: Config) -> None:
     wanted = needs.transitions
     if wanted is None:
         raise ConfigError(
-            f"{SETTING}: {name} does not replay: set it to false, or take sac, td3, ddpg or dqn"
+            f"{SETTING}: {name} has no replay buffer: set it to false, or take sac, td3, ddpg "
+            "or dqn"
         )
     if wanted.n_step != 1:
         raise ConfigError(
@@ -55,10 +56,10 @@ def check_hindsight(config: Config) -> None:
         )
     modality = config.observation.modality_of("obs").get(DESIRED)
     if modality != "low_dim":
-        seen = "does not see it" if modality is None else f"has it under {modality}"
+        seen = "does not observe it" if modality is None else f"has it under {modality}"
         raise ConfigError(
-            f"{SETTING}: the policy is to see '{DESIRED}', a vector, but {seen}: name it in "
-            "observation.modalities.obs.low_dim"
+            f"{SETTING}: the policy must observe '{DESIRED}', a vector, but {seen}: name it "
+            "in observation.modalities.obs.low_dim"
         )
 
 
@@ -66,18 +67,18 @@ def make_hindsight(config: Config, env: Env, shapes: Mapping[str, tuple[int, ...
     """Build hindsight in an environment, with a copy of it that computes rewards.
 
     Args:
-        config: has been through :func:`check_hindsight`.
-        env: is kept, and never stepped again.
-        shapes: of one step of each stored observation.
+        config: checked by :func:`check_hindsight`.
+        env: the environment; it is kept and never stepped again.
+        shapes: shape of one step of each stored observation.
 
     Raises:
-        EnvError: its rewards are not what its ``compute_reward`` says of many goals at once.
+        EnvError: its rewards differ from those of its ``compute_reward`` for several goals at once.
     """
     online = config.train.online
     if shapes[ACHIEVED] != shapes[DESIRED] or len(shapes[DESIRED]) != 1:
         raise EnvError(
-            f"{env.name}: goals are to be vectors of one size, '{ACHIEVED}' has shape {shapes[ACHIEVED]} and "
-            f"'{DESIRED}' {shapes[DESIRED]}: set {SETTING} to false"
+            f"{env.name}: goals must be vectors of one size, but '{ACHIEVED}' has shape "
+            f"{shapes[ACHIEVED]} and '{DESIRED}' {shapes[DESIRED]}: set {SETTING} to false"
         )
     ends = online.hindsight.ends_at_goal
     return Hindsight(
@@ -89,11 +90,12 @@ def make_hindsight(config: Config, env: Env, shapes: Mapping[str, tuple[int, ...
 
 
 def _rewards_of(env: Env) -> GoalRewards:
-    """The function that tells rewards, once two steps and all their goals have confirmed it."""
+    """Return the reward function, after two steps and all their goals have confirmed it."""
     rewards: GoalRewards | None = getattr(env, "goal_rewards", None)
     if rewards is None:
         raise EnvError(
-            f"{env.name}: hindsight wants a goal environment of gymnasium, with compute_reward: set {SETTING} to false"
+            f"{env.name}: hindsight needs a goal environment of gymnasium, with "
+            f"compute_reward: set {SETTING} to false"
         )
     env.reset(seed=0)
     middle = np.clip(np.zeros(env.action_dim), env.action_low, env.action_high)
@@ -108,8 +110,8 @@ def _rewards_of(env: Env) -> GoalRewards:
     many = np.asarray(rewards(achieved, desired))
     if many.shape != (4,):
         raise EnvError(
-            f"{env.name}: compute_reward gives an array of shape {many.shape} for 4 goals, expected (4,): let it take "
-            "arrays (B, G)"
+            f"{env.name}: compute_reward gives an array of shape {many.shape} for 4 goals, "
+            "expected (4,): it must accept arrays (B, G)"
         )
     one = np.array([float(rewards(achieved[i : i + 1], desired[i : i + 1])[0]) for i in range(4)])
     if not np.allclose(many, one, atol=1e-5):
@@ -118,7 +120,8 @@ def _rewards_of(env: Env) -> GoalRewards:
         )
     if not np.allclose(many[:2], earned, atol=1e-4):
         raise EnvError(
-            f"{env.name}: steps gave the rewards {earned}, compute_reward says {many[:2].tolist()}: hindsight wants "
-            f"rewards that depend on goals alone; set {SETTING} to false"
+            f"{env.name}: steps gave the rewards {earned}, but compute_reward gives "
+            f"{many[:2].tolist()}: hindsight needs rewards that depend on goals alone; set "
+            f"{SETTING} to false"
         )
     return rewards

@@ -11,11 +11,11 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class GpuShares:
-    """GPUs that are given to processes.
+    """Assigns GPUs to processes.
 
     Args:
-        names: as ``CUDA_VISIBLE_DEVICES`` has them.
-        each: GPUs of a process, of which it is the only user; 0: each gets the one that has the fewest users.
+        names: GPU names as in ``CUDA_VISIBLE_DEVICES``.
+        each: GPUs per process, used by it alone; 0 gives each process the GPU with the fewest users.
     """
 
     def __init__(self, names: Sequence[str], each: int = 0) -> None:
@@ -24,24 +24,25 @@ class GpuShares:
 
     @property
     def places(self) -> int | None:
-        """Return the number of processes that there are GPUs for; None: no limit.
+        """Return the number of processes for which there are GPUs, or None if there is no limit.
 
         Raises:
-            ConfigError: there are too few for one.
+            ConfigError: there are too few GPUs for one process.
         """
         if not self._each:
             return None
         if len(self._users) < self._each:
             raise ConfigError(
-                f"--gpus {self._each}: this machine shows {len(self._users)}; ask for fewer, or look at {VISIBLE}"
+                f"--gpus {self._each}: this machine has {len(self._users)} visible GPUs; ask "
+                f"for fewer, or check {VISIBLE}"
             )
         return len(self._users) // self._each
 
     def take(self, device: str | None = None) -> dict[str, str]:
-        """Take GPUs for a process; return its additional environment variables.
+        """Assign GPUs to a process; return its additional environment variables.
 
         Args:
-            device: ``train.device`` of the process; with a number in it, or ``cpu``, the process takes none of ours.
+            device: ``train.device`` of the process; if it has a number or is ``cpu``, nothing is assigned.
         """
         if device not in (None, "cuda") or (len(self._users) < 2 and not self._each):
             return {}
@@ -52,14 +53,14 @@ class GpuShares:
         return {VISIBLE: ",".join(taken)}
 
     def give_back(self, variables: Mapping[str, str]) -> None:
-        """Give back what :meth:`take` returned."""
+        """Release the GPUs that :meth:`take` assigned."""
         for name in variables.get(VISIBLE, "").split(","):
             if name in self._users:
                 self._users[name] -= 1
 
 
 def visible_gpus(variables: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` has them."""
+    """Return the GPUs that this process may use, named as in ``CUDA_VISIBLE_DEVICES``."""
     named = variables.get(VISIBLE)
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip()]

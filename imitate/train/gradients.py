@@ -15,11 +15,11 @@ from imitate.system.ranks import Ranks, collective
 class GradientAverage:
     """Averages the gradients of any list of weights over the ranks.
 
-    DistributedDataParallel does so for networks that are called through it; algorithms here call parts of their
-    networks, and let only some of the weights in a loss learn.
+    DistributedDataParallel does this only for networks that are called through it; algorithms here call parts of their
+    networks, and train only some of the weights in a loss.
 
     Args:
-        ranks: all of them average the gradients of the same weights in the same order.
+        ranks: the ranks, all of which average the gradients of the same weights in the same order.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -27,13 +27,13 @@ class GradientAverage:
 
     @contextmanager
     def __call__(self, weights: Sequence[nn.Parameter]) -> Iterator[None]:
-        """After the backward pass in its body, ``grad`` of each of these weights is the mean over the ranks.
+        """Replace ``grad`` of each of these weights by its mean over the ranks after the backward pass in the body.
 
-        A weight that no rank has a gradient for keeps None; where some have one, the others count as 0.
+        A weight keeps None if no rank has a gradient for it; if only some ranks have one, the others count as 0.
         """
         yield
         sizes = [weight.numel() for weight in weights]
-        # The gradients side by side, and behind them on how many ranks each weight has one: a single exchange.
+        # A single exchange holds all gradients, followed by the number of ranks that have a gradient of each weight.
         flat = torch.zeros(
             sum(sizes) + len(sizes), device=weights[0].device, dtype=weights[0].dtype
         )

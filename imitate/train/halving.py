@@ -1,11 +1,11 @@
 """Asynchronous successive halving of the runs of a sweep.
 
 ASHA (Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020, arXiv:1810.05934, algorithm 2): runs
-train up to rungs, which lie a factor apart; of those that have reached a rung the best 1/reduction go on to the next.
-A free worker is never kept waiting for a rung to fill: it promotes a run that is good enough now, or begins another.
+train up to rungs, whose epochs grow by a constant factor; the best 1/reduction of the runs at a rung continue to the
+next. A free worker never waits for a rung to fill: it promotes a run that is good enough now, or begins another.
 
-Departure: the runs are given, not sampled without end. Where all have been begun and none may be promoted, the best run
-of the highest rung goes on, until one run has all its epochs.
+Departure: the runs are given, not sampled endlessly. If all have begun and none may be promoted, the best run of the
+    highest rung continues, until one run has trained all its epochs.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ METRICS = {
     "valid_loss": ("epoch", "Valid/Loss", -1.0),
     "train_loss": ("epoch", "Train/Loss", -1.0),
 }
-"""Kind and key of a line of ``metrics.jsonl``, and the sign that makes more better."""
+"""Kind and key of a line of ``metrics.jsonl``, and the sign by which larger is better."""
 
 
 @dataclass(frozen=True)
 class Halving:
-    """Settings.
+    """Settings of successive halving.
 
     Attributes:
         metric: one of :data:`METRICS`.
-        reduction: one of so many runs goes on to the next rung, which has so many times the epochs.
-        first_epochs: epochs of the first rung: each run gets so many.
+        reduction: one of this many runs continues to the next rung, which has this many times the epochs.
+        first_epochs: epochs of the first rung, which every run trains.
     """
 
     metric: str = "success_rate"
@@ -47,11 +47,11 @@ class Halving:
         return (*rungs, num_epochs)
 
     def value(self, records: Sequence[Mapping[str, Any]], epoch: int) -> float | None:
-        """Return the newest measurement up to an epoch, more is better; None if there is none.
+        """Return the latest value up to an epoch, negated if lower is better; None if there is none.
 
         Args:
             records: lines of ``metrics.jsonl``.
-            epoch: of the rung.
+            epoch: epoch of the rung.
         """
         kind, key, sign = METRICS[self.metric]
         found = None
@@ -62,20 +62,20 @@ class Halving:
         return found
 
     def shown(self, value: float) -> str:
-        """Return a value in words."""
+        """Format a value with the metric's name and sign."""
         sign = METRICS[self.metric][2]
         return f"{self.metric} {sign * value:.4g}"
 
 
 @dataclass
 class Ladder:
-    """Runs on the rungs, and the decision which is to train next.
+    """State of the halving: the rungs that runs have reached, and the choice of the next run.
 
     Attributes:
-        num_rungs: rungs; a run that has reached the last one has all its epochs.
+        num_rungs: number of rungs; a run at the last one has trained all its epochs.
         reduction: see :class:`Halving`.
-        reached: values of each run at the rungs that it has reached, from the first; more is better.
-        climbing: runs that train now.
+        reached: values of each run at the rungs that it has reached, from the first; larger is better.
+        climbing: runs that are training now.
     """
 
     num_rungs: int
@@ -84,12 +84,12 @@ class Ladder:
     climbing: set[str] = field(default_factory=set)
 
     def ranked(self, rung: int) -> list[str]:
-        """Return the runs that have reached a rung, best first; among equals the one that came first."""
+        """Return the runs that have reached a rung, best first; ties keep the order of arrival."""
         there = [name for name, values in self.reached.items() if len(values) > rung]
         return sorted(there, key=lambda name: -self.reached[name][rung])
 
     def next(self, waiting: Sequence[str]) -> tuple[str, int] | None:
-        """Return a run and the number of the rung up to which it is to train now; None: nothing can be begun now.
+        """Return the next run and the index of the rung up to which it trains, or None if no run can start now.
 
         Args:
             waiting: runs that have not begun, in their order.
@@ -108,7 +108,7 @@ class Ladder:
         return None
 
     def place(self, name: str) -> tuple[int, int, int]:
-        """Return the number of the last rung that a run has reached, its rank there from 1, and the runs there."""
+        """Return the last rung that a run has reached, its rank there (from 1), and the number of runs there."""
         rung = len(self.reached[name]) - 1
         ranked = self.ranked(rung)
         return rung, ranked.index(name) + 1, len(ranked)

@@ -1,9 +1,9 @@
-"""Heartbeats of the ranks: a rank that evaluates is alive, and one that is silent ends the training of all.
+"""Heartbeats of the ranks: a busy rank stays alive, and a silent one ends the training of all.
 
-A rank waits for others as long as they need: rank 0 may be evaluating. A process that died is noticed at once by the
-connections that close, but a machine that vanished from the network, or a process that was stopped, closes none. So a
-thread of each rank writes a counter into the store of the rendezvous and reads those of the others. Where one stands
-still for too long, this process ends: its main thread may be inside a collective, which nothing interrupts.
+A rank waits for others as long as they need: rank 0 may be evaluating. A process that died is noticed at once, because
+its connections close; a machine that lost its network, or a process that was stopped, closes none. So a thread of each
+rank writes a counter to the store of the rendezvous and reads those of the others. If a counter does not change for too
+long, this process ends: its main thread may be inside a collective, which nothing interrupts.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _LEFT = b"left"
 
 
 class Store(Protocol):
-    """Store of a rendezvous; its calls raise RuntimeError (``DistStoreError``) where it cannot be reached."""
+    """Store of a rendezvous; its calls raise RuntimeError (``DistStoreError``) if it cannot be reached."""
 
     def set(self, key: str, value: str, /) -> None:
         """Write a value."""
 
     def multi_get(self, keys: list[str], /) -> list[bytes]:
-        """Read values, all of which have been written."""
+        """Read values; all of them must exist."""
 
 
 class Heartbeat:
-    """Signs of life of a rank, and those of the others as it sees them.
+    """Sends this rank's signs of life and watches those of the others.
 
     Args:
-        store: shared by all ranks; calls end after a timeout of seconds.
-        rank: of this process.
+        store: store shared by all ranks; its calls time out after seconds.
+        rank: rank of this process.
         world: number of ranks.
         silence_s: see :data:`SILENCE_S`.
-        end: called, in a thread, with a line on the ranks that are silent.
+        end: called in a thread with a line that names the silent ranks.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Heartbeat:
         self._beat(0)
 
     def start(self) -> None:
-        """Begin to watch; all ranks have been made by now."""
+        """Begin to watch; call it after all ranks have joined."""
         self._heard_at = [clock.now()] * len(self._keys)
         self._exchanges.start()
         self._watches.start()
@@ -80,7 +80,7 @@ class Heartbeat:
         try:
             self._store.set(self._keys[self._rank], _LEFT.decode())
         except RuntimeError:
-            return  # the store is gone, and with it all who would read this
+            return  # the store is gone, and with it all readers
 
     def _beat(self, number: int) -> None:
         self._store.set(self._keys[self._rank], f"{number} {platform.node()}")
@@ -94,7 +94,7 @@ class Heartbeat:
                 self._beat(number)
                 values = self._store.multi_get(self._keys)
             except RuntimeError:
-                continue  # no news; the other thread counts for how long
+                continue  # no news; the other thread measures the silence
             now = clock.now()
             for other, value in enumerate(values):
                 if value != self._seen[other]:

@@ -15,15 +15,15 @@ from imitate.models.observation import ObservationEncoder
 from imitate.system.seeding import preserved_rng
 
 LARGE = 2e9
-"""Bytes from which on smaller images are proposed."""
+"""Bytes above which smaller images are proposed."""
 _SMALLEST = 64
 _FLOAT = 4
 _COPIES = 2
-"""Images of a batch as floats, and their gradients or crops, beside what the network keeps."""
+"""Copies of a batch's images besides the network's activations: as floats, and gradients or crops."""
 
 
 def image_memory(tree: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> float:
-    """Estimate the bytes that an update takes for images and what their encoders keep of them for the gradient.
+    """Estimate the bytes that an update needs for images and for their encoders' stored activations.
 
     Args:
         tree: a configuration.
@@ -40,14 +40,14 @@ def image_memory(tree: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]])
     with preserved_rng():
         encoder = ObservationEncoder(
             channels_first, dict.fromkeys(shapes, "rgb"), network, load_pretrained=False
-        ).eval()  # normalization over a batch of one has no meaning
+        ).eval()  # batch normalization fails on a batch of one
         kept = _kept(encoder, channels_first)
     numbers = sum(math.prod(shape) for shape in shapes.values())
     return float(images * (kept + _COPIES * _FLOAT * numbers))
 
 
 def _kept(encoder: ObservationEncoder, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Bytes that a pass of one image of each camera keeps for the gradient."""
+    """Measure the bytes of activations that one image of each camera needs for the gradient."""
     own = {weight.untyped_storage().data_ptr() for weight in encoder.parameters()}
     sizes: dict[int, int] = {}
 
@@ -64,6 +64,6 @@ def _kept(encoder: ObservationEncoder, shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def smaller(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Half of an image's size, again and again, while both sides stay at 64 or more."""
+    """Yield an image's size halved repeatedly, while both sides stay at 64 or more."""
     height, width = shape[:2]
     return max(_SMALLEST, height // 2), max(_SMALLEST, width // 2)

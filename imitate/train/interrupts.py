@@ -17,7 +17,7 @@ class Interrupt:
 
     @property
     def exit_code(self) -> int:
-        """128 plus the signal's number; 0 when none came."""
+        """128 plus the signal's number, or 0 if no signal came."""
         return 0 if self.signal is None else 128 + self.signal
 
     @property
@@ -28,7 +28,7 @@ class Interrupt:
 
 def ending_signals() -> list[int]:
     """Return the signals that end a training: SIGINT, SIGTERM, and SIGHUP unless nohup lets this process ignore it."""
-    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has no SIGHUP
     if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN:
         return [signal.SIGINT, signal.SIGTERM]
     return [signal.SIGINT, signal.SIGTERM, hangup]
@@ -36,11 +36,11 @@ def ending_signals() -> list[int]:
 
 @contextmanager
 def caught_signals() -> Iterator[Interrupt]:
-    """Set a flag at the first signal of :func:`ending_signals` in the body, raise KeyboardInterrupt at the second.
+    """In the body, set a flag at the first ending signal and raise KeyboardInterrupt at the second.
 
-    SIGHUP never raises: a closed terminal sends it more than once.
+    See :func:`ending_signals`. SIGHUP never raises: a closed terminal sends it more than once.
 
-    Outside the main thread, where Python allows no handlers, the flag is never set.
+    The flag is never set outside the main thread, because Python allows no handlers there.
     """
     interrupt = Interrupt()
 

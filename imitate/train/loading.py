@@ -14,9 +14,9 @@ def make_loader(
 ) -> DataLoader[Any]:
     """Make a standard DataLoader over an endless batch sampler, so that one iterator serves the whole run.
 
-    Its own generator gives the workers' seeds: making a loader leaves torch's default generator alone. For a CUDA
-    device batches lie in pinned memory: a thread of the loader copies those of workers into it, and without workers
-    images are gathered there at once.
+    The loader has its own generator for the workers' seeds, so torch's default generator stays unchanged. For a CUDA
+    device batches are in pinned memory: a thread of the loader copies the workers' batches there, and without workers
+    images are gathered there directly.
     """
     if device.type == "cuda" and workers == 0:
         dataset.pin_batches()

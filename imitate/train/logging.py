@@ -14,7 +14,7 @@ from imitate.train.metrics import MetricsFile
 
 
 class RunLogger:
-    """Logger of records (tags such as `Train/Loss` to floats) to every place in the configuration."""
+    """Logger of records (tags such as `Train/Loss` to floats) to every destination in the configuration."""
 
     def __init__(self, folder: RunFolder, config: Any, console: Console, epoch: int = 0) -> None:
         self.metrics = MetricsFile(folder.metrics)
@@ -46,7 +46,7 @@ class RunLogger:
             self._tensorboard.flush()
         if self._wandb is not None:
             try:
-                # An evaluation in the background belongs to an earlier epoch, so no step is given.
+                # An evaluation in the background belongs to an earlier epoch, so no step is passed.
                 self._wandb.log({**numbers, "epoch": epoch})
             except Exception as error:  # a lost connection must not end a training
                 self._console.say(f"warning: Weights & Biases stopped taking numbers ({error})")

@@ -1,10 +1,10 @@
-"""Guard that notices a loss that turns non-finite or explodes, and names the batch.
+"""Detects a loss that becomes non-finite or explodes, and names the batch.
 
-Exploding means: for `PATIENCE` steps in a row the loss is above `median + FACTOR * scale`, where the median is that
-of the last `WINDOW` losses and the scale the larger of the first steps' typical |loss| and the recent median |loss|.
-The first steps are in it because a loss near zero (a regression that fits) may well rise a thousandfold and still be
-small; the recent ones because a value loss may grow by orders of magnitude over a healthy run. Losses may be negative
-(likelihoods). A gradient norm that is not finite counts as a loss that is not.
+Exploding means: for `PATIENCE` steps in a row the loss is above `median + FACTOR * scale`, where `median` is the median
+of the last `WINDOW` losses, and `scale` is the larger of the first steps' typical |loss| and the recent median |loss|.
+The scale includes the first steps because a loss near zero (a regression that fits) may well rise a thousandfold and
+still be small; it includes the recent ones because a value loss may grow by orders of magnitude in a healthy run.
+Losses may be negative (likelihoods). A non-finite gradient norm counts as a non-finite loss.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BLOCK = 100
 
 @dataclass(frozen=True)
 class BadLoss:
-    """Finding of the guard."""
+    """Description of a bad loss."""
 
     step: int
     value: float
@@ -37,7 +37,7 @@ class BadLoss:
 
 
 class LossGuard:
-    """Guard over the losses: each at once on the CPU, in blocks on an accelerator, so that no step waits."""
+    """Checks the losses: each one at once on a CPU, in blocks on an accelerator, so that no step waits."""
 
     def __init__(self, device: torch.device) -> None:
         self._block = 1 if device.type == "cpu" else BLOCK
@@ -54,7 +54,7 @@ class LossGuard:
         self._high = 0
 
     def add(self, step: int, info: Mapping[str, Any], index: Any) -> BadLoss | None:
-        """Take one step's info and its batch's sample indices; return a finding as soon as there is one."""
+        """Take one step's info and its batch's sample indices; return a finding if the loss is bad."""
         losses = [value for key, value in info.items() if "loss" in key.lower()]
         if not losses:
             return None
@@ -63,7 +63,7 @@ class LossGuard:
         return self.check() if len(self._waiting) >= self._block else None
 
     def check(self) -> BadLoss | None:
-        """Read the losses not yet read (one transfer); to be called before every save."""
+        """Check the losses that were not yet read (one transfer); call it before every save."""
         waiting, self._waiting = self._waiting, []
         numbers = self._read([x for _, losses, norms, _ in waiting for x in (*losses, *norms)])
         for step, losses, norms, index in waiting:
@@ -110,7 +110,7 @@ def weights_are_finite(nets: torch.nn.Module) -> bool:
 
 
 def describe_batch(dataset: Any, index: Any, limit: int = 8) -> str:
-    """Describe the demos and steps of a batch, in a few words."""
+    """Describe the demos and steps of a batch, briefly."""
     steps: dict[str, list[int]] = {}
     for sample in torch.as_tensor(index).flatten().tolist():
         demo, step = dataset.demo_of(int(sample))
@@ -124,7 +124,7 @@ def describe_batch(dataset: Any, index: Any, limit: int = 8) -> str:
 
 
 def bad_input(dataset: Any, index: Any) -> str | None:
-    """Return the demo, step and key where a batch's raw values are not finite; None where all are finite."""
+    """Return the demo, step and key where a batch's raw values are not finite, or None if all are finite."""
     samples = [int(sample) for sample in torch.as_tensor(index).flatten().tolist()]
     for sample in samples:
         for key, value in _leaves(dataset[sample], ""):

@@ -1,4 +1,4 @@
-"""Metrics of a run: means on the device while it trains, one JSON line per epoch and per evaluation on disk."""
+"""Metrics of a run: running means on the device, and one JSON line on disk per epoch and evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imitate.system.run_folder import to_json, write_text
 
 
 class EpochMeans:
-    """Sums of scalar tensors on their own device; nothing is read back before the epoch is over."""
+    """Means of scalar tensors, summed on their own device; nothing is read back before the epoch ends."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -31,8 +31,8 @@ class EpochMeans:
         """
         if not isinstance(info, Mapping):
             raise ConfigError(
-                f"train_on_batch() of the algorithm returned {type(info).__name__}: return a dict of what to log, "
-                "such as {'Loss': loss}"
+                f"train_on_batch() of the algorithm returned {type(info).__name__}: return a "
+                "dict of values to log, such as {'Loss': loss}"
             )
         sums, counts = self.sums, self.counts
         for key, value in info.items():
@@ -68,7 +68,7 @@ class EpochMeans:
 
 
 def _dtype_of_sums(device: torch.device) -> torch.dtype:
-    """Return float64 on the CPU; other devices are slow in it, and MPS lacks it."""
+    """Return float64 for the CPU and float32 for others, which are slow in float64 or lack it (MPS)."""
     return torch.float64 if device.type == "cpu" else torch.float32
 
 
@@ -92,7 +92,7 @@ class MetricsFile:
             handle.write(line + "\n")
 
     def read(self) -> list[dict[str, Any]]:
-        """Read every whole line; a line that a kill cut short is left out, and what is no number."""
+        """Read every complete line. Lines that a kill cut short and values that are not numbers are skipped."""
         if not self.path.is_file():
             return []
         records = []
@@ -106,7 +106,7 @@ class MetricsFile:
         return records
 
     def truncate(self, epoch: int) -> None:
-        """Drop the lines of later epochs, so that a resumed run writes no line twice."""
+        """Remove the lines of later epochs, so that a resumed run writes no line twice."""
         if self.path.is_file():
             kept = [to_json(record) + "\n" for record in self.read() if record["epoch"] <= epoch]
             write_text(self.path, "".join(kept))

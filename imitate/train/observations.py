@@ -1,4 +1,4 @@
-"""Observations of a configuration, compared with those of its demonstrations before anything is built."""
+"""Compare a configuration's observations with those of its demonstrations, before anything is built."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from imitate.errors import ConfigError, nearest
 
 
 def with_observations(config: Config) -> Config:
-    """Return the configuration with keys of the files in the place of ``"auto"``.
+    """Replace ``"auto"`` in a configuration by the observation keys of its files.
 
     Args:
-        config: with located data, or without data.
+        config: configuration with located data, or without data.
 
     Raises:
         ConfigError: ``"auto"`` without data, or keys that no file has.
@@ -30,8 +30,9 @@ def with_observations(config: Config) -> Config:
     if not config.train.data:
         if wants_auto:
             raise ConfigError(
-                "observation.modalities: 'auto' takes the observations of demonstrations, but no file is named: list "
-                "the keys, or name a file in train.data or with --dataset"
+                "observation.modalities: 'auto' takes the observations of demonstrations, "
+                "but no data file is given: list the keys, or name a file in train.data or "
+                "with --dataset"
             )
         return config
     if config.train.online.enabled and not wants_auto:
@@ -52,7 +53,7 @@ def with_observations(config: Config) -> Config:
 
 
 def _key_lists(section: Observations, path: str) -> Any:
-    """Yield pairs of dotted key and observations, for each group and modality of each part."""
+    """Yield (dotted key, observations) for each group and modality of each part."""
     if not isinstance(section, ObservationConfig):
         for name, part in section.items():
             if isinstance(part, Observations):
@@ -68,7 +69,7 @@ def _same_group(path: str, other: str) -> bool:
 
 
 def _observed(config: Config) -> Observed:
-    """Read the observations of the first training demo of each file; those of shards are in their index."""
+    """Read the observations of the first training demo of each file; for shards, read their index."""
     entries = [entry for entry in located_data(config) if entry.weight > 0]
     return observed_of([_forms(entry, config) for entry in entries])
 

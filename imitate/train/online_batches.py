@@ -1,4 +1,4 @@
-"""Batches of online RL: collect steps, store them, do as many updates as they allow."""
+"""Batches of online RL: collect steps, store them, and yield as many batches as the update ratio allows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MEMORY = "memory_*.pt"
 
 
 def batch_source(setup: Setup, folder: RunFolder, console: Console, ranks: Ranks) -> BatchSource:
-    """Build the source of a setup's batches: its dataset, or its environment.
+    """Build the source of a setup's batches: a dataset or an environment.
 
     Raises:
         ConfigError: see :class:`OnlineBatches`.
@@ -47,20 +47,20 @@ def batch_source(setup: Setup, folder: RunFolder, console: Console, ranks: Ranks
 
 
 class OnlineBatches:
-    """Batches of collected steps. A step of the run is one of an environment; an epoch ends with a whole collection.
+    """Batches of collected steps. A step of the run is an environment step; an epoch ends after a whole collection.
 
-    The replay buffer is saved beside ``last.pth``, in a file that it names. Of several ranks each has its part of the
-    environments, of the replay buffer and of each batch, and saves it in a file of its own; steps, episodes and updates
-    are those of all.
+    The replay buffer is saved beside ``last.pth``, in a file that it names. With several ranks, each rank has a part of
+    the environments, of the replay buffer and of each batch, and saves it in its own file; steps, episodes and updates
+    are counted over all ranks.
 
     Args:
-        setup: of the training.
+        setup: setup of the training.
         folder: run folder of rank 0, which all ranks see.
         console: for warnings.
         ranks: the processes that train together.
 
     Raises:
-        ConfigError: a bad loss is to be rolled back, or the ranks cannot share environments or batches equally.
+        ConfigError: ``train.on_bad_loss`` is "rollback", or the ranks cannot share environments or batches equally.
     """
 
     unit = "env steps"
@@ -74,12 +74,13 @@ class OnlineBatches:
         config = setup.config
         if config.train.on_bad_loss == "rollback":
             raise ConfigError(
-                "train.on_bad_loss is 'rollback', but steps of an environment are not taken again: set it to 'stop'"
+                "train.on_bad_loss is 'rollback', but environment steps cannot be repeated: "
+                "set it to 'stop'"
             )
         if setup.stages and ranks.world > 1:
             raise ConfigError(
-                f"train.online.curriculum: stages are judged in one process, but {ranks.world} train together: start "
-                "one, or leave the stages out"
+                "train.online.curriculum: stages are judged in one process, but "
+                f"{ranks.world} processes train together: start one, or leave the stages out"
             )
         self.index: Tensor | None = None
         self.waited_s = 0.0
@@ -89,7 +90,9 @@ class OnlineBatches:
         self.curriculum = Curriculum(section, setup.stages) if setup.stages else None
         self.learner, self.collector = make_learner(setup), self._new_collector()
         self._metrics = Metrics()
-        self._episodes: list[EpisodeRecord] = []  # of this rank, which the others do not know yet
+        self._episodes: list[
+            EpisodeRecord
+        ] = []  # warnings of this rank, which the others do not know yet
         self._messages: list[str] = []
         self._parts = RankFiles(folder.checkpoints, ranks.rank)
         steps = int(config.experiment.epoch_every_n_steps or 1)
@@ -97,12 +100,12 @@ class OnlineBatches:
         self._named_memories: list[str] = []  # by last.pth, and by the one before it
 
     def pretraining(self, state: TrainState) -> Iterator[Batch]:
-        """Yield ``train.online.pretrain_updates`` batches of demonstrations alone."""
+        """Yield ``train.online.pretrain_updates`` batches of demonstrations only."""
         wanted = 0 if state.step else self._setup.config.train.online.pretrain_updates
         return self.learner.demonstrations(wanted)
 
     def batches(self, state: TrainState) -> Iterator[Batch]:
-        """Collect steps, then give the batches that they allow."""
+        """Collect steps, then yield the batches that they allow."""
         online, learner, collector = self._setup.config.train.online, self.learner, self.collector
         warmup = state.step < online.warmup_steps and online.warmup_policy == "random"
         collector.progress = min(state.step / self._total_steps, 1.0)
@@ -114,7 +117,7 @@ class OnlineBatches:
             collected = collector.collect(online.collect_steps, random=warmup)
         except RobotError as error:
             raise RobotStoppedError(
-                f"{error}; look at the robot, then: {resuming(self._folder)}"
+                f"{error}; check the robot, then: {resuming(self._folder)}"
             ) from error
         self.waited_s += time.perf_counter() - asked
         counted = int(self._ranks.total(collected.num_steps))
@@ -128,7 +131,7 @@ class OnlineBatches:
         yield from learner.batches_due(self._updates_allowed())
 
     def _renumbered(self, collected: Collected) -> Collected:
-        """Number the environments as this rank's replay buffer does: every so many-th is its own."""
+        """Convert environment numbers to this rank's own: rank r owns every world-th environment."""
         world, agents = self._ranks.world, self._setup.env.num_agents
         if world == 1:
             return collected
@@ -141,12 +144,12 @@ class OnlineBatches:
         return replace(collected, lanes=own(collected.lanes), lost_lanes=own(collected.lost_lanes))
 
     def _updates_allowed(self) -> int | None:
-        """Return the number of updates that the collectors of all ranks allow; None: any number."""
+        """Return the number of updates that the collectors of all ranks allow, or None if there is no limit."""
         most = self.collector.updates_allowed()
         return None if most is None else int(self._ranks.table(most).min())
 
     def _exchange(self) -> None:
-        """Take note of the episodes and warnings of all ranks since the last exchange."""
+        """Gather the episodes and warnings of all ranks since the last exchange."""
         rows = [astuple(episode) for episode in self._episodes]
         for part in self._ranks.gather({"episodes": rows, "messages": self._messages}):
             self._metrics.add(0, [EpisodeRecord(*row) for row in part["episodes"]])
@@ -155,12 +158,12 @@ class OnlineBatches:
         self._episodes, self._messages = [], []
 
     def _new_collector(self) -> Collector:
-        """Build a collector in the present stage of the environment."""
+        """Build a collector in the current stage of the environment."""
         setup, curriculum = self._setup, self.curriculum
         return make_collector(setup if curriculum is None else setup.at_stage(curriculum.meta))
 
     def begin_stage(self) -> None:
-        """Collect in the present stage from now on; running episodes are cut, and the replay buffer may be cleared."""
+        """Collect in the current stage from now on; cut running episodes, and clear the replay buffer if configured."""
         episodes = self.collector.state_dict()
         self.collector.close()
         self.collector = self._new_collector()
@@ -180,7 +183,7 @@ class OnlineBatches:
         self.learner.learned(info)
 
     def metrics(self) -> dict[str, float]:
-        """Return numbers of episodes and updates of all ranks, and those of the collector."""
+        """Return metrics of the episodes and updates of all ranks, and the collector's own."""
         self._exchange()
         return {
             **self._metrics.numbers(),
@@ -194,18 +197,18 @@ class OnlineBatches:
         return {"updates": self.learner.updates}
 
     def describe(self, bad: BadLoss, epoch: int) -> str:
-        """Describe the step at which the loss went bad."""
+        """Describe the step at which the loss became bad."""
         at = f"environment step {bad.step} (epoch {epoch})"
         return f"{at}: the loss is {bad.value:.4g}, {bad.reason}"
 
     def close(self) -> None:
-        """End workers, free simulators."""
+        """End the workers and free the simulators."""
         self.collector.close()
 
     # ---- checkpoints ------------------------------------------------------------------------------
 
     def save_part(self) -> None:
-        """Write the file of a rank that writes no checkpoint; the others wait, so that all parts are of one step."""
+        """Write this rank's own file if it writes no checkpoint. All ranks wait, so that all parts are of one step."""
         self._exchange()
         if self._ranks.rank > 0:
             memory = self.learner.memory
@@ -219,7 +222,7 @@ class OnlineBatches:
         self._ranks.any(False)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return section ``online`` of a ``train_state``; write the replay buffer into a file beside the checkpoint."""
+        """Return section ``online`` of ``train_state``; write the replay buffer to a file beside the checkpoint."""
         return {
             "online": {
                 "learner": self.learner.state_dict(),
@@ -235,14 +238,15 @@ class OnlineBatches:
         """Resume from section ``online``, and from the replay buffer's file that it names.
 
         Raises:
-            ConfigError: another number of processes began the run.
+            ConfigError: the run was begun by another number of processes.
         """
         saved = train_state["online"]
         world = saved.get("world", 1)
         if world != self._ranks.world:
             raise ConfigError(
-                f"{self._folder.path}: {world} processes began the run, each with its environments and replay buffer, "
-                f"but {self._ranks.world} resume it: start {world}"
+                f"{self._folder.path}: the run was begun by {world} processes, each with its "
+                f"environments and replay buffer, but {self._ranks.world} resume it: start "
+                f"{world}"
             )
         self._metrics.load_state_dict(saved["metrics"])
         self.learner.load_state_dict(saved["learner"])
@@ -263,14 +267,15 @@ class OnlineBatches:
             self._load_memory(path, saved["learner"])
 
     def _save_memory(self) -> str | None:
-        """Write the replay buffer; return the name of the file for the checkpoint."""
+        """Write the replay buffer to a file; return its name for the checkpoint."""
         memory = self.learner.memory
         if memory is None or not self._setup.config.train.online.save_buffer:
             return None
         folder = self._folder.checkpoints
         path = folder / f"memory_{self._metrics.steps}.pt"
         save_checkpoint(memory.state_dict(), path)
-        # The checkpoint before this one may still be the one to resume from. Times of files prove nothing: clocks jump.
+        # The checkpoint before this one may still be the one to resume from. File times are not used, because clocks
+        # may jump.
         if path.name not in self._named_memories:
             self._named_memories = [*self._named_memories[-1:], path.name]
         for file in folder.glob(MEMORY):
@@ -279,7 +284,7 @@ class OnlineBatches:
         return path.name
 
     def _load_memory(self, path: Path, learner: Mapping[str, Any]) -> None:
-        """Fill the replay buffer from a file; where it is missing or damaged, warn and begin with an empty one."""
+        """Fill the replay buffer from a file; if it is missing or damaged, warn and begin with an empty one."""
         try:
             state = read_whole(path)
         except Exception as error:  # torch raises many kinds of errors on a damaged file
@@ -288,7 +293,7 @@ class OnlineBatches:
         self._filled(path, state, learner)
 
     def _load_part(self, learner: Mapping[str, Any]) -> None:
-        """Resume from the file of this rank; where it is missing or damaged, warn and begin anew with ``learner``."""
+        """Resume from the file of this rank; if it is missing or damaged, warn and load only ``learner``."""
         step = self._metrics.steps
         path = self._parts.path(step)
         try:
@@ -302,10 +307,10 @@ class OnlineBatches:
             self.collector.load_state_dict(of_collector)
 
     def _filled(self, path: Path, state: Mapping[str, Any], learner: Mapping[str, Any]) -> bool:
-        """Fill the replay buffer; warn and begin with an empty one where the file's state is damaged."""
+        """Fill the replay buffer; if the file's state is damaged, warn and begin with an empty one."""
         try:
             self._fill(state)
-        except UserError:  # it is whole, and of another training
+        except UserError:  # the file is whole, but belongs to another training
             raise
         except Exception as error:
             self._begin_empty(path, error, learner)

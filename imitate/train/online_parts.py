@@ -1,4 +1,4 @@
-"""Learner, replay buffer and collector of online RL, from a setup."""
+"""Build learner, replay buffer and collector of online RL from a setup."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_learner(setup: OnlineSetup) -> Learner:
     batch_size = ranks.share_of(train.batch_size, "train.batch_size")
     num_lanes = ranks.share_of(online.num_envs, "train.online.num_envs") * setup.env.num_agents
     normalizer = None
-    # Networks that begin with a checkpoint's weights see what they have learned to see.
+    # Networks that begin with a checkpoint's weights keep its preprocessing.
     if train.obs_normalization == "mean_std" and config.experiment.ckpt_path is None:
         left_out = {*setup.env.image_keys, config.observation.mask_key()}
         vectors = {k: v for k, v in setup.env.obs_shapes.items() if k not in left_out}
@@ -86,7 +86,7 @@ def make_learner(setup: OnlineSetup) -> Learner:
 
 
 def expert_steps(setup: OnlineSetup) -> ReplayBuffer:
-    """Return the demonstrations that a policy's steps are compared with.
+    """Return the demonstrations with which a policy's steps are compared.
 
     Raises:
         ConfigError: if there are none.
@@ -152,7 +152,8 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
         return ReplayBuffer(*shape, **settings)
     if not setup.algo.gives_errors:
         raise ConfigError(
-            f"train.online.prioritized.enabled: {config.algo_name} has no critics whose errors count: set it to false"
+            f"train.online.prioritized.enabled: {config.algo_name} has no critics whose TD "
+            "errors could be priorities: set it to false"
         )
     cast(ActorCritic, setup.algo).keeps_errors = True
     return PrioritizedReplay(
@@ -161,25 +162,27 @@ def make_memory(setup: OnlineSetup) -> ReplayBuffer:
 
 
 def fixed_rewards(config: Config) -> RewardTransform:
-    """Return the reward transform of ``train.reward`` where there are no data to fit it to.
+    """Return the reward transform of ``train.reward`` for training without data to fit it to.
 
     Raises:
-        ConfigError: it is to be fitted.
+        ConfigError: it needs to be fitted.
     """
     reward = config.train.reward
     if reward.normalization is not None:
         raise ConfigError(
-            f"train.reward.normalization: '{reward.normalization}' is fitted to demonstrations, which a replay "
-            "buffer cannot be: set it to null and choose train.reward.scale"
+            f"train.reward.normalization: '{reward.normalization}' is fitted to "
+            "demonstrations, not to a replay buffer: set it to null and choose "
+            "train.reward.scale"
         )
     return RewardTransform(reward.scale, reward.shift, clip=reward.clip)
 
 
 def make_collector(setup: OnlineSetup) -> Collector:
-    """Build the collector: in this process, or in ``num_workers`` workers where ``cluster.on`` says.
+    """Build the collector: in this process, or in ``num_workers`` workers on the machines of ``cluster.on``.
 
     Raises:
-        ConfigError: environments and workers do not divide, or weights would be older than the algorithm allows.
+        ConfigError: the environments cannot be divided among the workers, or weights would be too old for the
+            algorithm.
     """
     online = setup.config.train.online
     _check_workers(setup)
@@ -209,9 +212,9 @@ def make_collector(setup: OnlineSetup) -> Collector:
 
 
 def make_blueprints(setup: OnlineSetup) -> list[Blueprint]:
-    """Divide the environments among the workers; one blueprint for all of them where there are no workers.
+    """Divide the environments among the workers; without workers, return one blueprint with all of them.
 
-    Of several ranks, rank r has the environments r, r + world, r + 2 world ..., and its part of the workers.
+    With several ranks, rank r has the environments r, r + world, r + 2 world ..., and its part of the workers.
 
     Raises:
         ConfigError: the ranks cannot share environments or workers equally.
@@ -244,16 +247,17 @@ def make_blueprints(setup: OnlineSetup) -> list[Blueprint]:
 
 
 def _check_workers(setup: OnlineSetup) -> None:
-    """Refuse numbers of workers and ages of weights that make no sense.
+    """Refuse impossible numbers of workers and maximum ages of weights.
 
     Raises:
-        ConfigError: the key, its value and what to set.
+        ConfigError: names the key, its value and what to set.
     """
     online = setup.config.train.online
     rollouts = setup.algo.experience == "rollout"
     if online.max_staleness is not None and (rollouts or not online.num_workers):
         raise ConfigError(
-            "train.online.max_staleness: needs num_workers of 1 or more and an algorithm that replays: set it to null"
+            "train.online.max_staleness: needs num_workers of 1 or more and an algorithm "
+            "with a replay buffer: set it to null"
         )
     if online.max_staleness == 0:
         raise ConfigError(
@@ -262,8 +266,9 @@ def _check_workers(setup: OnlineSetup) -> None:
         )
     if online.push_every_s and online.max_staleness is None:
         raise ConfigError(
-            f"train.online.push_every_s: {online.push_every_s:g}, but steps are collected with the newest weights "
-            "where max_staleness is null: set max_staleness, or push_every_s to 0"
+            f"train.online.push_every_s: {online.push_every_s:g}, but max_staleness is null, "
+            "so steps are collected with the newest weights: set max_staleness, or "
+            "push_every_s to 0"
         )
     if online.num_workers > online.num_envs:
         raise ConfigError(
@@ -280,10 +285,10 @@ def _check_workers(setup: OnlineSetup) -> None:
 
 
 def _check_acting(online: OnlineConfig) -> None:
-    """Refuse policy workers and rings where nobody would ask them.
+    """Refuse policy workers and rings that no environment worker would use.
 
     Raises:
-        ConfigError: the key, its value, and what to set.
+        ConfigError: names the key, its value and what to set.
     """
     if online.acting == "collector":
         for key, value in (("policy_workers", online.policy_workers), ("ring", online.ring)):
@@ -298,8 +303,8 @@ def _check_acting(online: OnlineConfig) -> None:
         )
     if online.policy_workers > online.num_workers:
         raise ConfigError(
-            f"train.online.policy_workers: {online.policy_workers} for {online.num_workers} environment workers: at "
-            f"most {online.num_workers} are asked"
+            f"train.online.policy_workers: {online.policy_workers} for {online.num_workers} "
+            f"environment workers: at most {online.num_workers} can be used"
         )
     if online.num_workers * online.ring > online.num_envs:
         raise ConfigError(

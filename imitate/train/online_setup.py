@@ -1,4 +1,4 @@
-"""Setup of online RL: everything that a training in an environment needs, from its configuration."""
+"""Setup of online RL: everything that training in an environment needs, built from the configuration."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class EnvSpec:
     Attributes:
         meta: its env_args.
         obs_shapes: shape of one step of each observation that the policy sees.
-        image_types: type of the values of each image.
-        stored_shapes: of these, and of others that a replay buffer keeps.
-        image_keys: those that are uint8.
+        image_types: data type of each image.
+        stored_shapes: shapes of these and of others that a replay buffer keeps.
+        image_keys: keys of uint8 images.
         low, high: (A,) limits of actions.
-        num_choices: the first so many numbers of an action are a choice, one-hot; 0: it is continuous.
-        gives_mask: it says which choices are allowed, by the observation ``action_mask``.
-        num_agents: agents in one copy, each of which is a lane.
+        num_choices: number of discrete choices, one-hot in the first values of an action; 0 if actions are continuous.
+        gives_mask: true if the observation ``action_mask`` marks the allowed choices.
+        num_agents: number of agents in one copy; each agent is one lane.
     """
 
     meta: dict[str, Any]
@@ -64,12 +64,12 @@ class EnvSpec:
 
     @property
     def action_dim(self) -> int:
-        """A."""
+        """Size A of an action."""
         return len(self.low)
 
     @property
     def num_continuous(self) -> int:
-        """Number of values of an action beside its choice."""
+        """Number of continuous values of an action, besides its discrete choice."""
         return self.action_dim - self.num_choices
 
 
@@ -78,8 +78,8 @@ class OnlineSetup(Setup):
     """A :class:`Setup` without a dataset, and the environment to learn in.
 
     Attributes:
-        env: observations and actions.
-        make: makes a copy; with a curriculum of the last stage.
+        env: observations and actions of the environment.
+        make: makes a copy of the environment (of the last stage if there is a curriculum).
         stages: env_args of the stages of a curriculum; empty without one.
     """
 
@@ -88,18 +88,18 @@ class OnlineSetup(Setup):
     stages: tuple[dict[str, Any], ...] = ()
 
     def at_stage(self, meta: dict[str, Any]) -> OnlineSetup:
-        """The same setup, to collect in another stage of the environment."""
+        """Return the same setup for another stage of the environment."""
         keys = stored_keys(self.config)
         return replace(self, make=functools.partial(make_env, meta, obs_keys=keys, team=True))
 
     @property
     def num_lanes(self) -> int:
-        """Lanes of all copies of the environment."""
+        """Number of lanes in all copies of the environment."""
         return self.config.train.online.num_envs * self.env.num_agents
 
 
 def online_env_meta(config: Config) -> dict[str, Any]:
-    """Return the env_args that ``train.online.env`` means.
+    """Return the env_args that ``train.online.env`` names.
 
     Raises:
         ConfigError: it is null and there are no demonstrations to take them from.
@@ -116,7 +116,8 @@ def online_env_meta(config: Config) -> dict[str, Any]:
         meta = outline_of(config.train.data[0].path).env_meta
     else:
         raise ConfigError(
-            "train.online.env: is null and there are no demonstrations: name an environment, such as 'Pendulum-v1'"
+            "train.online.env: is null, and there are no demonstrations: name an "
+            "environment, such as 'Pendulum-v1'"
         )
     meta = laid_over(meta, config.experiment.env_meta_update_dict.to_dict())
     check_trusted(meta)
@@ -133,7 +134,7 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
     env = make_env(meta, obs_keys=keys, team=True)
     try:
         obs = first_observation(env)
-        meta = env.serialize() if is_robot(meta) else meta  # which knows its rate
+        meta = env.serialize() if is_robot(meta) else meta  # the robot knows its rate
         for key in keys:
             if key not in obs:
                 raise EnvError(
@@ -166,9 +167,9 @@ def build_online(
 
     Args:
         config: resolved.
-        device: where the algorithm lives.
+        device: device of the algorithm's networks.
         resumed: true if weights will come from a checkpoint of the run.
-        stored: numbers of those weights, which bound the networks that are built for them; None: not known.
+        stored: numbers of weights in that checkpoint, which limit the size of the networks; None if unknown.
     """
     if config.experiment.epoch_every_n_steps is None:
         raise ConfigError(
@@ -180,7 +181,7 @@ def build_online(
     meta = online_env_meta(config)
     _check_robot(meta, config)
     stages = stage_metas(config, meta)
-    if stages:  # the stage of an evaluation is the one of its epoch
+    if stages:  # an evaluation has its epoch's stage
         meta = stages[-1]
         config = config.with_overrides({"experiment.rollout.background": False})
     env = look_at(meta, config)
@@ -201,8 +202,9 @@ def build_online(
     algo.preprocess = preprocess.to(device)
     if algo.experience == "rollout" and (meta.get("env_kwargs") or {}).get("take_over"):
         raise ConfigError(
-            f"algo_name: {config.algo_name} learns from its own actions alone, not from those of a person who takes "
-            "over: take an algorithm that replays (rlpd, sac), or leave take_over out"
+            f"algo_name: {config.algo_name} learns from its own actions alone, not from those "
+            "of a person who takes over: choose an algorithm with a replay buffer (rlpd, "
+            "sac), or leave take_over out"
         )
     if not resumed:
         adopt_frozen(algo)
@@ -243,10 +245,10 @@ def _check_demonstrations(config: Config) -> None:
 
 
 def _check_robot(meta: dict[str, Any], config: Config) -> None:
-    """Refuse to learn on a robot as if there were several of it, or as if it could be ended at any moment.
+    """Refuse settings that need several copies of the robot or interrupt it at any moment.
 
     Raises:
-        ConfigError: the key and its value.
+        ConfigError: names the key and its value.
     """
     online = config.train.online
     if not is_robot(meta):
@@ -259,15 +261,16 @@ def _check_robot(meta: dict[str, Any], config: Config) -> None:
     ):
         if value != wanted:
             raise ConfigError(
-                f"train.online.{key}: {value}, but {name} is one robot, driven by this process: set it to {wanted}"
+                f"train.online.{key}: {value}, but {name} is a single robot that this process "
+                f"controls: set it to {wanted}"
             )
 
 
 def _with_choices(config: Config, env: EnvSpec) -> Config:
-    """Write into the configuration if actions are discrete, for algorithms with such a key.
+    """Note in the configuration whether actions are discrete, for algorithms with such a key.
 
     Raises:
-        ConfigError: the algorithm is for other actions.
+        ConfigError: the algorithm does not support the actions.
     """
     taken = f"{meta_name(env.meta)} takes one of {env.num_choices} choices"
     if "num_choices" not in config.algo:
@@ -288,7 +291,7 @@ def _with_choices(config: Config, env: EnvSpec) -> Config:
 
 
 def _check_stages(stages: tuple[dict[str, Any], ...], env: EnvSpec, config: Config) -> None:
-    """Raise ConfigError where a stage of a curriculum has other observations or actions than the last one."""
+    """Raise ConfigError if a stage of a curriculum has other observations or actions than the last one."""
     for number, meta in enumerate(stages[:-1], 1):
         stage = look_at(meta, config)
         for name in ("obs_shapes", "num_choices", "num_agents", "low", "high"):
@@ -301,7 +304,7 @@ def _check_stages(stages: tuple[dict[str, Any], ...], env: EnvSpec, config: Conf
 
 
 def _check_mask(config: Config, env: EnvSpec) -> None:
-    """Raise ConfigError where the mask of actions does not fit them."""
+    """Raise ConfigError if the action mask does not fit the actions."""
     key = config.observation.mask_key()
     if key is None:
         return
@@ -324,7 +327,7 @@ def meta_name(meta: dict[str, Any]) -> str:
 
 
 def _preprocess(config: Config, env: EnvSpec) -> Preprocess:
-    """Build a Preprocess that scales actions to [-1, 1] by their limits; choices and observations stay as they are."""
+    """Build a Preprocess that scales continuous actions to [-1, 1] by their limits and leaves the rest unchanged."""
     affine: dict[str, Any] = {}
     bounded = bool(np.isfinite(env.low).all() and np.isfinite(env.high).all())
     if bounded and env.num_continuous:

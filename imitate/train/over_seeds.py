@@ -1,4 +1,4 @@
-"""Runs that differ only in their training seed, put together into one setting with a statistic over seeds."""
+"""Group runs that differ only in their training seed, and compute statistics over the seeds."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ NOT_OF_THE_SETTING = (
     "train.data_on_device",
     "train.hdf5_cache_mode",
 )
-"""Keys of a run's name, place and machine, which do not change its training."""
+"""Configuration keys for name, folder and machine, which do not change the training."""
 MISSING = object()
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Runs of one configuration, a run per seed.
+    """Runs of one configuration, one per seed.
 
     Attributes:
-        label: in legends and tables.
-        values: by dotted key, those in which it differs from the other settings.
+        label: name in legends and tables.
+        values: by dotted key, the values in which it differs from the other settings.
         curves: its runs, in the order of their seeds.
-        wanted: number of seeds in the sweep; elsewhere the number of runs.
+        wanted: number of seeds in the sweep; without a sweep the number of runs.
     """
 
     label: str
@@ -58,18 +58,18 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """The label, with the number of seeds where there are several."""
+        """The label, with the number of seeds if there are several."""
         return self.label if len(self.curves) == 1 else f"{self.label} ({len(self.curves)} seeds)"
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Final number of a run.
+    """A final result of a run.
 
     Attributes:
-        words: its description.
-        of: reads it from a run; None where the run has none.
-        is_rate: it is in [0, 1] and is shown in percent.
+        words: description of the measure.
+        of: function that reads it from a run; returns None if the run does not have it.
+        is_rate: true if it is in [0, 1] and shown in percent.
     """
 
     words: str
@@ -108,13 +108,13 @@ MEASURES = {
 
 
 def settings_of(curves: Sequence[Curve], axes: Axes | None = None) -> list[Setting]:
-    """Group runs of the same configuration, in the order of the first of each.
+    """Group runs of the same configuration, ordered by the first run of each.
 
-    Two runs of the same seed are one setting twice: they stay apart if their experiment's name differs; otherwise the
-    one that began later counts.
+    If two runs have the same seed, they form two settings if their experiments' names differ; otherwise only the later
+    run counts.
 
     Args:
-        curves: with their configurations.
+        curves: the runs, with their configurations.
         axes: a sweep's values to try; by default settings are distinguished by all keys in which they differ.
     """
     groups: dict[str, list[Curve]] = {}
@@ -132,7 +132,7 @@ def settings_of(curves: Sequence[Curve], axes: Axes | None = None) -> list[Setti
 
 
 def estimate_of(setting: Setting, measure: Measure, statistic: Statistic) -> Estimate | None:
-    """Compute a measure over the setting's seeds; None where too few runs have it for the statistic."""
+    """Compute a measure over the setting's seeds; None if too few runs have it."""
     values = [value for curve in setting.curves if (value := measure.of(curve)) is not None]
     if len(values) < FEWEST_SEEDS[statistic]:
         return None
@@ -155,11 +155,11 @@ def require_seeds(settings: Sequence[Setting], statistic: Statistic) -> None:
 
 @dataclass(frozen=True)
 class Band:
-    """A statistic over seeds along the training.
+    """A statistic over seeds during the training.
 
     Attributes:
-        x: places on the axis, increasing.
-        value, low, high: statistic and interval there; without an interval ``low`` and ``high`` equal the value.
+        x: positions on the axis, increasing.
+        value, low, high: statistic and interval at each x; without an interval ``low`` and ``high`` equal ``value``.
     """
 
     x: tuple[float, ...]
@@ -177,12 +177,12 @@ def band(
 ) -> Band:
     """Compute a tag of the metrics over seeds, epoch by epoch.
 
-    A seed that was not evaluated at an epoch counts there with the line between its neighbouring evaluations. Epochs
-    that a seed has not reached are left out, so that every point is of all seeds.
+    A seed that was not evaluated at an epoch is linearly interpolated between its neighbouring evaluations. Epochs that
+    some seed has not reached are left out, so every point includes all seeds.
 
     Args:
-        setting: its runs.
-        tag: such as ``Train/Loss`` or ``Rollout/Success_Rate``.
+        setting: setting whose runs are used.
+        tag: metric such as ``Train/Loss`` or ``Rollout/Success_Rate``.
         over: 'step', 'epoch' or 'cpu' (mean CPU seconds of the seeds at that epoch).
         statistic: see :func:`imitate.functional.over_seeds.estimate`.
         bounds: range of possible values.
@@ -204,7 +204,7 @@ def band(
 
 
 def _track(curve: Curve, tag: str, over: str) -> Iterator[tuple[float, float, float]]:
-    """Return epoch, place on the axis and value of each record with the tag."""
+    """Return epoch, axis position and value of each record with the tag."""
     records: Sequence[Record] = curve.rollouts if tag.startswith("Rollout/") else curve.epochs
     for record in records:
         value = _finite(record.get(tag))
@@ -227,7 +227,7 @@ def _seed(curve: Curve) -> int:
 
 
 def _compared(curve: Curve) -> dict[str, Any]:
-    """Return the configuration without the keys that do not make a setting."""
+    """Return the configuration without the keys that do not distinguish settings."""
     tree: dict[str, Any] = json.loads(json.dumps(curve.config))
     for path in (SEED, *NOT_OF_THE_SETTING):
         *sections, key = path.split(".")
@@ -236,7 +236,7 @@ def _compared(curve: Curve) -> dict[str, Any]:
             node = node.get(section) if isinstance(node, dict) else None
         if isinstance(node, dict):
             node.pop(key, None)
-    # A run without a configuration (made in Python) is a setting of its own.
+    # A run without a configuration (made in Python) is its own setting.
     return tree or {"label": curve.label}
 
 
@@ -270,7 +270,7 @@ def _differing(flat: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _label(part: Sequence[Curve], values: Mapping[str, Any]) -> str:
-    """Return the experiment's name if all seeds have the same, else the differing values, else the folder's name."""
+    """Return the experiment's name if all seeds have the same, otherwise the differing values, or the folder's name."""
     names = {_name(curve) for curve in part}
     if len(names) == 1:
         return names.pop()

@@ -1,4 +1,4 @@
-"""Curves of several runs in one picture: settings with several seeds as a line and a band."""
+"""Plot the curves of several runs; a setting with several seeds is a line with a band."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PANELS = {
 NOTHING = {"loss": "no losses", "success": "no evaluations", "return": "no returns"}
 """Text in a panel without a line."""
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B2A000")
-"""Okabe and Ito's, which people who see colours differently can tell apart (the yellow darkened)."""
+"""Colours of Okabe and Ito, distinguishable with colour blindness (yellow is darkened)."""
 PANEL_INCHES = (3.4, 2.4)
 LEGEND_ROW = 0.18
 """Height of a line of the legend, in inches."""
@@ -36,13 +36,13 @@ PAPER: dict[Any, Any] = {
     "axes.spines.right": False,
     "lines.linewidth": 1.3,
     "lines.markersize": 3,
-    "pdf.fonttype": 42,  # letters as outlines that publishers accept
+    "pdf.fonttype": 42,  # embed outlines of letters, which publishers accept
     "ps.fonttype": 42,
 }
 
 
 def draw(curves: Sequence[Curve], path: Path, over: str = "step") -> Path:
-    """Draw losses on the left, success rates with their intervals on the right, a line per run."""
+    """Draw a line per run: losses on the left, success rates with their intervals on the right."""
     runs = [Setting(curve.label, {}, (curve,), 1) for curve in curves]
     return draw_settings(runs, [path], over)[0]
 
@@ -59,21 +59,21 @@ def draw_settings(
     A single run's success has the Wilson interval of its episodes as bars.
 
     Args:
-        settings: in the order of the legend.
-        paths: pictures to write, in the form that their endings say (.png, .pdf, .svg).
+        settings: the settings, in the order of the legend.
+        paths: image files to write; the suffix gives the format (.png, .pdf, .svg).
         over: 'step', 'epoch' or 'cpu'.
         statistic: see :func:`imitate.functional.over_seeds.estimate`.
         panels: names of `PANELS`; by default loss and success, for online training return and success.
 
     Raises:
-        UserError: a picture cannot be written in such a form.
+        UserError: the format of an image file is unknown.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     shown = list(panels or default_panels(settings))
-    # The object interface: nothing global is chosen, no window is opened.
+    # Use the object interface: it sets no global state and opens no window.
     with matplotlib.rc_context(PAPER):
         width = PANEL_INCHES[0] * len(shown)
         columns, rows = _legend_shape(settings, width)
@@ -91,7 +91,7 @@ def draw_settings(
 
 
 def default_panels(settings: Sequence[Setting]) -> tuple[str, str]:
-    """Return the panels that show most of the runs."""
+    """Return the panels that suit most of the runs."""
     online = any(curve.is_online for setting in settings for curve in setting.curves)
     return ("return", "success") if online else ("loss", "success")
 
@@ -116,7 +116,7 @@ def _panel(
 
 
 def _plain_numbers(axes: Any) -> None:
-    """Write 5.6 in place of 5.6 x 10^0 on a logarithmic axis that spans less than a power of ten."""
+    """Label a logarithmic axis that spans less than a power of ten with 5.6, not 5.6 x 10^0."""
     from matplotlib.ticker import AutoLocator, NullLocator, ScalarFormatter
 
     low, high = axes.get_ylim()
@@ -181,7 +181,7 @@ def _color(number: int, settings: Sequence[Setting]) -> Any:
 
 
 def _legend_shape(settings: Sequence[Setting], width: float) -> tuple[int, int]:
-    """Return columns and rows of a legend as wide as the picture (in inches)."""
+    """Return the numbers of columns and rows of a legend of this width (in inches)."""
     longest = max(len(setting.title) for setting in settings)
     columns = max(1, min(len(settings), int(width * 13 / (longest + 6))))
     return columns, -(-len(settings) // columns)

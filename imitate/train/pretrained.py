@@ -1,4 +1,4 @@
-"""Files of pretrained weights that a configuration names, fixed before a run begins."""
+"""Record the files of pretrained weights in a configuration before a run begins."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _TRUNK = "backbone_kwargs"
 def with_checksums(config: Config) -> Config:
     """Return the configuration with absolute paths of pretrained weights, and the checksum of each file.
 
-    A run that reads the file again refuses another one; the weights themselves are in its checkpoints. A file that is
-    not there is left to the network that needs it, as a checkpoint may bring the weights.
+    A run that reads the file again refuses it if its content has changed; checkpoints contain the weights themselves. A
+    missing file is no error here, because a checkpoint may contain the weights.
     """
     values: dict[str, Any] = {}
     for path, trunk in _trunks(config.observation.to_dict(), "observation"):
@@ -32,7 +32,7 @@ def with_checksums(config: Config) -> Config:
 
 
 def _trunks(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield dotted key and content of each section with arguments of a trunk."""
+    """Yield (dotted key, content) of each section with arguments of a pretrained trunk."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
             if name == _TRUNK:

@@ -1,4 +1,4 @@
-"""Files of online RL beside a checkpoint: the state that a single rank has, such as its replay buffer."""
+"""Files beside an online RL checkpoint with the state of a single rank, such as its replay buffer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class RankFiles:
     The checkpoint before the last may still be the one to resume from: rank 0 writes it after all parts.
 
     Args:
-        folder: of the checkpoints, in storage that all ranks see.
-        rank: the rank.
+        folder: folder of the checkpoints, on storage shared by all ranks.
+        rank: rank that owns the files.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -26,15 +26,11 @@ class RankFiles:
         self._named: list[str] = []
 
     def path(self, step: int) -> Path:
-        """Return the file of a step."""
+        """Return the path of the file for a step."""
         return self._folder / f"rank{self._rank}_{step}.pt"
 
     def save(self, state: dict[str, Any], step: int) -> None:
-        """Write the file of a step, and remove older ones.
-
-        Raises:
-            CheckpointError: it could not be written.
-        """
+        """Write the file for a step, and remove older ones."""
         path = self.path(step)
         self._folder.mkdir(parents=True, exist_ok=True)
         save_checkpoint(state, path)
@@ -45,7 +41,7 @@ class RankFiles:
                 file.unlink(missing_ok=True)
 
     def load(self, step: int) -> dict[str, Any]:
-        """Read the file of a step.
+        """Read the file for a step.
 
         Raises:
             Exception: it is missing or damaged; torch raises many kinds of errors.
@@ -56,7 +52,7 @@ class RankFiles:
 
 
 def read_whole(path: Path) -> dict[str, Any]:
-    """Read a file of tensors and plain data after its sizes, checksums and calls are checked, which torch does not.
+    """Read a file of tensors and plain data after checking its sizes, checksums and calls (torch does not).
 
     Raises:
         Exception: it is missing or damaged; torch raises many kinds of errors.

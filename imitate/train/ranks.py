@@ -1,8 +1,8 @@
-"""Training by several processes at once, started by ``torchrun``: each learns from its part of every batch.
+"""Distributed training by processes that ``torchrun`` starts: each learns from its part of every batch.
 
 Gradients are averaged over the ranks after each backward pass (:mod:`imitate.train.gradients`), so the weights stay
 equal. Rank 0 writes, logs and evaluates; the others only compute. Flags (a signal came, the loss went bad) are
-exchanged before each step, so that all ranks stop at the same one.
+exchanged before each step, so that all ranks stop at the same step.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def joined_ranks(uses_cuda: bool, silence_s: float = SILENCE_S) -> Iterator[Rank
     """Join the processes that ``torchrun`` started; a process alone is rank 0 of 1.
 
     Args:
-        uses_cuda: gradients lie on GPUs, and go through nccl.
+        uses_cuda: true if gradients are on GPUs and are exchanged by nccl.
         silence_s: seconds without a sign of life of another rank after which this process ends.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Ranks()
         return
-    # Flags go through gloo also where gradients go through nccl.
+    # Flags are exchanged by gloo even if gradients use nccl.
     dist.init_process_group("cpu:gloo,cuda:nccl" if uses_cuda else "gloo", timeout=PATIENCE)
     ranks = Ranks(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", "0")))
     heartbeat = Heartbeat(_store(), ranks.rank, world, silence_s=silence_s)
-    ranks.any(False)  # by now all have written a first sign of life
+    ranks.any(False)  # all ranks have written a first sign of life
     heartbeat.start()
     try:
         yield ranks
@@ -52,7 +52,7 @@ def joined_ranks(uses_cuda: bool, silence_s: float = SILENCE_S) -> Iterator[Rank
 
 
 def _store() -> Store:
-    """Return a connection of its own to the store of the rendezvous, so that waiting there delays nobody."""
+    """Return a separate connection to the store of the rendezvous, so that waiting on it delays nobody."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, is_master=False, timeout=STORE_PATIENCE)
     # torchrun keeps the store when it restarts the processes.

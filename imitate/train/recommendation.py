@@ -1,4 +1,4 @@
-"""Checkpoints of a run, the epoch and reason of each, the recommended one, and a caution on it."""
+"""List a run's checkpoints with epoch and reason, and recommend one, with a caution if needed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class KeptCheckpoint:
     """A checkpoint file of a run.
 
     Attributes:
-        name: of the file.
-        epoch: epoch of its weights; None: not known.
-        reason: reason for which it was kept.
+        name: file name.
+        epoch: epoch of its weights, or None if unknown.
+        reason: reason why it was kept.
     """
 
     name: str
@@ -42,12 +42,12 @@ class KeptCheckpoint:
 def kept_checkpoints(
     folder: RunFolder, history: History, last_epoch: int | None
 ) -> list[KeptCheckpoint]:
-    """Return the checkpoints of a run, in the order in which a run folder stands for them.
+    """Return the checkpoints of a run, in order of preference.
 
     Args:
-        folder: of the run.
-        history: its records.
-        last_epoch: of last.pth; None: not known.
+        folder: folder of the run.
+        history: records of its metrics.
+        last_epoch: epoch of last.pth, or None if unknown.
     """
     present = {path.name for path in folder.checkpoints.glob("*.pth")}
     found: dict[str, KeptCheckpoint] = {}
@@ -63,19 +63,22 @@ def kept_checkpoints(
 
 
 def recommended(kept: list[KeptCheckpoint]) -> KeptCheckpoint | None:
-    """Return the checkpoint that a run folder stands for; None where it has none."""
+    """Return the checkpoint to use if a run folder is given, or None if it has none."""
     return next((checkpoint for checkpoint in kept if checkpoint.name in BEST_FIRST), None)
 
 
 def caution(kept: list[KeptCheckpoint]) -> str | None:
-    """Return a line of caution where policies were not compared by their success."""
+    """Return a caution if the policies were not compared by success rate."""
     chosen = recommended(kept)
     if chosen is None or chosen.name != "last.pth":
         return None
     valid = next((checkpoint for checkpoint in kept if checkpoint.name == "best_valid.pth"), None)
     if valid is None:
         return f"no success rate was measured: {COMPARE}"
-    return f"{valid.name} (epoch {valid.epoch}) has the lowest validation loss, which ranks policies badly: {COMPARE}"
+    return (
+        f"{valid.name} (epoch {valid.epoch}) has the lowest validation loss, which is a "
+        f"poor measure of success: {COMPARE}"
+    )
 
 
 def _bests(history: History) -> list[KeptCheckpoint]:
@@ -104,7 +107,7 @@ def _number(name: str) -> int | None:
 def recommendation(
     folder: RunFolder, history: History, last_epoch: int | None
 ) -> Mapping[str, Any]:
-    """Return the entries of ``results.json`` on checkpoints: ``recommended`` (or null) and all ``checkpoints``."""
+    """Return entries for ``results.json``: the ``recommended`` checkpoint (or null) and all ``checkpoints``."""
     kept = kept_checkpoints(folder, history, last_epoch)
     chosen = recommended(kept)
     if chosen is None:

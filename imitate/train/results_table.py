@@ -1,4 +1,4 @@
-"""Results over seeds as a table: on the screen, for a spreadsheet (CSV), in Markdown, in LaTeX and as JSON."""
+"""Tables of results over seeds: for the screen, as CSV, Markdown, LaTeX and JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def caption(statistic: Statistic) -> str:
 
 
 def as_json(settings: Sequence[Setting], statistic: Statistic) -> list[dict[str, Any]]:
-    """Return one dictionary per setting: label, values, seeds and each measure with the values of the seeds."""
+    """Return a dictionary per setting: label, values, seeds, and each measure with its value per seed."""
     return [
         {
             "label": setting.label,
@@ -53,15 +53,15 @@ def as_json(settings: Sequence[Setting], statistic: Statistic) -> list[dict[str,
 
 
 def cells(settings: Sequence[Setting], statistic: Statistic) -> Cells:
-    """Return header and rows for people: values, seeds, then each measure as ``86.0 % (79.1 - 93.4)``."""
+    """Return header and rows to read: values, seeds, then each measure as ``86.0 % (79.1 - 93.4)``."""
     return _cells(settings, statistic, _for_people)
 
 
 def save_table(settings: Sequence[Setting], statistic: Statistic, path: Path) -> Path:
-    """Write the table in the form that the ending of the path says: .csv, .md, .tex or .json.
+    """Write the table in the format of the file's suffix: .csv, .md, .tex or .json.
 
     Raises:
-        UserError: another ending.
+        UserError: the suffix is another one.
     """
     forms = {".csv": csv_text, ".md": markdown_text, ".tex": latex_text, ".json": _json_text}
     if path.suffix.lower() not in forms:
@@ -74,7 +74,7 @@ def save_table(settings: Sequence[Setting], statistic: Statistic, path: Path) ->
 
 
 def csv_text(settings: Sequence[Setting], statistic: Statistic) -> str:
-    """Return plain numbers (rates in [0, 1]): statistic, interval's ends, deviation and n of each measure."""
+    """Return CSV of plain numbers (rates in [0, 1]): statistic, interval, deviation and n of each measure."""
     measures, keys = _present(settings), list({key: 0 for s in settings for key in s.values})
     parts = ("", "_low", "_high", "_std", "_n")
     text = io.StringIO()
@@ -106,7 +106,7 @@ def markdown_text(settings: Sequence[Setting], statistic: Statistic) -> str:
 
 
 def latex_text(settings: Sequence[Setting], statistic: Statistic) -> str:
-    """Return a tabular for the package booktabs."""
+    """Return a LaTeX tabular that uses the package booktabs."""
     header, rows = _cells(settings, statistic, _for_latex)
     left = 1 + len(_keys(settings))
     lines = [
@@ -145,13 +145,13 @@ def _cells(
 
 
 def _keys(settings: Sequence[Setting]) -> list[str]:
-    """Return the keys with a column of their own: none where the label has them."""
+    """Return the keys with a column of their own: none if the label contains them."""
     keys = {key: None for setting in settings for key in setting.values}
     return list(keys) if len(keys) <= 3 and all("=" not in s.label for s in settings) else []
 
 
 def _present(settings: Sequence[Setting]) -> dict[str, Measure]:
-    """Return the measures that a run has; returns only for online RL."""
+    """Return the measures that some run has; the return is shown only for online RL."""
     curves = [curve for setting in settings for curve in setting.curves]
     return {
         name: measure

@@ -1,4 +1,4 @@
-"""Resuming of a run that was cut short."""
+"""Resume an interrupted run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from imitate.policy.checkpoint import load_checkpoint
 from imitate.system.run_folder import RunFolder
 from imitate.system.wording import counted
 
-# Keys that may differ from the run's configuration. All others would make it another run. A new num_epochs also
-# stretches a learning-rate schedule that depends on it.
+# Keys that may differ from the run's configuration. A change of any other key would make it another run. A new
+# num_epochs also stretches a learning-rate schedule that depends on it.
 CHANGEABLE = (
     "train.data",
     "train.num_epochs",
@@ -47,27 +47,27 @@ def resumed_config(
     """Return the run's configuration with permitted overrides.
 
     Args:
-        folder: the run.
+        folder: folder of the run.
         overrides: ``key=value`` texts.
-        dataset: new place of the run's only dataset; that it is the same is checked later.
+        dataset: new path of the run's only dataset; its content is checked later.
 
     Raises:
-        ConfigError: an override would make it another run, or its demonstrations are not where they were.
+        ConfigError: an override would make it another run, or its demonstrations are no longer at their path.
     """
     for text in overrides:
         key = text.partition("=")[0].strip()
         if not any(key == allowed or key.startswith(allowed + ".") for allowed in CHANGEABLE):
             raise ConfigError(
-                f"--set {key}: cannot change in a resumed run ({folder.path}); these can: {', '.join(CHANGEABLE)}. "
-                "Start a new run for others"
+                f"--set {key}: cannot change in a resumed run ({folder.path}); only these may "
+                f"change: {', '.join(CHANGEABLE)}. Start a new run to change others"
             )
     config = load_config(folder.config, overrides)
     entries = config.train.data or ()
     if dataset is not None:
         if len(entries) != 1:
             raise ConfigError(
-                f"--dataset: the run has {counted(len(entries), 'dataset')}: name the new place of each by "
-                "--set train.data=[...], or put them back"
+                f"--dataset: the run has {counted(len(entries), 'dataset')}: give the new "
+                "path of each with --set train.data=[...], or put them back"
             )
         moved = entries[0].model_copy(update={"path": str(dataset)})
         config = config.with_overrides({"train.data": [moved.to_dict()]})
@@ -75,14 +75,12 @@ def resumed_config(
         if entries:
             located_data(config)
     except MissingFileError as error:
-        raise ConfigError(
-            f"{error}; if it was moved, say where it is now: --dataset PATH"
-        ) from error
+        raise ConfigError(f"{error}; if it was moved, give its new path: --dataset PATH") from error
     return config
 
 
 def last_state(folder: RunFolder) -> dict[str, Any] | None:
-    """Return the newest checkpoint that can be read; None for a run that was cut before its first.
+    """Return the newest readable checkpoint, or None if the run was interrupted before its first.
 
     Raises:
         CheckpointError: there are checkpoints, but none can be read.
@@ -96,7 +94,7 @@ def last_state(folder: RunFolder) -> dict[str, Any] | None:
     try:
         return load_checkpoint(paths[0])
     except CheckpointError:
-        # Saving is atomic, so only a damaged disk or a copy cut short leads here.
+        # Saving is atomic, so this happens only after a disk error or an incomplete copy.
         for path in paths[1:]:
             with contextlib.suppress(CheckpointError):
                 return load_checkpoint(path)
@@ -104,7 +102,7 @@ def last_state(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def resuming(folder: RunFolder) -> str:
-    """Return the command that resumes a run, with trust in what only its configuration names."""
+    """Return the command that resumes a run, including --trust options if its configuration needs them."""
     words = ["imitate", "train", "--resume", str(folder.path)]
     with contextlib.suppress(UserError):
         words += trust_options(untrusted_in(load_config(folder.config)))
@@ -121,12 +119,13 @@ _NAMES = {
 def check_same_data(
     saved: Sequence[Any], present: Sequence[Any], say: Callable[[str], None]
 ) -> None:
-    """Refuse to resume with other demonstrations under the same name.
+    """Refuse to resume if the demonstrations have changed.
 
     Args:
         saved: the datasets' provenance in the run's checkpoint.
-        present: that of the files as they are.
-        say: gets a line on files of which only the actions are compared, because an earlier version began the run.
+        present: provenance of the files now.
+        say: called with a line for files of which only the actions can be compared (the run was begun by an earlier
+            version).
 
     Raises:
         CheckpointError: a file has changed since the run began.
@@ -139,12 +138,12 @@ def check_same_data(
         incomparable = {
             "size_bytes",
             "path",
-        }  # a filter key more is no other data, nor is a new place
+        }  # another filter key or another path does not change the data
         if before.get("content_version") != now.get("content_version"):
             incomparable |= {"content_version", "content_sha256"}
             say(
-                f"{now['path']}: its actions are those that the run began with; observations and rewards "
-                "were not noted by the version that began it"
+                f"{now['path']}: its actions are unchanged since the run began; the version "
+                "that began it recorded no checksum of observations and rewards"
             )
         changed = [
             _NAMES.get(key, key)
@@ -154,5 +153,5 @@ def check_same_data(
         if changed:
             raise CheckpointError(
                 f"{now['path']}: has changed since the run began ({', '.join(changed)}); "
-                "put the file of that time back, or start a new run"
+                "restore the original file, or start a new run"
             )

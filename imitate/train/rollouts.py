@@ -1,4 +1,4 @@
-"""Evaluations of a training: their times, settings and results."""
+"""Evaluations during training: when they run, with which settings, and their results."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Rollouts:
     """Evaluations of a run's checkpoints, in the background or at once.
 
     Args:
-        experiment: the configuration's section.
-        on_record: takes a request and its numbers, logs them and keeps the checkpoint if it is a best one; returns
-            the kinds of best that it is.
-        curriculum: names the environments of an evaluation in place of ``env_metas``; None: these are always the same.
-        device: where the policies act.
+        experiment: section ``experiment`` of the configuration.
+        on_record: called with a request and its metrics; logs them, keeps the checkpoint if it is a best one, and
+            returns the kinds of best.
+        curriculum: provides the environments of an evaluation in place of ``env_metas``; None if they never change.
+        device: device of the evaluated policies.
 
     Attributes:
         best_epoch: epoch with the best success rate so far.
-        failures: evaluations that gave no result.
+        failures: number of evaluations without a result.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Rollouts:
 
     @property
     def shared_workers(self) -> int:
-        """Return the number of workers during training, which needs one core itself."""
+        """Return the number of workers during training, which itself needs one core."""
         if not (self._settings.enabled and self._background):
             return 0
         if self._settings.num_workers is not None:
@@ -85,14 +85,14 @@ class Rollouts:
     def try_environments(
         self, trials: Sequence[EnvTrial], stopped: Callable[[], bool] = lambda: False
     ) -> None:
-        """Open each environment once, in a process that plays episodes later, if there are such.
+        """Open each environment once, in a worker process if there are any.
 
         Args:
             trials: environments to try.
-            stopped: true once the training is to end.
+            stopped: returns true when the training should end.
 
         Raises:
-            EnvError: one cannot be made, fails, takes too long, or does not fit the data.
+            EnvError: an environment cannot be made, fails, takes too long, or does not fit the data.
         """
         if not self._settings.enabled:
             return
@@ -118,12 +118,12 @@ class Rollouts:
         if left_out is not None:
             left_out.checkpoint.unlink(missing_ok=True)
             self._console.say(
-                f"evaluation of epoch {left_out.epoch} left out: that of epoch {self._queue.busy_with} still runs "
-                f"and epoch {epoch} is newer"
+                f"evaluation of epoch {left_out.epoch} left out: that of epoch "
+                f"{self._queue.busy_with} still runs and epoch {epoch} is newer"
             )
 
     def pulse_words(self) -> str:
-        """Describe the progress of the evaluation under way."""
+        """Describe the progress of the running evaluation."""
         total = self._settings.n * len(self._places)
         return f"evaluating epoch {self._playing}: {self._played}/{counted(total, 'episode')}"
 
@@ -133,24 +133,24 @@ class Rollouts:
         return self._env_metas if self._curriculum is None else self._curriculum.evaluated
 
     def _count(self, episode: Episode) -> None:
-        """Count an episode; called in a thread of its own where evaluations are in the background."""
+        """Count an episode; called in another thread if evaluations run in the background."""
         self._played += 1
         if not self._background:
             self._console.pulse(self.pulse_words)
 
     def collect(self, timeout_s: float = 0.0) -> None:
-        """Record the evaluations that have ended."""
+        """Record the evaluations that have finished."""
         outcome = self._queue.collect(timeout_s)
         if outcome is not None:
             self._file(outcome)
 
     @property
     def pending(self) -> set[int]:
-        """Return the epochs whose evaluation has not ended."""
+        """Return the epochs whose evaluation has not finished."""
         return self._queue.pending
 
     def training_is_over(self) -> None:
-        """Give the training's core to the evaluations too."""
+        """Let evaluations also use the training's core."""
         if self._pool is not None:
             self._pool.limit = self._workers
 
@@ -191,7 +191,7 @@ class Rollouts:
         return results
 
     def _file(self, outcome: Outcome) -> None:
-        """Log an evaluation, keep its checkpoint if it is a best one."""
+        """Log an evaluation, and keep its checkpoint if it is a best one."""
         epoch, candidate = outcome.request.epoch, outcome.request.checkpoint
         if outcome.error == "cancelled":
             return
@@ -222,7 +222,7 @@ class Rollouts:
             self._drop_videos({epoch, self.best_epoch})
 
     def _tell_horizon(self, result: EvalResult) -> None:
-        """Warn once in a run if the horizon may be the reason of failures."""
+        """Warn once per run if a short horizon may explain failures."""
         note = result.horizon_note("--set experiment.rollout.horizon=")
         if note is not None and not self._horizon_told:
             self._horizon_told = True
@@ -236,7 +236,7 @@ class Rollouts:
 
 
 def rollout_numbers(results: Sequence[EvalResult]) -> dict[str, float]:
-    """Return the tags of an evaluation; with several environments the mean, and each under its name."""
+    """Return the metrics of an evaluation; for several environments their mean, and each under its name."""
     numbers = {
         "Rollout/Success_Rate": fmean(result.success_rate for result in results),
         "Rollout/Success_Rate_At_End": fmean(result.success_rate_at_end for result in results),
@@ -267,7 +267,7 @@ def describe(result: EvalResult) -> str:
     """Describe a result: Lift 48/50 succeed (96 %, 95 % interval 87 - 99 %), return 0.96, 41 steps, 12.3 s."""
     low, high = result.interval
     gave_up = (
-        f"; given up after {counted(len(result.episodes), 'failure')}" if result.gave_up else ""
+        f"; stopped after {counted(len(result.episodes), 'failure')}" if result.gave_up else ""
     )
     return (
         f"{result.env_name} {result.successes}/{len(result.episodes)} succeed ({100 * result.success_rate:.0f} %, "

@@ -1,4 +1,4 @@
-"""The training loop: updates, ends of epochs, checkpoints, evaluations, bad losses."""
+"""The training loop: updates, epochs, checkpoints, evaluations, bad losses."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ MAX_ROLLBACKS = 3
 
 
 class Run:
-    """Run in its folder: its epochs, checkpoints and evaluations.
+    """Training run in its folder, with its epochs, checkpoints and evaluations.
 
     Args:
-        source: gives the batches, and defines a step of the run.
-        ckpt: the checkpoint to resume; None begins.
+        source: source of the batches, which defines a step of the run.
+        ckpt: the checkpoint to resume from, or None to start from scratch.
         ranks: the processes that train together.
 
     Attributes:
-        until_epoch: pause after this epoch; None: train to the end.
+        until_epoch: epoch after which to pause, or None to train to the end.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Run:
             self._restore(ckpt)
             set_rng_state(ckpt["train_state"]["rng"])
             self.checkpoints.saved_elsewhere(self.state.step)
-        else:  # it may have been killed between its first lines and its first checkpoint
+        else:  # the process may have been killed between its first lines and its first checkpoint
             MetricsFile(folder.metrics).truncate(0)
         self.logger = RunLogger(folder, self.config, console, self.state.epoch)
 
@@ -104,8 +104,8 @@ class Run:
         """Train to the end; return the run's status.
 
         Raises:
-            TrainingError: the loss went bad, or a checkpoint could not be written.
-            DatasetError: the loss went bad because the data hold values that are not finite.
+            TrainingError: the loss became bad, or a checkpoint could not be written.
+            DatasetError: the loss became bad because the data hold values that are not finite.
         """
         try:
             for batch, epoch in self._batches():
@@ -122,7 +122,7 @@ class Run:
         return self._status
 
     def _batches(self) -> Iterator[tuple[Batch, int]]:
-        """Yield prepared batches with their epochs; end each epoch between two batches."""
+        """Yield prepared batches with their epochs, and end each epoch between two batches."""
         yield from self._pretraining()
         self._redo_lost_evaluation()
         if self.config.train.on_bad_loss == "rollback":
@@ -151,7 +151,7 @@ class Run:
         self._status = "finished"
 
     def _pretraining(self) -> Iterator[tuple[Batch, int]]:
-        """Yield batches before the first step, which are left out of the first epoch's means."""
+        """Yield batches before the first step, which do not count in the first epoch's means."""
         if self.state.step:
             return
         self.algo.set_train()
@@ -165,7 +165,7 @@ class Run:
         self._means = EpochMeans()
 
     def _batches_of_epoch(self) -> Iterator[tuple[Batch, int]]:
-        """Yield batches up to the end of the epoch, or to a signal, or to a bad loss."""
+        """Yield batches until the epoch ends, a signal arrives or the loss becomes bad."""
         state, source = self.state, self._source
         epoch = state.epoch + 1
         self.algo.set_train()
@@ -190,7 +190,7 @@ class Run:
         self._agree()
 
     def wait_for_evaluations(self) -> None:
-        """Evaluate the last epoch if that has not been done, and wait for all evaluations."""
+        """Evaluate the last epoch if it was not evaluated yet, and wait for all evaluations."""
         epoch = self.state.epoch
         known = self.rollouts.pending | set(self.history.rollouts)
         if self.config.experiment.rollout.enabled and epoch not in known and epoch > 0:
@@ -206,7 +206,7 @@ class Run:
             self.console.pulse(self.rollouts.pulse_words)
 
     def rollout_entry(self, epoch: int) -> dict[str, Any] | None:
-        """Return an evaluation of this run for results.json; None where the epoch has none."""
+        """Return the evaluation of an epoch for results.json, or None if there is none."""
         record = self.history.rollouts.get(epoch)
         if record is None:
             return None
@@ -237,7 +237,7 @@ class Run:
         return {"epoch": self.state.epoch, "step": self.state.step, **self._source.counts()}
 
     def close(self) -> None:
-        """End workers, close files."""
+        """End the workers and close the files."""
         self.console.close_bar()
         self._source.close()
         self.rollouts.close()
@@ -258,7 +258,7 @@ class Run:
         return self._bad is not None
 
     def _progressed(self) -> None:
-        """Show the progress, now and then in a line, once with a forecast."""
+        """Show the progress: sometimes in a line, once with a forecast."""
         step = self.state.step
         self.console.advance(min(step, self._total_steps))
         self.console.pulse(self._pulse_words)
@@ -276,7 +276,7 @@ class Run:
         )
 
     def _how_it_goes(self) -> str:
-        """Describe the updates so far, where these are not the steps; else the mean loss of the epoch so far."""
+        """Describe the number of updates if it differs from the steps, otherwise the epoch's mean loss so far."""
         counts = self._source.counts()
         if "updates" in counts:
             return f"{counted(counts['updates'], 'update')}, "
@@ -285,7 +285,7 @@ class Run:
 
     def _agree(self) -> None:
         """Share a signal and a bad loss with the other ranks."""
-        # Gradients that are not applied yet are in no checkpoint.
+        # Accumulated gradients that are not applied yet are not in a checkpoint.
         whole = self.state.step % self._source.steps_per_update == 0
         stop, failed = self.ranks.any(
             whole and self.interrupt.signal is not None, self._bad is not None
@@ -305,7 +305,7 @@ class Run:
     # ---- ends of epochs ---------------------------------------------------------------------------
 
     def _end_epoch(self) -> None:
-        """Log the epoch's means and the validation."""
+        """Log the epoch's means and validation results."""
         state, epoch = self.state, self.state.epoch + 1
         seconds = time.perf_counter() - self._epoch_began
         self.algo.on_epoch_end(epoch)
@@ -349,7 +349,7 @@ class Run:
         self.rollouts.collect()
 
     def _save(self, is_due: bool) -> None:
-        """Write last.pth if rank 0 finds it due, after all ranks have written what only they hold."""
+        """Write last.pth if rank 0 finds it due, after all ranks have written their own files."""
         (any_due,) = self.ranks.any(is_due)
         if any_due:
             self._source.save_part()
@@ -362,7 +362,7 @@ class Run:
         return best
 
     def _record_rollout(self, request: Request, numbers: dict[str, float]) -> set[str]:
-        # The best checkpoint first: a kill between the two repeats an evaluation, and loses nothing.
+        # Link the best checkpoint first: a kill between the two steps then only repeats an evaluation.
         best = self.history.add({"kind": "rollout", "epoch": request.epoch, **numbers})
         self.checkpoints.keep_best(request.checkpoint, best)
         self.logger.record("rollout", request.epoch, request.step, numbers)
@@ -370,10 +370,10 @@ class Run:
         return best
 
     def _judge_stage(self, epoch: int, numbers: Mapping[str, float]) -> None:
-        """Begin the next stage of a curriculum if an evaluation ends the present one."""
+        """Begin the next stage of a curriculum if an evaluation ends the current one."""
         curriculum = self._source.curriculum
         if curriculum is not None and curriculum.judge(epoch, self.state.step, numbers):
-            self.console.say(f"epoch {epoch}: the curriculum goes on with {curriculum.words}")
+            self.console.say(f"epoch {epoch}: the curriculum continues with {curriculum.words}")
             self._source.begin_stage()
 
     def _say_epoch(self, epoch: int, numbers: Mapping[str, float]) -> None:
@@ -425,11 +425,11 @@ class Run:
             self.history.add(record)
         if self.history.best_success is not None:
             self.rollouts.best_epoch = self.history.best_success[-1]
-        # The checkpoint was written before the evaluation of its epoch, which may have ended a stage.
+        # The checkpoint was written before its epoch's evaluation, which may have ended a stage.
         self._judge_stage(self.state.epoch, self.history.rollouts.get(self.state.epoch, {}))
 
     def _redo_lost_evaluation(self) -> None:
-        """Repeat the newest evaluation that a kill interrupted."""
+        """Repeat the newest evaluation that was interrupted by a kill."""
         lost = self.checkpoints.candidates()
         wanted = [
             epoch
@@ -443,27 +443,29 @@ class Run:
                 self.checkpoints.candidate(epoch).unlink(missing_ok=True)
 
     def _go_back(self, bad: BadLoss) -> None:
-        """After a bad loss: restore the last checkpoint and leave the bad batches out, or raise."""
+        """After a bad loss: restore the last checkpoint and skip the bad batches, or raise."""
         words = self._source.describe(bad, self.state.epoch + 1)
         before = self.state
         last = self.checkpoints.last
         if self.config.train.on_bad_loss != "rollback":
-            kept = f"{last} holds the last good weights" if last.is_file() else "no checkpoint yet"
+            kept = f"the last good weights are in {last}" if last.is_file() else "no checkpoint yet"
             raise TrainingError(f"{words}. {kept}. {self._source.advice}")
         if before.rollbacks >= MAX_ROLLBACKS:
-            raise TrainingError(f"{words}. Gone back {MAX_ROLLBACKS} times already; {last} is good")
+            raise TrainingError(
+                f"{words}. Rolled back {MAX_ROLLBACKS} times already; {last} is good"
+            )
         self._restore(load_checkpoint(last))
         self._bad = None
         self.state.rollbacks = before.rollbacks + 1
         self.state.skipped_batches = bad.step + before.skipped_batches + 1 - self.state.step
         self.state.wall_s, self.state.cpu_s = before.wall_s, before.cpu_s
         self.console.say(
-            f"warning: {words}; went back to step {self.state.step}, these batches are left out "
-            f"({self.state.rollbacks} of {MAX_ROLLBACKS} times)",
+            f"warning: {words}; rolled back to step {self.state.step}, these batches are "
+            f"skipped ({self.state.rollbacks} of {MAX_ROLLBACKS} times)",
             always=True,
         )
 
 
 def elsewhere(step: int) -> BadLoss:
-    """Return a finding for a bad loss on another rank, which reports the rest."""
+    """Return a BadLoss for a bad loss on another rank, which reports the details."""
     return BadLoss(step, float("nan"), "on another rank", None)

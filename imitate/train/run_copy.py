@@ -1,7 +1,7 @@
-"""Copy of a run's folder from another machine: changes as messages, in an order that a kill cannot spoil.
+"""Copy a run's folder from another machine by messages whose order makes interruptions harmless.
 
-A checkpoint never comes without the metrics up to it: the sender reads checkpoints first, the receiver writes them
-last. Files of a run are appended to, or replaced as a whole.
+A checkpoint never arrives without the metrics up to it: the sender reads checkpoints first, and the receiver writes
+them last. Files of a run are either appended to or replaced as a whole.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from imitate.system.run_folder import runs_in
 
 @dataclass(frozen=True)
 class Part:
-    """Change of one file: new content, the content of another file, or its end.
+    """Change of one file: new content, the content of another file, or deletion.
 
     Attributes:
-        path: below the folder, with slashes.
-        offset: bytes of the file that stay.
-        data: bytes behind them.
+        path: path relative to the folder, with slashes.
+        offset: number of bytes of the file that stay.
+        data: bytes to write after them.
         same_as: path of a file with the same content.
     """
 
@@ -37,11 +37,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes in the order in which they are to be made.
+    """Changes in the order in which they must be made.
 
     Attributes:
-        root: the sender's folder; in ``.json`` files the receiver's takes its place.
-        parts: changes.
+        root: the sender's folder; in ``.json`` files it is replaced by the receiver's folder.
+        parts: the changes, in order.
     """
 
     root: str
@@ -53,7 +53,7 @@ _State = tuple[int, int, int]
 
 
 class Sender:
-    """Sender of what changes in a folder; what is there at the beginning is known to the receiver."""
+    """Finds the changes in a folder to send; the receiver already has its initial content."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -62,7 +62,7 @@ class Sender:
     def changes(self) -> Changes:
         """Return the changes since the last call."""
         present, parts = _files(self._root), []
-        sources: dict[int, str] = {}  # inodes whose content the receiver has
+        sources: dict[int, str] = {}  # inodes of files whose content the receiver has
         for path in sorted(present, key=lambda path: (not _is_checkpoint(path), path)):
             with suppress(FileNotFoundError):  # replaced or removed meanwhile
                 part = self._part(path, sources)
@@ -94,10 +94,10 @@ class Sender:
 
 
 def received(changes: Changes, folder: Path) -> None:
-    """Make changes in a folder; a file that is replaced is the old one or the new one at any moment.
+    """Make changes in a folder; files are replaced atomically.
 
     Raises:
-        TrainingError: a path leads out of the folder, or what comes does not fit to what is there.
+        TrainingError: a path leads out of the folder, or a change does not fit the existing files.
     """
     for part in changes.parts:
         target = _inside(folder, part.path)
@@ -108,7 +108,9 @@ def received(changes: Changes, folder: Path) -> None:
         elif part.offset == 0:
             _write(target, _with_root(part, changes.root, folder))
         elif not target.is_file() or target.stat().st_size < part.offset:
-            raise TrainingError(f"{target}: bytes {part.offset} and later came without the others")
+            raise TrainingError(
+                f"{target}: received the bytes from {part.offset} on without the earlier ones"
+            )
         else:
             with edited(target) as file:
                 file.truncate(part.offset)
@@ -117,9 +119,9 @@ def received(changes: Changes, folder: Path) -> None:
 
 
 def content_to_resume(folder: Path) -> dict[str, bytes]:
-    """Return what another machine needs to resume the newest run below a folder, by path: all but videos and events.
+    """Return by path the files that another machine needs to resume the newest run below a folder.
 
-    The output of earlier tries is among it, so that theirs is appended to.
+    Videos and TensorBoard events are left out. The output of earlier tries is included, so that new output is appended.
     """
     wanted = [*folder.glob("*")]
     for run in runs_in(folder)[-1:]:
@@ -139,7 +141,7 @@ def lay_out(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _files(root: Path) -> list[str]:
-    """Return the paths of all files but those that are being written, or lock the folder."""
+    """Return the paths of all files except temporary files and the folder's lock."""
     return [
         path.relative_to(root).as_posix()
         for path in root.rglob("*")
@@ -156,14 +158,14 @@ def _is_checkpoint(path: str) -> bool:
 
 
 def _is_appended(path: str) -> bool:
-    """Return true for files that grow: of others a new one may by chance have the inode of an old one."""
+    """Return true for files that only grow; a replaced file may by chance get the inode of an old one."""
     return path.endswith((".jsonl", ".txt")) or "tfevents" in path
 
 
 def _inside(folder: Path, path: str) -> Path:
     named = PurePosixPath(path)
     if named.is_absolute() or ".." in named.parts or not named.parts:
-        raise TrainingError(f"'{path}': is no path inside of a run's folder")
+        raise TrainingError(f"'{path}': is not a path inside a run's folder")
     return folder / named
 
 

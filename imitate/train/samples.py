@@ -1,4 +1,4 @@
-"""Windows of the training data that steps of ``train.preprocess`` are fitted to."""
+"""Windows of the training data to which the steps of ``train.preprocess`` are fitted."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from imitate.data import SequenceDataset
 from imitate.models.preprocessing.measuring import Sample
 
 MAX_WINDOWS = 20_000
-"""Largest number of windows, evenly spread, for the statistics of changed values."""
+"""Largest number of windows, evenly spread, for the statistics of preprocessed values."""
 MAX_FRAMES = 1000
-"""Largest number of images of a key in these windows."""
+"""Largest number of images per key in these windows."""
 _WINDOWS_AT_ONCE = 256
 
 
 def samples_of(train_set: SequenceDataset, algo: Algo, keys: Collection[str]) -> Iterator[Sample]:
-    """Return windows with these observations, and with the actions that an algorithm learns from them.
+    """Return windows with these observations and with the actions that an algorithm learns.
 
     Args:
         train_set: the data.
-        algo: defines the observation that actions are relative to: that at a chunk's beginning, or each step's own.
+        algo: defines the reference observation of relative actions: the one at a chunk's beginning, or each step's own.
         keys: requested observations.
     """
     first, per_chunk = algo.frame_stack - 1, algo.execution is not None

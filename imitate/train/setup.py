@@ -1,4 +1,4 @@
-"""Setup of a run: everything that it trains with, from its configuration."""
+"""Setup of a run: build data and algorithm from its configuration."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _PROVENANCE_IMAGES = 100
 
 @dataclass(frozen=True)
 class Setup:
-    """Connected parts of a run.
+    """The parts of a run: configuration, data and algorithm.
 
     Attributes:
-        config: resolved: absolute data paths, numbers where the user wrote null.
-        env_metas: environments to evaluate in; the first is the one of the data. Where there are several, `key` names
-            each; `lang` is the instruction there.
-        language: the instructions of a policy with the observation `lang_emb`; None without it.
+        config: resolved configuration: absolute data paths, and numbers in place of null.
+        env_metas: environments to evaluate in; the first is the data's own. If there are several, `key` is the name of
+            each; `lang` is its instruction.
+        language: instructions of a policy with the observation `lang_emb`, otherwise None.
     """
 
     config: Config
@@ -72,13 +72,13 @@ class Setup:
 
     @functools.cached_property
     def training_data(self) -> TrainingData:
-        """Data that are trained on."""
+        """The data to train on."""
         sources = sources_of(self.config, self.train_set)
         return training_data(self.config, sources, self.shape_metadata["raw_shapes"], self.algo)
 
     @property
     def storage_words(self) -> tuple[str, ...]:
-        """Lines on the storage of images, for people."""
+        """Lines to print on the storage of images."""
         return () if self.train_set is None else tuple(self.train_set.storage_words)
 
 
@@ -89,17 +89,17 @@ def load_resolved(
     output_dir: str | Path | None,
     grid: Iterable[str] = (),
 ) -> Config:
-    """Read a configuration with ``--set`` and resolve it, see :func:`resolve`.
+    """Read a configuration, apply ``--set``, and resolve it (see :func:`resolve`).
 
     Args:
         source: configuration, see :func:`imitate.config.load_config`.
-        overrides: ``"a.b=value"``, laid over it in turn.
-        dataset: demonstrations in place of ``train.data``, or None.
-        output_dir: in place of ``train.output_dir``, or None.
-        grid: dotted keys that ``source`` has from a sweep.
+        overrides: ``"a.b=value"``, overrides, applied in order.
+        dataset: demonstrations that replace ``train.data``, or None.
+        output_dir: folder that replaces ``train.output_dir``, or None.
+        grid: dotted keys of ``source`` that a sweep has set.
 
     Raises:
-        ConfigError: a key is set that ``dataset`` or ``output_dir`` would replace, or as in :func:`resolve`.
+        ConfigError: a key is set that ``dataset`` or ``output_dir`` would replace, or :func:`resolve` fails.
     """
     overrides = list(overrides)
     keys = [*(text.partition("=")[0].strip() for text in overrides), *grid]
@@ -116,10 +116,10 @@ def load_resolved(
 
 
 def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path | None) -> Config:
-    """Lay the command line over a configuration, make data paths absolute, name observations that are ``auto``.
+    """Apply command-line options, make data paths absolute, and replace ``auto`` by observation keys.
 
     Raises:
-        ConfigError: no data are named, a file is not there, or lacks an observation.
+        ConfigError: no data are given, or a file is missing or lacks an observation.
     """
     overrides: dict[str, Any] = {}
     if output_dir is not None:
@@ -141,7 +141,7 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
 
 
 def _named(dataset: str | Path) -> str:
-    """Return the absolute path, or URL, of ``--dataset``."""
+    """Return the absolute path or the URL of ``--dataset``."""
     url = url_of(dataset)
     if url is not None:
         return url
@@ -175,13 +175,13 @@ def _check_rollback(config: Config) -> None:
 def build(
     config: Config, device: torch.device, *, resumed: bool = False, stored: int | None = None
 ) -> Setup:
-    """Load the data, fit the normalization on the training demos, build the algorithm.
+    """Load the data, fit the normalization on the training demos, and build the algorithm.
 
     Args:
         config: resolved.
-        device: where the algorithm lives.
+        device: device of the algorithm's networks.
         resumed: true if weights will come from a checkpoint of the run.
-        stored: numbers of those weights, which bound the networks that are built for them; None: not known.
+        stored: numbers of weights in that checkpoint, which limit the size of the networks; None if unknown.
     """
     train_set: Any
     streamed = build_streamed(config)
@@ -287,8 +287,9 @@ def _normalization_for_auto(config: Config, train_set: Any) -> dict[str, Any]:
     chosen = [key for key in config.train.action_keys if entries[key]["normalization"] == "auto"]
     if chosen and any(entry.step == "relative_actions" for entry in config.train.preprocess):
         raise ConfigError(
-            f"train.action_config.{chosen[0]}.normalization is 'auto', which looks at actions as they are stored, but "
-            "step 'relative_actions' changes them: wanted 'min_max', 'gaussian', 'quantile' or null"
+            f"train.action_config.{chosen[0]}.normalization is 'auto', which is computed from "
+            "the stored actions, but step 'relative_actions' changes them: wanted 'min_max', "
+            "'gaussian', 'quantile' or null"
         )
     for key in chosen:
         stats = train_set.statistics()["actions"][key]
@@ -297,7 +298,7 @@ def _normalization_for_auto(config: Config, train_set: Any) -> dict[str, Any]:
 
 
 def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
-    """Return each file with the part in use, statistics of the observations, rewards, commit and packages."""
+    """Return the data files with the demos in use, observation statistics, rewards, commit and packages."""
     names = train_set.demo_names()
     datasets = []
     for number, entry in enumerate(config.train.data or ()):
@@ -317,9 +318,9 @@ def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
 
 
 def observation_statistics(train_set: Any) -> dict[str, dict[str, list[float]]]:
-    """Return mean, std, min and max of each vector, and of each colour channel: ``imitate check-deploy`` compares.
+    """Return mean, std, min and max of each vector and colour channel, for ``imitate check-deploy``.
 
-    Images are those of :data:`_PROVENANCE_IMAGES` steps: every training reads them at its start.
+    Images are read from only :data:`_PROVENANCE_IMAGES` steps, because every training does so at its start.
     """
     chosen = [
         key
@@ -335,13 +336,13 @@ def observation_statistics(train_set: Any) -> dict[str, dict[str, list[float]]]:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of the packages that numbers depend on, where installed."""
+    """Return the versions of the installed packages that affect results."""
     return dict(_package_versions())
 
 
 @functools.cache
 def _package_versions() -> dict[str, str]:
-    """Each version is read from a file of the package, which takes a millisecond."""
+    """Return the versions. Each is read from a file of its package, which takes a millisecond."""
     versions = {}
     for name in ("imitate", "torch", "numpy", "h5py", "gymnasium", "robosuite", "mujoco"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -350,7 +351,7 @@ def _package_versions() -> dict[str, str]:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the working directory, where it is a git checkout."""
+    """Return the commit of the working directory, or None if it is no git checkout."""
     try:
         answer = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
@@ -361,10 +362,10 @@ def _git_commit() -> str | None:
 
 
 def without_real_robots(setup: Setup) -> tuple[Setup, list[str]]:
-    """Return the setup without evaluations that are impossible, and a line for people where some were left out.
+    """Return the setup without impossible evaluations, and a line to print if some were removed.
 
     Raises:
-        ConfigError: nothing can be evaluated in, but the configuration stops by success rate.
+        ConfigError: no environment is left, but the configuration stops by success rate.
     """
     if not setup.config.experiment.rollout.enabled:
         return setup, []
@@ -375,13 +376,15 @@ def without_real_robots(setup: Setup) -> tuple[Setup, list[str]]:
     if is_robot(setup.env_metas[0]):
         name = setup.env_metas[0]["env_name"]
         return replace(setup, config=config), [
-            f"rollouts are off: {name} is one robot, which episodes of an evaluation would share with this training; "
-            f"evaluate afterwards: imitate eval --agent RUN --env {name}"
+            f"rollouts are off: {name} is a single robot, which evaluations would have to "
+            "share with this training; evaluate afterwards: imitate eval --agent RUN --env "
+            f"{name}"
         ]
     kind = setup.env_metas[0].get("type")
     reason = "a real robot (env_args type 4)" if kind is not None else "no environment (env_args)"
     note = (
-        f"rollouts are off: the data name {reason}; to evaluate in a simulated one: --env module:Name-v0, "
-        "or write it into the file: imitate dataset set-env FILE --env module:Name-v0"
+        f"rollouts are off: the data name {reason}; to evaluate in a simulator: --env "
+        "module:Name-v0, or write it into the file: imitate dataset set-env FILE --env "
+        "module:Name-v0"
     )
     return replace(setup, config=config), [note]

@@ -1,4 +1,4 @@
-"""Start of a training from a checkpoint, ours or robomimic's."""
+"""Start of a training from a checkpoint, of this project or of robomimic."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from imitate.policy.checkpoint import load_checkpoint
 
 
 def start_from(algo: Algo, path: str, *, with_optimizers: bool = False) -> None:
-    """Load a checkpoint's weights and its preparation of observations and actions.
+    """Load a checkpoint's weights and its preprocessing of observations and actions.
 
     Args:
-        algo: fresh.
+        algo: newly built algorithm.
         path: the checkpoint.
-        with_optimizers: also load the moments of its optimizers; learning rates and their schedules begin anew.
+        with_optimizers: also load the moments of its optimizers; learning rates and their schedules start again.
 
     Raises:
-        CheckpointError: they do not fit.
+        CheckpointError: the checkpoint does not fit the algorithm.
     """
     ckpt = load_checkpoint(path)
     preprocess = Preprocess.from_dict(ckpt["preprocess"]).to(algo.device)
@@ -37,8 +37,8 @@ def start_from(algo: Algo, path: str, *, with_optimizers: bool = False) -> None:
     )
     if theirs != ours:
         raise CheckpointError(
-            f"experiment.ckpt_path: {path} was trained with train.preprocess {theirs}, this configuration has {ours}: "
-            "set train.preprocess to the former"
+            f"experiment.ckpt_path: {path} was trained with train.preprocess {theirs}, this "
+            f"configuration has {ours}: set train.preprocess to the checkpoint's value"
         )
     try:
         algo.deserialize(ckpt["model"], load_optimizers=False)
@@ -53,10 +53,10 @@ def start_from(algo: Algo, path: str, *, with_optimizers: bool = False) -> None:
 
 
 def adopt_frozen(algo: Algo) -> None:
-    """Give an algorithm that is built upon a frozen policy the one that its section names.
+    """Load the frozen policy that the algorithm's section names, if the algorithm builds on one.
 
     Raises:
-        ConfigError: none is named.
+        ConfigError: no checkpoint is named.
         CheckpointError: it does not fit.
     """
     policy = frozen_policy_of(algo)
@@ -67,8 +67,8 @@ def adopt_frozen(algo: Algo) -> None:
         policy.adopt(load_checkpoint(path), algo.preprocess)
     elif algo.global_config.experiment.ckpt_path is None:
         raise ConfigError(
-            f"algo.base.checkpoint: is null: name the checkpoint of the policy that {algo.global_config.algo_name} "
-            "builds upon"
+            f"algo.base.checkpoint: is null, but {algo.global_config.algo_name} builds upon a "
+            "policy: give its checkpoint"
         )
 
 
@@ -76,8 +76,8 @@ def _load_moments(algo: Algo, saved: Mapping[str, Any], path: str) -> None:
     missing = [name for name in algo.optimizers if not saved.get(name, {}).get("state")]
     if missing:
         raise CheckpointError(
-            f"experiment.ckpt_optimizers: {path} has no moments of {', '.join(missing)} "
-            "(robomimic writes them since 0.5): set it to false"
+            f"experiment.ckpt_optimizers: {path} contains no optimizer moments of "
+            f"{', '.join(missing)} (robomimic writes them since 0.5): set it to false"
         )
     for name, optimizer in algo.optimizers.items():
         groups = optimizer.state_dict()["param_groups"]

@@ -1,4 +1,4 @@
-"""State of a run: its counters, which a checkpoint keeps, and its history, read from the metrics file."""
+"""State of a run: its counters, saved in checkpoints, and its history, read from the metrics file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PAUSED = "paused"
-"""First word of the status of a run that was asked to pause after an epoch."""
+"""First word of a run's status if it was paused on request after an epoch."""
 
 
 @dataclass
@@ -16,12 +16,12 @@ class TrainState:
     """Counters of a run.
 
     Attributes:
-        step: updates done.
-        epoch: epochs completed.
+        step: number of updates done.
+        epoch: number of completed epochs.
         skipped_batches: batches left out by rollbacks; update k learns from batch k + skipped_batches.
-        rollbacks: times the run went back to an earlier checkpoint.
-        wall_s, cpu_s: spent in training, evaluation in this process excluded.
-        evaluation_s: wall seconds of evaluations.
+        rollbacks: how often the run was rolled back to an earlier checkpoint.
+        wall_s, cpu_s: seconds spent in training, without evaluation in this process.
+        evaluation_s: wall-clock seconds of evaluations.
     """
 
     step: int = 0
@@ -38,16 +38,16 @@ class TrainState:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> TrainState:
-        """Make the counters from a checkpoint's train_state, which holds more."""
+        """Read the counters from a checkpoint's train_state; ignore its other entries."""
         return cls(**{name: state[name] for name in cls.__dataclass_fields__ if name in state})
 
 
 @dataclass
 class History:
-    """Best measurements and early stopping, as a function of the records in `metrics.jsonl`, in their order.
+    """Best measurements and early stopping, computed from the records in `metrics.jsonl`, in order.
 
-    A resumed run feeds the records again; so nothing of this needs to be in a checkpoint, and an evaluation that ended
-    after the last save is not forgotten.
+    A resumed run adds all records again, so checkpoints need not contain the history, and an evaluation that ended
+    after the last save is not lost.
     """
 
     early_stopping: Any
@@ -60,7 +60,7 @@ class History:
     _reached: bool = False
 
     def add(self, record: Mapping[str, Any]) -> set[str]:
-        """Take one record; return those of "valid", "return", "success" in which it is the best."""
+        """Add one record; return in which of "valid", "return" and "success" it is the best so far."""
         if record.get("kind") == "rollout":
             return self._add_rollout(record)
         self.last_epoch = dict(record)
@@ -70,7 +70,7 @@ class History:
 
     @property
     def stop_reason(self) -> str | None:
-        """Return the reason to end training now, if there is one."""
+        """Return the reason to stop training now, if there is one."""
         settings = self.early_stopping
         if not settings.enabled:
             return None
@@ -99,7 +99,7 @@ class History:
             self.best_return = (mean_return, epoch)
             best.add("return")
         rate_improved = self.best_success is None or rate > self.best_success[0]
-        # Among equals the later one, which was trained for longer.
+        # Among equals take the later one, which was trained for longer.
         if self.best_success is None or (rate, mean_return) >= self.best_success[:2]:
             self.best_success = (rate, mean_return, epoch)
             best.add("success")
@@ -114,5 +114,5 @@ class History:
 
 
 def _number(value: float | None, worst: float = math.inf) -> float:
-    """Return a number of a record; `worst` where it is not finite, which the metrics file holds as null."""
+    """Return a number of a record; `worst` if it is not finite (null in the metrics file)."""
     return worst if value is None or not math.isfinite(value) else float(value)

@@ -1,4 +1,4 @@
-"""Summary of a run at its end: results.json, a picture of the learning curve, a table, three lines of Python."""
+"""Summary of a finished run: results.json, a plot of the learning curve, a table, three lines of Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imitate.train.metrics import MetricsFile
 
 LOW_SUCCESS = 0.6
 SINGLE_STEP = ("BC", "BC_Gaussian", "BC_GMM", "BC_VAE")
-"""Algorithms without memory; most demonstrations of people need one."""
+"""Algorithms that see a single step; most human demonstrations need memory."""
 
 
 def write_results(folder: RunFolder, results: Mapping[str, Any]) -> None:
@@ -24,7 +24,7 @@ def write_results(folder: RunFolder, results: Mapping[str, Any]) -> None:
 
 
 def best_checkpoint(folder: RunFolder) -> Path | None:
-    """Return the run's best checkpoint, else its last, else None."""
+    """Return the run's best checkpoint, otherwise its last one, or None."""
     for name in BEST_FIRST:
         if (folder.checkpoints / name).is_file():
             return folder.checkpoints / name
@@ -74,7 +74,7 @@ def deploy_lines(checkpoint: str) -> list[str]:
 
 
 def _next_policy(results: Mapping[str, Any]) -> list[str]:
-    """Return advice on a cloned policy that sees one step and seldom succeeds."""
+    """Return advice if a single-step BC policy seldom succeeds."""
     final, algo = results.get("final"), results["algo"]
     if algo not in SINGLE_STEP or not final or final["success_rate"] >= LOW_SUCCESS:
         return []
@@ -85,14 +85,14 @@ def _next_policy(results: Mapping[str, Any]) -> list[str]:
 
 
 def _why(chosen: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return rows on the epoch of the recommended checkpoint, and on the criterion of its choice."""
+    """Return table rows with the epoch of the recommended checkpoint and the reason for the choice."""
     if chosen is None:
         return []
     return [("", str(text)) for text in (chosen["words"], chosen["note"]) if text]
 
 
 def _progress(results: Mapping[str, Any]) -> tuple[str, str]:
-    """Return rows on the progress; where there are ``updates``, steps are environment steps."""
+    """Return table rows on the progress; if the results have ``updates``, steps are environment steps."""
     done = f"{results['epoch']}, {results['step']}"
     if results.get("updates") is None:
         return "epochs, updates", done
@@ -115,17 +115,17 @@ def _number(value: float | None) -> str:
 
 
 def draw_curves(folder: RunFolder) -> Path | None:
-    """Draw learning curves of `metrics.jsonl` as a picture; return None where there is nothing to draw."""
+    """Draw learning curves of `metrics.jsonl` as an image; return None if there is nothing to draw."""
     records = MetricsFile(folder.metrics).read()
     epochs = [record for record in records if record.get("kind") == "epoch"]
     rollouts = [record for record in records if record.get("kind") == "rollout"]
     if not epochs:
         return None
-    # The object interface: nothing global is chosen, no window is opened.
+    # Use the object interface: it sets no global state and opens no window.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # Fixed margins: a layout that looks for its own draws the picture twice.
+    # Fixed margins: an automatic layout would draw the picture twice.
     figure = Figure(figsize=(10, 4))
     figure.subplots_adjust(left=0.075, right=0.985, bottom=0.13, top=0.9, wspace=0.18)
     FigureCanvasAgg(figure)
@@ -164,7 +164,7 @@ def _success_curve(axes: Any, rollouts: Sequence[Mapping[str, Any]]) -> None:
     axes.set_xlim(0, 1.05 * max(x))
     axes.plot(x, rate, marker="o")
     if all("Rollout/Success_Rate_Low" in record for record in rollouts):
-        # Bars rather than a band: they show with a single evaluation too. Rounding must not make them negative.
+        # Bars rather than a band: they are visible even for a single evaluation. Rounding must not make them negative.
         low = [record["Rollout/Success_Rate_Low"] for record in rollouts]
         high = [record["Rollout/Success_Rate_High"] for record in rollouts]
         below = [max(0.0, r - end) for r, end in zip(rate, low, strict=True)]

@@ -1,4 +1,4 @@
-"""Many runs from one configuration with alternatives: in parallel processes, resumable, with a table at the end."""
+"""Sweeps: one run per combination of alternative values, in parallel, resumable, with a table at the end."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ __all__ = ["Resources", "Sweep", "SweepResult", "SweepRun", "default_workers", "
 class Sweep:
     """Runs of one sweep in their folder, ``<output_dir>/<name>``.
 
-    The same call with the same alternatives resumes the sweep: runs that are over are left alone,
-    others are resumed from their last checkpoint.
+    The same call with the same alternatives resumes the sweep: finished runs are kept, others are resumed from their
+    last checkpoint.
 
     Args:
         source: configuration with lists of values to try, see :func:`imitate.config.axes.expand`.
-        grid: further alternatives, ``"train.seed=[1, 2, 3]"``.
-        overrides: ``"a.b=value"`` for all runs.
-        dataset: demonstration file, in place of ``train.data``.
-        output_dir: in place of ``train.output_dir``.
-        name: of the sweep; by default the experiment's.
+        grid: further alternatives, such as ``"train.seed=[1, 2, 3]"``.
+        overrides: ``"a.b=value"`` overrides for all runs.
+        dataset: demonstration file that replaces ``train.data``.
+        output_dir: folder that replaces ``train.output_dir``.
+        name: name of the sweep; by default the experiment's.
 
     Raises:
-        ConfigError: a combination cannot work, or the folder holds another sweep.
+        ConfigError: a combination is invalid, or the folder holds another sweep.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class Sweep:
         """Run the unfinished runs.
 
         Args:
-            workers: runs at a time.
-            on_change: called with each run that starts or ends.
-            statistic: of the seeds.
+            workers: number of runs at a time.
+            on_change: called with each run when it starts or ends.
+            statistic: statistic over the seeds.
             resources: place and size of the trainings, in place of ``workers``.
-            halving: train the promising runs only to their ends; None: all.
+            halving: settings to train only promising runs to the end, or None to train all.
 
         Raises:
-            ConfigError: ``statistic`` needs more seeds than there are, the runs cannot be compared on the way, or
+            ConfigError: ``statistic`` needs more seeds than there are, the runs cannot be compared during training, or
                 another process runs this sweep.
         """
         self.require_seeds(statistic)
@@ -143,7 +143,7 @@ class Sweep:
         """Refuse a statistic that needs more seeds than the sweep has.
 
         Raises:
-            ConfigError: the message names the number that it needs.
+            ConfigError: the message names the number of seeds needed.
         """
         seeds = len(self.axes.get(SEED, ())) or 1
         if seeds < FEWEST_SEEDS[statistic]:
@@ -153,7 +153,7 @@ class Sweep:
             )
 
     def settings(self, runs: Iterable[SweepRun]) -> list[Setting]:
-        """Group the runs that are over into settings that differ in more than the seed."""
+        """Group the finished runs into settings, which differ in more than the seed."""
         places = [self.folder / run.name for run in runs if run.is_over]
         over = [folder.path for place in places if (folder := newest_run(place))]
         return settings_of(read_curves(over), self.axes) if over else []
@@ -168,7 +168,7 @@ class Sweep:
         return replace(run, status=failures[name]) if name in failures and not run.results else run
 
     def _claim(self) -> None:
-        """Write the sweep's description, or check that it is the same."""
+        """Write the sweep's description, or check that an existing one is the same."""
         path = self.folder / "sweep.json"
         content = {"axes": self.axes, "runs": list(self._configs)}
         if path.is_file():
@@ -203,9 +203,9 @@ def _at(config: Config, path: str) -> Any:
 
 
 def default_workers(cpus: int | None = None) -> int:
-    """Return the number of runs at a time here: half of the cores, as each run evaluates beside its training.
+    """Return the number of runs at a time here: half of the cores, because each run evaluates while it trains.
 
     Args:
-        cpus: cores of a run, evaluations included.
+        cpus: cores per run, including evaluations.
     """
     return max(1, available_cores() // (cpus or 2))

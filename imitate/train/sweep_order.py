@@ -1,4 +1,4 @@
-"""Order in which the runs of a sweep are trained, and how far: in turn to their ends, or by asynchronous halving."""
+"""Training order of a sweep's runs: one after the other to the end, or by asynchronous halving."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from imitate.train.metrics import MetricsFile
 from imitate.train.sweep_state import PRUNED, SweepRun, newest_run
 
 Leg = tuple[str, int | None]
-"""A run's name and the epoch up to which it trains now; None: to its end."""
+"""A run's name and the epoch up to which it trains now, or None to train it to the end."""
 
 
 class Order(Protocol):
-    """Decisions which run trains next."""
+    """Decides which run trains next."""
 
     def next(self) -> Leg | None:
-        """Return what is to be trained now; None: nothing, for the time being or at all."""
+        """Return the next training, or None if there is none now or none at all."""
 
     def ended(self, run: SweepRun) -> None:
-        """Take the state of a run whose training has ended, successfully or not."""
+        """Record the state of a run whose training has ended, successfully or not."""
 
     def final(self, run: SweepRun) -> SweepRun:
-        """Return a run with its status at the end of the sweep."""
+        """Return a run with its final status in the sweep."""
 
 
 class InTurn:
-    """Each run to its end, one after the other."""
+    """Trains each run to its end, one after the other."""
 
     def __init__(self, runs: Iterable[SweepRun]) -> None:
         self._left = deque(run.name for run in runs if not run.is_over)
 
     def next(self) -> Leg | None:
-        """See :class:`Order`."""
+        """Return the next waiting run, to be trained to its end."""
         return (self._left.popleft(), None) if self._left else None
 
     def ended(self, run: SweepRun) -> None:
-        """See :class:`Order`."""
+        """Record the state of a run."""
 
     def final(self, run: SweepRun) -> SweepRun:
-        """See :class:`Order`."""
+        """Return the run unchanged."""
         return run
 
 
 class ByHalving:
-    """Asynchronous halving; what was decided before an interruption follows from the runs' folders.
+    """Asynchronous halving; its state after an interruption is read from the runs' folders.
 
     Args:
-        halving: settings.
-        runs: as they stand.
-        num_epochs: of each run.
-        folder: of the sweep.
+        halving: settings of the halving.
+        runs: current state of the runs.
+        num_epochs: number of epochs of each run.
+        folder: folder of the sweep.
     """
 
     def __init__(
@@ -66,7 +66,9 @@ class ByHalving:
         self._rungs = halving.rungs(num_epochs)
         self.ladder = Ladder(len(self._rungs), halving.reduction)
         self._waiting = deque(run.name for run in runs if run.status == "waiting")
-        self._cut: deque[str] = deque()  # on their way to a rung when the sweep was interrupted
+        self._cut: deque[str] = (
+            deque()
+        )  # runs that were training towards a rung when the sweep was interrupted
         for run in runs:
             self._record(run)
             rests = run.is_paused and run.name in self.ladder.reached
@@ -74,7 +76,7 @@ class ByHalving:
                 self._cut.append(run.name)
 
     def next(self) -> Leg | None:
-        """See :class:`Order`."""
+        """Return the next training up to a rung, see :meth:`Ladder.next`."""
         if self._cut:
             name = self._cut.popleft()
             return self._leg(name, len(self.ladder.reached.get(name, ())))
@@ -87,21 +89,21 @@ class ByHalving:
         return self._leg(name, rung)
 
     def ended(self, run: SweepRun) -> None:
-        """See :class:`Order`."""
+        """Record a run's value at its rung, or stop comparing a failed run."""
         self.ladder.climbing.discard(run.name)
         if run.is_over or run.is_paused:
             self._record(run)
-        else:  # it is no longer compared
+        else:  # a failed run is no longer compared
             self.ladder.reached.pop(run.name, None)
 
     def final(self, run: SweepRun) -> SweepRun:
-        """See :class:`Order`."""
+        """Return a run, with the status "pruned" if it was not promoted."""
         if not run.is_paused or run.name not in self.ladder.reached:
             return run
         rung, rank, there = self.ladder.place(run.name)
         value = self._halving.shown(self.ladder.reached[run.name][rung])
         went = sum(len(values) > rung + 1 for values in self.ladder.reached.values())
-        words = f"{value} is rank {rank} of {there} there, of which {went} went on"
+        words = f"{value} is rank {rank} of {there} there, of which {went} continued"
         return replace(run, status=f"{PRUNED} at epoch {self._rungs[rung]}: {words}")
 
     def _leg(self, name: str, rung: int) -> Leg:
@@ -115,11 +117,11 @@ class ByHalving:
         records = [] if folder is None else MetricsFile(folder.metrics).read()
         epoch = max((int(record["epoch"]) for record in records), default=0)
         if not (run.is_over or run.is_paused):
-            epoch -= 1  # the last one may not have been evaluated
+            epoch -= 1  # the last epoch may not have been evaluated
         values = []
         for rung in self._rungs:
             value = self._halving.value(records, rung)
-            if run.is_over and value is None:  # it was not evaluated as early as that
+            if run.is_over and value is None:  # the run was not evaluated that early
                 value = self._halving.value(records[::-1], epoch)
             if value is None or not (run.is_over or rung <= epoch):
                 break
@@ -134,13 +136,13 @@ def halving_of(
     """Return the order of a sweep with early stopping.
 
     Raises:
-        ConfigError: its runs cannot be compared.
+        ConfigError: the runs cannot be compared.
     """
     epochs = {config.train.num_epochs for config in configs.values()}
     if len(epochs) != 1 or None in epochs:
         raise ConfigError(
-            "--stop-early: compares runs at the same epochs, so that all need the same train.num_epochs: "
-            f"got {sorted(map(str, epochs))}; give --epochs"
+            "--stop-early: compares runs at the same epochs, so all need the same "
+            f"train.num_epochs, but got {sorted(map(str, epochs))}; give --epochs"
         )
     if METRICS[halving.metric][0] == "rollout":
         _require(halving, configs, "experiment.rollout.enabled", lambda c: c.rollout.enabled)
@@ -156,6 +158,6 @@ def _require(
     for name, config in configs.items():
         if not holds(config.experiment):
             raise ConfigError(
-                f"--stop-early --metric {halving.metric}: needs {key}, which is false in {name}; set it to true, or "
-                f"take another metric ({', '.join(METRICS)})"
+                f"--stop-early --metric {halving.metric}: needs {key}, which is false in "
+                f"{name}; set it to true, or choose another metric ({', '.join(METRICS)})"
             )

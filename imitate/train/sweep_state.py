@@ -1,4 +1,4 @@
-"""Runs of a sweep as they stand in their folders, and the table of them."""
+"""State of a sweep's runs, read from their folders, and its table."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class SweepRun:
     """Run with one combination of values.
 
     Attributes:
-        name: its values, also the name of its folder in the sweep's.
-        values: by dotted key.
+        name: its values as text; also the name of its folder in the sweep's folder.
+        values: its values by dotted key.
         status: 'finished', 'stopped early: ...' by its own ``experiment.early_stopping``, 'pruned at epoch ...' by the
             sweep in favour of better runs, 'failed: ...', 'interrupted'; 'waiting' before it ran.
         results: content of the run's results.json; empty if there is none.
@@ -37,17 +37,17 @@ class SweepRun:
 
     @property
     def is_over(self) -> bool:
-        """True where nothing is left to train."""
+        """True if nothing is left to train."""
         return self.status == "finished" or self.status.startswith("stopped early")
 
     @property
     def is_pruned(self) -> bool:
-        """True where the sweep gave it up for better runs; a sweep without early stopping trains it further."""
+        """True if the sweep stopped it in favour of better runs; a sweep without early stopping resumes it."""
         return self.status.startswith(PRUNED)
 
     @property
     def is_paused(self) -> bool:
-        """True where it waits for the decision whether it is trained further."""
+        """True if it waits for the decision whether to train it further."""
         return self.status.startswith(PAUSED)
 
 
@@ -56,11 +56,11 @@ class SweepResult:
     """Result of a sweep.
 
     Attributes:
-        folder: holds the runs, ``sweep.json``, ``results.json`` and ``settings.{json,csv,md,tex}``.
-        runs: in the order of the combinations.
-        picture: curves of all settings (``curves.pdf`` is beside it); None where no run is over.
-        interrupted: a signal ended it; the same call resumes it.
-        settings: runs that are over, those that differ only in their seed together.
+        folder: folder with the runs, ``sweep.json``, ``results.json`` and ``settings.{json,csv,md,tex}``.
+        runs: runs in the order of the combinations.
+        picture: curves of all settings (``curves.pdf`` is beside it); None if no run is finished.
+        interrupted: true if a signal ended it; the same call resumes it.
+        settings: finished runs, grouped if they differ only in their seed.
     """
 
     folder: Path
@@ -71,7 +71,7 @@ class SweepResult:
 
     @property
     def exit_code(self) -> int:
-        """0 all done, 1 a run failed, 130 interrupted."""
+        """0 if all runs are done, 1 if a run failed, 130 if interrupted."""
         if self.interrupted:
             return 130
         return 0 if all(run.is_over or run.is_pruned for run in self.runs) else 1
@@ -84,7 +84,7 @@ def newest_run(place: Path) -> RunFolder | None:
 
 
 def read_run(place: Path, values: dict[str, Any]) -> SweepRun:
-    """Return the state of the run whose folders lie in `place`."""
+    """Return the state of the run whose folders are in `place`."""
     folder = newest_run(place)
     if folder is None:
         return SweepRun(place.name, values, "waiting", {})
@@ -93,7 +93,7 @@ def read_run(place: Path, values: dict[str, Any]) -> SweepRun:
     results = read_json(folder.results)
     if not isinstance(results, dict) or not isinstance(results.get("status"), str):
         raise ConfigError(
-            f"{folder.results}: has no status of a run: remove it, and the run is resumed"
+            f"{folder.results}: contains no status of a run: remove it to resume the run"
         )
     return SweepRun(place.name, values, results["status"], results)
 
@@ -101,7 +101,7 @@ def read_run(place: Path, values: dict[str, Any]) -> SweepRun:
 def table_rows(axes: Axes, runs: Iterable[SweepRun]) -> tuple[list[str], list[list[str]]]:
     """Return header and rows: values, success of the last and the best evaluation, losses, CPU seconds, status.
 
-    A column that no run has a number for is left out.
+    A column is left out if no run has a number for it.
     """
     runs = list(runs)
     shown: dict[str, list[str]] = {

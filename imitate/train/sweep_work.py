@@ -1,4 +1,4 @@
-"""Trainings of a sweep on a crew: each in a member, with GPUs of its own, tried again where it is lost."""
+"""Run the trainings of a sweep on a crew of workers, each with its own GPUs; retry lost trainings."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Resources:
-    """Place and size of the trainings.
+    """Where the trainings run, and with how many resources.
 
     Attributes:
         on: back end of the crew: ``local``, ``ray`` or ``ray:HOST:PORT``.
-        workers: runs at a time; None: as many as fit.
-        cpus: cores of a run; None: one on a cluster, all of them here.
-        gpus: GPUs of a run, which no other run uses; 0: runs share those that there are.
+        workers: number of runs at a time, or None for as many as fit.
+        cpus: cores per run; None means one on a cluster, and all of them on this machine.
+        gpus: GPUs per run, not shared with other runs; 0 lets runs share the available ones.
         hang_s: seconds without a sign of life (a line of output, a file that changes) after which a training is ended
-            and resumed; None: no limit.
+            and resumed, or None for no limit.
     """
 
     on: str = LOCAL
@@ -55,15 +55,15 @@ class Resources:
 
 
 class SweepWork:
-    """Execution of the runs of a sweep.
+    """Executes the runs of a sweep.
 
     Args:
-        folder: of the sweep.
-        configs: of the runs, by name.
-        values: of the runs, see :class:`SweepRun`.
-        order: says which run trains next.
-        tell: called with each run that starts or ends.
-        stop: set to end the work; trainings save and end.
+        folder: folder of the sweep.
+        configs: configurations of the runs, by name.
+        values: values of the runs by name, see :class:`SweepRun`.
+        order: decides which run trains next.
+        tell: called with each run when it starts or ends.
+        stop: when set, trainings save and end.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class SweepWork:
         self._busy: set[str] = set()
 
     def run(self, resources: Resources) -> dict[str, str]:
-        """Train; return the reason for each run that failed.
+        """Train the runs; return the reason for each run that failed.
 
         Raises:
-            ConfigError: there are too few GPUs for a run.
-            TrainingError: what a member elsewhere has written cannot be written here.
+            ConfigError: there are too few GPUs for one run.
+            TrainingError: files from a worker on another machine cannot be written here.
         """
         is_local = resources.on == LOCAL
         self._resources, self._is_away = resources, not is_local
@@ -115,7 +115,7 @@ class SweepWork:
     # ---- what the crew asks --------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Training]:
-        """Return itself: the crew asks again after each result, which may have decided what is next."""
+        """Return itself: the next item may depend on earlier results."""
         return self
 
     def __next__(self) -> Training:
@@ -143,7 +143,7 @@ class SweepWork:
         )
 
     def _saved(self, name: str) -> dict[str, bytes]:
-        """Return what a member elsewhere needs to resume a run."""
+        """Return the files that a worker on another machine needs to resume a run."""
         if not self._is_away:
             return {}
         if folder := newest_run(self._folder / name):
@@ -151,25 +151,26 @@ class SweepWork:
         return content_to_resume(self._folder / name)
 
     def _note(self, item: Training, changes: Changes) -> None:
-        """Take what a member elsewhere has written.
+        """Copy files that a worker on another machine has written.
 
         Raises:
-            TrainingError: it cannot be written here; what came before is whole.
+            TrainingError: they cannot be written here; earlier files are complete.
         """
         try:
             received(changes, self._folder / item.name)
         except OSError as error:
             raise TrainingError(
-                f"{self._folder / item.name}: cannot be written ({error.strerror}); make room: the same command resumes"
+                f"{self._folder / item.name}: cannot be written ({error.strerror}); make "
+                "room, then resume with the same command"
             ) from error
 
     def _loss(self, item: Training, loss: Lost) -> bool:
-        """Let a run whose member was lost be resumed from what there is of it."""
+        """Prepare a run whose worker was lost to be resumed from its latest files."""
         item.files = self._saved(item.name)
         return not self._stop.is_set()
 
     def _end(self, item: Training, result: int | Lost) -> None:
-        """Take the end of a training."""
+        """Record the end of a training."""
         self._gpus.give_back(item.variables)
         self._busy.discard(item.name)
         run, output = self._read(item.name), self._folder / item.name / OUTPUT
@@ -188,7 +189,7 @@ class SweepWork:
     # ---- signals ---------------------------------------------------------------------------------
 
     def _leave(self) -> None:
-        """Wait until the trainings, whose members have ended, have saved and ended."""
+        """Wait until the trainings, whose workers have already ended, have saved and ended."""
         deadline = time.monotonic() + TRAINER_ENDS_S + 10.0
         for name in sorted(self._busy):
             folder = newest_run(self._folder / name)
@@ -202,8 +203,8 @@ class SweepWork:
     def _ended_by_signals(self) -> Iterator[None]:
         """Let the signals that end a training end the sweep; a second one raises KeyboardInterrupt.
 
-        Shells let background commands ignore SIGINT, and Python leaves it so. Outside the main thread, where Python
-        allows no handlers, nothing changes.
+        Shells let background commands ignore SIGINT, and Python keeps that. Outside the main thread, Python allows no
+        handlers, so nothing changes.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

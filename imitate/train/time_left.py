@@ -13,18 +13,19 @@ WORTH_TELLING_S = 60.0
 LONG_S = 1200.0
 SLOW_STEP_S = 3.0
 ADVICE = (
-    "images are slow on a CPU with a large encoder: `imitate config init FILE` writes a configuration with a small one "
-    "(ShallowConv, crops), robosuite/lift/bc_image has it too; or train on a GPU"
+    "images are slow on a CPU with a large encoder: `imitate config init FILE` writes a "
+    "configuration with a small one (ShallowConv, crops), as in robosuite/lift/bc_image; or "
+    "train on a GPU"
 )
 
 
 class Forecast:
-    """Forecast of the whole training's duration, given once.
+    """Forecast of the training's remaining time, printed once.
 
     Args:
-        total: steps of the whole training.
-        unit: what a step is, in the plural.
-        images_on_cpu: true if images are learned from without a GPU.
+        total: number of steps of the whole training.
+        unit: name of a step, in the plural.
+        images_on_cpu: true if the training learns from images without a GPU.
     """
 
     def __init__(self, total: int, unit: str, *, images_on_cpu: bool = False) -> None:
@@ -33,12 +34,12 @@ class Forecast:
         self._said = False
 
     def line(self, step: int) -> str | None:
-        """Return a line as soon as it is known and useful, once; None otherwise.
+        """Return the forecast's line once, as soon as it is known and useful; otherwise None.
 
         The first step is left out of the measurement, because libraries choose their kernels in it.
 
         Args:
-            step: steps so far.
+            step: number of steps so far.
         """
         if self._said:
             return None

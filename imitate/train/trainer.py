@@ -50,10 +50,10 @@ class RunResult:
     """Result of a run.
 
     Attributes:
-        checkpoint: the best one, else the last.
-        exit_code: 0 finished; 1 an evaluation failed; 130, 143 interrupted.
+        checkpoint: path of the best checkpoint, or of the last one if there is no best.
+        exit_code: 0 if finished, 1 if an evaluation failed, 130 or 143 if interrupted.
         results: the content of results.json; empty on a rank that writes nothing.
-        summary: the same as a table for people, by line.
+        summary: the same as a readable table, by line.
     """
 
     run_dir: Path
@@ -76,29 +76,29 @@ def train(
     quiet: bool = False,
     stream: TextIO | None = None,
 ) -> RunResult:
-    """Train as a configuration says.
+    """Train according to a configuration.
 
     Call it under `if __name__ == "__main__":`, because evaluation processes import the calling script.
 
     Args:
-        config: a configuration, a path to one, a dict; needed unless `resume` is a run folder.
-        dataset: demonstration file, in place of `train.data`.
-        output_dir: in place of `train.output_dir`.
-        env: environment of the rollouts, as of :func:`imitate.evaluation.environments.named_env`; it goes before
-            ``experiment.env_meta_update_dict``, and that before the data's own.
-        resume: a run folder to resume; True takes the newest of this configuration's name.
-        overrides: `"a.b=value"`; in a resumed run those of `imitate.train.resume.CHANGEABLE` only.
-        until_epoch: pause after this epoch, with an evaluation of it, where the run has more; resuming continues as
-            if there had been no pause.
+        config: a configuration, a path to one, or a dict; required unless `resume` is a run folder.
+        dataset: demonstration file that replaces `train.data`.
+        output_dir: folder that replaces `train.output_dir`.
+        env: environment of the rollouts, see :func:`imitate.evaluation.environments.named_env`; it has precedence over
+            ``experiment.env_meta_update_dict`` and over the data's own.
+        resume: a run folder to resume; True resumes the newest run with this configuration's name.
+        overrides: `"a.b=value"`; in a resumed run only those in `imitate.train.resume.CHANGEABLE`.
+        until_epoch: evaluate this epoch and pause after it, if the run has more epochs; a resumed run continues as if
+            it had not paused.
         quiet: print errors only.
         stream: stream of the progress; stderr by default.
 
     Raises:
         UserError: something in the input is invalid.
-        TrainingError: training had to stop.
+        TrainingError: training failed.
     """
     if resume and env is not None:
-        raise ConfigError("a resumed run keeps its environment: leave --env out")
+        raise ConfigError("a resumed run keeps its environment: omit --env")
     folder, config = _folder_and_config(config, dataset, output_dir, env, resume, overrides)
     config = config if env is None else with_env(config, env)
     _check_pause(config, until_epoch)
@@ -139,7 +139,7 @@ def train(
         ):
             console.say(line)
         if config.experiment.render:
-            console.say("experiment.render: no window is opened; look at the videos instead")
+            console.say("experiment.render: no window is opened; watch the videos instead")
         if ckpt is not None:
             check_same_data(
                 ckpt["provenance"]["datasets"], setup.provenance["datasets"], console.say
@@ -148,7 +148,7 @@ def train(
                 f"resumed at epoch {ckpt['train_state']['epoch']}, step {ckpt['train_state']['step']}"
             )
         write_text(folder.config, config.to_json() + "\n")
-        # A rank that writes no run has files of its own beside those of rank 0 all the same: its replay buffer.
+        # Even a rank that writes no run has its own file beside those of rank 0: its replay buffer.
         shared = RunFolder(Path(ranks.gather(str(folder.path.resolve()))[0]))
         with _full_disk_is_told(folder):
             source = batch_source(setup, folder if ranks.rank == 0 else shared, console, ranks)
@@ -175,15 +175,16 @@ def train(
 
 
 def _check_pause(config: Config, until_epoch: int | None) -> None:
-    """Refuse a pause that could not be resumed from."""
+    """Refuse a pause from which the run could not be resumed."""
     if until_epoch is not None and not config.experiment.save.enabled:
         raise ConfigError(
-            "experiment.save.enabled is false: a pause needs a checkpoint to resume from; leave --until-epoch out"
+            "experiment.save.enabled is false, but a pause needs a checkpoint to resume "
+            "from; omit --until-epoch"
         )
 
 
 def _device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
-    """Return the device of this rank: each process of a machine has a GPU of its own."""
+    """Return the device of this rank: each process of a machine has its own GPU."""
     if ranks.world == 1:
         return device
     if device.type == "mps":
@@ -201,12 +202,13 @@ def _device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
 
 
 def _join(algo: Algo, ranks: Ranks) -> None:
-    """Start all ranks with the weights of the first, and average their gradients."""
+    """Copy the weights of the first rank to all others, and average gradients from now on."""
     if ranks.world == 1:
         return
     if algo.global_config.train.on_bad_loss == "rollback":
         raise ConfigError(
-            "train.on_bad_loss is 'rollback', which several processes cannot do together: set it to 'stop'"
+            "train.on_bad_loss is 'rollback', which several processes do not support: set it "
+            "to 'stop'"
         )
     if algo.global_config.train.online.curriculum.stages:
         raise ConfigError(
@@ -243,17 +245,17 @@ def _folder_and_config(
     resume: str | Path | bool | None,
     overrides: Sequence[str],
 ) -> tuple[RunFolder | None, Config]:
-    """Return the run folder to resume (None: a new run) and the resolved configuration."""
+    """Return the run folder to resume (None for a new run) and the resolved configuration."""
     if not resume:
         if config is None:
             raise ConfigError("a new run needs a configuration: --config FILE")
         config = load_resolved(config, overrides, dataset, output_dir)
-        trust_named(config, env)  # of a resumed run the configuration is that of a file
+        trust_named(config, env)  # a resumed run keeps the configuration file of the run
         return None, config
     if resume is True:
         if config is None:
             raise ConfigError(
-                "--resume without a run folder needs --config, to know the run's name"
+                "--resume without a run folder needs --config, which contains the run's name"
             )
         wanted = load_config(config)
         parent = output_dir if output_dir is not None else wanted.train.output_dir
@@ -264,7 +266,7 @@ def _folder_and_config(
 
 
 def _threads(config: Config, device: torch.device, shared_workers: int) -> int | None:
-    """Return the number of torch threads: as configured, else the cores without those of evaluation workers."""
+    """Return the number of torch threads: as configured, otherwise the cores that evaluation workers leave free."""
     if config.train.num_threads is not None:
         return config.train.num_threads
     if device.type != "cpu" or shared_workers == 0:
@@ -274,7 +276,7 @@ def _threads(config: Config, device: torch.device, shared_workers: int) -> int |
 
 @contextmanager
 def _full_disk_is_told(folder: RunFolder) -> Iterator[None]:
-    """Turn an OSError about space into a TrainingError with a remedy."""
+    """Turn an OSError about a full disk into a TrainingError with a remedy."""
     try:
         yield
     except OSError as error:
@@ -288,7 +290,7 @@ def _full_disk_is_told(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def _failure_is_written(run: Run) -> Iterator[None]:
-    """Write results.json and the picture of a run that had to stop too, as far as the disk allows."""
+    """Also write results.json and the plot if training fails; ignore errors of a full disk."""
     try:
         yield
     except (TrainingError, UserError) as error:
@@ -298,7 +300,7 @@ def _failure_is_written(run: Run) -> Iterator[None]:
 
 
 def _finish(run: Run, status: str) -> RunResult:
-    """Write results.json and the picture; return the result."""
+    """Write results.json and the plot; return the result."""
     folder, failures = run.folder, run.rollouts.failures
     if run.ranks.rank > 0:
         return RunResult(folder.path, status, run.interrupt.exit_code, None, {}, ())
@@ -337,7 +339,7 @@ def _finish(run: Run, status: str) -> RunResult:
     lines = summary_lines(results)
     if status == "interrupted":
         lines.append(f"{run.interrupt.name}: to resume, {resuming(folder)}")
-        if run.interrupt.name == "SIGHUP":  # nobody sees the terminal; the log keeps it
+        if run.interrupt.name == "SIGHUP":  # there may be no terminal, but the log keeps the line
             run.console.say(lines[-1])
     exit_code = run.interrupt.exit_code or (1 if failures else 0)
     return RunResult(folder.path, status, exit_code, checkpoint, results, tuple(lines))

@@ -1,4 +1,4 @@
-"""Data of a training in one line for people and in numbers for ``results.json``; warnings about the demos."""
+"""Describe the training data in one line and in numbers for ``results.json``; warn about the demos."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class FileShare:
 
     Attributes:
         path: the file.
-        filter_key: mask of the chosen demos; None: all.
+        filter_key: mask of the chosen demos, or None for all.
         demos: number of chosen demos.
-        of: demos in the file.
-        steps: of the chosen demos.
-        longest: steps of the longest chosen demo.
-        shards: files that hold the chosen demos, of a folder of shards; None for one file.
+        of: number of demos in the file.
+        steps: number of steps of the chosen demos.
+        longest: number of steps of the longest chosen demo.
+        shards: number of files with chosen demos in a folder of shards, or None for a single file.
         failures: chosen demos whose attribute ``success`` is false.
-        held_out: chosen demos that the validation mask of the file names too.
+        held_out: chosen demos that are also in the file's validation mask.
     """
 
     path: str
@@ -69,8 +69,8 @@ class TrainingData:
     Attributes:
         files: parts of demonstration files.
         observations: shape of one step of each.
-        weights: of the network.
-        constant: numbers that do not vary, by the key that is normalized: they are shifted to 0, not scaled.
+        weights: number of weights of the network.
+        constant: by normalized key, the numbers that do not vary and are therefore shifted to 0, not scaled.
     """
 
     files: tuple[FileShare, ...]
@@ -93,7 +93,7 @@ class TrainingData:
 
     @property
     def words(self) -> str:
-        """Return one line."""
+        """Return the description in one line."""
         files = [file.words for file in self.files[:SHOWN_FILES]]
         if len(self.files) > SHOWN_FILES:
             rest = self.files[SHOWN_FILES:]
@@ -118,9 +118,9 @@ def training_data(
 
     Args:
         config: resolved.
-        sources: parts of files that are trained on.
+        sources: parts of files to train on.
         shapes: shape of one step of each observation, as recorded.
-        algo: the networks.
+        algo: algorithm with the networks.
     """
     validation = config.train.hdf5_validation_filter_key or VALID_MASK
     return TrainingData(
@@ -132,7 +132,7 @@ def training_data(
 
 
 def sources_of(config: Config, train_set: Any) -> Sequence[DataSource]:
-    """Return the parts of files that a training reads: of its dataset, else the demonstrations of online RL."""
+    """Return the parts of files that a training reads: those of its dataset, or the demonstrations of online RL."""
     if train_set is not None:
         return tuple(train_set.sources)
     return training_sources(config) if config.train.data else ()
@@ -141,8 +141,7 @@ def sources_of(config: Config, train_set: Any) -> Sequence[DataSource]:
 def choice_warnings(config: Config, data: TrainingData) -> list[str]:
     """Return a line for failures and one for held-out demos of each file without an explicit filter key.
 
-    Algorithms that learn from rewards need failures, and a filter key that was named is a choice: then the line
-    of :class:`TrainingData` suffices.
+    There is no warning for algorithms that learn from rewards, which need failures, or for an explicit filter key.
     """
     if config.train.hdf5_filter_key is not None:
         return []
@@ -162,17 +161,18 @@ def choice_warnings(config: Config, data: TrainingData) -> list[str]:
             )
         if file.held_out:
             lines.append(
-                f"warning: {file.path}: {_some(file.held_out)} of the filter key for validation would be trained on "
-                f"too, because the file has no filter key '{TRAIN_MASK}': write one (imitate dataset split), or say "
-                f"--set train.hdf5_filter_key={ALL_DEMOS}"
+                f"warning: {file.path}: {_some(file.held_out)} from the validation mask would "
+                f"also be trained on, because the file has no filter key '{TRAIN_MASK}': "
+                "write one (imitate dataset split), or use --set "
+                f"train.hdf5_filter_key={ALL_DEMOS}"
             )
     return lines
 
 
 def with_filter_key(entry: DatasetConfig, config: Config) -> DatasetConfig:
-    """Return the entry of a new run: without a choice of demos, with the mask ``train``, if the file has it.
+    """Add the mask ``train`` to a new run's data entry if no demos are chosen and the file has the mask.
 
-    The run's configuration then names the mask, so that a run that began before this rule resumes as it was.
+    The run's configuration then contains the mask, so a run that was begun without it resumes unchanged.
     """
     if entry.filter_key is not None or config.train.hdf5_filter_key is not None:
         return entry
@@ -183,7 +183,7 @@ def with_filter_key(entry: DatasetConfig, config: Config) -> DatasetConfig:
 
 
 def _shares(config: Config, sources: Sequence[DataSource], validation: str) -> Iterator[FileShare]:
-    """Yield the share of each entry of ``train.data`` that is trained on."""
+    """Yield the share of each entry of ``train.data`` used for training."""
     for number, group in itertools.groupby(sources, key=lambda source: source.entry):
         path = (config.train.data or ())[number].path
         shards = shards_at(path)
@@ -196,7 +196,7 @@ def _shares(config: Config, sources: Sequence[DataSource], validation: str) -> I
 def share_of_shards(
     shards: ShardFolder, sources: Sequence[DataSource], validation: str
 ) -> FileShare:
-    """Return the share of a folder of shards, by its index.
+    """Return the share of a folder of shards, from its index.
 
     Args:
         shards: the folder.
@@ -252,7 +252,7 @@ def _share(source: DataSource, validation: str) -> FileShare:
 
 
 def _failed(file: DatasetFile, demo: str) -> bool:
-    """Return true for a failure by the attribute ``success``; an expert's labels are right in failed episodes too."""
+    """Return true if the attribute ``success`` marks a failure; expert labels are right even in failed episodes."""
     return file.success(demo) is False and not file.has(demo, LABELLED)
 
 

@@ -1,8 +1,8 @@
-"""Trainings as the work of a crew's members: each a command of its own, which ends with the member that started it.
+"""Trainings as jobs of a crew's workers: each is a subprocess that ends with the worker that started it.
 
-A member on this machine trains in the run's own folder. One on another machine trains in a folder of its own, from
-which it sends what changes, checkpoints too: the folder of the sweep has the whole run, so that a member on any machine
-can resume it.
+A worker on this machine trains in the run's own folder. A worker on another machine trains in its own folder and sends
+all changes, including checkpoints: the sweep's folder then has the whole run, so that a worker on any machine can
+resume it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ POLL_S = 0.2
 LOOK_S = 1.0
 """Seconds between two looks for signs of life of a training."""
 SENDING_SHARE = 0.05
-"""Files are sent no more often than that this share of the time goes to it."""
+"""Largest share of the time that is spent on sending files."""
 TRAINER_ENDS_S = 30.0
-"""Seconds in which a training saves and ends after its sweep was killed."""
+"""Seconds that a training has to save and end after its sweep was killed."""
 SCRATCH = "IMITATE_SCRATCH"
-"""Environment variable: a folder from which nothing is fetched any more once the member is gone."""
-# Not `-m imitate`: it is to end with the member, which holds the other end of its stdin.
+"""Environment variable: a folder from which nothing is fetched after the worker has ended."""
+# Not `-m imitate`: the process must end with the worker, which holds the other end of its stdin.
 PROGRAM = f"""
 import os
 from imitate.system.processes import end_with_stdin
@@ -46,17 +46,18 @@ OUTPUT = "output.txt"
 
 @dataclass
 class Training:
-    """Item of a member: a run to begin or to resume.
+    """Work item: a run to begin or to resume.
 
     Attributes:
-        name: of the run, and of the folder that holds its run folders.
-        config: of a new run, as JSON; its ``train.output_dir`` is the folder of the sweep on the driver's machine.
+        name: name of the run, and of the folder with its run folders.
+        config: configuration of a new run, as JSON; its ``train.output_dir`` is the folder of the sweep on the driver's
+            machine.
         output_dir: the folder of the sweep.
-        until_epoch: epoch after which the run pauses; None: it trains to the end.
+        until_epoch: epoch after which the run pauses, or None to train to the end.
         variables: environment variables, such as the GPUs that it sees.
-        away: the member may be on another machine: it has a folder of its own, and sends what changes.
-        files: where ``away``, content of the run so far, by path below ``output_dir/name``.
-        program: Python program, which is given the arguments of the command line.
+        away: true if the worker may be on another machine, has its own folder and sends changes.
+        files: if ``away``, the run's files so far, by path below ``output_dir/name``.
+        program: Python program that receives the command-line arguments.
     """
 
     name: str
@@ -70,7 +71,7 @@ class Training:
 
 
 def prepare(reports: Reports) -> Callable[[Training], int]:
-    """Make a member's function: from a training to the exit code of its process."""
+    """Make a worker's function, which runs a training and returns the exit code of its process."""
 
     def work(item: Training) -> int:
         with _place(item) as place:
@@ -94,11 +95,11 @@ def _place(item: Training) -> Iterator[Path]:
 
 
 def _trained(item: Training, place: Path, reports: Reports) -> int:
-    """Run the training to its end, and report while it shows signs of life."""
+    """Run the training to its end, and report each sign of life."""
     sender = Sender(place) if item.away else None
     arguments = _arguments(item, place, lambda: reports(""))
     with appended(place / OUTPUT) as output:
-        # A session of its own: Ctrl-C reaches it through the sweep, once.
+        # Start a new session: Ctrl-C then reaches the training only through the sweep, once.
         process = subprocess.Popen(
             [sys.executable, "-c", item.program, "train", *arguments],
             stdin=subprocess.PIPE,
@@ -121,7 +122,7 @@ def _trained(item: Training, place: Path, reports: Reports) -> int:
             _send(sender, reports)
         finally:
             if process.stdin is not None:
-                process.stdin.close()  # ends it, where this process is to end before it, and removes a scratch folder
+                process.stdin.close()  # ends the training if it still runs, and removes a scratch folder
     return process.returncode
 
 
@@ -146,7 +147,7 @@ def _arguments(item: Training, place: Path, beat: Callable[[], None]) -> list[st
 
 
 def _await_end(folder: RunFolder, beat: Callable[[], None]) -> None:
-    """Wait for the training of a member that was lost: it saves and ends as soon as it notices."""
+    """Wait for the training of a lost worker: it saves and ends as soon as it notices."""
     deadline = time.monotonic() + TRAINER_ENDS_S + 10.0
     while folder.is_locked() and time.monotonic() < deadline:
         beat()
@@ -154,14 +155,14 @@ def _await_end(folder: RunFolder, beat: Callable[[], None]) -> None:
 
 
 class _Life:
-    """Signs of life of a training: files that it writes, such as lines in ``metrics.jsonl`` and ``output.txt``."""
+    """Detects signs of life of a training: changes to its files, such as ``metrics.jsonl`` and ``output.txt``."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
         self._seen: dict[str, tuple[int, int]] = {}
 
     def shows(self) -> bool:
-        """Return true if a file has changed since the last call."""
+        """Return true if any file has changed since the last call."""
         seen = {}
         for path in self._place.rglob("*"):
             try:

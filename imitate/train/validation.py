@@ -17,11 +17,11 @@ from imitate.train.metrics import EpochMeans
 
 
 class Validation:
-    """Validation on the same batches at every call; generators and schedules of training stay as they are.
+    """Validation on the same batches at every call; it leaves the training's random generators and schedules unchanged.
 
     Args:
         config: the run's configuration.
-        valid_set: held-out samples; normalization is the algorithm's, fitted on the training set.
+        valid_set: held-out samples, normalized with the training set's statistics.
     """
 
     def __init__(self, config: Any, valid_set: Any, device: torch.device) -> None:
@@ -32,7 +32,7 @@ class Validation:
     def run(
         self, algo: Algo, epoch: int, on_batch: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
-        """Compute the `Valid/...` numbers of the algorithm as it is now; ``on_batch`` is called after each batch."""
+        """Compute the `Valid/...` metrics with the current weights; call ``on_batch`` after each batch."""
         config = self._config
         batches = ShuffledBatches(len(self._valid_set), config.train.batch_size, config.train.seed)
         loader = iter(make_loader(self._valid_set, batches, 0, self._device))
@@ -57,10 +57,10 @@ class Validation:
 
 
 def action_error(algo: Algo, raw: dict[str, Any], frame_stack: int) -> float | None:
-    """Compute the mean |policy's action - demonstrated action|, in the data's units, along windows of one raw batch.
+    """Compute the mean |policy's action - demonstrated action|, in the data's units, over the windows of one raw batch.
 
-    The policy acts as when deployed (its memory starts at the window's start); None where its action is not the
-    recorded one (converted at run time), or there is no policy.
+    The policy acts as in deployment; its memory starts at the window's start. Returns None if there is no policy, or if
+    its actions are converted at run time and so differ from the recorded ones.
     """
     actions: Tensor = raw["actions"]
     if not algo.algo_config.acts or actions.shape[-1] != algo.preprocess.actions.sent_dim:

@@ -108,7 +108,7 @@ def test_all_observations_of_the_demonstrations(tmp_path, planned):
     assert taken.train.data == config.train.data
     command = ["dagger", "--config", "bc/bc", "--out", str(tmp_path / "out"), *auto[:4]]
     result = CliRunner().invoke(app, [*command, "--env", "Pendulum-v1"])
-    assert result.exit_code == 2 and "but no file is named" in result.output
+    assert result.exit_code == 2 and "but no data file is given" in result.output
 
 
 def test_the_line_of_a_round_counts_in_whole_words():

@@ -172,7 +172,7 @@ def test_names_sort_by_their_numbers_of_any_length():
 )
 def test_what_is_no_configuration_of_a_run_has_no_curve(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
-    with refused("config.json: is no configuration of a run", error=UserError):
+    with refused("config.json: is not the configuration of a run", error=UserError):
         read_curves([tmp_path])
 
 
@@ -187,7 +187,7 @@ def test_files_of_a_sweep_may_hold_anything(tmp_path):
     (folder / "config.json").write_text("{}")
     for text in ("[]", "3", "{}", '{"status": 3}'):
         (folder / "results.json").write_text(text)
-        with refused("results.json: has no status of a run", error=ConfigError):
+        with refused("results.json: contains no status of a run", error=ConfigError):
             read_run(folder.parent, {})
     odd = {
         "status": "finished",

@@ -227,7 +227,7 @@ def test_the_forecast_runs_the_first_updates(path):
     tree = first_config(path, "bc", images="none").tree
     tree["train"]["device"] = "cpu"
     words = forecast(tree)
-    assert words.startswith("about ") and "on cpu" in words and "s for an update" in words
+    assert words.startswith("about ") and "on cpu" in words and "s per update" in words
 
 
 # ---- memory of large images ----------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_a_trial_computes_no_more_than_a_gigabyte_of_images(large, monkeypatch, 
     words = forecast(made.tree)
     batch = made.tree["train"]["batch_size"]
     assert seen == [samples or batch]
-    assert f"{0.5 * batch / seen[0]:.2g} s for an update" in words
+    assert f"{0.5 * batch / seen[0]:.2g} s per update" in words
     assert (f"measured on {samples} of its {batch} samples" in words) == (samples is not None)
 
 
@@ -331,7 +331,7 @@ def test_keys_that_the_data_lack_are_refused_with_the_ways_out(data):
     with refused("the demos have no 'joint_poss' (did you mean 'joint_pos'?)", error=ConfigError):
         resolved(data, f'{LOW_DIM}=["joint_poss"]')
     online = load_config("sac/sac_pendulum", ["observation.modalities=auto"])
-    words = "'auto' takes the observations of demonstrations, but no file is named"
+    words = "'auto' takes the observations of demonstrations, but no data file is given"
     with refused(words, error=ConfigError):
         with_observations(online)
 

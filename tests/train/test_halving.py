@@ -118,7 +118,7 @@ def test_the_best_run_is_trained_to_its_end_and_the_others_are_named_with_a_reas
     statuses = [run.status for run in result.runs]
     assert statuses[1] == "finished"
     assert statuses[0].startswith("pruned at epoch 1: train_loss ")
-    assert statuses[2].endswith(" there, of which 1 went on")
+    assert statuses[2].endswith(" there, of which 1 continued")
     ranks = {words.split(" is ")[1].split(",")[0] for words in (statuses[0], statuses[2])}
     assert ranks == {"rank 2 of 3 there", "rank 3 of 3 there"}
     assert [run.results["epoch"] for run in result.runs] == [1, 3, 1]
@@ -168,7 +168,7 @@ def test_the_same_call_has_nothing_left_to_do_and_the_others_can_be_trained_late
 def test_runs_that_cannot_be_compared_are_refused(tmp_path):
     config = write_config(tmp_path)
     sweep = Sweep(config, ["train.num_epochs=[2,3]"])
-    with refused("need the same train.num_epochs: got", error=ConfigError):
+    with refused("need the same train.num_epochs, but got", error=ConfigError):
         sweep.run(halving=Halving("train_loss"))
     sweep = Sweep(config, name="other")
     keys = {"success_rate": "experiment.rollout.enabled", "valid_loss": "experiment.validate"}
@@ -240,7 +240,7 @@ def test_a_run_that_fails_is_compared_no_longer(place, tmp_path):
     order.ended(*states(tmp_path, "a"))
     assert order.next() == ("b", None)  # nobody has all epochs yet
     assert order.final(read_run(tmp_path / "c", {})).status == (
-        "pruned at epoch 1: success_rate 0.1 is rank 2 of 2 there, of which 0 went on"
+        "pruned at epoch 1: success_rate 0.1 is rank 2 of 2 there, of which 0 continued"
     )
 
 

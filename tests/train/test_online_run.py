@@ -307,7 +307,7 @@ NO_STEPS = {"experiment": {"epoch_every_n_steps": None}}
     ("name", "env", "sections", "words"),
     [
         ("sac", "Pendulum-v1", NO_STEPS, "environment steps of an epoch"),
-        ("sac", "Pendulum-v1", BY_STD, "cannot be: set it to null"),
+        ("sac", "Pendulum-v1", BY_STD, "not to a replay buffer: set it to null"),
         ("sac", "Pendulum-v1", {"obs": ["flaat"]}, "flaat"),
         ("td3", "CartPole-v1", {}, "td3 is for continuous actions, but CartPole-v1"),
         (
@@ -317,7 +317,7 @@ NO_STEPS = {"experiment": {"epoch_every_n_steps": None}}
             "dqn is for actions of one kind, but .* one of 2 choices and 1",
         ),
         ("td3", "tools:Tools-v0", {}, "td3 is for continuous .* takes one of 2 choices: take"),
-        ("residual", "Pendulum-v1", {}, "algo.base.checkpoint: is null: name the checkpoint"),
+        ("residual", "Pendulum-v1", {}, "algo.base.checkpoint: is null, but residual builds upon a policy"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, importable_env, name, env, sections, words):

@@ -116,9 +116,9 @@ PIXELS["observation"]["modalities"]["obs"] = {"low_dim": ["observation"], "rgb":
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (goals("ppo"), "ppo does not replay"),
+        (goals("ppo"), "ppo has no replay buffer"),
         (goals(algo={"n_step": 3}), "set algo.n_step to 1"),
-        (goals(obs=("observation",)), "is to see 'desired_goal', a vector, but does not see it"),
+        (goals(obs=("observation",)), "must observe 'desired_goal', a vector, but does not observe it"),
         (goals("sqil"), "does not learn from the environment's rewards"),
         (goals("cal_ql"), "needs returns of whole episodes"),
         (PIXELS, "a vector, but has it under rgb"),
@@ -134,7 +134,7 @@ def test_what_cannot_look_back_is_refused_in_one_line(config, words):
     [
         ("one", "an array of shape () for 4 goals, expected (4,)"),
         ("first", "for 4 goals, but | for one after another"),
-        ("effort", "steps gave the rewards |, compute_reward says"),
+        ("effort", "steps gave the rewards |, but compute_reward gives"),
     ],
 )
 def test_rewards_that_goals_do_not_tell_are_refused(fault, words):

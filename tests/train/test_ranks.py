@@ -316,7 +316,7 @@ def test_replay_is_shared_and_the_run_resumes_with_all_parts(tmp_path, demos):
     names = {path.name for path in (run / "checkpoints").iterdir()}
     assert names == {"last.pth", "memory_80.pt", "memory_160.pt", "rank1_80.pt", "rank1_160.pt"}
     three = {"overrides": ["train.num_epochs=3"]}
-    with refused("2 processes began the run|but 1 resume it: start 2", error=ConfigError):
+    with refused("the run was begun by 2 processes|but 1 resume it: start 2", error=ConfigError):
         train(resume=run, quiet=True, **three)
     (first, second), run = on_two_ranks(tmp_path, resume=str(run), output_dir=None, **three)
     assert first["weights"] == second["weights"]

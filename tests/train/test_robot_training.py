@@ -188,8 +188,8 @@ def test_an_evaluation_on_a_simulated_robot_is_that_of_its_environment(checkpoin
 @pytest.mark.parametrize(
     ("robot_keys", "settings", "words"),
     [
-        ({}, {"episodes": 2, "workers": 2}, "one robot, driven by this process"),
-        ({}, {"episodes": 2, "mode": "vector"}, "one robot, driven by this process"),
+        ({}, {"episodes": 2, "workers": 2}, "a single robot that this process controls"),
+        ({}, {"episodes": 2, "mode": "vector"}, "a single robot that this process controls"),
         ({"control_freq": 50}, {}, "the rate is 50 Hz, but that of the demonstrations is 20 Hz"),
     ],
 )

@@ -88,14 +88,14 @@ def test_what_is_needed_to_resume(there, tmp_path):
 @pytest.mark.parametrize("path", ["../out.txt", "/out.txt", "a/../../out.txt", ""])
 def test_nothing_is_written_outside(tmp_path, path):
     for part in (Part(path, 0, b"x"), Part("a.pth", same_as=path), Part(path)):
-        with refused("no path inside", error=TrainingError):
+        with refused("not a path inside", error=TrainingError):
             received(Changes("/there", (part,)), tmp_path / "here")
     assert not (tmp_path / "out.txt").exists()
 
 
 def test_an_end_without_its_beginning_is_refused(tmp_path):
     (tmp_path / "log.txt").write_text("12")
-    with refused("bytes 3 and later came without", error=TrainingError):
+    with refused("received the bytes from 3 on without", error=TrainingError):
         received(Changes("/there", (Part("log.txt", 3, b"4"),)), tmp_path)
     received(Changes("/there", (Part("log.txt", 1, b"3"),)), tmp_path)
     assert (tmp_path / "log.txt").read_text() == "13"

@@ -72,7 +72,7 @@ def test_moments_go_on(demo_file, tmp_path):
 
 
 def test_what_a_checkpoint_lacks_or_does_not_fit_is_refused(demo_file, tmp_path):
-    with refused("has no moments of policy", error=CheckpointError):
+    with refused("contains no optimizer moments of policy", error=CheckpointError):
         go_on("bc_gmm_v030", demo_file(), tmp_path, "experiment.ckpt_optimizers=true")
     sizes = {"object": 4, "robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2}
     words = "bc.pth do not fit this configuration: |'object': (10,)"

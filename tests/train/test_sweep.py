@@ -330,7 +330,7 @@ def test_gpus_of_ones_own_are_nobody_elses():
     gpus.give_back(first)
     assert set(gpus.take()[VISIBLE].split(",")) < {"3", "5", "9"}
     assert GpuShares(["0"], each=1).take() == {VISIBLE: "0"}
-    with refused("--gpus 2: this machine shows 1", error=ConfigError):
+    with refused("--gpus 2: this machine has 1 visible GPUs", error=ConfigError):
         _ = GpuShares(["0"], each=2).places
 
 

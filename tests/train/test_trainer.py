@@ -193,7 +193,7 @@ def test_a_finished_run_can_be_extended_but_not_turned_into_another(run, plain, 
 def test_a_run_is_resumed_where_its_dataset_has_moved_to(run, demos, tmp_path):
     first = run(train={"num_epochs": 2})
     moved = demos.rename(tmp_path / "moved.hdf5")
-    with refused("if it was moved, say where it is now: --dataset", error=ConfigError):
+    with refused("if it was moved, give its new path: --dataset", error=ConfigError):
         run(resume=first.run_dir)
     other, before = write_demos(demos, seed=1), (first.run_dir / "config.json").read_bytes()
     with refused("demos.hdf5: has changed since the run began", error=CheckpointError):
@@ -227,7 +227,7 @@ def test_resume_after_a_filter_key_was_added_and_of_a_run_that_noted_actions_onl
             del dataset[key]
     save_checkpoint(ckpt, folder / "checkpoints" / "last.pth")
     assert run(resume=folder, overrides=["train.num_epochs=3"]).results["epoch"] == 3
-    assert "observations and rewards were not noted" in run.said
+    assert "no checksum of observations and rewards" in run.said
 
 
 def test_resume_without_a_folder_takes_the_newest(run, demos, tmp_path):
@@ -345,7 +345,7 @@ def test_a_loss_that_turns_nan_stops_before_it_is_saved(run, monkeypatch, tmp_pa
     assert json.loads(results.read_text())["status"].startswith("failed: step 29")
     monkeypatch.setattr(imitate.train.checkpoints, "SAVING_SHARE", 1e9)
     rolled = run(train={"on_bad_loss": "rollback"})
-    assert "went back to step 20" in run.said
+    assert "rolled back to step 20" in run.said
     ckpt = load_checkpoint(rolled.checkpoint)["train_state"]
     # Batches 20 to 29 were left out, then 30, which is call 31.
     assert (ckpt["rollbacks"], ckpt["skipped_batches"]) == (2, 11)
