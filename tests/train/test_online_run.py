@@ -317,7 +317,12 @@ NO_STEPS = {"experiment": {"epoch_every_n_steps": None}}
             "dqn is for actions of one kind, but .* one of 2 choices and 1",
         ),
         ("td3", "tools:Tools-v0", {}, "td3 is for continuous .* takes one of 2 choices: take"),
-        ("residual", "Pendulum-v1", {}, "algo.base.checkpoint: is null, but residual builds upon a policy"),
+        (
+            "residual",
+            "Pendulum-v1",
+            {},
+            "algo.base.checkpoint: is null, but residual builds upon a policy",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, importable_env, name, env, sections, words):

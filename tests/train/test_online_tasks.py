@@ -118,7 +118,10 @@ PIXELS["observation"]["modalities"]["obs"] = {"low_dim": ["observation"], "rgb":
     [
         (goals("ppo"), "ppo has no replay buffer"),
         (goals(algo={"n_step": 3}), "set algo.n_step to 1"),
-        (goals(obs=("observation",)), "must observe 'desired_goal', a vector, but does not observe it"),
+        (
+            goals(obs=("observation",)),
+            "must observe 'desired_goal', a vector, but does not observe it",
+        ),
         (goals("sqil"), "does not learn from the environment's rewards"),
         (goals("cal_ql"), "needs returns of whole episodes"),
         (PIXELS, "a vector, but has it under rgb"),

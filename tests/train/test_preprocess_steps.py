@@ -332,7 +332,11 @@ PARTLY = {**RELATIVE, "dims": [3], "observation_dims": [0]}
             {"algo": MEMORY, "seq_length": 13},
             "bc with a memory predicts a chunk at each",
         ),
-        ([RELATIVE], {"action_config": AUTO}, "actions.normalization is 'auto', which is computed from"),
+        (
+            [RELATIVE],
+            {"action_config": AUTO},
+            "actions.normalization is 'auto', which is computed from",
+        ),
         ([DELTA], chunks(size=4, execute=2), "differences | which bc does not know; expected act"),
         ([DELTA, PARTLY], {}, "expected a single step of differences, behind all"),
     ],
