@@ -34,10 +34,10 @@ from typer.testing import CliRunner
 demos = sys.argv[-1]
 for line in (
     *("dataset --help", "dataset convert --help", "dataset actions --help", "train --help", "eval --help"),
-    *("collect --help", "config --help", "dataset convert --formats", f"dataset stats {demos}"),
-    *(f"dataset filter {demos} first --first 1 --out {demos}.new", f"info {demos}"),
+    *("collect --help", "config --help", "dataset convert --formats", "dataset stats FILE"),
+    *("dataset filter FILE first --first 1 --out FILE.new", "info FILE"),
 ):
-    done = CliRunner().invoke(app, line.split())
+    done = CliRunner().invoke(app, [word.replace("FILE", demos) for word in line.split()])
     assert done.exit_code == 0, (line, done.output, done.exception)
     assert not {"torch", "ray"} & {*loaded()}, line
 """
