@@ -25,7 +25,7 @@ class Kind(str, Enum):
 
 
 class RotationName(str, Enum):
-    """How a rotation is written."""
+    """Representation of a rotation."""
 
     axis_angle = "axis_angle"
     rot6d = "rot6d"
@@ -33,7 +33,7 @@ class RotationName(str, Enum):
 
 
 class PosesFrom(str, Enum):
-    """Source of the hands' poses."""
+    """Source of the gripper poses."""
 
     auto = "auto"
     poses = "poses"
@@ -53,28 +53,31 @@ def actions(
     to: Annotated[
         Kind | None,
         typer.Option(
-            "--to", help="absolute: poses that the hand should reach; delta: changes of its pose."
+            "--to",
+            help="absolute: poses that the gripper should reach; delta: changes of its pose.",
         ),
     ] = None,
     rotation: Annotated[
-        RotationName, typer.Option("--rotation", help="Form of the rotations to write.")
+        RotationName, typer.Option("--rotation", help="Representation of rotations to write.")
     ] = RotationName.axis_angle,
     from_rotation: Annotated[
-        RotationName, typer.Option("--from-rotation", help="Form of the rotations in the file.")
+        RotationName,
+        typer.Option("--from-rotation", help="Representation of rotations in the file."),
     ] = RotationName.axis_angle,
     source: Annotated[
         PosesFrom,
         typer.Option(
             "--source",
-            help="Hands' poses from observations or by setting the simulator to the states; auto: observations if any.",
+            help="Take gripper poses from observations, or set the simulator to the states; "
+            "auto: observations if there are any.",
         ),
     ] = PosesFrom.auto,
     key: Annotated[
         str,
         typer.Option(
             "--key",
-            help="The array to write. With 'actions' the controller of the file's environment is changed with them; "
-            "action_dict/NAME is written beside the old actions.",
+            help="Array to write. 'actions' also changes the controller of the file's "
+            "environment; action_dict/NAME is written beside the old actions.",
         ),
     ] = "actions",
     action_dict: Annotated[
@@ -88,14 +91,16 @@ def actions(
         list[str] | None,
         typer.Option(
             "--pose-keys",
-            help="POSITION,QUATERNION: observations of a hand (x, y, z, w); once per arm. robosuite's by default.",
+            help="POSITION,QUATERNION: observation keys of a gripper (quaternion x, y, z, "
+            "w); once per arm. Default: robosuite's.",
         ),
     ] = None,
     scale: Annotated[
         str | None,
         typer.Option(
             "--scale",
-            help="METRES,RADIANS of a command of 1, where the file has no controller (1,1 by default).",
+            help="METRES,RADIANS that a command of 1 means, if the file has no controller "
+            "(default: 1,1).",
         ),
     ] = None,
     check: Annotated[
@@ -103,13 +108,13 @@ def actions(
         typer.Option(
             "--check",
             min=0,
-            help="Play so many demos with the new actions, to see whether they still succeed.",
+            help="Number of demos to play with the new actions, to see whether they still succeed.",
         ),
     ] = 0,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Write relative actions as absolute ones or back, and rotations in another form."""
-    from imitate.simulation.actions import (  # only now: they import torch
+    """Convert actions between relative and absolute, and rotations to another representation."""
+    from imitate.simulation.actions import (  # imported late: these modules import torch
         ActionOptions,
         convert_actions,
     )
@@ -135,7 +140,7 @@ def actions(
 def _pair(option: str, text: str) -> tuple[str, str]:
     first, comma, second = (part.strip() for part in text.partition(","))
     if not (first and comma and second) or "," in second:
-        raise UserError(f"{option} {text}: expected two values with a comma between them")
+        raise UserError(f"{option} {text}: expected two values separated by a comma")
     return first, second
 
 
@@ -158,8 +163,9 @@ def _lines(report: ActionsReport) -> list[str]:
     if report.poses:
         where = "observations" if report.poses == "poses" else "the simulator"
         lines.append(
-            f"  poses from {where}; clipped in {counted(report.clipped, 'step')} ({report.clipped_share:.1%}); "
-            f"elsewhere the way back errs by at most {report.error:.1g}"
+            f"  poses from {where}; clipped in {counted(report.clipped, 'step')} "
+            f"({report.clipped_share:.1%}); elsewhere converting back has an error of at most "
+            f"{report.error:.1g}"
         )
     if report.jumps:
         lines.append(

@@ -1,4 +1,4 @@
-"""``imitate check-algo``: a test of the contracts between a configuration's environment, policy and trainer."""
+"""``imitate check-algo``: check that a configuration's environment, policy and trainer work together."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ def command(
         str,
         typer.Argument(
             metavar="CONFIG",
-            help="JSON file, or a name such as sac/sac_pendulum or robosuite/lift/bc.",
+            help="JSON file, or the name of a bundled configuration, such as "
+            "sac/sac_pendulum or robosuite/lift/bc.",
         ),
     ],
     dataset: Annotated[
         Path | None,
         typer.Option(
-            "--dataset", "-d", help="HDF5 file or LeRobot folder, in place of train.data."
+            "--dataset", "-d", help="HDF5 file or LeRobot folder that replaces train.data."
         ),
     ] = None,
     set_: Annotated[
@@ -41,25 +42,25 @@ def command(
     r"""Try a configuration in seconds: environment, policy and trainer together, in one process and a small run.
 
     \b
-    environment   opens, and passes what imitate check-env tries
+    environment   opens, and passes the checks of imitate check-env
     observations  the environment gives those of the configuration
     networks      can be built for them
     steps         (online RL) some episodes are collected, at random and by the policy
     actions       shape, finite; the same state and random numbers give the same action
-    loss          updates run, every number that they log is finite
-    gradients     each trainable weight gets one, and it is finite
-    weights       those with a gradient move
-    targets       target networks move, by their updates only
-    checkpoint    is saved, loads as a policy, acts the same
+    loss          updates run, every logged number is finite
+    gradients     each trainable weight gets a finite gradient
+    weights       weights with a gradient change
+    targets       target networks change only by their own updates
+    checkpoint    is saved, loads as a policy, gives the same actions
     training      an epoch of the run itself, interrupted by a signal
     resume        the interrupted run is resumed
     evaluation    two episodes of the saved policy
 
     No environment is opened for offline learning with experiment.rollout.enabled = false.
-    A check that depends on a failed one is left out (-). Networks stay as configured; batches, episodes, buffers and
+    A check that depends on a failed one is skipped (-). Networks stay as configured; batches, episodes, buffers and
     epochs are made small, and nothing is left behind.
 
-    Exit codes: 0 all contracts hold; 1 one does not; 2 invalid configuration.
+    Exit codes: 0 all checks pass; 1 a check fails; 2 invalid configuration.
     """
     from imitate.checks.algo import check_algo
     from imitate.train.setup import load_resolved

@@ -1,4 +1,4 @@
-"""``imitate check-deploy``: recorded demonstrations through a policy as it would be deployed."""
+"""``imitate check-deploy``: run a policy on recorded demonstrations as in deployment."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def command(
     policy: PolicyName,
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="Demonstrations, best recorded on the robot itself."),
+        typer.Argument(
+            metavar="FILE", help="Demonstrations, ideally recorded on the robot itself."
+        ),
     ],
     demos: Annotated[
         int,
@@ -54,18 +56,18 @@ def command(
         Path | None,
         typer.Option(
             "--training",
-            help="Training file to compare observations with, where the checkpoint has no statistics.",
+            help="Training file to compare observations with, if the checkpoint has no statistics.",
         ),
     ] = None,
     lang: Annotated[
-        str | None, typer.Option("--lang", help="Instruction; that of each demo if left out.")
+        str | None, typer.Option("--lang", help="Instruction; by default the one of each demo.")
     ] = None,
     tolerance: Annotated[
         float,
         typer.Option(
             "--tolerance",
             min=0.0,
-            help="Largest allowed error of the actions, in errors of the best constant action.",
+            help="Largest allowed action error, as a multiple of the best constant action's error.",
         ),
     ] = 1.0,
     token_file: TokenFile = None,
@@ -73,7 +75,8 @@ def command(
     resize: ResizeImages = False,
     rename: RenameObs = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout-s", min=0.01, help="Longest time of a server's answer.")
+        float,
+        typer.Option("--timeout-s", min=0.01, help="Longest time to wait for a server's answer."),
     ] = 2.0,
     device: Device = None,
     precision: ActingPrecision = "fp32",
@@ -82,7 +85,7 @@ def command(
     """Check a policy on recorded demonstrations before a robot moves.
 
     The recorded observations are passed to the policy as in imitate run.
-    Compared are: keys and sizes, units and ranges, images (order of colours, range, blank or frozen
+    The check compares keys and sizes, units and ranges, images (order of colours, range, blank or frozen
     pictures), control rate, actions against the recorded ones, and the time of
     the calls against the control period.
 
@@ -124,7 +127,7 @@ def command(
 
 
 def _schema(name: str, found: FoundPolicy) -> Schema:
-    """Observations and actions of a policy, as its server would tell them."""
+    """Observations and actions of a policy, as its server would report them."""
     actor = found.actor
     if found.checkpoint is not None and not hasattr(actor, "schema"):
         from imitate.deploy.served import schema_of
@@ -133,14 +136,14 @@ def _schema(name: str, found: FoundPolicy) -> Schema:
     schema: Schema | None = actor.schema
     if schema is None:
         raise UserError(
-            f"{name}: the server does not tell its observations and actions (openpi's protocol), so nothing can be "
-            "compared; expected a server of imitate serve"
+            f"{name}: the server (openpi's protocol) does not report its observations and "
+            "actions, so nothing can be compared; expected a server of imitate serve"
         )
     return schema
 
 
 def _action_keys(ckpt: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Arrays of a file that the policy learned as its actions, where it sends them as they are stored."""
+    """Return the arrays of a file that contain the policy's actions in the form in which it sends them."""
     if ckpt is None or any(
         entry.get("rotation") for entry in ckpt["preprocess"]["actions"].values()
     ):

@@ -1,4 +1,4 @@
-"""``imitate check-env``: a check of an environment for online RL and evaluation."""
+"""``imitate check-env``: check an environment for online RL and evaluation."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ def command(
         ),
     ],
     steps: Annotated[
-        int, typer.Option("--steps", min=1, help="Random steps in which an episode should end.")
+        int,
+        typer.Option(
+            "--steps", min=1, help="Number of random steps within which an episode should end."
+        ),
     ] = 1000,
     json_: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Try an environment: gymnasium's own checks, limits, observations, seeds, ends, success, states.
+    """Check an environment: gymnasium's own checks, limits, observations, seeds, episode ends, success, states.
 
-    Exit codes: 0 fit, perhaps with warnings; 1 something is broken.
+    Exit codes: 0 usable, perhaps with warnings; 1 something is broken.
     """
     from imitate.checks.env import check_env
     from imitate.envs import make_env

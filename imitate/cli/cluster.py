@@ -1,4 +1,4 @@
-"""``imitate cluster``: the nodes on which ``--on`` would run workers."""
+"""``imitate cluster``: show the nodes on which ``--on`` would run workers."""
 
 from __future__ import annotations
 
@@ -18,31 +18,28 @@ def command(
         typer.Option(
             "--on",
             metavar="PLACE",
-            help="ray: the cluster of RAY_ADDRESS, or the one that `ray start` started on this machine, else a "
-            "private one of this machine; ray:HOST:PORT; local: this machine without Ray.",
+            help="ray: the cluster of RAY_ADDRESS, or the one that `ray start` started on "
+            "this machine, or else a private one on this machine; ray:HOST:PORT; local: "
+            "this machine without Ray.",
         ),
     ] = "ray",
-    cpus: Annotated[
-        float, typer.Option("--cpus", min=0.0, help="Processors that a worker has to itself.")
-    ] = 1.0,
-    gpus: Annotated[
-        float, typer.Option("--gpus", min=0.0, help="GPUs that a worker has to itself.")
-    ] = 0.0,
-    json_: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    cpus: Annotated[float, typer.Option("--cpus", min=0.0, help="CPU cores per worker.")] = 1.0,
+    gpus: Annotated[float, typer.Option("--gpus", min=0.0, help="GPUs per worker.")] = 0.0,
+    json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     r"""Show the nodes of a cluster: how many workers fit, and whether all nodes have the same software.
 
     \b
-    places    workers that fit, a good number for --workers
+    places    number of workers that fit, a good value for --workers
     versions  of imitate, Python, torch, mujoco, robosuite and ray on each node
     cpu       model of the processor: results differ in their last digits between models
-    spilled   bytes that did not fit into the nodes' memory for objects and lie on disks
+    spilled   bytes of objects that did not fit in memory and were moved to disk
 
-    A cluster is found or started as for the --on of other commands, so this tries the connection and the token, too.
-    Workers need one version of imitate on all nodes. Other differences are allowed, but the same seed may then
+    A cluster is found or started as with --on in other commands, so this also tests the connection and the token.
+    All nodes need the same version of imitate. Other differences are allowed, but the same seed may then
     give another episode on another node.
 
-    Exit codes: 0 nodes are alike; 2 they differ, or there is no such cluster.
+    Exit codes: 0 all nodes have the same software; 2 they differ, or there is no such cluster.
     """
     from imitate.crew.node_facts import differing
 
@@ -59,7 +56,7 @@ def command(
 
 
 def _found(on: str, cpus: float, gpus: float) -> dict[str, Any]:
-    """Return the place, its nodes, the workers that fit, and the bytes on disks."""
+    """Return the back end, its nodes, the number of workers that fit, and the bytes moved to disk."""
     from imitate.crew import open_backend
     from imitate.crew.node_facts import node_facts
 

@@ -1,4 +1,4 @@
-"""``imitate collect``: demonstrations in a simulator, of scripted experts or of a person at a device."""
+"""``imitate collect``: collect demonstrations in a simulator, from scripted experts or a person at a device."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Quality(str, Enum):
 
 
 class Rewards(str, Enum):
-    """Kind of rewards that is recorded."""
+    """Kind of rewards to record."""
 
     sparse = "sparse"
     dense = "dense"
 
 
 class Label(str, Enum):
-    """Action that is recorded: the executed one, or the expert's."""
+    """Action to record: the executed one or the expert's."""
 
     executed = "executed"
     expert = "expert"
@@ -60,7 +60,7 @@ _OF_A_PERSON = (
     "overwrite",
     "json_",
 )
-"""Options that go with ``--teleop``; the others are of scripted experts."""
+"""Options that are allowed with ``--teleop``; all others are for scripted experts."""
 _PERSONS_HORIZON = 1000
 
 
@@ -76,7 +76,7 @@ def command(
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", help="HDF5 file to write; with --shard-demos a folder.")
+        Path, typer.Option("--out", help="HDF5 file to write; a folder with --shard-demos.")
     ],
     num: Annotated[int, typer.Option("--num", min=1, help="Demonstrations.")] = 100,
     workers: Annotated[
@@ -84,7 +84,7 @@ def command(
         typer.Option(
             "--workers",
             min=1,
-            help="Processes; 1 if left out, on a cluster as many as it has room for.",
+            help="Number of processes; default: 1, or on a cluster as many as fit.",
         ),
     ] = None,
     on: On = LOCAL,
@@ -98,23 +98,27 @@ def command(
             "--dataset FOLDER.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes the whole content.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Random seed of the whole content.")
+    ] = 0,
     noise: Annotated[
-        float, typer.Option("--noise", min=0.0, help="Scale of the action noise; 0 is none.")
+        float, typer.Option("--noise", min=0.0, help="Scale of the action noise; 0 for no noise.")
     ] = 1.0,
     quality: Annotated[
         Quality,
         typer.Option(
             "--quality",
-            help="mixed: better, okay, worse and noise in turn, each a filter key; failed attempts are kept. One arm.",
+            help="mixed: demonstrators better, okay, worse and noise in turn, each with a "
+            "filter key; failed attempts are kept. Only for one arm.",
         ),
     ] = Quality.expert,
     human_like: Annotated[
         bool,
         typer.Option(
             "--human-like",
-            help="A person's habits: waits, hesitation before the grasp, overshooting, missed grasps, unsteady hands, "
-            "another way and speed in each episode. Not with --quality mixed.",
+            help="Imitate a person's habits: waiting, hesitation before the grasp, "
+            "overshooting, missed grasps, unsteady hands, another path and speed in "
+            "each episode. Not with --quality mixed.",
         ),
     ] = False,
     label: Annotated[
@@ -140,31 +144,34 @@ def command(
         typer.Option("--rewards", help="sparse: 1 where the task is solved; dense: shaped."),
     ] = Rewards.sparse,
     horizon: Annotated[
-        int | None, typer.Option("--horizon", min=1, help="Steps until an attempt has failed.")
+        int | None,
+        typer.Option("--horizon", min=1, help="Number of steps after which an attempt has failed."),
     ] = None,
     hold: Annotated[
-        int, typer.Option("--hold", min=0, help="Steps recorded after the first success.")
+        int,
+        typer.Option("--hold", min=0, help="Number of steps to record after the first success."),
     ] = 8,
     step_timeout_s: Annotated[
         float,
         typer.Option(
             "--step-timeout-s",
             min=0.001,
-            help="Seconds after which a call of the simulator counts as hung (making it: five times as long): the "
-            "episode is made anew, and the second time left out.",
+            help="Seconds after which a call of the simulator counts as hung (making it: "
+            "five times as long): the episode is repeated once, then left out.",
         ),
     ] = 60.0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Continue an interrupted collection of the same options."),
+        typer.Option("--resume", help="Resume an interrupted collection with the same options."),
     ] = False,
     teleop: Annotated[
         str | None,
         typer.Option(
             "--teleop",
             metavar="DEVICE",
-            help="A person demonstrates, in real time: keyboard, gamepad, spacemouse, or as for imitate record.",
+            help="A person demonstrates in real time: keyboard, gamepad, spacemouse, or a "
+            "device as in imitate record.",
         ),
     ] = None,
     teleop_arg: Annotated[
@@ -175,12 +182,15 @@ def command(
         bool, typer.Option("--view", help="With --teleop: show a robosuite scene in a window.")
     ] = False,
     append: Annotated[
-        bool, typer.Option("--append", help="With --teleop: resume a file, or what a crash left.")
+        bool,
+        typer.Option(
+            "--append", help="With --teleop: resume a file, or one that a crash left unfinished."
+        ),
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Record demonstrations of a scripted expert in a simulator, or of a person.
+    """Record demonstrations by a scripted expert in a simulator, or by a person.
 
     With --teleop a person demonstrates at a device, in the environment in real
     time; it is imitate record OUT --robot sim --env ENV --teleop DEVICE.
@@ -207,16 +217,17 @@ def command(
         ).run()
         return
     if teleop_arg or append or view:
-        raise UserError("--teleop-arg, --append and --view are for --teleop: say which device")
+        raise UserError("--teleop-arg, --append and --view need --teleop: name a device")
     trust_env(env)
     expert = find_expert(env)
     if human_like and quality is Quality.mixed:
         raise UserError(
-            "--human-like changes the expert's way, but --quality mixed has demonstrators of its own: leave one out"
+            "--human-like changes the expert's motion, but --quality mixed has its own "
+            "demonstrators: leave one out"
         )
     if (human_like or quality is Quality.mixed) and not expert.acts_as_person:
         option = "--human-like" if human_like else "--quality mixed"
-        raise UserError(f"{option} is for robosuite's tasks, and {env} is none: leave it out")
+        raise UserError(f"{option} is for robosuite's tasks, but {env} is not one: leave it out")
     plan = Plan(
         env_meta={
             **named_env(env),
@@ -269,7 +280,7 @@ def command(
 def _env_kwargs(
     env: str, expert: ExpertKind, rewards: Rewards, given: str | None
 ) -> dict[str, Any]:
-    """Return the arguments of the environment: the expert's, those of ``--rewards``, then those given as JSON."""
+    """Return the arguments of the environment: the expert's, then those of ``--rewards``, then those given as JSON."""
     kwargs = dict(expert.env_kwargs)
     if rewards is Rewards.dense:
         if expert.dense_kwargs is None:
@@ -280,14 +291,14 @@ def _env_kwargs(
     try:
         named = json.loads(given)
     except ValueError as error:
-        raise UserError(f"--env-kwargs {given}: no JSON ({error}); wanted {{...}}") from error
+        raise UserError(f"--env-kwargs {given}: not JSON ({error}); wanted {{...}}") from error
     if not isinstance(named, dict):
         raise UserError(f"--env-kwargs {given}: wanted a JSON object, {{...}}")
     return {**kwargs, **named}
 
 
 def _refuse_experts_options(ctx: typer.Context) -> None:
-    """Refuse options of scripted experts, which a person would not heed."""
+    """Refuse options for scripted experts, which do not apply to a person."""
     for option in ctx.command.params:
         source = ctx.get_parameter_source(option.name or "")
         given = source is not None and source.name == "COMMANDLINE"
@@ -327,6 +338,6 @@ def _as_text(report: CollectionReport) -> str:
 
 
 def _per_minute(report: CollectionReport) -> float:
-    """Demonstrations that this command recorded, without those of an interrupted one."""
+    """Return the demonstrations per minute of this command, without those of an interrupted one."""
     recorded = report.demos - report.resumed
     return 60.0 * recorded / report.seconds if report.seconds else 0.0

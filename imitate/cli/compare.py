@@ -1,4 +1,4 @@
-"""``imitate compare``: which of two policies is better on a robot."""
+"""``imitate compare``: compare two policies on a robot."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def command(
         str | None,
         typer.Option(
             "--robot",
-            help="sim (the environment of the checkpoint, or of --env, in real time), an installed robot, "
-            "lerobot:TYPE, module:Class, or file.py:Class.",
+            help="sim (the environment of the checkpoint or of --env, simulated in real "
+            "time), an installed robot, lerobot:TYPE, module:Class, or file.py:Class.",
         ),
     ] = None,
     robot_arg: RobotArgs = None,
@@ -74,14 +74,15 @@ def command(
         Path,
         typer.Option(
             "--out",
-            help="File of the trials, a line each. If it exists, the comparison in it is resumed.",
+            help="File with one line per trial. If it exists, its comparison is resumed.",
         ),
     ] = Path("comparison.jsonl"),
     judge: Annotated[
         JudgeName,
         typer.Option(
             "--judge",
-            help="auto: the robot, if it measures success and prepares the scene; else a person by keys.",
+            help="auto: the robot if it measures success and prepares the scene, otherwise a "
+            "person by keys.",
         ),
     ] = JudgeName.auto,
     max_pairs: Annotated[
@@ -89,7 +90,8 @@ def command(
         typer.Option(
             "--max-pairs",
             min=1,
-            help="Most pairs; then the comparison ends undecided. May be raised later.",
+            help="Largest number of pairs, after which the comparison ends undecided. It can "
+            "be raised later.",
         ),
     ] = 50,
     alpha: Annotated[
@@ -105,14 +107,14 @@ def command(
     rate_hz: Annotated[
         float | None,
         typer.Option(
-            "--rate-hz", min=0.01, help="Control rate; that of the demonstrations if left out."
+            "--rate-hz", min=0.01, help="Control rate; default: the rate of the demonstrations."
         ),
     ] = None,
     any_rate: Annotated[
-        bool, typer.Option("--any-rate", help="Allow another rate than the demonstrations'.")
+        bool, typer.Option("--any-rate", help="Allow a rate other than that of the demonstrations.")
     ] = False,
     lang: Annotated[
-        str | None, typer.Option("--lang", help="Instruction for policies of several tasks.")
+        str | None, typer.Option("--lang", help="Instruction for multi-task policies.")
     ] = None,
     limits: Limits = None,
     any_limits: AnyLimits = False,
@@ -129,12 +131,13 @@ def command(
     device: Device = None,
     precision: ActingPrecision = "fp32",
     report: Annotated[
-        bool, typer.Option("--report", help="Show the state of --out; needs no robot.")
+        bool, typer.Option("--report", help="Show the state of --out; this needs no robot.")
     ] = False,
     reveal: Annotated[
         bool,
         typer.Option(
-            "--reveal", help="With --report: name the policies before the end; noted in the file."
+            "--reveal",
+            help="With --report: name the policies before the end; this is recorded in the file.",
         ),
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -143,7 +146,7 @@ def command(
 
     A person judges without knowing which policy acts; a hidden coin toss
     decides which one is first. After each pair a sequential test says whether
-    one of them is better. The same command resumes after any interruption.
+    one of them is better. The same command resumes an interrupted comparison.
     Limits and stops are those of imitate run. This is no safety function: keep
     a hand on the emergency stop.
 
@@ -173,7 +176,7 @@ def command(
         "resize": resize,
         "join": join if asynchronous else None,
     }
-    if rename:  # files of before there was any lack it
+    if rename:  # files of earlier versions lack it
         settings["rename"] = sorted(rename)
     if safety:
         settings["safety"] = sorted(safety)
@@ -213,7 +216,7 @@ def command(
             letter: {"name": name, "sha256": _identity(name, found[letter])}
             for letter, name in (("A", first), ("B", second))
         }
-        # Before the file, so that what is refused here leaves no comparison behind.
+        # This is done before the file is written, so that a refusal leaves no comparison behind.
         made = _made_judge(settings["judge"], body)
         stack.callback(made.close)
         actors = {letter: source.acting(found[letter], rate, stack) for letter in found}
@@ -276,7 +279,9 @@ def _compare(
     try:
         finished = comparison.run()
     except RobotError as error:
-        typer.echo(f"error: {error}; the trial was not written, the same command resumes", err=True)
+        typer.echo(
+            f"error: {error}; the trial was not written; resume with the same command", err=True
+        )
         raise typer.Exit(STOPPED) from None
     if finished and judge.blind:
         file.reveal()
@@ -321,12 +326,12 @@ def _made_judge(name: str, body: Robot) -> Judge:
 
 
 def _limits(path: Path | None) -> Any:
-    """Content of the file of limits, which :func:`imitate.cli.robots.robot_of` has read before."""
+    """Return the content of the limits file, which :func:`imitate.cli.robots.robot_of` has checked before."""
     return None if path is None else read_json(path.expanduser())
 
 
 def _identity(name: str, found: FoundPolicy) -> str:
-    """SHA-256 of a checkpoint's file; of a server's address, schema and weights, as far as it tells them."""
+    """Return the SHA-256 of a checkpoint's file, or of a server's address, schema and weights if known."""
     if found.path is not None:
         return sha256_of(found.path)
     schema = found.actor.schema

@@ -1,4 +1,4 @@
-"""``imitate config``: look at configurations, check them, write their JSON schema."""
+"""``imitate config``: write, show and check configurations, and write their JSON schema."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from imitate.errors import ConfigError, nearest
 from imitate.system.plain_files import write_text
 
 app = typer.Typer(
-    help="Write a configuration for a file, look at configurations, check them.",
+    help="Write a configuration for a file; show, explain and check configurations.",
     no_args_is_help=True,
 )
 
@@ -37,8 +37,8 @@ SetOption = Annotated[
 
 @app.command("list", epilog=examples("imitate config list", "imitate config list lift --json"))
 def list_(
-    part: Annotated[str, typer.Argument(help="Only names with this in them, such as lift.")] = "",
-    json_: Annotated[bool, typer.Option("--json", help="A JSON list, for scripts.")] = False,
+    part: Annotated[str, typer.Argument(help="Only names that contain this, such as lift.")] = "",
+    json_: Annotated[bool, typer.Option("--json", help="Print a JSON list, for scripts.")] = False,
 ) -> None:
     """List the configurations that come with the package."""
     chosen = [name for name in names() if part in name]
@@ -63,7 +63,8 @@ def list_(
 def init(
     file: Annotated[Path, typer.Argument(help="HDF5 file, or a dataset of another format.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The JSON to write; else it is printed.")
+        Path | None,
+        typer.Option("--out", "-o", help="JSON file to write; by default it is printed."),
     ] = None,
     algo: Annotated[
         str,
@@ -83,7 +84,7 @@ def init(
     forecast: Annotated[
         bool,
         typer.Option(
-            "--forecast/--no-forecast", help="Run the first updates; estimate the duration."
+            "--forecast/--no-forecast", help="Run the first updates to estimate the duration."
         ),
     ] = True,
     measure: Annotated[
@@ -97,7 +98,7 @@ def init(
     """Write a configuration for a demonstration file.
 
     Observations, images, filter keys, scaling of actions, encoder, batches, updates and rollouts follow from the file
-    and this machine. Each choice is printed with its reason, and the first updates show how long a training takes.
+    and this machine. Each choice is printed with its reason. The first updates are run to estimate the training time.
     """
     from imitate.train.first_config import first_config
     from imitate.train.forecast import fastest
@@ -129,7 +130,7 @@ def init(
 
 
 def _sides(text: str | None) -> tuple[int, int] | None:
-    """Height and width of ``120x160``."""
+    """Return height and width from a text such as ``120x160``."""
     if text is None:
         return None
     height, _, width = text.partition("x")
@@ -158,12 +159,12 @@ def show(
     )
 )
 def explain(
-    file: Annotated[str, typer.Argument(help="JSON file, ours or robomimic's.")],
+    file: Annotated[str, typer.Argument(help="JSON file of imitate or robomimic.")],
     set_: SetOption = None,
     differing: Annotated[
         bool, typer.Option("--differing", help="Only keys where robomimic differs.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="A JSON list, for scripts.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print a JSON list, for scripts.")] = False,
 ) -> None:
     """Explain what each key means, and where robomimic differs."""
     config = load_config(file, set_ or ())
@@ -185,7 +186,7 @@ def explain(
 def check(
     files: Annotated[list[str], typer.Argument(help="JSON files.")],
 ) -> None:
-    """Report what is wrong with configurations (exit code 2)."""
+    """Report errors in configurations (exit code 2 if there are any)."""
     from imitate.algo.base.factory import check_algorithm
 
     problems = []
@@ -226,7 +227,8 @@ def schema(
 @app.command(epilog=examples("imitate config keys", "imitate config keys bc"))
 def keys(
     algo_name: Annotated[
-        str | None, typer.Argument(help="Show the algorithm's section; else the shared ones.")
+        str | None,
+        typer.Argument(help="Show the algorithm's section; default: the shared sections."),
     ] = None,
 ) -> None:
     """Print the table of all keys: type, default, meaning."""

@@ -1,4 +1,4 @@
-"""``imitate dataset convert``: from one dataset format to another."""
+"""``imitate dataset convert``: convert a dataset to another format."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def _show_formats(wanted: bool) -> None:
 
 def convert(
     source: Annotated[Path, typer.Argument(help="File or folder to read; it is not changed.")],
-    target: Annotated[Path, typer.Argument(help="File or folder to make.")],
+    target: Annotated[Path, typer.Argument(help="File or folder to write.")],
     from_format: Annotated[
-        str | None, typer.Option("--from", help="Format of the source; recognised by default.")
+        str | None, typer.Option("--from", help="Format of the source; detected by default.")
     ] = None,
     to_format: Annotated[
         str | None,
-        typer.Option("--to", help="Format to write; by the target's ending by default."),
+        typer.Option("--to", help="Format to write; by default according to the target's suffix."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the target.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     env: Annotated[
         str | None,
-        typer.Option("--env", help="Gymnasium environment of the data, where the file names none."),
+        typer.Option("--env", help="Gymnasium environment of the data, if the file names none."),
     ] = None,
     horizon: Annotated[
         int | None,
@@ -59,44 +59,52 @@ def convert(
     ] = None,
     fps: Annotated[
         float | None,
-        typer.Option("--fps", min=0.001, help="Actions per second, where the source has none."),
+        typer.Option(
+            "--fps", min=0.001, help="Actions per second, if the source does not contain it."
+        ),
     ] = None,
     language: Annotated[
-        str | None, typer.Option("--language", help="Instruction, where the source has none.")
+        str | None, typer.Option("--language", help="Instruction, if the source has none.")
     ] = None,
     action_shift: Annotated[
         int | None,
         typer.Option(
             "--action-shift",
             min=0,
-            help="Steps by which an observation comes after its action (ALOHA: 1 on the robot).",
+            help="Number of steps by which observations lag behind their actions (ALOHA: 1 "
+            "on the robot).",
         ),
     ] = None,
     flip_images: Annotated[
         bool | None,
-        typer.Option("--flip-images/--keep-images", help="Turn images that are upside down."),
+        typer.Option("--flip-images/--keep-images", help="Rotate images that are upside down."),
     ] = None,
     video: Annotated[
         str | None,
         typer.Option(
             "--video",
             metavar="CODEC",
-            help="To LeRobot: images as h264 or av1 videos, smaller and with a little loss; by default as PNGs.",
+            help="To LeRobot: store images as h264 or av1 videos, which are smaller but "
+            "slightly lossy; default: PNGs.",
         ),
     ] = None,
     images: Annotated[
         Images | None,
         typer.Option(
             "--images",
-            help="To HDF5: raw, gzip and lzf lose nothing; jpeg: a tenth of the size or less, with a little loss; "
-            "as-source (the default from LeRobot): LeRobot's videos, JPEGs and PNGs as they are, jpeg for other lossy "
-            "sources, else raw. raw is the default from other formats; robomimic reads it.",
+            help="To HDF5: raw, gzip and lzf are lossless; jpeg is slightly lossy, with a "
+            "tenth of the size or less; as-source (the default from LeRobot) copies "
+            "LeRobot's videos, JPEGs and PNGs unchanged, and stores other lossy sources "
+            "as jpeg and all else raw. raw is the default from other formats; robomimic "
+            "reads it.",
         ),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
-            "--workers", min=1, help="Processes that replay states of raw recordings; 1 by default."
+            "--workers",
+            min=1,
+            help="Number of processes that replay states of raw recordings; default: 1.",
         ),
     ] = None,
     _formats: Annotated[
@@ -106,7 +114,7 @@ def convert(
         ),
     ] = False,
 ) -> None:
-    """Convert a dataset, and report what was kept, renamed, synthesised and dropped."""
+    """Convert a dataset, and report which data were kept, renamed, synthesised and dropped."""
     options = Options(
         env=env,
         horizon=horizon,
@@ -138,6 +146,6 @@ def convert(
 
 
 def _replay(source: Source, options: Options, report: Report) -> Iterator[Demo]:
-    from imitate.simulation.replay import replayed  # only now: it needs a simulator
+    from imitate.simulation.replay import replayed  # imported late: it needs a simulator
 
     return replayed(source, options, report)

@@ -1,4 +1,4 @@
-"""``imitate convert-checkpoint``: a checkpoint of ours in another toolkit's layout, or the other way round."""
+"""``imitate convert-checkpoint``: convert checkpoints between imitate and other toolkits."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ def command(
     source: Annotated[
         Path,
         typer.Argument(
-            help="Checkpoint of ours or robomimic's, a run folder, or the folder of a policy of LeRobot."
+            help="Checkpoint of imitate or robomimic, a run folder, or the folder of a "
+            "LeRobot policy."
         ),
     ],
-    target: Annotated[Path, typer.Argument(help="File to write; with --to lerobot a folder.")],
+    target: Annotated[Path, typer.Argument(help="File to write; a folder with --to lerobot.")],
     to: Annotated[
         str,
         typer.Option(
             "--to",
-            help="robomimic-0.5 (also for 0.4), robomimic-0.3, lerobot (0.4 to 0.6), lerobot-0.3, lerobot-plugin, "
-            "or imitate for a file of ours.",
+            help="robomimic-0.5 (also for 0.4), robomimic-0.3, lerobot (0.4 to 0.6), "
+            "lerobot-0.3, lerobot-plugin, or imitate.",
         ),
     ] = "robomimic-0.5",
     rename: RenameObs = None,
@@ -34,8 +35,8 @@ def command(
     """Write a checkpoint in another toolkit's layout.
 
     The new policy acts like this one, with one difference: robomimic and LeRobot do not clip actions to their
-    limits. Parts that the other toolkit lacks are refused by name. Optimizers are not written: resume there with
-    the weights alone.
+    limits. If the other toolkit lacks a part, the error names it. Optimizers are not written: training resumes there
+    with the weights only.
 
     lerobot-rollout --policy.path=FOLDER runs a folder that --to lerobot wrote (act and diffusion_policy), and with the
     package of plugins/lerobot_policy_imitate one that --to lerobot-plugin wrote (any policy).
@@ -57,11 +58,15 @@ def command(
         )
         raise CheckpointError(f"{target}: exists already; {advice}")
     if rename and to != "imitate":
-        raise CheckpointError(f"--rename is saved in a file of ours: add --to imitate (got {to})")
+        raise CheckpointError(
+            f"--rename can only be saved in imitate's own format: add --to imitate (got {to})"
+        )
     ckpt = load_checkpoint(find_checkpoint(source))
     if rename:
         ckpt["rename"] = joined(ckpt.get("rename"), parse_rename(rename))
-        policy_from_checkpoint(device="cpu", ckpt_dict=ckpt)  # refuses names that it does not have
+        policy_from_checkpoint(
+            device="cpu", ckpt_dict=ckpt
+        )  # refuses names that the policy does not have
     algo_name = ckpt["algo_name"]
     try:
         if to in LAYOUTS:
@@ -69,7 +74,7 @@ def command(
         elif to != "imitate":
             ckpt = to_robomimic(ckpt, to)
     except CheckpointError as error:
-        advice = "; --to imitate writes a file of ours" if to in RELEASES else ""
+        advice = "; --to imitate writes imitate's own format" if to in RELEASES else ""
         raise CheckpointError(f"{source}: {error}{advice}") from error
     if to not in LAYOUTS:
         save_checkpoint(ckpt, target)
@@ -78,7 +83,7 @@ def command(
 
 
 def _names(saved: Rename | None, source: Path, to: str) -> str:
-    """Return words about the names of observations that are saved in a checkpoint."""
+    """Describe the observation names that are saved in a checkpoint."""
     if not saved:
         return ""
     if to == "imitate":

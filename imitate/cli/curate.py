@@ -1,4 +1,4 @@
-"""``imitate dataset split | filter | subset | merge | delete | rename-key | stats``: files made from files."""
+"""``imitate dataset split | filter | subset | merge | delete | rename-key | stats``: edit demonstration files."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ from imitate.system.wording import counted
 File = Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The new file.")]
 InPlace = Annotated[
-    bool, typer.Option("--in-place", help="Replace the file; the old one stays as FILE.bak.")
+    bool, typer.Option("--in-place", help="Replace the file; the old one is kept as FILE.bak.")
 ]
 MasksInPlace = Annotated[
     bool,
-    typer.Option("--in-place", help="Write into FILE itself; its demos are not touched or copied."),
+    typer.Option(
+        "--in-place", help="Write into FILE itself; its demos are neither changed nor copied."
+    ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file named by --out.")]
 ReplaceMasks = Annotated[
@@ -45,9 +47,13 @@ FilterKey = Annotated[
     str | None, typer.Option("--filter-key", help="Only demos of this filter key.")
 ]
 Names = Annotated[str | None, typer.Option("--demos", help="Names: demo_3,demo_7.")]
-Without = Annotated[str | None, typer.Option("--without", help="Leave these out: demo_3,demo_7.")]
+Without = Annotated[
+    str | None,
+    typer.Option("--without", help="Names of demos to leave out, such as demo_3,demo_7."),
+]
 First = Annotated[
-    int | None, typer.Option("--first", min=1, help="Keep at most so many of the remaining demos.")
+    int | None,
+    typer.Option("--first", min=1, help="Keep at most this many of the remaining demos."),
 ]
 Seed = Annotated[
     int | None,
@@ -57,16 +63,17 @@ Success = Annotated[
     bool | None,
     typer.Option(
         "--success/--failure",
-        help="Only successful demos, or only failed ones: by the attribute success, else by a reward above 0.",
+        help="Only successful demos, or only failed ones, by the attribute success or else "
+        "by a reward above 0.",
     ),
 ]
 MinLength = Annotated[
-    int | None, typer.Option("--min-length", min=0, help="Least number of steps.")
+    int | None, typer.Option("--min-length", min=0, help="Smallest number of steps.")
 ]
 MaxLength = Annotated[
     int | None, typer.Option("--max-length", min=0, help="Largest number of steps.")
 ]
-MinReturn = Annotated[float | None, typer.Option("--min-return", help="Least sum of rewards.")]
+MinReturn = Annotated[float | None, typer.Option("--min-return", help="Smallest sum of rewards.")]
 MaxReturn = Annotated[float | None, typer.Option("--max-return", help="Largest sum of rewards.")]
 
 
@@ -103,7 +110,7 @@ def split(
 ) -> None:
     """Write the filter keys train and valid.
 
-    Filter keys of these names that are there already, such as a recorder's, are replaced with --overwrite only.
+    Existing filter keys with these names, such as a recorder's, are replaced only with --overwrite.
     """
     target = target_of(file, out, in_place, overwrite, keeps_old=False)
     with progress("split", "MB") as on_mb:
@@ -203,20 +210,21 @@ def merge(
     out: Annotated[Path, typer.Option("--out", "-o", help="The new file.")],
     overwrite: Overwrite = False,
     common_keys: Annotated[
-        bool, typer.Option("--common-keys", help="Leave out keys that not all demos have.")
+        bool, typer.Option("--common-keys", help="Leave out keys that some demos lack.")
     ] = False,
     any_env: Annotated[
         bool,
         typer.Option(
             "--any-env",
-            help="Merge demos of different environments; the new file names that of the first file alone.",
+            help="Merge demos of different environments; the new file names only the "
+            "environment of the first file.",
         ),
     ] = False,
 ) -> None:
-    """Put the demos of several files into one."""
+    """Write the demos of several files into one."""
     target = Target(out, overwrite=overwrite)
     if any(file.exists() and out.exists() and out.samefile(file) for file in files):
-        raise UserError(f"{out}: is one of the files that are read: name another with --out")
+        raise UserError(f"{out}: is one of the input files: name another with --out")
     with progress("merge") as on_demo:
         names = merge_files(
             files, target, common_keys=common_keys, any_env=any_env, on_demo=on_demo
@@ -224,14 +232,15 @@ def merge(
     renamed = any(old != new for part in names for old, new in part.items())
     typer.echo(
         f"{target.path}: {counted(sum(map(len, names)), 'demo')} of {counted(len(files), 'file')}"
-        + (", numbered anew because some had the same name" if renamed else "")
+        + (", renumbered because some had the same name" if renamed else "")
     )
     lost = environments_left_out(files)
     if lost:
         typer.echo(
             printable(
-                f"note: {target.path} names the environment of {files[0]} alone, in which policies are evaluated and "
-                f"demos are replayed; not {', '.join(lost)}. To keep each, train on a list of files (train.data)"
+                f"note: {target.path} names only the environment of {files[0]}, in which "
+                f"policies are evaluated and demos are replayed; {', '.join(lost)} is lost. "
+                "To keep all, train on a list of files (train.data)"
             ),
             err=True,
         )
@@ -259,12 +268,12 @@ def delete(
 def rename_key(
     file: File,
     old: Annotated[str, typer.Argument(help="Array, such as obs/object.")],
-    new: Annotated[str, typer.Argument(help="Its new name, such as obs/object_state.")],
+    new: Annotated[str, typer.Argument(help="New name, such as obs/object_state.")],
     out: Out = None,
     in_place: InPlace = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Give an array another name; next_obs goes with obs."""
+    """Rename an array; for obs/NAME also next_obs/NAME is renamed."""
     target = target_of(file, out, in_place, overwrite)
     with progress("rename-key") as on_demo:
         renamed = edits.rename_keys(file, target, {old: new}, on_demo)
@@ -276,9 +285,9 @@ def stats(
     file: File,
     filter_key: FilterKey = None,
     keys: Annotated[str | None, typer.Option("--keys", help="Arrays: actions,obs/object.")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the statistics as JSON.")] = False,
 ) -> None:
-    """Show mean, standard deviation, smallest and largest value per key and dimension; images per channel."""
+    """Show mean, standard deviation, minimum and maximum per key and dimension (images: per channel)."""
     shards = shards_at(file)
     if shards is not None:
         found = summarize_shards(shards, filter_key=filter_key, keys=names_of(keys))
@@ -306,18 +315,22 @@ def normalize_actions(
     in_place: InPlace = False,
     overwrite: Overwrite = False,
     mode: Annotated[
-        ActionMode, typer.Option("--mode", help="min_max: to [-1, 1]; gaussian: mean 0 and std 1.")
+        ActionMode,
+        typer.Option(
+            "--mode", help="min_max: scale to [-1, 1]; gaussian: scale to mean 0 and std 1."
+        ),
     ] = ActionMode.min_max,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Restore the actions as the robot received them.")
+        bool,
+        typer.Option("--undo", help="Restore the original actions as the robot received them."),
     ] = False,
 ) -> None:
     """Rescale the actions per dimension, for other programs; --undo restores them.
 
-    The file records offset and scale. To train, leave the actions as they are and set
-    train.action_config.actions.normalization: the policy then undoes it by itself.
+    The file records offset and scale. For training, leave the actions unchanged and set
+    train.action_config.actions.normalization: the policy then undoes the scaling itself.
     """
-    from imitate.data.curate import normalize  # only now: it imports torch
+    from imitate.data.curate import normalize  # imported late: it imports torch
 
     target = target_of(file, out, in_place, overwrite)
     with progress("normalize-actions") as on_demo:
@@ -332,26 +345,26 @@ def normalize_actions(
 def target_of(
     file: Path, out: Path | None, in_place: bool, overwrite: bool, *, keeps_old: bool = True
 ) -> Target:
-    """Return the file to write by the options; ``keeps_old``: in place, the old file stays as a backup.
+    """Return the file to write; with ``keeps_old``, a file changed in place is kept as a backup.
 
     Raises:
-        UserError: neither a new file nor the old one, or both.
+        UserError: neither or both of ``--out`` and ``--in-place`` are given.
     """
     if (out is None) == (not in_place):
-        kept = f" (the old one stays as {file.name}.bak)" if keeps_old else ""
+        kept = f" (the old one is kept as {file.name}.bak)" if keeps_old else ""
         place = "" if file.is_dir() else f", or add --in-place{kept}"
-        raise UserError(f"{file}: no file to write: name a new file with --out{place}")
+        raise UserError(f"{file}: no output file: name a new file with --out{place}")
     return Target(out, source=file, overwrite=overwrite)
 
 
 def names_of(text: str | None) -> list[str] | None:
-    """Return the names in a comma-separated word."""
+    """Return the names in a comma-separated text."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 @contextmanager
 def progress(what: str, unit: str = "demo") -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar; nothing in a log."""
+    """Show a progress bar on a terminal, and nothing in a log."""
     with ProgressBar(desc=what, unit=unit, disable=None, leave=False, delay=0.5) as bar:
 
         def advance(done: int, total: int) -> None:

@@ -26,18 +26,23 @@ INTERRUPTED = 130
 
 def command(
     config: Annotated[
-        str, typer.Option("--config", "-c", help="JSON file, or a name such as robosuite/lift/bc.")
+        str,
+        typer.Option(
+            "--config",
+            "-c",
+            help="JSON file, or the name of a bundled configuration, such as robosuite/lift/bc.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Output folder; an existing one is resumed.")],
     dataset: Annotated[
-        Path | None, typer.Option("--dataset", "-d", help="Demonstrations to begin with.")
+        Path | None, typer.Option("--dataset", "-d", help="Initial demonstrations.")
     ] = None,
     init: Annotated[
         Path | None,
         typer.Option(
             "--init",
             metavar="CKPT",
-            help="Policy to begin with. Each round then starts from the weights of the last.",
+            help="Initial policy. Each round then starts from the weights of the previous one.",
         ),
     ] = None,
     env: Annotated[
@@ -45,24 +50,26 @@ def command(
         typer.Option(
             "--env",
             help="A gymnasium name (module:Name-v0), a robosuite task, a robot (robot:NAME, "
-            "robot:sim) or a JSON file of env_args, in place "
-            "of the demonstrations' own.",
+            "robot:sim) or a JSON file of env_args, instead of the demonstrations' own.",
         ),
     ] = None,
     rounds: Annotated[
-        int, typer.Option("--rounds", min=1, help="Rounds of rollouts and training.")
+        int, typer.Option("--rounds", min=1, help="Number of rounds of rollouts and training.")
     ] = 5,
-    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes of a round.")] = 10,
+    episodes: Annotated[
+        int, typer.Option("--episodes", min=1, help="Number of episodes per round.")
+    ] = 10,
     demos: Annotated[
         int | None,
-        typer.Option("--demos", min=1, help="Use only so many demonstrations; all if left out."),
+        typer.Option("--demos", min=1, help="Number of demonstrations to use; default: all."),
     ] = None,
     expert: Annotated[
         str,
         typer.Option(
             "--expert",
             metavar="WHO",
-            help="Source of the right action: scripted, a checkpoint, or module:function of an observation.",
+            help="Source of the correct action: scripted, a checkpoint, or module:function "
+            "of an observation.",
         ),
     ] = "scripted",
     beta: Annotated[
@@ -77,8 +84,8 @@ def command(
             "--label-every",
             metavar="STEPS",
             min=1,
-            help="Query the expert at one of so many steps, and learn from these steps only, since neighbouring steps "
-            "look alike. Not with --take-over.",
+            help="Query the expert only at every Nth step, and learn only from these steps, "
+            "because neighbouring steps are similar. Not with --take-over.",
         ),
     ] = 1,
     take_over: Annotated[
@@ -86,9 +93,11 @@ def command(
         typer.Option(
             "--take-over",
             metavar="WHO",
-            help="HG-DAgger: only steps in which somebody takes over are labelled. On a robot (--env robot:NAME) a "
-            "teleoperation device, as for imitate run; elsewhere module:function of an observation and the policy's "
-            "action, which gives an action or None; or expert, who acts while the policy errs.",
+            help="HG-DAgger: only steps in which somebody takes over are labelled. On a "
+            "robot (--env robot:NAME) name a teleoperation device, as for imitate run; "
+            "otherwise module:function, which gets an observation and the policy's "
+            "action and returns an action or None; or expert, which acts while the "
+            "policy errs.",
         ),
     ] = None,
     take_over_arg: Annotated[
@@ -100,8 +109,8 @@ def command(
         typer.Option(
             "--workers",
             min=1,
-            help="Processes that play episodes, with the same results for any number. If left out 1, on a cluster as "
-            "many as it has room for. Not with a person or a robot.",
+            help="Number of processes that play episodes; results do not depend on it. "
+            "Default: 1, or on a cluster as many as fit. Not with a person or a robot.",
         ),
     ] = None,
     on: On = LOCAL,
@@ -110,8 +119,8 @@ def command(
         typer.Option(
             "--step-timeout-s",
             min=0.001,
-            help="With several workers: seconds after which a call of the environment counts as hung (making it: five "
-            "times as long). The episode is then played again.",
+            help="With several workers: seconds after which a call of the environment counts "
+            "as hung (making it: five times as long). The episode is then repeated.",
         ),
     ] = STEP_TIMEOUT_S,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the episodes.")] = 0,
@@ -126,11 +135,11 @@ def command(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the rounds as JSON.")] = False,
 ) -> None:
-    """Learn in rounds: the policy acts, and an expert labels its steps (DAgger) or a person takes over (HG-DAgger).
+    """Learn in rounds in which the policy acts and an expert labels its steps (DAgger) or takes over (HG-DAgger).
 
     All data are in OUT/demos.hdf5, with `labelled`, `interventions`, `policy_actions`, `executed_actions` and `round`
-    per step. Each round trains on all of them. Episodes last experiment.rollout.horizon steps. The same command again
-    resumes where it was interrupted, with more --rounds too. Exit codes: those of imitate train.
+    per step. Each round trains on all of them. Episodes last experiment.rollout.horizon steps. The same command resumes
+    an interrupted run, also with more --rounds. Exit codes: those of imitate train.
     """
     from imitate.config import load_config
     from imitate.errors import TrainingError
@@ -138,7 +147,8 @@ def command(
 
     if take_over is not None and label_every > 1:
         raise ConfigError(
-            "--label-every: with --take-over each expert-controlled step is a label: leave one of them out"
+            "--label-every: with --take-over every expert-controlled step is labelled: leave "
+            "one of them out"
         )
     if take_over not in (None, "expert") and (on != LOCAL or (workers or 1) > 1):
         raise ConfigError(
@@ -146,7 +156,9 @@ def command(
         )
     loaded = _with_keys(load_config(config, set_ or ()), dataset)
     meta = _environment(env, dataset, loaded)
-    loaded = loaded.with_overrides({"experiment.env_meta_update_dict": {}})  # it is in meta
+    loaded = loaded.with_overrides(
+        {"experiment.env_meta_update_dict": {}}
+    )  # it is in the environment's meta
     meta = _with_device(meta, take_over, take_over_arg or [])
     plan = DaggerPlan(
         rounds=rounds,
@@ -186,12 +198,12 @@ def command(
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
-            typer.echo(f"interrupted; the same command resumes {out}", err=True)
+            typer.echo(f"interrupted; to resume {out}, repeat the command", err=True)
             raise typer.Exit(INTERRUPTED) from None
     if json_:
         typer.echo(json.dumps([over.to_dict() for over in progress.rounds], indent=2))
     if progress.exit_code:
-        typer.echo(f"training was cut; the same command resumes {out}", err=True)
+        typer.echo(f"training was interrupted; to resume {out}, repeat the command", err=True)
         raise typer.Exit(progress.exit_code)
 
 
@@ -205,7 +217,7 @@ def _line(over: Round) -> str:
 
 
 def _with_keys(config: Config, dataset: Path | None) -> Config:
-    """The configuration with the observations of the demonstrations in the place of ``"auto"``."""
+    """Return the configuration with ``"auto"`` replaced by the demonstrations' observations."""
     from imitate.config.observation import AUTO
     from imitate.train.observations import with_observations
 
@@ -217,10 +229,10 @@ def _with_keys(config: Config, dataset: Path | None) -> Config:
 
 
 def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[str, Any]:
-    """env_args by the rule of all commands, described by the environment itself where another than the data's is meant.
+    """Return env_args by the rule of all commands; if the environment is not the data's, it describes itself.
 
     Raises:
-        EnvError: it cannot be made.
+        EnvError: the environment cannot be made.
     """
     from imitate.data import DatasetFile
     from imitate.envs import make_env
@@ -239,7 +251,7 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
     if env is None and "env_name" not in {**own, **update}:
         raise ConfigError("--env: name the environment, or give demonstrations that name theirs")
     meta = laid_over(own, update) if env is None else named_env_of(config, env, own)
-    if is_robot(meta):  # it is connected once, by the rounds
+    if is_robot(meta):  # the rounds connect the robot, once
         return at_rate(meta, rate)
     made = make_env(meta, obs_keys=config.all_obs_keys)
     try:
@@ -249,7 +261,7 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
 
 
 def _horizon(dataset: Path | None) -> int:
-    """Steps of an episode where the configuration says null: as the demonstrations suggest, if there are any."""
+    """Return the episode length if it is null in the configuration: the value that the demonstrations suggest."""
     from imitate.config.experiment import DEFAULT_HORIZON
     from imitate.config.from_data import rollout_horizon
     from imitate.data import DatasetFile
@@ -270,7 +282,7 @@ def _supervisor(
     env_name = _task_of(meta)
     if (meta.get("env_kwargs") or {}).get(
         "take_over"
-    ) is not None:  # of a robot, at whose device a person acts
+    ) is not None:  # a robot's own supervisor, which reads the person's device
         return lambda number: TakesOver(lambda obs, wanted: None)
     if take_over is not None and take_over != "expert":
         hand = imported(take_over, "--take-over")
@@ -284,7 +296,7 @@ def _supervisor(
 def _with_device(
     meta: dict[str, Any], take_over: str | None, words: Sequence[str]
 ) -> dict[str, Any]:
-    """Put the device of ``--take-over`` into the env_args of a robot.
+    """Add the device of ``--take-over`` to the env_args of a robot.
 
     Raises:
         ConfigError: a device without a robot, or options without a device.
@@ -301,12 +313,15 @@ def _with_device(
     )
     if not is_device:
         if words:
-            raise ConfigError("--take-over-arg: is for a device at --take-over, on a robot")
+            raise ConfigError(
+                "--take-over-arg: is an option of a robot's device, but --take-over names none"
+            )
         return meta
     if not is_robot(meta):
         raise ConfigError(
-            f"--take-over {take_over}: is a device, which needs a robot in real time: give --env robot:NAME, or "
-            "--env robot:sim for the environment of the demonstrations"
+            f"--take-over {take_over}: is a device, which needs a robot that runs in real "
+            "time: give --env robot:NAME, or --env robot:sim for the environment of the "
+            "demonstrations"
         )
     trust(str(take_over))
     kwargs = {"take_over": take_over, "take_over_options": options_of(words)}
@@ -324,7 +339,7 @@ def _is_class_of(name: str, base: type) -> bool:
 
 
 def _task_of(meta: dict[str, Any]) -> str:
-    """The environment's name; of ``robot:sim`` that of the simulated one."""
+    """Return the environment's name; for ``robot:sim`` the name of the simulated environment."""
     options = (meta.get("env_kwargs") or {}).get("options") or {}
     simulated = options.get("env_meta") if isinstance(options, dict) else None
     return str((simulated or meta)["env_name"])

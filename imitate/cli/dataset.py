@@ -1,4 +1,4 @@
-"""``imitate dataset``: look at demonstration files, check them, and make others from them."""
+"""``imitate dataset``: show, check, edit and convert demonstration files."""
 
 from __future__ import annotations
 
@@ -56,36 +56,38 @@ app.command()(render)
 @app.command()
 def playback(
     file: Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")],
-    video: Annotated[Path, typer.Option("--video", help="The .mp4 to write.")],
+    video: Annotated[Path, typer.Option("--video", help="Video file (.mp4) to write.")],
     demos: Annotated[
         str | None,
         typer.Option(
-            "--demos", help="How many of the first, or names: demo_3,demo_7. All by default."
+            "--demos",
+            help="Number of demos from the beginning, or names: demo_3,demo_7. Default: all.",
         ),
     ] = None,
     by: Annotated[
         Source | None,
         typer.Option(
             "--by",
-            help="states: as recorded; actions: played again, with the distance from the recorded states; obs-images: "
-            "as observed. By default states, or obs-images where the file is of a real robot.",
+            help="states: show the recorded states; actions: execute the recorded actions "
+            "and measure the distance from the recorded states; obs-images: show the "
+            "recorded images. Default: states, or obs-images for a file of a real robot.",
         ),
     ] = None,
     env: Annotated[
         str | None,
         typer.Option(
             "--env",
-            help="Environment in place of the file's: a gymnasium name (module:Name-v0), a robosuite task, or a JSON "
-            "file of env_args.",
+            help="Environment that replaces the file's: a gymnasium name (module:Name-v0), a "
+            "robosuite task, or a JSON file of env_args.",
         ),
     ] = None,
     camera: Annotated[
         str | None,
-        typer.Option("--camera", help="Camera; agentview or the first observed by default."),
+        typer.Option("--camera", help="Camera; default: agentview or the first observed one."),
     ] = None,
     size: Annotated[int, typer.Option("--size", min=2, help="Side of a frame in pixels.")] = 256,
     skip: Annotated[
-        int, typer.Option("--skip", min=1, help="Draw one frame in so many steps.")
+        int, typer.Option("--skip", min=1, help="Draw one frame every this many steps.")
     ] = 2,
     step_timeout_s: Annotated[
         float,

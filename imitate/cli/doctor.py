@@ -1,4 +1,4 @@
-"""``imitate dataset doctor``: faults of a demonstration file, and a repaired copy."""
+"""``imitate dataset doctor``: find faults of a demonstration file and write a repaired copy."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ def doctor(
     file: File,
     fix: Annotated[bool, typer.Option("--fix", help="Write a repaired copy.")] = False,
     only: Annotated[
-        str | None, typer.Option("--only", help="Repair these findings only: nan,duplicate.")
+        str | None,
+        typer.Option("--only", help="Repair only these findings, such as nan,duplicate."),
     ] = None,
     out: Out = None,
     in_place: InPlace = False,
     overwrite: Overwrite = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Examine a file: exit code 0 is clean, 1 warnings, 3 errors (2: wrong usage).
+    """Examine a file. Exit codes: 0 no findings; 1 warnings; 2 wrong usage; 3 errors.
 
-    With --fix the report and the exit code are those of the copy.
+    With --fix, report and exit code describe the repaired copy.
     """
     start = time.perf_counter()
     repaired: list[Finding] = []

@@ -1,4 +1,4 @@
-"""``imitate dataset download``: public demonstration files."""
+"""``imitate dataset download``: download public demonstration files."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ def download(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Files by name, such as robomimic/lift/ph/low_dim; 'robomimic/*/ph/*'."
+            help="Names of files, such as robomimic/lift/ph/low_dim or 'robomimic/*/ph/*'."
         ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the catalogue and stop.")] = False,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder; files keep their names in it.")
+        Path, typer.Option("--out", "-o", help="Folder to write to; files keep their names.")
     ] = Path("datasets"),
     url: Annotated[
         str | None,
         typer.Option("--url", help="Another server with the same paths, such as a mirror."),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Fetch again what is there, and replace it.")
+        bool, typer.Option("--overwrite", help="Download existing files again and replace them.")
     ] = False,
     retries: Annotated[
-        int, typer.Option("--retries", min=0, help="Attempts in a row without progress.")
+        int,
+        typer.Option("--retries", min=0, help="Number of consecutive attempts without progress."),
     ] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Download public demonstrations of robomimic and MimicGen.
 
-    An interrupted download is kept as FILE.part; the same command resumes it. Sizes and checksums are
-    compared with the catalogue, where it has them.
+    An interrupted download is kept as FILE.part; the same command resumes it. Sizes and checksums are compared with the
+    catalogue if it contains them.
     """
     catalogue = load_catalogue(base_url=url)
     if list_:
@@ -53,7 +54,8 @@ def download(
         return
     if not names:
         raise UserError(
-            "which files? name some (imitate dataset download robomimic/lift/ph/low_dim), or see --list"
+            "no files named: name some (imitate dataset download robomimic/lift/ph/low_dim), "
+            "or see --list"
         )
     results = []
     for file in chosen(catalogue, names):
@@ -117,7 +119,7 @@ def _size(count: int) -> str:
 
 @contextmanager
 def _progress(name: str) -> Iterator[OnBytes]:
-    """A bar of bytes; none in a log."""
+    """Show a progress bar in bytes on a terminal, and nothing in a log."""
     with ProgressBar(desc=name, unit="B", unit_scale=True, disable=None, leave=False) as bar:
 
         def show(done: int, total: int | None) -> None:

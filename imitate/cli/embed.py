@@ -1,4 +1,4 @@
-"""``imitate dataset embed``."""
+"""``imitate dataset embed``: compute embeddings of instructions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def embed(
     files: Annotated[
         list[Path], typer.Argument(help="Demonstrations whose instructions are embedded.")
     ],
-    out: Annotated[Path, typer.Option("--out", help="The table to write, .npz.")],
+    out: Annotated[Path, typer.Option("--out", help="Table to write, .npz.")],
     encoder: Annotated[
         str,
         typer.Option("--encoder", help="Text model: its name at Hugging Face, or a folder."),
@@ -28,13 +28,13 @@ def embed(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the table.")] = False,
 ) -> None:
-    """Turn the instructions of demonstrations into a table of vectors, once.
+    """Compute a table of embedding vectors for the instructions of demonstrations.
 
     Name the table in `train.language_embeddings` and list `lang_emb` under `observation.modalities.obs.low_dim`.
-    Training, and acting by instructions of the table, then need no text model.
+    Training, and acting with instructions in the table, then need no text model.
     Needs `pip install 'transformers>=4.40'`.
     """
-    from imitate.models.language import TransformersText  # only now: it imports torch
+    from imitate.models.language import TransformersText  # imported late: it imports torch
 
     if out.exists() and not overwrite:
         raise UserError(f"{out}: exists; choose another --out, or --overwrite")
@@ -52,8 +52,9 @@ def _instructions(files: list[Path]) -> set[str]:
             of_demos = {instruction_of(file.attrs(demo)) for demo in file.demos()}
         if None in of_demos:
             raise DatasetError(
-                f"{path}: some demos have neither an attribute 'language' nor 'task_id'; write it, or give "
-                "the texts that train.data[].lang says by --text and leave the file out"
+                f"{path}: some demos have neither an attribute 'language' nor 'task_id'; "
+                "write it, or give the texts of train.data[].lang with --text and leave the "
+                "file out"
             )
         told |= {said for said in of_demos if said is not None}
     return told

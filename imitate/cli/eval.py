@@ -1,4 +1,4 @@
-"""``imitate eval``: success of a checkpoint, or of two on the same initial states; a ranking without episodes."""
+"""``imitate eval``: measure success rates of checkpoints, compare two, or rank checkpoints without episodes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 FAILED = 1
 ALL = "all"
-"""Name for all environments of a checkpoint."""
+"""Name that stands for all environments of a checkpoint."""
 
 
 class Inference(str, Enum):
-    """Execution of chunks while a prediction is computed."""
+    """How action chunks are executed while the next prediction is computed."""
 
     sync = "sync"
     asynchronous = "async"
@@ -44,7 +44,7 @@ class Inference(str, Enum):
 
 
 class Mode(str, Enum):
-    """Way of playing the episodes."""
+    """How the episodes are played."""
 
     auto = "auto"
     processes = "processes"
@@ -73,22 +73,23 @@ def command(
             "--workers",
             "-w",
             min=1,
-            help="Processes; one per core if left out, on a cluster as many as it has room for.",
+            help="Number of processes; default: one per core, or on a cluster as many as fit.",
         ),
     ] = None,
     on: On = LOCAL,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Episode i starts from seed + i.")] = 0,
     horizon: Annotated[
         int | None,
-        typer.Option("--horizon", min=1, help="Longest episode; as trained if left out."),
+        typer.Option("--horizon", min=1, help="Longest episode in steps; default: as in training."),
     ] = None,
     env: Annotated[
         list[str] | None,
         typer.Option(
             "--env",
-            help="One of the checkpoint's environments, or another: a gymnasium name (module:Name-v0), a robosuite "
-            "task, a robot (robot:NAME, robot:sim), a JSON file of env_args; may be repeated. By default, and with "
-            "'all', those that it was trained on.",
+            help="One of the checkpoint's environments, or another: a gymnasium name "
+            "(module:Name-v0), a robosuite task, a robot (robot:NAME, robot:sim), a "
+            "JSON file of env_args; may be repeated. Default, and with 'all': those of "
+            "its training.",
         ),
     ] = None,
     lang: Annotated[
@@ -100,21 +101,25 @@ def command(
         Mode,
         typer.Option(
             "--mode",
-            help="processes: a policy in each worker; vector: environments in lockstep, with batched policy calls.",
+            help="processes: each worker has a policy; vector: environments step together "
+            "and share batched policy calls.",
         ),
     ] = Mode.auto,
     device: Annotated[
-        str | None, typer.Option("--device", help="cpu, cuda; chosen by size if left out.")
+        str | None, typer.Option("--device", help="cpu, cuda; default: by network size.")
     ] = None,
     precision: ActingPrecision = "fp32",
     video: Annotated[
         Path | None, typer.Option("--video", help="Write a video: the .mp4 file.")
     ] = None,
     video_episodes: Annotated[
-        int, typer.Option("--video-episodes", min=1, max=16, help="Episodes shown side by side.")
+        int,
+        typer.Option(
+            "--video-episodes", min=1, max=16, help="Number of episodes shown side by side."
+        ),
     ] = 9,
     video_skip: Annotated[
-        int, typer.Option("--video-skip", min=1, help="Draw one frame in so many steps.")
+        int, typer.Option("--video-skip", min=1, help="Draw one frame every this many steps.")
     ] = 5,
     overlay: Annotated[
         bool,
@@ -124,36 +129,35 @@ def command(
         ),
     ] = False,
     json_: Annotated[
-        Path | None, typer.Option("--json", help="Write everything, per-episode seeds too.")
+        Path | None,
+        typer.Option("--json", help="Write all results, including the seed of each episode."),
     ] = None,
     table_file: Annotated[
         Path | None,
         typer.Option(
             "--table",
             metavar="FILE",
-            help="Write each result as it comes, as in --json, for --resume.",
+            help="Write each result at once, in the form of --json, so that --resume can continue.",
         ),
     ] = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Leave out the evaluations and episodes that an interrupted run wrote to --table.",
+            help="Skip evaluations and episodes that an interrupted run wrote to --table.",
         ),
     ] = False,
     fqe: Annotated[
         bool,
         typer.Option(
             "--fqe",
-            help="Play no episodes: rank the checkpoints (of a run folder all) by their estimated return on recorded "
-            "rewards.",
+            help="Play no episodes: rank the checkpoints (all of a run folder) by their "
+            "return as estimated from recorded rewards.",
         ),
     ] = False,
     data: Annotated[
         Path | None,
-        typer.Option(
-            "--data", help="With --fqe: demonstrations; those of the training if left out."
-        ),
+        typer.Option("--data", help="With --fqe: demonstrations; default: the training's own."),
     ] = None,
     discount: Annotated[
         float | None,
@@ -161,13 +165,15 @@ def command(
             "--discount",
             min=0.0,
             max=0.9999,
-            help="With --fqe: discount of the return; that of the training, or 0.99, if left out.",
+            help="With --fqe: discount of the return; default: the training's own, or 0.99.",
         ),
     ] = None,
     updates: Annotated[
         int,
         typer.Option(
-            "--updates", min=1, help="With --fqe: updates of the value networks of each checkpoint."
+            "--updates",
+            min=1,
+            help="With --fqe: number of updates of the value networks per checkpoint.",
         ),
     ] = 5000,
     step_timeout_s: Annotated[
@@ -175,8 +181,9 @@ def command(
         typer.Option(
             "--step-timeout-s",
             min=0.001,
-            help="Seconds after which a step, a reset or a picture counts as hung (making an environment: five times "
-            "as long). Its process is replaced; the second time the episode has failed.",
+            help="Seconds after which a step, a reset or a picture counts as hung (making an "
+            "environment: five times as long). Its process is replaced and the episode "
+            "repeated; the second time it counts as failed.",
         ),
     ] = 60.0,
     latency_ms: Annotated[
@@ -184,7 +191,8 @@ def command(
         typer.Option(
             "--latency-ms",
             min=0.0,
-            help="Milliseconds that a prediction takes; the simulated world continues meanwhile, as on a robot.",
+            help="Milliseconds that a prediction takes; meanwhile the simulation continues, "
+            "as on a robot.",
         ),
     ] = None,
     inference: Annotated[
@@ -199,14 +207,13 @@ def command(
 ) -> None:
     """Measure the success rate of checkpoints, and compare two on the same seeds.
 
-    Worker processes are kept over all checkpoints and environments; with
+    All checkpoints and environments share the same worker processes; with
     --on ray they run on a cluster (docs/cluster.md). With --table a
     measurement of many checkpoints may be interrupted at any time; the same
     command with --resume continues it.
 
     With --fqe no simulator is needed: checkpoints are ranked by fitted Q
-    evaluation on demonstrations with rewards. How far to trust it:
-    docs/offline_rl.md.
+    evaluation on demonstrations with rewards. docs/offline_rl.md shows how reliable it is.
 
     Exit codes: 0 done; 1 an episode could not be played; 2 invalid input.
     """
@@ -290,7 +297,7 @@ def _tell(
     failures: Sequence[str],
     json_file: Path | None,
 ) -> None:
-    """Print the table and what is to be said about it; write the JSON file."""
+    """Print the table with its notes; write the JSON file."""
     from imitate.system.run_folder import to_json, write_text
 
     comparison = None if failures else compare(paths, results)
@@ -321,13 +328,13 @@ def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None
 
     if latency_ms is None:
         if inference is not Inference.sync:
-            raise ConfigError(f"--inference {inference.value} is for --latency-ms: say how late")
+            raise ConfigError(f"--inference {inference.value} needs --latency-ms: give the delay")
         return None
     return Lateness(latency_ms, inference.value)
 
 
 def _checkpoints(agents: Sequence[Path], *, quiet: bool) -> list[Path]:
-    """Return the checkpoints; print which one a folder stands for."""
+    """Return the checkpoints; for a folder print which one is used."""
     from imitate.system.run_folder import find_checkpoint
 
     paths = [find_checkpoint(path) for path in agents]
@@ -352,38 +359,39 @@ def _refuse_mixture(
     check_place(on)
     if fqe and on != LOCAL:
         raise ConfigError(
-            "--on is for the workers of episodes, and --fqe plays none: leave one of them out"
+            "--on is for the workers of episodes, but --fqe plays none: leave one of them out"
         )
     if fqe and video is not None:
-        raise ConfigError("--video shows episodes, and --fqe plays none: leave one of them out")
+        raise ConfigError("--video shows episodes, but --fqe plays none: leave one of them out")
     if fqe and late is not None:
         raise ConfigError(
-            "--latency-ms delays the actions of episodes, and --fqe plays none: leave one of them out"
+            "--latency-ms delays the actions of episodes, but --fqe plays none: leave one of "
+            "them out"
         )
     if not fqe and any(value is not None for value in for_fqe):
-        raise ConfigError("--data and --discount are for --fqe: add it, or leave them out")
+        raise ConfigError("--data and --discount need --fqe: add it, or leave them out")
     if fqe and table is not None:
-        raise ConfigError("--table is of episodes, and --fqe plays none: write --json FILE")
+        raise ConfigError("--table lists episodes, but --fqe plays none: write --json FILE")
     if resume and table is None:
-        raise ConfigError("--resume continues a table: say which with --table FILE")
+        raise ConfigError("--resume continues a table: name it with --table FILE")
     if overlay and video is None:
-        raise ConfigError("--overlay draws onto a video: say which to write with --video FILE.mp4")
+        raise ConfigError("--overlay draws onto a video: name the file with --video FILE.mp4")
 
 
 def _environments(
     path: Path, names: Sequence[str] | None, lang: str | None, rename: Rename
 ) -> list[dict[str, Any]]:
-    """Return a checkpoint's evaluation environments: its own, those of these names, or its first under such a name.
+    """Return the environments to evaluate in: the checkpoint's own, those named, or its first under a new name.
 
     Raises:
-        UserError: the policy has no observation of a name in ``rename``.
+        UserError: the policy has no observation with a name in ``rename``.
     """
     from imitate.evaluation.environments import at_rate, named_env
     from imitate.policy.checkpoint import control_freq_of, load_checkpoint
     from imitate.policy.renaming import given_names, joined
 
     ckpt = load_checkpoint(path)
-    # A typo is reported before the question whether an environment is trusted.
+    # A typo is reported before the question whether the environment is trusted.
     try:
         given_names(joined(ckpt.get("rename"), rename), ckpt["shape_metadata"]["all_shapes"])
     except UserError as error:

@@ -1,4 +1,4 @@
-"""``imitate eval --fqe``: checkpoints ranked by fitted Q evaluation."""
+"""``imitate eval --fqe``: rank checkpoints by fitted Q evaluation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rank(
     json_file: Path | None,
     quiet: bool,
 ) -> None:
-    """Rank checkpoints, those of run folders too, and print the table."""
+    """Rank checkpoints, including all of a run folder, and print the table."""
     from imitate.evaluation.fqe import FQEPlan, evaluate_checkpoint, ranked
     from imitate.system.progress_bar import ProgressBar
     from imitate.system.run_folder import to_json, write_text
@@ -55,10 +55,10 @@ def rank(
 
 
 def checkpoints_of(agent: Path) -> list[Path]:
-    """Return a checkpoint, or all of a run folder: those of epochs in order, else the best and the last.
+    """Return a checkpoint, or all in a run folder: those of the epochs in order, or the best and the last.
 
     Raises:
-        CheckpointError: if there is none.
+        CheckpointError: the folder has no checkpoint.
     """
     from imitate.system.run_folder import find_checkpoint
 
@@ -69,7 +69,7 @@ def checkpoints_of(agent: Path) -> list[Path]:
     numbered = {int(n): p for p in folder.glob("epoch_*.pth") if (n := p.stem[6:]).isdigit()}
     found = [path for _, path in sorted(numbered.items())] or sorted(folder.glob("*.pth"))
     if not found:
-        raise CheckpointError(f"{agent}: holds no checkpoint; give a .pth file or a run folder")
+        raise CheckpointError(f"{agent}: contains no checkpoint; give a .pth file or a run folder")
     return found
 
 
@@ -77,7 +77,7 @@ def data_of(checkpoint: Path) -> Path:
     """Return the demonstrations that a checkpoint was trained on.
 
     Raises:
-        ConfigError: they are not there, or are several files.
+        ConfigError: they are missing, or are several files.
     """
     from imitate.policy.checkpoint import config_of, load_checkpoint
 
@@ -92,7 +92,7 @@ def data_of(checkpoint: Path) -> Path:
 
 
 def table(results: Sequence[FQEResult]) -> list[str]:
-    """A row per checkpoint, best first."""
+    """Return the table's lines: a row per checkpoint, best first."""
     rows = [("checkpoint", "value", "interval", "behind the best")]
     for result in results:
         low, high = result.interval

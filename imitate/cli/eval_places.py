@@ -1,4 +1,4 @@
-"""Evaluations of ``imitate eval``, with their progress and the table that they are resumed from."""
+"""Run the evaluations of ``imitate eval``: show progress, and write the table from which they resume."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def evaluated(
     resume: bool,
     quiet: bool,
 ) -> tuple[list[EvalResult], list[str]]:
-    """Evaluate at all places whose result is not in the table; return the results in order, and what failed.
+    """Run all evaluations whose result is not in the table; return the results in order, and the failures.
 
     Raises:
-        UserError: nothing could be evaluated, and it is the user's to mend.
+        UserError: nothing could be evaluated because of a mistake in the input.
     """
     keys = list(places)
     file = None if table_file is None else ResultsFile(table_file, resume=resume)
@@ -41,7 +41,7 @@ def evaluated(
     try:
         wanted = [Place(*place) for place in places]
         if file is not None:
-            # The table names the mode that is played, so that "auto" finds what "processes" has played.
+            # The table contains the actual mode, so that "auto" finds results of "processes".
             keys = [(path, meta, resolved(path, meta, settings)) for path, meta, settings in places]
             found = {number: file.find(*key) for number, key in enumerate(keys)}
             results = {number: result for number, result in found.items() if result is not None}
@@ -54,7 +54,7 @@ def evaluated(
         if (results or played) and not quiet:
             episodes = f", and {counted(played, 'episode')} of the others" if played else ""
             typer.echo(
-                f"{table_file}: {len(results)} of {len(places)} are there already{episodes}",
+                f"{table_file}: {len(results)} of {len(places)} are finished already{episodes}",
                 err=True,
             )
         total = sum(places[number][2].episodes for number in left) - played

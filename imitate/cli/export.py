@@ -1,4 +1,4 @@
-"""``imitate export``: a policy as a bundle that runs without torch."""
+"""``imitate export``: export a policy as a bundle that runs without torch."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ def command(
     to: Annotated[str, typer.Option("--to", help="Format: onnx.")] = "onnx",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Bundle to write; by default CHECKPOINT with .zip."),
+        typer.Option(
+            "--out", "-o", help="Bundle to write; default: CHECKPOINT with the suffix .zip."
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle.")] = False,
     dataset: Annotated[
         Path | None,
         typer.Option(
             "--dataset",
-            help="Demonstrations: the bundle repeats predictions on their observations when it is loaded, in place of "
-            "random ones.",
+            help="Demonstrations: when the bundle is loaded, it is tested on their "
+            "observations instead of random ones.",
         ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
@@ -37,8 +39,8 @@ def command(
     """Write a policy as a bundle: one file that runs with numpy and onnxruntime alone.
 
     `imitate run`, `imitate serve` and `imitate info` take bundles; programs load them with
-    imitate.deploy.BundlePolicy. Before the file gets its name, its actions are compared with the
-    policy's over two episodes. A policy that ONNX cannot represent is refused by name.
+    imitate.deploy.BundlePolicy. Before the file gets its final name, its actions are compared with the policy's over
+    two episodes. If ONNX cannot represent a policy, the error names the reason.
 
     Exit codes: 0 done; 2 invalid input, or the policy cannot be exported.
     """

@@ -1,4 +1,4 @@
-"""``imitate dataset finish``: a demonstration file from an interrupted recording."""
+"""``imitate dataset finish``: finish the file of an interrupted recording."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from imitate.data.file.writer import finish_partial
 
 def finish(
     partial: Annotated[
-        Path, typer.Argument(help="The .partial that a recording left, or the file it was to be.")
+        Path,
+        typer.Argument(help="The .partial file of a recording, or the name of its final file."),
     ],
 ) -> None:
-    """Make a demonstration file of an interrupted recording.
+    """Make a demonstration file from an interrupted recording.
 
-    Whole episodes are kept; the one that was running is lost. FILE.partial becomes FILE.
+    Complete episodes are kept; the interrupted one is lost. FILE.partial becomes FILE.
     """
     count = finish_partial(partial)
     file = partial.with_suffix("") if partial.suffix == ".partial" else partial

@@ -1,4 +1,4 @@
-"""Complete help texts: examples below each sub-command, summaries that are not cut, tables as they were written."""
+"""Complete the help texts: add examples to each sub-command, show summaries in full, and keep tables."""
 
 from __future__ import annotations
 
@@ -72,25 +72,25 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "dataset recover": ("imitate dataset recover demos.hdf5",),
 }
-"""Command lines by the words of the sub-command, for those that do not bring their own."""
+"""Example command lines by sub-command, for commands that do not define their own."""
 
 
 def examples(*lines: str) -> str:
     """Return the end of a command's help.
 
-    A backspace alone on a line keeps the lines after it from being filled into a paragraph.
+    A line with only a backspace character prevents click from re-wrapping the lines after it.
     """
     return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
 def complete(command: Any, name: str) -> None:
-    """Give a click command, and what is below it, its examples and a summary that lists show whole.
+    """Add examples to a click command and its sub-commands, and a summary that lists show in full.
 
-    Docstrings write the backspace that keeps a table's lines apart as two characters.
+    Docstrings write the backspace character that protects a table as two characters.
 
     Args:
         command: the click command; changed.
-        name: its words, such as 'dataset split'.
+        name: its full name, such as 'dataset split'.
     """
     if command.help:
         command.help = command.help.replace("\\b\n", "\b\n")
@@ -102,6 +102,6 @@ def complete(command: Any, name: str) -> None:
 
 
 def _summary(text: str) -> str:
-    """The first sentence."""
+    """Return the first sentence."""
     paragraph = " ".join(text.strip().split("\n\n")[0].split())
     return paragraph.partition(". ")[0].rstrip(".") + "."

@@ -1,4 +1,4 @@
-"""``imitate info``: what a dataset, a checkpoint, a bundle or a run folder holds."""
+"""``imitate info``: describe a dataset, a checkpoint, a bundle or a run folder."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def command(
             "or the URL of a file or of a folder of shards."
         ),
     ],
-    json_: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the description as JSON.")] = False,
 ) -> None:
-    """Show what a dataset, a checkpoint or a run holds."""
+    """Describe a dataset, a checkpoint, a bundle or a run."""
     from imitate.system.run_folder import to_json
 
     url = url_of(path)
@@ -62,7 +62,7 @@ def _kind(path: Path) -> str:
     if path.is_dir() and found is not None and found.kind in _REPORTS:
         return _REPORTS[found.kind]
     if found is None and (path / "config.json").is_file():
-        return "run"  # the report says what is wrong with it
+        return "run"  # the report describes the fault
     if lerobot_policy(path) is not None:
         return "checkpoint"
     if path.is_file():

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a robot is connected."""
+"""Handling of Ctrl-C and SIGTERM while a robot is connected."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ STOPPED = 1
 class Interrupts:
     """Signals that end a command.
 
-    A signal raises KeyboardInterrupt at once, wherever the program is. Where that is a finalizer or a callback of a
-    library, such as HDF5's, Python drops the exception: so it is remembered, and :meth:`check` raises it again.
+    A signal raises KeyboardInterrupt at once, wherever the program is. In a finalizer or a callback of a library such
+    as HDF5, Python drops the exception; therefore it is recorded, and :meth:`check` raises it again.
     """
 
     def __init__(self) -> None:
         self._pending: tuple[str, ...] | None = None
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if a signal has come."""
+        """Raise KeyboardInterrupt if a signal has arrived."""
         if self._pending is not None:
             raise KeyboardInterrupt(*self._pending)
 
     def checked(self, on_step: Callable[[Step], None] | None) -> Callable[[Step], None]:
-        """A function for the control loop that looks for signals after each step, and then calls ``on_step``."""
+        """Return a function for the control loop that checks for signals after each step and then calls ``on_step``."""
 
         def look(step: Step) -> None:
             self.check()
@@ -46,7 +46,10 @@ class Interrupts:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM where nobody else does; SIGTERM by itself would leave the last command in force."""
+        """Handle SIGINT and SIGTERM if nobody else does.
+
+        Without a handler, SIGTERM would leave the last command active.
+        """
         before = {}
         if threading.current_thread() is threading.main_thread():
             usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -66,9 +69,9 @@ class Interrupts:
 
 @contextlib.contextmanager
 def released(robot: Robot) -> Iterator[Interrupts]:
-    """Stop a connected robot and let go of it, whatever ends the block, also Ctrl-C while it resets itself.
+    """Stop and release a connected robot at the end of the block, even after Ctrl-C while it resets itself.
 
-    Gives the signals that come meanwhile.
+    Yields the signals that arrive meanwhile.
     """
     from imitate.deploy.driver import called
     from imitate.deploy.robot import RobotError
@@ -80,13 +83,13 @@ def released(robot: Robot) -> Iterator[Interrupts]:
             yield interrupts
         except (
             RobotError
-        ) as error:  # of a device, or of a question to the robot between two episodes
+        ) as error:  # an error of a device, or of a call to the robot between two episodes
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(STOPPED) from error
         except (UserError, typer.Exit):
             raise
         except (Exception, KeyboardInterrupt):
-            interrupts.check()  # what a library, such as HDF5, has made of the signal
+            interrupts.check()  # a library such as HDF5 may have replaced the signal's exception
             raise
         finally:
             try:

@@ -1,7 +1,7 @@
 """The ``imitate`` command: its commands, each imported only when it is used.
 
-Exit codes: 0 done, 1 a fault of the program (with its traceback), 2 invalid input (one line that says what to do),
-130 interrupted, 129 by a closed terminal.
+Exit codes: 0 done, 1 a fault of the program (with its traceback), 2 invalid input (one line with the remedy),
+130 interrupted, 129 if the terminal was closed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ USER_ERROR = 2
 STOPPED = 1
 _CIRCLE = "Symlink loop from"
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
-"""Words of torch's errors on the memory of the machine, and of a GPU."""
+"""Words in torch's out-of-memory errors, for the machine and for a GPU."""
 _NEEDED = {
-    "torch": ("torch", " (a bundle of imitate export, and a server of imitate serve, act without)"),
+    "torch": (
+        "torch",
+        " (a bundle of imitate export, and a server of imitate serve, work without it)",
+    ),
     "h5py": ("h5py", " (for files of demonstrations)"),
     "PIL": ("pillow", " (for images in files of demonstrations)"),
 }
-"""Packages by name of a module, with what they are for: the computer of a robot may lack them."""
+"""Packages by module name, with their purpose; a robot's computer may lack them."""
 INTERRUPTED = 130
 HUNG_UP = 129
 TERMINATED = 143
@@ -58,9 +61,9 @@ class Verb:
 
     Args:
         module: module of ``imitate.cli``.
-        attribute: its function, or its ``typer.Typer`` where it has sub-commands.
+        attribute: its function, or its ``typer.Typer`` if it has sub-commands.
         summary: the line that ``imitate --help`` shows.
-        examples: command lines that its own help ends with.
+        examples: command lines shown at the end of its help.
     """
 
     module: str
@@ -157,7 +160,7 @@ VERBS = {
     "compare": Verb(
         "compare",
         "command",
-        "Find out which of two policies is better on a robot.",
+        "Compare two policies on a robot.",
         (
             "imitate compare first.pth second.pth --robot my_robots:Arm --limits arm.json --max-pairs 30",
             "imitate compare first.pth second.pth --robot sim --env Lift --out lift.jsonl --json",
@@ -215,7 +218,7 @@ VERBS = {
     "info": Verb(
         "info",
         "command",
-        "Show what a dataset, a checkpoint or a run holds.",
+        "Describe a dataset, a checkpoint, a bundle or a run.",
         ("imitate info datasets/lift/scripted.hdf5", "imitate info runs/lift_bc/<time> --json"),
     ),
     "dataset": Verb(
@@ -230,7 +233,7 @@ VERBS = {
     "convert-checkpoint": Verb(
         "convert_checkpoint",
         "command",
-        "Convert checkpoints of and for robomimic, LeRobot.",
+        "Convert checkpoints from and to robomimic and LeRobot.",
         (
             "imitate convert-checkpoint best.pth for_robomimic.pth --to robomimic-0.5",
             "imitate convert-checkpoint robomimic.pth ours.pth --to imitate",
@@ -268,7 +271,7 @@ class _LazyVerb(TyperCommand):
 
 @cache
 def _command(target: Any, name: str, lines: tuple[str, ...]) -> Any:
-    """The click command of a function or of a group, made once in a process."""
+    """Return the click command of a function or group, made once per process."""
     holder = typer.Typer(rich_markup_mode=None, add_completion=False)
     if isinstance(target, typer.Typer):
         holder.add_typer(target, name=name, epilog=examples(*lines))
@@ -282,13 +285,13 @@ def _command(target: Any, name: str, lines: tuple[str, ...]) -> Any:
 
 
 class _PlainOutput:
-    """Standard output on which no name out of a file can move the cursor or change colours."""
+    """Standard output in which names from files cannot move the cursor or change colours."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write what can be shown of a text."""
+        """Write the printable form of a text."""
         return self._stream.write(printable(text))
 
     def __getattr__(self, name: str) -> Any:
@@ -303,11 +306,11 @@ class _Verbs(TyperGroup):
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of that name, not yet imported."""
+        """Return the command of that name, not yet imported."""
         return _LazyVerb(cmd_name, VERBS[cmd_name]) if cmd_name in VERBS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the arguments begin with."""
+        """Return the command with which the arguments begin."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             raise UserError(f"there is no command '{args[0]}'; {nearest(args[0], VERBS)}")
         return super().resolve_command(ctx, args)
@@ -325,7 +328,7 @@ class _Verbs(TyperGroup):
             raise typer.Exit(USER_ERROR) from None
         except OSError as error:
             if isinstance(error, BrokenPipeError):
-                raise  # click ends quietly where nobody reads
+                raise  # click ends quietly if the reader is gone
             with suppress(OSError):
                 typer.echo(f"error: {_of_a_file(error)}", err=True)
             _drop_output()
@@ -350,8 +353,8 @@ class _Verbs(TyperGroup):
 
 
 def _told(error: Exception) -> int | None:
-    """Say why a robot stops, or that memory is not enough, in the library's words; return the exit code, else None."""
-    robots = sys.modules.get("imitate.deploy.robot")  # imported where there is a robot
+    """Print a known failure (robot stopped, out of memory) in one line; return its exit code, or None if unknown."""
+    robots = sys.modules.get("imitate.deploy.robot")  # imported only if a robot is used
     if robots is not None and isinstance(error, robots.RobotError):
         typer.echo(f"error: {printable(str(error))}", err=True)
         return STOPPED
@@ -370,7 +373,7 @@ def _told(error: Exception) -> int | None:
 
 
 def _of_a_file(error: OSError) -> str:
-    """Words for a file, or standard output, that the system refuses; its name where the error has it."""
+    """Describe an error of the system on a file or on standard output, with the file's name if known."""
     named = "a file, or the output" if error.filename is None else printable(str(error.filename))
     reason = error.strerror or str(error).splitlines()[0] if str(error) else type(error).__name__
     return (
@@ -380,7 +383,7 @@ def _of_a_file(error: OSError) -> str:
 
 
 def _drop_output() -> None:
-    """Write what is left for standard output to nowhere, or Python complains at its end of a disk that is full."""
+    """Discard the remaining standard output; otherwise Python reports a full disk when it exits."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -389,7 +392,7 @@ def _drop_output() -> None:
 
 
 def _code_of(interrupt: KeyboardInterrupt) -> int:
-    """128 and the number of the signal, as shells have it."""
+    """Return 128 plus the signal's number, as shells do."""
     words = " ".join(map(str, interrupt.args))
     if "SIGTERM" in words:
         return TERMINATED
@@ -420,7 +423,7 @@ def top(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Take the options that stand before the command."""
+    """Handle the options before the command."""
 
 
 def main() -> None:
@@ -433,19 +436,19 @@ def main() -> None:
 
 
 def _fill_descriptors() -> None:
-    """Give closed input, output and errors to nowhere: else the next file that is opened takes their place."""
+    """Connect closed standard streams to /dev/null; otherwise the next opened file would take their place."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # open takes the lowest free number
         if getattr(sys, name) is None:
             mode = "r" if number == 0 else "w"
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _hang_up(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt("by SIGHUP: the terminal was closed")
+    raise KeyboardInterrupt("ended by SIGHUP: the terminal was closed")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``imitate dataset migrate-env``: a file of another robosuite, for the one that is installed."""
+"""``imitate dataset migrate-env``: migrate a file of another robosuite version to the installed one."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def migrate_env(
     in_place: InPlace = False,
     overwrite: Overwrite = False,
     check: Annotated[
-        int, typer.Option("--check", min=0, help="Replay so many demos, spread over the file.")
+        int, typer.Option("--check", min=0, help="Number of demos to replay, spread over the file.")
     ] = 3,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and print what would change; write nothing.")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Rewrite a file's environment for the robosuite that is installed.
+    """Rewrite a file's environment for the installed robosuite.
 
     Controllers, names and the scenes of the demos are translated from robosuite 1.0 - 1.4 to 1.5; states, actions and
-    observations stay as they are. Some demos are replayed by their states and actions before anything is written.
+    observations stay unchanged. Some demos are replayed by their states and actions before anything is written.
     """
     target = None if dry_run else target_of(file, out, in_place, overwrite)
     with progress("migrate-env") as on_demo:
@@ -45,7 +45,8 @@ def migrate_env(
 def _lines(report: MigrationReport) -> list[str]:
     if not report.changes and not report.scenes:
         return [
-            f"{report.path}: fits robosuite {report.robosuite}: nothing to change, no file is written"
+            f"{report.path}: fits robosuite {report.robosuite}: there is nothing to change, "
+            "and no file is written"
         ]
     lines = [f"  {change}" for change in report.changes]
     scenes = ", ".join(f"{what} {count}" for what, count in report.scenes.items())

@@ -1,4 +1,4 @@
-"""Option ``--on``: where the workers of a command run."""
+"""Option ``--on``: the back end on which the workers of a command run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ On = Annotated[str, typer.Option("--on", metavar="PLACE", help=ON_HELP)]
 
 @contextmanager
 def opened(on: str, *, gpus: float = 0.0, name: str) -> Iterator[Backend[Any] | None]:
-    """Open the place of ``--on``; None stands for processes of this machine.
+    """Open the back end of ``--on``; None stands for processes on this machine.
 
     Args:
         on: value of the option.
-        gpus: that a worker has to itself, on a cluster.
-        name: of the workers.
+        gpus: GPUs per worker on a cluster.
+        name: name of the workers.
     """
     if on == LOCAL:
         yield None
@@ -35,13 +35,13 @@ def opened(on: str, *, gpus: float = 0.0, name: str) -> Iterator[Backend[Any] | 
 def number_of_workers(
     wanted: int | None, backend: Backend[Any] | None, items: int, here: int
 ) -> int:
-    """Return how many workers to start.
+    """Return the number of workers to start.
 
     Args:
-        wanted: value of ``--workers``; None: left out.
-        backend: where they run; None: in processes of this machine.
-        items: most of them that find something to do.
-        here: default for processes of this machine.
+        wanted: value of ``--workers``, or None if it was omitted.
+        backend: back end on which they run, or None for processes on this machine.
+        items: largest number of workers that have work to do.
+        here: default for processes on this machine.
     """
     if wanted is not None:
         return wanted

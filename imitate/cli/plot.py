@@ -1,4 +1,4 @@
-"""``imitate plot``: curves and final numbers of several runs, over seeds."""
+"""``imitate plot``: plot curves and final results of several runs, over seeds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plot(
         typer.Option(
             "--out",
             "-o",
-            help="Picture to write, .png, .pdf or .svg; may be repeated. Default: curves.png.",
+            help="Image to write, .png, .pdf or .svg; may be repeated. Default: curves.png.",
         ),
     ] = None,
     over: Annotated[
@@ -47,14 +47,15 @@ def plot(
         Statistic,
         typer.Option(
             "--statistic",
-            help="Statistic over the seeds; iqm, from 4 seeds on, is the interquartile mean.",
+            help="Statistic over the seeds; iqm is the interquartile mean, for 4 or more seeds.",
         ),
     ] = "mean",
     show: Annotated[
         list[Panel] | None,
         typer.Option(
             "--show",
-            help="Panel to draw; may be repeated. Loss and success by default, for online RL return and success.",
+            help="Panel to draw; may be repeated. Default: loss and success, for online RL "
+            "return and success.",
         ),
     ] = None,
     table_: Annotated[
@@ -68,11 +69,11 @@ def plot(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Draw curves of runs into one picture, and print what they ended with as a table.
+    """Plot the curves of runs in one picture, and print a table of their final results.
 
     Runs that differ only in train.seed are one setting: a line and a band, the mean and its 95 % interval over seeds
     (Student's t; for iqm and median a percentile bootstrap). A setting of one run has the Wilson interval of its
-    episodes. Dashed losses are of validation.
+    episodes. Dashed losses are validation losses.
     """
     from imitate.system.run_folder import to_json
     from imitate.train.over_seeds import Setting, require_seeds, settings_of

@@ -1,4 +1,4 @@
-"""Policies of the command line: checkpoints, run folders, bundles and addresses of servers."""
+"""Policies of the command line: load checkpoints, run folders and bundles, and connect to servers."""
 
 from __future__ import annotations
 
@@ -37,21 +37,24 @@ TokenFile = Annotated[
 TlsCa = Annotated[
     Path | None,
     typer.Option(
-        "--tls-ca", help="Certificate (PEM) of the authority that signed that of a wss:// server."
+        "--tls-ca",
+        help="Certificate (PEM) of the authority that signed a wss:// server's certificate.",
     ),
 ]
 ResizeImages = Annotated[
     bool,
     typer.Option(
         "--resize",
-        help="Resize camera images to the size of the demonstrations, where the ratio of the sides is the same.",
+        help="Resize camera images to the size in the demonstrations if they have the same "
+        "aspect ratio.",
     ),
 ]
 UnlikeTraining = Annotated[
     bool,
     typer.Option(
         "--unlike-training",
-        help="Move the robot although its observations or actions are unlike those of the training.",
+        help="Move the robot although its observations or actions differ from those of the "
+        "training.",
     ),
 ]
 Timeout = Annotated[
@@ -59,27 +62,28 @@ Timeout = Annotated[
     typer.Option(
         "--timeout-s",
         min=0.01,
-        help="Seconds to wait for a server's answer; if left out 0.3, with --async 1.",
+        help="Seconds to wait for a server's answer; default: 0.3, with --async 1.",
     ),
 ]
 Device = Annotated[
-    str | None, typer.Option("--device", help="cpu, cuda; CUDA where there is one if left out.")
+    str | None, typer.Option("--device", help="cpu or cuda; default: cuda if there is a GPU.")
 ]
 ActingPrecision = Annotated[
     Literal["fp32", "bf16", "int8"],
     typer.Option(
         "--precision",
-        help="Of a policy's large linear layers on a CPU: fp32; bf16 and int8 act faster, with slightly other actions.",
+        help="Precision of a policy's large linear layers on a CPU. bf16 and int8 are faster "
+        "than fp32 but change actions slightly.",
     ),
 ]
 InBackground = Annotated[
-    bool, typer.Option("--async", help="Predict the next chunk while the present one runs.")
+    bool, typer.Option("--async", help="Predict the next chunk while the current one is executed.")
 ]
 JOINS = ("replace", "blend", "fade", "rtc", "rtc-vjp", "prefix")
 
 
 def _known_join(name: str) -> str:
-    """Refuse another value of ``--join`` before anything is loaded."""
+    """Refuse an unknown value of ``--join`` before anything is loaded."""
     if name not in JOINS:
         raise UserError(f"--join {name}: expected {', '.join(JOINS[:-1])} or {JOINS[-1]}")
     return name
@@ -98,15 +102,15 @@ Join = Annotated[
 
 @dataclass(frozen=True)
 class FoundPolicy:
-    """A policy as a command line names it.
+    """A policy named on the command line.
 
     Attributes:
         actor: called at each control step, see :class:`imitate.deploy.loop.Actor`.
-        env_args: of the checkpoint, where they name a simulated environment; else empty.
-        execute: actions that it executes of a chunk.
-        schema: observations and actions; None where a server does not tell them.
-        checkpoint: content of the checkpoint; None of a server or a bundle.
-        path: file of the checkpoint or the bundle; None of a server.
+        env_args: the checkpoint's env_args if they name a simulated environment, otherwise empty.
+        execute: number of actions that it executes of a chunk.
+        schema: observations and actions; None if a server does not report them.
+        checkpoint: content of the checkpoint; None for a server or a bundle.
+        path: file of the checkpoint or the bundle; None for a server.
     """
 
     actor: Any
@@ -118,24 +122,26 @@ class FoundPolicy:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of one step of each observation; empty where a server does not tell them."""
+        """Shape of one step of each observation; empty if a server does not report them."""
         seen = {} if self.schema is None else self.schema.observations
         return {key: observed.shape for key, observed in seen.items()}
 
 
 @dataclass(frozen=True)
 class PolicySource:
-    """Opens policies as the options of a command say.
+    """Opens policies according to the options of a command.
 
     Attributes:
         token_file: file with the token of a server.
-        tls_ca: certificates (PEM) of the authority that signed a server's; None: those that the system knows.
-        timeout_s: longest time of a server's answer; None: 0.3 where the control loop waits for it, else 1.
-        device: of the networks of a checkpoint.
-        resize: resize images of other sizes to those of the demonstrations.
-        join: how chunks that are predicted in the background are joined; None: nothing is predicted in the background.
+        tls_ca: certificates (PEM) of the authority that signed a server's certificate; None for those that the system
+            trusts.
+        timeout_s: longest time to wait for a server's answer; None means 0.3 if the control loop waits for it, else 1.
+        device: device of a checkpoint's networks.
+        resize: true to resize images to the sizes in the demonstrations.
+        join: how chunks that are predicted in the background are joined, or None to predict in the foreground.
         rename: entries of ``--rename``.
-        precision: of a checkpoint's large linear layers, see :func:`imitate.policy.loading.policy_from_checkpoint`.
+        precision: precision of a checkpoint's large linear layers, see
+            :func:`imitate.policy.loading.policy_from_checkpoint`.
     """
 
     token_file: Path | None = None
@@ -152,7 +158,7 @@ class PolicySource:
 
         Args:
             text: checkpoint, run folder, bundle, or ``ws://`` address.
-            stack: closes the connection.
+            stack: exit stack that closes the connection.
 
         Raises:
             UserError: there is no such policy, or it cannot be read or reached.
@@ -162,16 +168,17 @@ class PolicySource:
         is_served = "://" in text
         if self.rename and not is_served and is_bundle(text):
             raise UserError(
-                f"--rename: {text} is no checkpoint, and has the names that it was exported with"
+                f"--rename: {text} is a bundle, whose names were fixed when it was exported"
             )
         if is_served and self.precision != "fp32":
             raise UserError(
-                f"--precision {self.precision}: {text} computes as it was started: give --precision to imitate serve"
+                f"--precision {self.precision}: {text} is a server: give --precision to "
+                "imitate serve"
             )
         if text.startswith(("ws://", "wss://")):
             return self._served(text, stack)
         if "://" in text:
-            raise UserError(f"{text}: policies are served at ws:// or wss:// addresses")
+            raise UserError(f"{text}: expected an address that begins with ws:// or wss://")
         if is_bundle(text):
             return self._bundled(Path(text))
         from imitate.deploy.served import schema_of
@@ -234,27 +241,24 @@ class PolicySource:
             raise UserError(str(error)) from error
         actor: Any = stack.enter_context(remote)
         if self.rename and remote.schema is not None:
-            raise UserError(
-                f"--rename: {url} is no checkpoint, and has the names that it was served with: give --rename to "
-                "imitate serve"
-            )
-        if self.rename:  # openpi's server does not tell its names
+            raise UserError(f"--rename: {url} is a server: give --rename to imitate serve")
+        if self.rename:  # openpi's server does not report its names
             from imitate.deploy.renamed import RenamedPolicy
 
             actor = RenamedPolicy(actor, parse_rename(self.rename))
         return FoundPolicy(actor, {}, remote.execute, remote.schema)
 
     def acting(self, found: FoundPolicy, rate_hz: float, stack: contextlib.ExitStack) -> Any:
-        """The policy as the control loop calls it: with :attr:`join` it predicts in the background.
+        """Return the policy for the control loop; if :attr:`join` is set, it predicts in the background.
 
         Args:
             found: from :meth:`open`.
             rate_hz: control rate.
-            stack: ends the background thread.
+            stack: exit stack that ends the background thread.
 
         Raises:
-            UserError: a policy is to predict in the background whose server is too old for it, or which is not trained
-                for the join ``prefix``, or a bundle is to be guided.
+            UserError: background prediction is impossible: the server is too old, the policy is not trained for the
+                join ``prefix``, or a bundle cannot be guided.
         """
         if self.join is None:
             return found.actor
@@ -269,7 +273,8 @@ class PolicySource:
         guidance = GUIDANCE.get(self.join)
         if guidance is not None and not getattr(found.actor, "can_be_guided", True):
             raise UserError(
-                f"--join {self.join}: a bundle cannot be guided: take blend, fade or replace, or name the checkpoint"
+                f"--join {self.join}: a bundle cannot be guided: choose blend, fade or "
+                "replace, or name the checkpoint"
             )
         chosen: Any = self.join if guidance is None else "replace"
         acting = stack.enter_context(
@@ -283,33 +288,34 @@ class PolicySource:
         )
         if found.schema is not None and found.schema.chunk == 1:
             typer.echo(
-                "warning: --async: the policy plans one action at a time, so the robot holds while the next one is "
-                "predicted, at every other step or more: leave --async out",
+                "warning: --async: the policy plans one action at a time, so the robot holds "
+                "still while the next one is predicted, at least at every other step: leave "
+                "--async out",
                 err=True,
             )
         return acting
 
 
 def _simulator(meta: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The env_args of a policy's own environment where that is a simulator; else empty."""
+    """Return the env_args of a policy's own environment if it is a simulator, otherwise an empty dictionary."""
     return meta if meta.get("type") in (1, 2) else {}
 
 
 def _trusting(path: Path | None) -> ssl.SSLContext | None:
-    """TLS that trusts the certificates of a file, for ``--tls-ca``."""
+    """Return a TLS context that trusts the certificates in a file, for ``--tls-ca``."""
     if path is None:
         return None
     try:
         return ssl.create_default_context(cafile=path.expanduser())
-    except OSError as error:  # SSLError is one
+    except OSError as error:  # SSLError is an OSError
         raise UserError(f"--tls-ca {path}: cannot be used: {error}") from error
 
 
 def look_before_motion(found: FoundPolicy, body: Robot, unlike_training: bool) -> None:
-    """Compare what the robot takes and sees with the training, as far as the policy tells of it.
+    """Compare the robot's actions and observations with the training, as far as the policy reports it.
 
     Raises:
-        UserError: the robot must not be moved by this policy, unless ``unlike_training``.
+        UserError: they differ, and ``unlike_training`` is false.
     """
     if found.schema is None:
         return
@@ -326,15 +332,15 @@ def look_before_motion(found: FoundPolicy, body: Robot, unlike_training: bool) -
     for finding in findings:
         if finding.level is Level.problem and not unlike_training:
             raise UserError(
-                f"{finding.words}; the robot was not moved: correct it (imitate check-deploy tells more), or allow it "
-                "(--unlike-training)"
+                f"{finding.words}; the robot was not moved: correct it (see imitate "
+                "check-deploy), or allow it (--unlike-training)"
             )
         word = "note" if finding.level is Level.note else "warning"
         typer.echo(f"{word}: {finding.words}", err=True)
 
 
 def rate_of(policy: Any, given: float | None) -> float:
-    """The control rate: as given, else that of the policy's demonstrations.
+    """Return the given control rate, or the rate of the policy's demonstrations.
 
     Raises:
         UserError: neither is known.
@@ -346,7 +352,7 @@ def rate_of(policy: Any, given: float | None) -> float:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a policy's file."""
+    """Return the SHA-256 of a policy's file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
@@ -355,17 +361,18 @@ def sha256_of(path: Path) -> str:
 
 
 def refuse_device(device: str | None, precision: Precision) -> None:
-    """Raise UserError where a bundle is to run on another device than the CPU, or in another precision."""
+    """Raise UserError if a bundle is requested on a GPU or in another precision."""
     if precision != "fp32":
         raise UserError(
-            f"--precision {precision}: a bundle computes as it was exported; name the checkpoint"
+            f"--precision {precision}: a bundle has the precision of its export; name the "
+            "checkpoint"
         )
     if device not in (None, "cpu"):
         raise UserError(f"--device {device}: bundles run on the CPU; name the checkpoint")
 
 
 def read_token(path: Path | None) -> str | None:
-    """Read the token in a file, without the line's end.
+    """Read the token in a file, without the line end.
 
     Raises:
         UserError: the file cannot be read or is empty.

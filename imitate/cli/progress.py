@@ -1,4 +1,4 @@
-"""Progress of a command: a bar where stderr is a terminal, else a line every half minute."""
+"""Progress of a command: a bar if stderr is a terminal, otherwise a line every half minute."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Progress:
     """A bar, or lines such as ``eval: 12/50 episodes, 9 succeed, 1 min 40 s left``; a context manager.
 
     Args:
-        total: how much there is to do; None: not known.
+        total: amount of work, or None if unknown.
         unit: what is counted, in the singular.
-        what: stands at the line's beginning.
-        quiet: show nothing.
+        what: first words of the line.
+        quiet: true to show nothing.
         stream: stderr by default.
         every_s: seconds between lines.
     """
@@ -75,7 +75,7 @@ class Progress:
         self.reach(self._done + count, words=words)
 
     def reach(self, done: float, total: float | None = None, words: str = "") -> None:
-        """Set the work done, and ``total`` where it is now known."""
+        """Set the work done, and ``total`` if it is now known."""
         self._done, self._words = done, words
         self._total = self._total if total is None else total
         if self._bar is not None:
@@ -84,14 +84,14 @@ class Progress:
             self._bar.update(done - self._bar.n)
 
     def write(self, line: str) -> None:
-        """A line that stays, for standard output."""
+        """Print a permanent line on standard output."""
         if self._bar is not None:
             self._bar.write(line)
         else:
             typer.echo(line)
 
     def line(self) -> str:
-        """Return the state in words."""
+        """Return the state as text."""
         of = "" if self._total is None else f"/{self._total:g}"
         parts = [f"{self._what}: {self._done:g}{of} {self._unit}s", self._words]
         passed = time.monotonic() - self._began

@@ -1,4 +1,4 @@
-"""``imitate record``: demonstrations of a person at a teleoperation device."""
+"""``imitate record``: record a person's demonstrations with a teleoperation device."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def command(
         str,
         typer.Option(
             "--robot",
-            help="sim (the environment of --env in real time), an installed robot, lerobot:TYPE, module:Class, or "
-            "file.py:Class.",
+            help="sim (the environment of --env, simulated in real time), an installed "
+            "robot, lerobot:TYPE, module:Class, or file.py:Class.",
         ),
     ],
     teleop: Annotated[
@@ -38,32 +38,36 @@ def command(
     env: RobotEnv = None,
     rate_hz: Annotated[
         float | None,
-        typer.Option("--rate-hz", min=0.01, help="Control rate; the robot's own if left out."),
+        typer.Option("--rate-hz", min=0.01, help="Control rate; default: the robot's own."),
     ] = None,
     any_rate: Annotated[
-        bool, typer.Option("--any-rate", help="Allow another rate than the robot's.")
+        bool, typer.Option("--any-rate", help="Allow a rate other than the robot's.")
     ] = False,
     episodes: Annotated[
-        int, typer.Option("--episodes", "-n", min=1, help="Episodes in the file at the end.")
+        int,
+        typer.Option("--episodes", "-n", min=1, help="Number of episodes in the file at the end."),
     ] = 10,
     steps: Annotated[
         int, typer.Option("--steps", min=1, help="Longest episode, in control steps.")
     ] = 1000,
     lang: Annotated[
-        str | None, typer.Option("--lang", help="Instruction that is stored with each episode.")
+        str | None, typer.Option("--lang", help="Instruction to store with each episode.")
     ] = None,
     keys: Annotated[
-        str | None, typer.Option("--keys", help="Observations to record, with commas; all.")
+        str | None,
+        typer.Option("--keys", help="Observations to record, separated by commas; default: all."),
     ] = None,
     limits: Limits = None,
     any_limits: AnyLimits = False,
     safety: SafetyArgs = None,
     append: Annotated[
         bool,
-        typer.Option("--append", help="Resume a file that is there, or that a crash left."),
+        typer.Option(
+            "--append", help="Resume an existing file, or one that a crash left unfinished."
+        ),
     ] = False,
     raw_images: Annotated[
-        bool, typer.Option("--raw-images", help="Store pixels as they are rather than as JPEG.")
+        bool, typer.Option("--raw-images", help="Store raw pixels instead of JPEG.")
     ] = False,
     pause_s: Annotated[
         float, typer.Option("--pause-s", min=0.0, help="Pause between episodes.")
@@ -73,8 +77,8 @@ def command(
     """Record demonstrations by teleoperation.
 
     The device's keys end an episode: success and failure keep it with a verdict,
-    end keeps it without a verdict, discard and redo forget it, quit ends the
-    recording. Each kept episode is on disk at once; after a crash resume with
+    end keeps it without a verdict, discard and redo drop it, quit ends the
+    recording. Each kept episode is written to disk at once; after a crash resume with
     --append.
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.

@@ -1,6 +1,6 @@
-"""A recording session: a person at a device moves a robot, and kept episodes become demonstrations.
+"""A recording session: a person moves a robot with a device, and kept episodes become demonstrations.
 
-``imitate record`` and ``imitate collect --teleop`` are its two faces.
+``imitate record`` and ``imitate collect --teleop`` both use it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class Session:
         robot: ``sim`` or the name of a robot, with its options, environment and limits as in
             :func:`imitate.cli.robots.robot_of`.
         teleop: name of the device, with its options.
-        episodes: in the file at the end.
-        steps: longest episode.
-        rate_hz: control rate; None: the robot's own.
-        safety: settings of when to hold and to stop.
+        episodes: number of episodes in the file at the end.
+        steps: length of the longest episode in control steps.
+        rate_hz: control rate, or None for the robot's own.
+        safety: safety settings: when to hold and when to stop.
         lang: instruction that is stored with each episode.
-        keys: observations to record; None: all.
-        append: resume a file; or what a crash left of one.
-        overwrite: replace a file.
-        raw_images: store pixels as they are.
+        keys: observations to record, or None for all.
+        append: true to resume a file, or one that a crash left unfinished.
+        overwrite: true to replace a file.
+        raw_images: true to store raw pixels.
         pause_s: pause between episodes.
-        as_json: print the summary as JSON, and no progress.
+        as_json: true to print the summary as JSON, without progress.
     """
 
     out: Path
@@ -71,7 +71,7 @@ class Session:
     as_json: bool = False
 
     def run(self) -> None:
-        """Record, and print what came of it.
+        """Record episodes, and print the result.
 
         Raises:
             UserError: the settings do not fit, or the file cannot be written.
@@ -104,7 +104,7 @@ class Session:
             rate = self.rate_hz or body.rate_hz
             if rate is None:
                 raise UserError(
-                    f"the robot '{self.robot}' works at any rate: say which with --rate-hz"
+                    f"the robot '{self.robot}' works at any rate: choose one with --rate-hz"
                 )
             hand = teleoperator_of(self.teleop, self.teleop_args, body)
             stack.callback(hand.close)
@@ -136,7 +136,7 @@ class Session:
         self._tell(kept, rate, done)
 
     def _episodes(self, loop: ControlLoop, recorder: Recorder, interrupts: Interrupts) -> _Done:
-        """Record episodes until there are enough, the person quits, or the robot was stopped."""
+        """Record episodes until there are enough, the person quits, or the robot is stopped."""
         from imitate.deploy.driver import solved
         from imitate.deploy.robot import RobotError
         from imitate.deploy.watchdog import reset_robot
@@ -190,7 +190,7 @@ class Session:
 
 @dataclass
 class _Done:
-    """Outcome of a session beside the kept episodes."""
+    """Outcome of a session, besides the kept episodes."""
 
     late: int = 0
     discarded: int = 0

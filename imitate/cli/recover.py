@@ -1,4 +1,4 @@
-"""``imitate dataset recover``: a file whose change was interrupted."""
+"""``imitate dataset recover``: recover a file after an interrupted change."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from imitate.errors import DatasetError
 def recover(
     file: Annotated[Path, typer.Argument(help="The file whose change was interrupted.")],
 ) -> None:
-    """Take back a change of a file that was interrupted.
+    """Undo an interrupted change of a file.
 
-    A change in place (split, set-env, delete ... --in-place) that a kill interrupts leaves FILE.journal; FILE is then
-    as it was before the change. A journal of another file, as after a copy over FILE, is moved aside.
+    If a change in place (split, set-env, delete ... --in-place) is killed, it leaves FILE.journal. This command
+    restores FILE to its state before the change. A journal that belongs to another file, for example after a copy over
+    FILE, is moved aside.
     """
     file = file.expanduser()
     if not file.is_file():

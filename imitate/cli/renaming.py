@@ -1,4 +1,4 @@
-"""The option ``--rename``, and what is said of names that are saved in a checkpoint."""
+"""The option ``--rename``, and a message on names that are saved in a checkpoint."""
 
 from __future__ import annotations
 

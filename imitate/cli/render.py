@@ -1,4 +1,4 @@
-"""``imitate dataset render``: recorded simulator states to images."""
+"""``imitate dataset render``: render images from recorded simulator states."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INTERRUPTED = 130
 
 
 class Segmentation(str, Enum):
-    """Unit that gets a number of its own in a segmentation."""
+    """Unit that gets its own number in a segmentation image."""
 
     instance = "instance"
     class_ = "class"
@@ -56,17 +56,19 @@ def render(
         str,
         typer.Option(
             "--size",
-            help="Pixels: 84, HEIGHTxWIDTH (120x160), or by camera: agentview=128,robot0_eye_in_hand=84.",
+            help="Image size in pixels: 84, HEIGHTxWIDTH (120x160), or by camera: "
+            "agentview=128,robot0_eye_in_hand=84.",
         ),
     ] = str(DEFAULT_SIZE),
     depth: Annotated[
-        bool, typer.Option("--depth", help="Also <camera>_depth: (H, W, 1) float32, metres.")
+        bool, typer.Option("--depth", help="Also write <camera>_depth: (H, W, 1) float32, metres.")
     ] = False,
     segmentation: Annotated[
         Segmentation | None,
         typer.Option(
             "--segmentation",
-            help="Also <camera>_segmentation: (H, W, 1) numbers of objects; their names are in the demo's camera_info.",
+            help="Also write <camera>_segmentation: (H, W, 1), object numbers, whose names "
+            "are in the demo's camera_info.",
         ),
     ] = None,
     workers: Annotated[
@@ -74,7 +76,7 @@ def render(
         typer.Option(
             "--workers",
             min=1,
-            help="Processes; 1 if left out, on a cluster as many as it has room for.",
+            help="Number of processes; default: 1, or on a cluster as many as fit.",
         ),
     ] = None,
     on: On = LOCAL,
@@ -82,7 +84,8 @@ def render(
         Storage,
         typer.Option(
             "--storage",
-            help="raw: read fastest; gzip, lzf: smaller, without loss; jpeg: smallest, colours only, with loss.",
+            help="raw: fastest to read; gzip, lzf: smaller and lossless; jpeg: smallest, "
+            "lossy, only for colour images.",
         ),
     ] = Storage.raw,
     jpeg_quality: Annotated[
@@ -99,7 +102,8 @@ def render(
         bool,
         typer.Option(
             "--next-obs/--no-next-obs",
-            help="Write next_obs too: twice the size. Without it training takes the following step's obs.",
+            help="Also write next_obs, which doubles the size. Without it, training uses the "
+            "obs of the following step.",
         ),
     ] = False,
     step_timeout_s: Annotated[
@@ -107,8 +111,8 @@ def render(
         typer.Option(
             "--step-timeout-s",
             min=0.001,
-            help="Seconds after which a state that is being set and drawn counts as hung (making the simulator: five "
-            "times as long).",
+            help="Seconds after which setting and drawing a state counts as hung (making the "
+            "simulator: five times as long).",
         ),
     ] = 60.0,
     resume: Annotated[
@@ -118,9 +122,9 @@ def render(
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Draw what cameras see in the recorded states of robosuite demonstrations.
+    """Render camera images from the recorded states of robosuite demonstrations.
 
-    All else is copied as it is. With --on ray the simulators run on a cluster
+    All other data are copied unchanged. With --on ray the simulators run on a cluster
     (docs/cluster.md); only this process reads and writes files.
 
     Exit code 1: some demos could not be drawn; they are named and not in the new file.
@@ -174,7 +178,7 @@ def _sizes(names: list[str], text: str) -> dict[str, tuple[int, int]]:
     for part in text.split(","):
         name, _, value = (word.strip() for word in part.partition("="))
         if name not in sizes:
-            raise UserError(f"--size: '{name}' is none of --cameras; {nearest(name, names)}")
+            raise UserError(f"--size: '{name}' is not among --cameras; {nearest(name, names)}")
         sizes[name] = _pair(value)
     return sizes
 

@@ -1,4 +1,4 @@
-"""``imitate replay``: recorded actions move a robot."""
+"""``imitate replay``: send recorded actions to a robot."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ STOPPED = 1
 
 
 class RecordedActions:
-    """Gives the actions of a demonstration one after the other, whatever the robot sees.
+    """Policy that returns the actions of a demonstration one after the other and ignores observations.
 
     Args:
-        actions: (T, A).
-        rate_hz: at which they were recorded; None: not known.
+        actions: (T, A) recorded actions.
+        rate_hz: rate at which they were recorded, or None if unknown.
     """
 
     def __init__(self, actions: NDArray[Any], rate_hz: float | None) -> None:
@@ -32,11 +32,11 @@ class RecordedActions:
         self.control_freq = rate_hz
 
     def start_episode(self, lang: str | None = None) -> None:
-        """Begin with the first action."""
+        """Start again with the first action."""
         self._next = 0
 
     def __call__(self, ob: Mapping[str, Any]) -> NDArray[np.float64] | None:
-        """The next action; None after the last."""
+        """Return the next action, or None after the last one."""
         if self._next >= len(self._actions):
             return None
         self._next += 1
@@ -50,21 +50,22 @@ def command(
         str,
         typer.Option(
             "--robot",
-            help="sim (the environment of the file, or of --env, in real time), an installed robot, lerobot:TYPE, "
-            "module:Class, or file.py:Class.",
+            help="sim (the environment of the file or of --env, simulated in real time), an "
+            "installed robot, lerobot:TYPE, module:Class, or file.py:Class.",
         ),
     ],
     robot_arg: RobotArgs = None,
     env: RobotEnv = None,
     demo: Annotated[
-        str | None, typer.Option("--demo", help="Name of the demo; the first if left out.")
+        str | None, typer.Option("--demo", help="Name of the demo; default: the first.")
     ] = None,
     rate_hz: Annotated[
         float | None,
-        typer.Option("--rate-hz", min=0.01, help="Control rate; that of the file if left out."),
+        typer.Option("--rate-hz", min=0.01, help="Control rate; default: the rate in the file."),
     ] = None,
     any_rate: Annotated[
-        bool, typer.Option("--any-rate", help="Allow another rate than the file's or the robot's.")
+        bool,
+        typer.Option("--any-rate", help="Allow a rate other than that of the file or the robot."),
     ] = False,
     limits: Limits = None,
     any_limits: AnyLimits = False,
@@ -76,8 +77,8 @@ def command(
     """Send the actions of a demonstration to a robot, within its limits.
 
     Arrange the scene as it was at the beginning of the demo. If the robot does
-    not repeat the recorded motion, its actions, rate or limits are not those
-    of the file: find out why before a policy learns from it.
+    not repeat the recorded motion, its actions, rate or limits differ from those of the file: find the cause before
+    training on it.
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """
@@ -98,7 +99,7 @@ def command(
         own = data.env_meta
     rate = rate_hz or recorded
     if rate is None:
-        raise UserError(f"{file}: does not say its control rate: give --rate-hz")
+        raise UserError(f"{file}: does not contain its control rate: give --rate-hz")
     policy = RecordedActions(actions, recorded)
     with contextlib.ExitStack() as stack:
         simulated = own if own.get("type") in (1, 2) else None

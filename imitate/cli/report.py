@@ -1,4 +1,4 @@
-"""``imitate dataset report``: a demonstration file as one HTML page."""
+"""``imitate dataset report``: describe a demonstration file in one HTML page."""
 
 from __future__ import annotations
 
@@ -24,20 +24,23 @@ def report(
     file: File,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The page; FILE_report.html beside it by default."),
+        typer.Option(
+            "--out", "-o", help="HTML file to write; default: FILE_report.html beside the file."
+        ),
     ] = None,
     filter_key: FilterKey = None,
     max_demos: Annotated[
-        int, typer.Option("--max-demos", min=1, help="Read the values of at most so many demos.")
+        int,
+        typer.Option("--max-demos", min=1, help="Largest number of demos whose values are read."),
     ] = 200,
     open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the page if there is one.")
+        bool, typer.Option("--overwrite", help="Replace an existing page.")
     ] = False,
 ) -> None:
-    """Write one HTML page: numbers, plots, thumbnails, the doctor's findings.
+    """Write one HTML page with numbers, plots, thumbnails and the doctor's findings.
 
-    The page stands alone: it can be mailed, printed, and opened without a network.
+    The page is self-contained: it can be mailed, printed, and opened without a network.
     """
     target = Target(
         out or file.with_name(f"{file.stem}_report.html"), source=file, overwrite=overwrite

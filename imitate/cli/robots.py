@@ -1,4 +1,4 @@
-"""Robots and devices of the command line: ``--robot``, ``--robot-arg``, ``--limits``."""
+"""Connect robots and devices for the command line: ``--robot``, ``--robot-arg``, ``--limits``."""
 
 from __future__ import annotations
 
@@ -39,26 +39,30 @@ Limits = Annotated[
 ]
 AnyLimits = Annotated[
     bool,
-    typer.Option("--any-limits", help="Allow --limits that are looser than the robot's own."),
+    typer.Option("--any-limits", help="Allow --limits that exceed the robot's own limits."),
 ]
 SafetyArgs = Annotated[
     list[str] | None,
     typer.Option(
         "--safety",
         metavar="KEY=VALUE",
-        help="When to hold and to stop: a field of imitate.deploy.Safety, such as hold_s=2 or max_age_s=0.3.",
+        help="Safety setting (when to hold and when to stop): a field of "
+        "imitate.deploy.Safety, such as hold_s=2 or max_age_s=0.3.",
     ),
 ]
 Slow = Annotated[
-    float, typer.Option("--slow", min=0.01, max=1.0, help="Factor on step, speed, acceleration.")
+    float,
+    typer.Option(
+        "--slow", min=0.01, max=1.0, help="Factor that scales step, speed and acceleration."
+    ),
 ]
 
 
 def options_of(words: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` pairs; values are JSON where they can be read as such, else text.
+    """Parse ``key=value`` pairs; values are JSON if they can be read as such, otherwise text.
 
     Raises:
-        UserError: one has no ``=``.
+        UserError: a pair has no ``=``.
     """
     options: dict[str, Any] = {}
     for word in words:
@@ -84,18 +88,18 @@ def robot_of(
     any_limits: bool = False,
     check: Callable[[Robot], None] | None = None,
 ) -> Robot:
-    """The connected robot of ``--robot``.
+    """Connect and return the robot of ``--robot``.
 
     Args:
         name: ``sim``, the name of an entry point, or ``module:Class``.
-        words: ``--robot-arg``.
-        env: ``--env``, for ``sim``.
+        words: values of ``--robot-arg``.
+        env: value of ``--env``, for ``sim``.
         own: env_args of the checkpoint, for ``sim``.
-        seen: shape of each observation of the policy, by which ``sim`` has its cameras.
+        seen: shape of each observation of the policy, which determines the cameras of ``sim``.
         rate_hz: control rate, for ``sim``.
         limits: JSON file of limits that replace those of the robot of the same name.
         any_limits: allow limits that are looser than the robot's own.
-        check: called before the robot is connected; raises UserError where it does not fit.
+        check: called before the robot is connected; raises UserError if the robot does not fit.
     """
     from imitate.deploy.driver import called, words_of
     from imitate.deploy.robot import RobotError, make_robot
@@ -110,11 +114,11 @@ def robot_of(
 
         meta = named_env(env, own) if env is not None else dict(own or {})
         if not meta:
-            raise UserError("--robot sim: which environment? Give --env, such as --env Lift")
+            raise UserError("--robot sim: no environment given: add --env, such as --env Lift")
         defaults = {"rate_hz": rate_hz, "cameras": sizes_of(seen or {})}
         robot = _made(name, partial(SimulatedRobot, meta), {**defaults, **options})
     elif env is not None:
-        raise UserError("--env is for --robot sim")
+        raise UserError("--env is only for --robot sim")
     else:
         robot = make_robot(name, **options)
     if check is not None:
@@ -125,7 +129,7 @@ def robot_of(
             robot.limits = _limited(robot.limits, limits, any_limits)
     except BaseException as error:
         for release in (partial(stop_robot, robot), partial(called, robot.close)):
-            with contextlib.suppress(Exception):  # it may be connected in part
+            with contextlib.suppress(Exception):  # it may be partly connected
                 release()
         if isinstance(error, UserError) or not isinstance(error, Exception):
             raise
@@ -135,13 +139,13 @@ def robot_of(
 
 
 def _limited(own: ActionLimits, path: Path, any_limits: bool) -> ActionLimits:
-    """The robot's limits with those of a file in the place of its own."""
+    """Return the limits of a file, after comparing them with the robot's own."""
     limits = replace(own, **_limits_in(path))
     looser = [] if any_limits else limits.looser_than(own)
     if looser:
         raise UserError(
-            f"--limits {path}: looser than the robot's own limits: {'; '.join(looser)}: take stricter ones, or allow "
-            "any (--any-limits)"
+            f"--limits {path}: looser than the robot's own limits: {'; '.join(looser)}: use "
+            "stricter ones, or allow any (--any-limits)"
         )
     return limits
 
@@ -163,15 +167,15 @@ def _limits_in(path: Path) -> dict[str, Any]:
 
 
 def recorded_name(name: str) -> str:
-    """The name of ``--robot`` in a file: of ``lerobot:so101_follower`` the type, as LeRobot's datasets have it."""
+    """Return the robot's name for a file; for ``lerobot:so101_follower`` the type, as in LeRobot's datasets."""
     return name.removeprefix("lerobot:")
 
 
 def safety_of(name: str, words: Sequence[str] = ()) -> Safety:
-    """The safety settings of ``--robot`` and ``--safety``: what a simulator at rest repeats is no fault.
+    """Return the safety settings of ``--robot`` and ``--safety``; repeated images of a still simulator are no fault.
 
     Raises:
-        UserError: a setting is unknown, or its value makes no sense.
+        UserError: a setting is unknown, or its value is invalid.
     """
     from imitate.deploy.loop import Safety
 
@@ -189,7 +193,7 @@ def safety_of(name: str, words: Sequence[str] = ()) -> Safety:
 
 
 def _made(name: str, maker: Callable[..., Made], options: Mapping[str, Any]) -> Made:
-    """Make an object of a class; raise UserError for options that it does not know."""
+    """Make an object of a class; raise UserError for unknown options."""
     try:
         return maker(**options)
     except TypeError as error:
@@ -197,12 +201,12 @@ def _made(name: str, maker: Callable[..., Made], options: Mapping[str, Any]) -> 
 
 
 def teleoperator_of(name: str, words: Sequence[str], robot: Robot) -> Teleoperator:
-    """The connected device of ``--take-over`` or ``--teleop``.
+    """Connect and return the device of ``--take-over`` or ``--teleop``.
 
     Args:
         name: ``keyboard``, ``expert:TASK``, the name of an entry point, or ``module:Class``.
         words: ``key=value`` pairs of its options.
-        robot: connected.
+        robot: the connected robot.
     """
     from imitate.deploy.driver import called
     from imitate.deploy.robot import RobotError, make_teleoperator

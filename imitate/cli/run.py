@@ -1,4 +1,4 @@
-"""``imitate run``: a policy moves a robot."""
+"""``imitate run``: run a policy on a robot."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def command(
         str,
         typer.Option(
             "--robot",
-            help="sim (the environment of the checkpoint, or of --env, in real time), an installed robot, "
-            "lerobot:TYPE, module:Class, or file.py:Class.",
+            help="sim (the environment of the checkpoint or of --env, simulated in real "
+            "time), an installed robot, lerobot:TYPE, module:Class, or file.py:Class.",
         ),
     ],
     robot_arg: RobotArgs = None,
@@ -55,13 +55,13 @@ def command(
     rate_hz: Annotated[
         float | None,
         typer.Option(
-            "--rate-hz", min=0.01, help="Control rate; that of the demonstrations if left out."
+            "--rate-hz", min=0.01, help="Control rate; default: the rate of the demonstrations."
         ),
     ] = None,
     any_rate: Annotated[
         bool,
         typer.Option(
-            "--any-rate", help="Allow another rate than the demonstrations' or the robot's."
+            "--any-rate", help="Allow a rate other than that of the demonstrations or the robot."
         ),
     ] = False,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Episodes.")] = 1,
@@ -74,7 +74,7 @@ def command(
         ),
     ] = 400,
     lang: Annotated[
-        str | None, typer.Option("--lang", help="Instruction for a policy of several tasks.")
+        str | None, typer.Option("--lang", help="Instruction for a multi-task policy.")
     ] = None,
     limits: Limits = None,
     any_limits: AnyLimits = False,
@@ -91,7 +91,8 @@ def command(
         typer.Option(
             "--take-over",
             metavar="DEVICE",
-            help="Teleoperation device that overrides, such as keyboard, gamepad, spacemouse.",
+            help="Teleoperation device with which a person can take over, such as keyboard, "
+            "gamepad, spacemouse.",
         ),
     ] = None,
     take_over_arg: Annotated[
@@ -113,7 +114,7 @@ def command(
 ) -> None:
     """Run a policy on a robot at a fixed rate, within limits.
 
-    The robot is stopped at the end, at Ctrl-C, and when it is not safe to continue:
+    The robot is stopped at the end, after Ctrl-C, and when it is not safe to continue:
     late steps, old observations, a frozen camera, no action for a second, an
     action that is not finite, a hanging driver. This is no safety function:
     keep a hand on the emergency stop.
@@ -127,7 +128,7 @@ def command(
     rules = safety_of(robot, safety or ())
     if dry_run and record is not None:
         raise UserError(
-            "--record writes what was sent, and with --dry-run nothing is: leave one of them out"
+            "--record writes the sent actions, but --dry-run sends none: leave one of them out"
         )
     if record is not None and record.exists():
         raise UserError(f"--record {record}: exists already: choose another name")
@@ -194,7 +195,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Result:
-    """Outcome of an episode: its report, or the reason of a stop."""
+    """Outcome of an episode: its report, or the reason why it was stopped."""
 
     number: int
     success: bool | None
@@ -238,7 +239,7 @@ def _episode(
             success = solved(loop.robot)
     except (
         RobotError
-    ) as error:  # no verdict: where it was reset in vain the scene is that of the episode before
+    ) as error:  # no verdict: after a failed reset the scene is still that of the previous episode
         failure = str(error)
     if recorder is not None:
         if event in ("discard", "redo"):

@@ -1,4 +1,4 @@
-"""``imitate serve``: a policy for clients on this machine or on others."""
+"""``imitate serve``: serve a policy to clients on this machine or on others."""
 
 from __future__ import annotations
 
@@ -26,31 +26,35 @@ def command(
     ],
     host: Annotated[
         str,
-        typer.Option("--host", help="Address to listen on; any but loopback needs --token-file."),
+        typer.Option("--host", help="Address to listen on; all except loopback need --token-file."),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port; 0: a free one.")
+        int, typer.Option("--port", min=0, max=65535, help="Port; 0 chooses a free one.")
     ] = 8000,
     token_file: Annotated[
         Path | None,
-        typer.Option("--token-file", help="File with the token that clients have to send."),
+        typer.Option("--token-file", help="File with the token that clients must send."),
     ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option("--tls-cert", help="Certificate (PEM), for wss://.")
     ] = None,
     tls_key: Annotated[
         Path | None,
-        typer.Option("--tls-key", help="Its private key, where the certificate's file lacks it."),
+        typer.Option(
+            "--tls-key", help="Private key of --tls-cert, if the certificate's file lacks it."
+        ),
     ] = None,
     max_sessions: Annotated[
-        int, typer.Option("--max-sessions", min=1, help="Clients at a time.")
+        int, typer.Option("--max-sessions", min=1, help="Largest number of clients at a time.")
     ] = 64,
     device: Annotated[
-        str | None, typer.Option("--device", help="cpu, cuda; CUDA where there is one if left out.")
+        str | None, typer.Option("--device", help="cpu or cuda; default: cuda if there is a GPU.")
     ] = None,
     threads: Annotated[
         int,
-        typer.Option("--threads", min=0, help="CPU threads of a prediction; 0: as torch chooses."),
+        typer.Option(
+            "--threads", min=0, help="CPU threads per prediction; 0 uses torch's default."
+        ),
     ] = 1,
     precision: ActingPrecision = "fp32",
     rename: RenameObs = None,
@@ -64,8 +68,8 @@ def command(
     """Serve a policy over WebSocket.
 
     Clients are imitate.deploy.RemotePolicy, `imitate run ws://HOST:PORT`, and
-    openpi's client. Each connection has a state of its own; observations that
-    wait together are answered by one prediction.
+    openpi's client. Each connection has its own state; observations that wait at the same time are answered by one
+    batched prediction.
 
     Exit codes: 0 ended by Ctrl-C or SIGTERM; 2 invalid input.
     """
@@ -114,7 +118,7 @@ def command(
 def served(
     path: Path, device: str | None, threads: int, rename: Sequence[str], precision: Precision
 ) -> tuple[Path, Served]:
-    """The checkpoint that a path stands for, or the bundle, and its policy."""
+    """Return the checkpoint (or bundle) of a path, and its policy."""
     from imitate.deploy.bundle.archive import is_bundle
 
     if is_bundle(path):
@@ -124,7 +128,7 @@ def served(
         refuse_device(device, precision)
         if rename:
             raise UserError(
-                f"--rename: {path} is a bundle, with the names that it was exported with"
+                f"--rename: {path} is a bundle, whose names were fixed when it was exported"
             )
         return path, ServedBundle(BundlePolicy(path, threads=threads), sha256_of(path))
     import torch

@@ -1,4 +1,4 @@
-"""``imitate dataset set-env``: name the environment that a file's demonstrations belong to."""
+"""``imitate dataset set-env``: write the environment of a file's demonstrations."""
 
 from __future__ import annotations
 
@@ -24,27 +24,29 @@ def set_env(
     type_: Annotated[
         int | None,
         typer.Option(
-            "--type", help="1 robosuite, 2 gymnasium, 4 real robot; by the name if left out."
+            "--type", help="1 robosuite, 2 gymnasium, 4 real robot; default: by the name."
         ),
     ] = None,
     kwargs: Annotated[
         str | None,
-        typer.Option("--kwargs", metavar="JSON", help="Arguments of the environment, an object."),
+        typer.Option(
+            "--kwargs", metavar="JSON", help="Arguments of the environment, a JSON object."
+        ),
     ] = None,
     out: Out = None,
     in_place: Annotated[
         bool,
         typer.Option(
-            "--in-place", help="Write into FILE itself; its demos are not touched or copied."
+            "--in-place", help="Write into FILE itself; its demos are neither changed nor copied."
         ),
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file named by --out.")
     ] = False,
 ) -> None:
-    """Write which environment the demonstrations belong to, such as a simulation of a real robot.
+    """Write the environment of the demonstrations into the file, such as a simulation of a real robot.
 
-    Rollouts of a training, eval, dagger and playback then open it. What was there before is printed.
+    Training rollouts, eval, dagger and playback then open it. The previous entry is printed.
 
     For example: imitate dataset set-env own.hdf5 --env myarm.envs:Reach-v0 --in-place
     """
@@ -70,7 +72,7 @@ def _object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"--kwargs: {text} is no JSON ({error})") from error
+        raise ConfigError(f"--kwargs: {text} is not JSON ({error})") from error
     if not isinstance(value, dict):
         raise ConfigError(
             f"--kwargs: {text}: expected a JSON object, such as '{{\"max_steps\": 200}}'"
@@ -79,5 +81,5 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def mount(app: typer.Typer) -> None:
-    """Give the command to ``imitate dataset``."""
+    """Add the command to ``imitate dataset``."""
     app.command("set-env")(set_env)

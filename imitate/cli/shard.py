@@ -1,4 +1,4 @@
-"""``imitate dataset shard`` and ``imitate dataset index``: folders of shards."""
+"""``imitate dataset shard`` and ``imitate dataset index``: write folders of shards and their index."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def mount(app: typer.Typer) -> None:
 def shard(
     files: Annotated[list[Path], typer.Argument(help="HDF5 files or LeRobot folders.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the shards, or its URL.")],
-    demos: Annotated[int, typer.Option("--demos", min=1, help="Demos in a shard.")] = 1000,
+    demos: Annotated[int, typer.Option("--demos", min=1, help="Number of demos per shard.")] = 1000,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Cut files into shards of some demos each, with an index: a folder that trains as one dataset.
+    """Split files into shards with an index: a folder that can be used as one dataset.
 
-    The same command resumes one that was cut short. Nothing is overwritten.
+    The same command resumes an interrupted one. Nothing is overwritten.
     """
     from imitate.data.curate.shard import shard_files
 
@@ -41,10 +41,10 @@ def shard(
 def index(
     folder: Annotated[Path, typer.Argument(help="Folder of HDF5 files.")],
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an index that is there.")
+        bool, typer.Option("--overwrite", help="Replace an existing index.")
     ] = False,
 ) -> None:
-    """Write the index of a folder's HDF5 files, so that the folder trains as one dataset."""
+    """Write the index of a folder's HDF5 files, so that the folder can be used as one dataset."""
     from imitate.data.shards.describe import write_index
     from imitate.errors import UserError
 

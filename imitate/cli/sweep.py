@@ -1,4 +1,4 @@
-"""``imitate sweep``: one run for each combination of values."""
+"""``imitate sweep``: train one run for each combination of values."""
 
 from __future__ import annotations
 
@@ -24,10 +24,16 @@ Metric = Literal["success_rate", "return", "valid_loss", "train_loss"]
 def sweep(
     config: Annotated[
         str | None,
-        typer.Argument(help="JSON file, or a name such as robosuite/lift/bc.", metavar="CONFIG"),
+        typer.Argument(
+            help="JSON file, or the name of a bundled configuration, such as robosuite/lift/bc.",
+            metavar="CONFIG",
+        ),
     ] = None,
     config_option: Annotated[
-        str | None, typer.Option("--config", "-c", help="The same as CONFIG, as in train.")
+        str | None,
+        typer.Option(
+            "--config", "-c", help="The same as CONFIG, for consistency with imitate train."
+        ),
     ] = None,
     grid: Annotated[
         list[str] | None,
@@ -40,7 +46,7 @@ def sweep(
     dataset: Annotated[
         Path | None,
         typer.Option(
-            "--dataset", "-d", help="HDF5 file or LeRobot folder, in place of train.data."
+            "--dataset", "-d", help="HDF5 file or LeRobot folder that replaces train.data."
         ),
     ] = None,
     output_dir: Annotated[
@@ -48,12 +54,14 @@ def sweep(
         typer.Option("--output-dir", "-o", help="Folder of all runs (train.output_dir)."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="Folder of the sweep; the experiment's name.")
+        str | None,
+        typer.Option("--name", help="Name of the sweep's folder; default: the experiment's name."),
     ] = None,
     device: Annotated[
         str | None,
         typer.Option(
-            "--device", help="cpu, cuda, cuda:1, mps (train.device); a GPU if torch sees one."
+            "--device",
+            help="cpu, cuda, cuda:1 or mps (train.device); default: a GPU if torch sees one.",
         ),
     ] = None,
     epochs: Annotated[
@@ -64,7 +72,8 @@ def sweep(
         typer.Option(
             "--workers",
             min=1,
-            help="Runs at a time; if left out half of the cores, on a cluster as many as it has room for.",
+            help="Number of runs at a time; default: half of the cores, or on a cluster as "
+            "many as fit.",
         ),
     ] = None,
     on: On = LOCAL,
@@ -74,21 +83,22 @@ def sweep(
     ] = None,
     gpus: Annotated[
         int,
-        typer.Option("--gpus", min=0, help="GPUs that each run has to itself; 0: runs share them."),
+        typer.Option("--gpus", min=0, help="GPUs for each run alone; 0: runs share them."),
     ] = 0,
     hang_minutes: Annotated[
         float,
         typer.Option(
             "--hang-minutes",
             min=0.0,
-            help="A run that writes nothing for so long is ended and resumed; 0: no limit.",
+            help="A run that writes nothing for this many minutes is ended and resumed; 0: "
+            "no limit.",
         ),
     ] = 60.0,
     stop_early: Annotated[
         StopEarly | None,
         typer.Option(
             "--stop-early",
-            help="asha: asynchronous successive halving; only the best runs train to their ends.",
+            help="asha: asynchronous successive halving; only the best runs train to the end.",
         ),
     ] = None,
     metric: Annotated[
@@ -98,20 +108,24 @@ def sweep(
     reduction: Annotated[
         int,
         typer.Option(
-            "--reduction", min=2, help="With --stop-early: one of so many runs is trained further."
+            "--reduction",
+            min=2,
+            help="With --stop-early: one of this many runs is trained further.",
         ),
     ] = 3,
     first_epochs: Annotated[
         int,
         typer.Option(
-            "--first-epochs", min=1, help="With --stop-early: epochs that every run gets."
+            "--first-epochs",
+            min=1,
+            help="With --stop-early: number of epochs that every run trains.",
         ),
     ] = 1,
     statistic: Annotated[
         Statistic,
         typer.Option(
             "--statistic",
-            help="Statistic over the seeds; iqm, from 4 seeds on, is the interquartile mean.",
+            help="Statistic over the seeds; iqm is the interquartile mean, for 4 or more seeds.",
         ),
     ] = "mean",
     dry_run: Annotated[
@@ -123,8 +137,8 @@ def sweep(
     """Train once for each combination of values, in parallel processes.
 
     Values to try are lists in the configuration where the key takes a single value ("seed": [1, 2, 3]), --grid, or
-    robomimic's meta.hp_keys and meta.hp_values. The same command again resumes the sweep: finished runs stay as they
-    are, interrupted and failed ones are resumed.
+    robomimic's meta.hp_keys and meta.hp_values. The same command resumes the sweep: finished runs are kept, interrupted
+    and failed ones are resumed.
 
     Runs that differ only in train.seed are one setting with its mean and 95 % interval over seeds. With --stop-early
     asha all runs are trained for --first-epochs, the best third of them for three times as many, and so on.
@@ -196,7 +210,7 @@ def _one_config(config: str | None, option: str | None) -> str:
 
 
 def _print_settings(result: SweepResult, statistic: Statistic) -> None:
-    """The table over seeds, where there are several, and where table and picture lie."""
+    """Print the table over seeds if there are several, and the paths of the saved table and plot."""
     from imitate.train.results_table import caption, cells
 
     if any(setting.wanted > 1 for setting in result.settings):

@@ -1,4 +1,4 @@
-"""``imitate train``: a policy from demonstrations."""
+"""``imitate train``: train a policy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,19 @@ def command(
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option("--config", "-c", help="JSON file, or a name such as robosuite/lift/bc."),
+        typer.Option(
+            "--config",
+            "-c",
+            help="JSON file, or the name of a bundled configuration, such as robosuite/lift/bc.",
+        ),
     ] = None,
     dataset: Annotated[
         Path | None,
         typer.Option(
             "--dataset",
             "-d",
-            help="HDF5 file, folder of shards, LeRobot folder, or the URL of one, in place of train.data.",
+            help="HDF5 file, folder of shards, LeRobot folder, or the URL of one, that "
+            "replaces train.data.",
         ),
     ] = None,
     output_dir: Annotated[
@@ -39,8 +44,9 @@ def command(
         str | None,
         typer.Option(
             "--env",
-            help="Environment of the rollouts, and of online RL, in place of the data's: a gymnasium name "
-            "(module:Name-v0), a robosuite task, a robot (robot:NAME), or a JSON file of env_args.",
+            help="Environment of the rollouts and of online RL, instead of the data's own: a "
+            "gymnasium name (module:Name-v0), a robosuite task, a robot (robot:NAME), "
+            "or a JSON file of env_args.",
         ),
     ] = None,
     name: Annotated[
@@ -51,13 +57,16 @@ def command(
         typer.Option(
             "--init",
             metavar="CKPT",
-            help="Start from the weights and the normalization of this checkpoint, ours, robomimic's or LeRobot's "
-            "(experiment.ckpt_path). Without --config the checkpoint's own configuration is used.",
+            help="Start from the weights and the normalization of this checkpoint, of "
+            "imitate, robomimic or LeRobot (experiment.ckpt_path). Without --config the "
+            "checkpoint's own configuration is used.",
         ),
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Resume RUN, or the newest run of the configuration's name."),
+        typer.Option(
+            "--resume", help="Resume RUN, or the newest run with the configuration's name."
+        ),
     ] = False,
     set_: Annotated[
         list[str] | None,
@@ -68,7 +77,8 @@ def command(
     device: Annotated[
         str | None,
         typer.Option(
-            "--device", help="cpu, cuda, cuda:1, mps (train.device); a GPU if torch sees one."
+            "--device",
+            help="cpu, cuda, cuda:1 or mps (train.device); default: a GPU if torch sees one.",
         ),
     ] = None,
     epochs: Annotated[
@@ -76,7 +86,9 @@ def command(
     ] = None,
     until_epoch: Annotated[
         int | None,
-        typer.Option("--until-epoch", min=1, help="Pause after this epoch; --resume continues."),
+        typer.Option(
+            "--until-epoch", min=1, help="Pause after this epoch; continue with --resume."
+        ),
     ] = None,
     on: Annotated[
         str | None,
@@ -86,7 +98,7 @@ def command(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
     json_: Annotated[
-        bool, typer.Option("--json", help="Print results.json instead of the table.")
+        bool, typer.Option("--json", help="Print the content of results.json instead of the table.")
     ] = False,
 ) -> None:
     """Train a policy on demonstrations, or by online RL in an environment (train.online).
@@ -139,7 +151,7 @@ def command(
 
 
 def _own_config(path: Path) -> str:
-    """The configuration that a checkpoint was trained with, whose environments' modules have to be trusted."""
+    """Return a checkpoint's own configuration, whose environments' modules must be trusted."""
     from imitate.config import load_config
     from imitate.evaluation.environments import check_named
     from imitate.policy.checkpoint import load_checkpoint

@@ -1,4 +1,4 @@
-"""The option ``--trust`` of the commands that make environments, and trust in what ``--env`` names."""
+"""The option ``--trust`` of commands that make environments; modules named by ``--env`` are trusted, too."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ COMMANDS = frozenset(
         "dataset actions",
     }
 )
-"""Commands that may make an environment that a file names."""
+"""Commands that may make an environment named in a file."""
 
 
 def with_trust(command: Any, path: str) -> Any:
-    """The command, or the group with its commands, with ``--trust`` where environments are made.
+    """Add ``--trust`` to a command or a group's commands if they make environments.
 
     Args:
         command: click's command; changed in place.
-        path: its name, with that of its group before it.
+        path: its name, preceded by the name of its group.
     """
     for name, inner in getattr(command, "commands", {}).items():
         with_trust(inner, f"{path} {name}")
@@ -46,7 +46,7 @@ def with_trust(command: Any, path: str) -> Any:
 
 @cache
 def _option() -> Any:
-    """The option as click knows it, taken from a command that has no other."""
+    """Return click's option, taken from a command that has no other."""
     holder = typer.Typer(add_completion=False)
 
     @holder.command()
@@ -59,8 +59,8 @@ def _option() -> Any:
                 expose_value=False,
                 is_eager=True,
                 callback=_trust,
-                help="Module, robot, device, function or path that a file names and may have; repeatable. "
-                "docs/environments.md",
+                help="Module, robot, device, function or path that a file may load; "
+                "repeatable. See docs/environments.md",
             ),
         ] = None,
     ) -> None: ...
@@ -78,7 +78,7 @@ def _trust(modules: list[str] | None) -> None:
 
 
 def _trust_env(ctx: Any, parameter: Any, given: Any) -> Any:
-    """Trust the modules of ``--env``: one name, or several where the option may be repeated."""
+    """Trust the modules of ``--env``: one name, or several if the option may be repeated."""
     for env in [given] if isinstance(given, str) else given or ():
         if ":" in env:
             from imitate.envs.trust import trust_env

@@ -183,7 +183,7 @@ def test_merge_keeps_names_that_differ_and_joins_filter_keys(data, demo_file):
 def test_merge_numbers_demos_of_the_same_name(data, demo_file):
     demo_file("a.hdf5", num_demos=2)
     second = demo_file("b.hdf5", num_demos=2, seed=1, filter_keys={"m": [1]})
-    assert "numbered anew" in data("merge a.hdf5 b.hdf5 -o out.hdf5").stdout
+    assert "renumbered" in data("merge a.hdf5 b.hdf5 -o out.hdf5").stdout
     assert demos_of("out.hdf5") == ["demo_0", "demo_1", "demo_2", "demo_3"]
     assert masks_of("out.hdf5") == {"m": ["demo_3"]}
     with h5py.File(second) as b, h5py.File("out.hdf5") as new:
@@ -246,7 +246,7 @@ def test_merge_of_different_files(data, demo_file):
         assert [sorted(demo["obs"]) for demo in new["data"].values()] == [["object"]] * 2
     assert "note" not in data(f"{common} --overwrite").output
     told = data("merge a.hdf5 stack.hdf5 -o out.hdf5 --any-env --overwrite").output
-    assert "names the environment of a.hdf5 alone" in told  # and of evaluations on it
+    assert "names only the environment of a.hdf5" in told  # and of evaluations on it
     assert "not Stack" in told
     data("merge a.hdf5 out.hdf5 -o out.hdf5 --overwrite", code=2)
 

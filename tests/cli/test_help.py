@@ -77,4 +77,4 @@ def test_summaries_of_the_top_level_fit_one_line():
 def test_tables_in_help_keep_their_lines():
     lines = help_of("check-algo").splitlines()
     assert "  observations  the environment gives those of the configuration" in lines
-    assert "  weights       those with a gradient move" in lines
+    assert "  weights       weights with a gradient change" in lines

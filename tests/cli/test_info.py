@@ -192,7 +192,7 @@ def test_checkpoint_for_a_person(checkpoint):
 
 @pytest.mark.parametrize(
     ("name", "trained"),
-    [("bc", "epoch 2, 400 updates"), ("bc_gmm_v030", "the file does not say how long")],
+    [("bc", "epoch 2, 400 updates"), ("bc_gmm_v030", "the file does not contain the progress")],
 )
 def test_a_checkpoint_of_robomimic_is_not_said_to_be_ours(name, trained):
     text = info(ROBOMIMIC / f"{name}.pth").stdout

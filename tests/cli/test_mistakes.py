@@ -99,7 +99,7 @@ dataset migrate-env demos.hdf5 | --out
 dataset playback none.hdf5 --video new.mp4 | none.hdf5
 dataset render demos.hdf5 --out new.hdf5 --demos demo_7 | there is no demo 'demo_7'
 dataset render demos.hdf5 --out demos.hdf5 --overwrite | demos.hdf5
-dataset render demos.hdf5 --out new.hdf5 --cameras front --size frnt=12 | 'frnt' is none of --cameras; did you mean
+dataset render demos.hdf5 --out new.hdf5 --cameras front --size frnt=12 | 'frnt' is not among --cameras; did you mean
 dataset render demos.hdf5 --out new.hdf5 --cameras front --size 84x | HEIGHTxWIDTH
 dataset render demos.hdf5 --out new.hdf5 --cameras front --size x84 | HEIGHTxWIDTH
 dataset render demos.hdf5 --out new.hdf5 --cameras front --size big | HEIGHTxWIDTH

@@ -116,7 +116,7 @@ def test_a_policy_acts_in_the_precision_that_is_asked_for(checkpoint, monkeypatc
         assert dtypes == [torch.int8] * 4
         with pytest.raises(UserError, match="give --precision to imitate serve"):
             PolicySource(precision="int8").open("ws://127.0.0.1:9", stack)
-    with pytest.raises(UserError, match="a bundle computes as it was exported"):
+    with pytest.raises(UserError, match="a bundle has the precision of its export"):
         refuse_device(None, "int8")
 
 

@@ -13,7 +13,7 @@ from imitate.system.wording import counted
 
 
 def describe(path: Path) -> Report:
-    """Describe a bundle by its file alone; its networks are not run."""
+    """Describe a bundle from its file; its networks are not run."""
     bundle = read_bundle(path)
     spec = BundleSpec.from_dict(bundle.description)
     execution = spec.execution
@@ -33,7 +33,7 @@ def describe(path: Path) -> Report:
 
 
 def lay_out(report: Report) -> Iterator[str]:
-    """The report, for a person."""
+    """Format the report as text."""
     schema, execution = report["schema"], report["execution"]
     rate = "not said" if schema["rate_hz"] is None else f"{schema['rate_hz']:g} Hz"
     plan = "one at a time"

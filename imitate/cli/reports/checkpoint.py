@@ -17,7 +17,7 @@ from imitate.system.wording import counted
 REASONS = {
     "best.pth": "the best by success rate",
     "best_return.pth": "the best by return",
-    "best_valid.pth": "the best by validation loss, which ranks policies badly",
+    "best_valid.pth": "the best by validation loss, which is a poor measure of success",
     "last.pth": "the last",
 }
 
@@ -61,7 +61,7 @@ def describe(path: Path) -> Report:
 def _differences(
     default: Mapping[str, Any], value: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Keys whose value is not the default's, as dotted paths."""
+    """Return the dotted keys whose value differs from the default."""
     for key, item in value.items():
         name = f"{prefix}{key}"
         other = default.get(key)
@@ -72,7 +72,7 @@ def _differences(
 
 
 def lay_out(report: Report) -> Iterator[str]:
-    """The report, for a person."""
+    """Format the report as text."""
     yield from pairs(
         [
             ("file", f"{report['path']} ({report['size_mb']:.1f} MB)"),
@@ -109,24 +109,24 @@ def lay_out(report: Report) -> Iterator[str]:
     )
     yield ""
     yield from table(
-        ("setting, other than the default", "value"),
+        ("settings that differ from the default", "value"),
         [(key, json.dumps(value)) for key, value in report["changed_settings"].items()],
     )
 
 
 def _training_words(report: Report) -> str:
     if report["epoch"] is None and report["step"] is None:
-        return f"the file does not say how long{_reason(report)}"
+        return f"the file does not contain the progress{_reason(report)}"
     return f"epoch {report['epoch']}, {counted(report['step'], 'update')}{_reason(report)}"
 
 
 def _origin(report: Report) -> list[tuple[str, str]]:
-    """Rows about the software that wrote or read it."""
+    """Return rows about the software that wrote or read the checkpoint."""
     versions = ", ".join(f"{k} {v}" for k, v in report["versions"].items())
     origin = report["provenance"].get("imported_from")
     if origin is not None:
         return [
-            ("format", f"{origin}'s, whose version the file does not say"),
+            ("format", f"{origin}, of unknown version"),
             ("read by", versions),
         ]
     commit = report["provenance"].get("git_commit") or "none"
@@ -134,7 +134,7 @@ def _origin(report: Report) -> list[tuple[str, str]]:
 
 
 def _reason(report: Report) -> str:
-    """Return the reason for which a run kept the file, by its name."""
+    """Return the reason why a run kept the file, according to its name."""
     reason = REASONS.get(Path(report["path"]).name)
     return "" if reason is None else f" ({reason})"
 

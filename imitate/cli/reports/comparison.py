@@ -1,4 +1,4 @@
-"""A comparison of two policies on a robot, in lines for people."""
+"""Readable report on a comparison of two policies on a robot."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def is_open(outcome: Outcome) -> bool:
 
 
 def sealed_lines(outcome: Outcome) -> list[str]:
-    """State of a comparison that goes on: nothing that tells one policy from the other."""
+    """State of a running comparison, without anything that distinguishes the policies."""
     differed = outcome.wins + outcome.losses
     return [
         f"{outcome.file.path}: {outcome.pairs} complete pairs, of which {differed} differ; e-value "
         f"{outcome.e_value:.3g}, {1 / outcome.alpha:.3g} decides",
-        "which policy is which is told at the end, or by --report --reveal",
+        "the policies are named at the end, or by --report --reveal",
     ]
 
 
 def comparison_lines(outcome: Outcome) -> list[str]:
-    """The whole result, with the policies' names."""
+    """Return the whole result, with the policies' names."""
     width = max(len(_name(outcome, letter)) for letter in POLICIES)
     lines = [outcome.words, ""]
     for letter in POLICIES:
@@ -51,11 +51,13 @@ def comparison_lines(outcome: Outcome) -> list[str]:
         )
     low, high = share_interval(outcome.wins, outcome.losses, outcome.alpha)
     lines += [
-        f"at every look valid: p {outcome.p_value:.3g}; of the pairs that differ A wins {low:.0%} - {high:.0%}",
-        "the other intervals are for a fixed number of pairs: after an early end they flatter the better policy",
+        f"valid at any time: p {outcome.p_value:.3g}; A wins {low:.0%} - {high:.0%} of the "
+        "pairs that differ",
+        "the other intervals are for a fixed number of pairs: after an early end they "
+        "overestimate the better policy",
     ]
     if outcome.file.revealed is not None and outcome.file.revealed < outcome.pairs:
-        lines.append(f"blind for {outcome.file.revealed} of {outcome.pairs} pairs only")
+        lines.append(f"blind for only {outcome.file.revealed} of {outcome.pairs} pairs")
     return lines + _notes(outcome)
 
 
@@ -65,7 +67,7 @@ def _name(outcome: Outcome, letter: str) -> str:
 
 
 def _notes(outcome: Outcome) -> list[str]:
-    """Notes, stops and redos, by policy."""
+    """Return notes, stops and repetitions, by policy."""
     file, lines = outcome.file, []
     for letter in POLICIES:
         for trial in file.trials:

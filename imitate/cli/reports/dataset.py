@@ -13,7 +13,7 @@ from imitate.system.wording import counted
 
 
 def describe(path: Path) -> Report:
-    """Demos, lengths, keys, masks, environment, actions and success of a demonstration file."""
+    """Describe a demonstration file: demos, lengths, keys, masks, environment, actions and success."""
     with DatasetFile(path) as file:
         demos = file.demos()
         lengths = np.array([file.length(demo) for demo in demos], dtype=np.int64)
@@ -76,19 +76,19 @@ def _action_range(file: DatasetFile, demos: Sequence[str]) -> Report | None:
 
 
 def _successes(file: DatasetFile, demos: Sequence[str]) -> Report | None:
-    """How many demos solve their task: by their attribute, else by rewards above 0; None where there are neither."""
+    """Count the demos that solve their task, by their attribute or by rewards above 0; None without either."""
     flags = [file.success(demo) for demo in demos]
     if demos and all(flag is not None for flag in flags):
         return {"demos": sum(map(bool, flags)), "of": len(demos), "by": "success"}
     if demos and all(file.has(demo, "rewards") for demo in demos):
         rewarded = sum(bool((file.read(demo, "rewards") > 0).any()) for demo in demos)
-        if rewarded:  # zeros alone are also what a recording without rewards has
+        if rewarded:  # a recording without rewards also has only zeros
             return {"demos": rewarded, "of": len(demos), "by": "rewards"}
     return None
 
 
 def lay_out(report: Report) -> Iterator[str]:
-    """The report, for a person."""
+    """Format the report as text."""
     length, success = report["length"], report["success"]
     rows = [
         ("file", f"{report['path']} ({report['size_mb']:.1f} MB)"),
@@ -127,7 +127,7 @@ def lay_out(report: Report) -> Iterator[str]:
 
 
 def _repeats_obs(entry: Report, entries: Sequence[Report]) -> bool:
-    """Return true if a next observation has the form of its observation, in as many demos."""
+    """Return true if a next observation has the same shape as its observation, in as many demos."""
     group, _, name = entry["key"].partition("/")
     return group == "next_obs" and {**entry, "key": f"obs/{name}"} in entries
 

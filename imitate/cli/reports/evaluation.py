@@ -1,4 +1,4 @@
-"""Words of ``imitate eval``: a table of results, their means, a comparison of two checkpoints."""
+"""Text output of ``imitate eval``: table of results, means, comparison of two checkpoints."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def table(results: Sequence[EvalResult]) -> list[str]:
 
 
 def mean_lines(results: Sequence[EvalResult]) -> list[str]:
-    """Return each checkpoint's mean success over its environments, where there are several."""
+    """Return each checkpoint's mean success over its environments, if there are several."""
     rates: dict[str | None, list[float]] = {}
     for result in results:
         rates.setdefault(result.checkpoint, []).append(result.success_rate)
@@ -72,7 +72,7 @@ def comparison_lines(comparison: PairedComparison | None) -> list[str]:
 
 
 def compare(paths: Sequence[Path], results: Sequence[EvalResult]) -> PairedComparison | None:
-    """Two checkpoints on the same seeds of the same environments, all episodes together."""
+    """Compare two checkpoints on the same seeds of the same environments, over all episodes."""
     half = len(results) // 2
     first, second = results[:half], results[half:]
     if len(paths) != 2 or [r.env_name for r in first] != [r.env_name for r in second]:
@@ -91,8 +91,9 @@ def cpu_warning(results: Sequence[EvalResult]) -> str | None:
     if len(models) < 2:
         return None
     return (
-        f"the compared episodes were played on {len(models)} CPU models ({'; '.join(models)}), whose last digits "
-        "differ: single episodes may turn out otherwise for no other reason; compare on one model"
+        f"the compared episodes were played on {len(models)} CPU models "
+        f"({'; '.join(models)}), whose last digits differ: single episodes may differ for "
+        "this reason alone; compare on one model"
     )
 
 

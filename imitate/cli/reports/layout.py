@@ -1,4 +1,4 @@
-"""Lines that a person reads: pairs, tables, words for values."""
+"""Layout of text for readers: pairs, tables, formatted values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ Report = dict[str, Any]
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Lines of labels and values."""
+    """Return lines of labels and values."""
     for label, value in rows:
         yield f"{label:<14} {value}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A header and rows, in columns as wide as their widest cell."""
+    """Return the lines of a table, with columns as wide as their widest cell."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
@@ -23,7 +23,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 
 
 def environment_words(report: Report) -> str:
-    """Task, simulator, its version and the robots."""
+    """Return rows on task, simulator with version, and robots."""
     if not report["env_name"]:
         return "not said"
     kind = {1: "robosuite", 2: "gymnasium", 3: "iGibson", 4: "real robot"}.get(report["env_type"])
@@ -35,7 +35,7 @@ def environment_words(report: Report) -> str:
 
 
 def shape_words(shape: Sequence[int]) -> str:
-    """A shape, such as ``84 x 84 x 3``."""
+    """Format a shape, such as ``84 x 84 x 3``."""
     return " x ".join(map(str, shape)) or "number"
 
 

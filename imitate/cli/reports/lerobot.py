@@ -1,4 +1,4 @@
-"""A LeRobot dataset, described by its own metadata: nothing is converted."""
+"""Report on a LeRobot dataset from its metadata, without converting it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _AUTOMATIC = {"timestamp", "frame_index", "episode_index", "index", "task_index"
 
 
 def describe(path: Path) -> Report:
-    """Version, episodes, frames, rate, robot and features of a dataset folder."""
+    """Describe a dataset folder: version, episodes, frames, rate, robot and features."""
     file = path / "meta" / "info.json"
     info: dict[str, Any] = read_json(file)
     features = info["features"]
     if not isinstance(features, dict) or not all(isinstance(f, dict) for f in features.values()):
         raise DatasetError(
-            f"{file}: 'features' is no object of features: download the dataset again"
+            f"{file}: 'features' is not an object of features: download the dataset again"
         )
     from imitate.data.formats.lerobot import key_of
 
@@ -61,7 +61,7 @@ def _shape(shape: Any, file: Path) -> list[int]:
 
 
 def lay_out(report: Report) -> Iterator[str]:
-    """The report, for a person."""
+    """Format the report as text."""
     yield from pairs(
         [
             ("folder", f"{report['path']} ({report['size_mb']:.1f} MB)"),

@@ -1,4 +1,4 @@
-"""A run folder."""
+"""Report on a run folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Run(BaseModel):
 
 
 class _Part(BaseModel, extra="allow"):
-    """A part of ``results.json``, whose other values are passed on."""
+    """A part of ``results.json``, whose other values are passed on unchanged."""
 
 
 class _Kept(_Part):
@@ -66,8 +66,8 @@ def describe(path: Path) -> Report:
     config = _read_json(folder.config)
     if "algo_name" not in config:
         raise UserError(
-            f"{path}: its config.json names no algorithm, so this is no run: "
-            "name a run (<output_dir>/<name>/<time>), a dataset or a checkpoint"
+            f"{path}: its config.json names no algorithm, so this is not a run: name a run "
+            "(<output_dir>/<name>/<time>), a dataset or a checkpoint"
         )
     try:
         run = _Run.model_validate(config)
@@ -111,7 +111,7 @@ def describe(path: Path) -> Report:
 def _kept(
     folder: RunFolder, records: Sequence[Mapping[str, Any]], results: _Results
 ) -> list[KeptCheckpoint]:
-    """Epoch and reason of each checkpoint; of last.pth from the results, else from itself."""
+    """Return epoch and reason of each checkpoint; for last.pth from the results, or from the file itself."""
     history = History(EarlyStoppingConfig())
     for record in records:
         history.add(record)
@@ -141,7 +141,7 @@ def _best(rollouts: Mapping[int, Mapping[str, Any]]) -> Report | None:
 
 
 def _spread(records: Sequence[Report], keep: set[int]) -> list[Report]:
-    """The evaluated epochs, the last one and some between, evenly spread."""
+    """Return the evaluated epochs, the last epoch, and some others evenly spread."""
     stride = max(1, len(records) // _CURVE_POINTS)
     return [
         record
@@ -151,7 +151,7 @@ def _spread(records: Sequence[Report], keep: set[int]) -> list[Report]:
 
 
 def lay_out(report: Report) -> Iterator[str]:
-    """The report, for a person."""
+    """Format the report as text."""
     rows = [
         ("run", report["path"]),
         ("name", f"{report['name']} ({report['algo']})"),

@@ -1,4 +1,4 @@
-"""Report on a folder of shards, from its index alone."""
+"""Report on a folder of shards, from its index only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from imitate.system.wording import counted
 
 
 def describe(path: str | Path) -> Report:
-    """Shards, demos, lengths, keys, masks, environment, actions and success of a folder of shards."""
+    """Describe a folder of shards: shards, demos, lengths, keys, masks, environment, actions and success."""
     shards = shards_at(path)
     if shards is None:
         raise DatasetError(f"{path}: there is no index of shards")
@@ -56,7 +56,7 @@ def describe(path: str | Path) -> Report:
 
 
 def lay_out(report: Report) -> Iterator[str]:
-    """The report, for a person."""
+    """Format the report as text."""
     length, success = report["length"], report["success"]
     rows = [
         (

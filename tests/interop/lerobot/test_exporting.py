@@ -209,7 +209,7 @@ def test_the_way_into_a_file_of_ours_is_named_where_robomimic_has_no_such_policy
     command = ["convert-checkpoint", str(policy.folder), str(tmp_path / "a.pth")]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 2
-    assert "; --to imitate writes a file of ours" in done.output
+    assert "; --to imitate writes imitate's own format" in done.output
 
 
 def test_an_existing_folder_is_left_alone(recorded, tmp_path):
