@@ -209,8 +209,10 @@ def command(
             check=check,
         )
         interrupts = stack.enter_context(released(body))
-        for policy in found.values():
-            look_before_motion(policy, body, unlike_training)
+        looks = {
+            letter: look_before_motion(policy, body, unlike_training)
+            for letter, policy in found.items()
+        }
         settings |= {"rate_hz": rate, "limits": _limits(limits), "judge": _judge(judge, body)}
         named = {
             letter: {"name": name, "sha256": _identity(name, found[letter])}
@@ -220,7 +222,7 @@ def command(
         made = _made_judge(settings["judge"], body)
         stack.callback(made.close)
         actors = {letter: source.acting(found[letter], rate, stack) for letter in found}
-        loops = _loops(body, actors, settings, made, interrupts)
+        loops = _loops(body, actors, settings, made, interrupts, looks)
         file = stack.enter_context(TrialFile(out, named, settings))
         _compare(file, loops, made, max_pairs, json_, interrupts)
 
@@ -231,6 +233,7 @@ def _loops(
     settings: Mapping[str, Any],
     judge: Judge,
     interrupts: Interrupts,
+    looks: Mapping[str, Any],
 ) -> dict[str, ControlLoop]:
     from imitate.cli.robots import safety_of
     from imitate.deploy.loop import ControlLoop
@@ -245,6 +248,7 @@ def _loops(
             any_rate=settings["any_rate"],
             slow=settings["slow"],
             on_step=interrupts.checked(None),
+            look=looks[letter],
         )
         for letter, actor in actors.items()
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -311,24 +311,32 @@ def _trusting(path: Path | None) -> ssl.SSLContext | None:
         raise UserError(f"--tls-ca {path}: cannot be used: {error}") from error
 
 
-def look_before_motion(found: FoundPolicy, body: Robot, unlike_training: bool) -> None:
+def look_before_motion(
+    found: FoundPolicy, body: Robot, unlike_training: bool
+) -> Callable[[Mapping[str, Any]], str] | None:
     """Compare the robot's actions and observations with the training, as far as the policy reports it.
+
+    Returns:
+        The same look at later observations, for :class:`imitate.deploy.loop.ControlLoop`; None where nothing is known,
+        or everything is allowed.
 
     Raises:
         UserError: they differ, and ``unlike_training`` is false.
     """
     if found.schema is None:
-        return
+        return None
     from imitate.deploy.check.finding import Level
-    from imitate.deploy.check.first_look import first_look, look_at_actions
+    from imitate.deploy.check.first_look import LaterLook, first_look, look_at_actions
     from imitate.deploy.check.statistics import training_of
     from imitate.deploy.driver import first_seen
 
+    later = None
     findings = look_at_actions(found.schema.action_low, found.schema.action_high, body.limits)
     if found.checkpoint is not None:
         kinds = {key: spec.kind for key, spec in found.schema.observations.items()}
         training = training_of(found.checkpoint, None, kinds, reads_files=False)
         findings += first_look(first_seen(body).values, kinds, training)
+        later = None if unlike_training else LaterLook(kinds, training)
     for finding in findings:
         if finding.level is Level.problem and not unlike_training:
             raise UserError(
@@ -337,6 +345,7 @@ def look_before_motion(found: FoundPolicy, body: Robot, unlike_training: bool) -
             )
         word = "note" if finding.level is Level.note else "warning"
         typer.echo(f"{word}: {finding.words}", err=True)
+    return later
 
 
 def rate_of(policy: Any, given: float | None) -> float:

@@ -139,7 +139,7 @@ class Session:
         """Record episodes until there are enough, the person quits, or the robot is stopped."""
         from imitate.deploy.driver import solved
         from imitate.deploy.robot import RobotError
-        from imitate.deploy.watchdog import reset_robot
+        from imitate.deploy.watchdog import reset_robot, slow_stop
 
         done = _Done()
         fresh = True
@@ -171,6 +171,9 @@ class Session:
                     f"{counted(report.steps, 'step')}, {report.late} late",
                     err=True,
                 )
+            if slow := slow_stop(report.stop_s):
+                done.stopped = RobotError(slow)
+                break
         return done
 
     def _tell(self, kept: int, rate_hz: float, done: _Done) -> None:

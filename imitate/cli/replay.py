@@ -87,6 +87,7 @@ def command(
     from imitate.deploy.driver import solved
     from imitate.deploy.loop import ControlLoop
     from imitate.deploy.robot import RobotError
+    from imitate.deploy.watchdog import slow_stop
 
     rules = safety_of(robot, safety or ())
     with DatasetFile(file) as data:
@@ -136,3 +137,6 @@ def command(
         typer.echo(
             f"{name}: {report}{verdict}" + ("; dry run: nothing was sent" if dry_run else "")
         )
+    if slow_words := slow_stop(report.stop_s):
+        typer.echo(f"error: {slow_words}", err=True)
+        raise typer.Exit(STOPPED)

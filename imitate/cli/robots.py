@@ -101,6 +101,7 @@ def robot_of(
         any_limits: allow limits that are looser than the robot's own.
         check: called before the robot is connected; raises UserError if the robot does not fit.
     """
+    from imitate.deploy.declared import check_declared
     from imitate.deploy.driver import called, words_of
     from imitate.deploy.robot import RobotError, make_robot
     from imitate.deploy.watchdog import stop_robot
@@ -125,6 +126,7 @@ def robot_of(
         check(robot)
     try:
         called(robot.connect)
+        check_declared(robot)
         if limits is not None:
             robot.limits = _limited(robot.limits, limits, any_limits)
     except BaseException as error:

@@ -161,7 +161,7 @@ def command(
         if take_over is not None:
             hand = teleoperator_of(take_over, take_over_arg or [], body)
             stack.callback(hand.close)
-        look_before_motion(found, body, unlike_training)
+        look = look_before_motion(found, body, unlike_training)
         actor = source.acting(found, rate, stack)
         recorder = None
         if record is not None:
@@ -176,6 +176,7 @@ def command(
             dry_run=dry_run,
             slow=slow,
             on_step=interrupts.checked(None if recorder is None else recorder.on_step),
+            look=look,
         )
         results = []
         for number in range(episodes):
@@ -204,7 +205,7 @@ class _Result:
 
     @property
     def ends_all(self) -> bool:
-        return self.report is None or self.report.ended_by == "quit"
+        return self.report is None or self.failure is not None or self.report.ended_by == "quit"
 
     @property
     def line(self) -> str:
@@ -226,7 +227,7 @@ def _episode(
 ) -> _Result:
     from imitate.deploy.driver import solved
     from imitate.deploy.robot import RobotError
-    from imitate.deploy.watchdog import reset_robot
+    from imitate.deploy.watchdog import reset_robot, slow_stop
 
     report, failure, event, success = None, None, "", None
     try:
@@ -237,6 +238,7 @@ def _episode(
         success = {"success": True, "failure": False}.get(event)
         if success is None:
             success = solved(loop.robot)
+        failure = slow_stop(report.stop_s) or None
     except (
         RobotError
     ) as error:  # no verdict: after a failed reset the scene is still that of the previous episode

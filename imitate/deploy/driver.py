@@ -89,7 +89,9 @@ def checked(seen: Any, name: str) -> Observation:
     for key, value in seen.values.items():
         if not isinstance(key, str) or not _is_numeric(value):
             raise DriverError(f"{name}() gave '{key}' as {_kind(value)}; wanted numbers")
-    if seen.stamp_s is not None and not isinstance(seen.stamp_s, int | float | np.number):
+    if isinstance(seen.stamp_s, bool) or not isinstance(
+        seen.stamp_s, int | float | np.number | None
+    ):
         raise DriverError(f"{name}() gave a stamp of {_kind(seen.stamp_s)}; wanted seconds")
     return Observation({key: np.array(value) for key, value in seen.values.items()}, seen.stamp_s)
 
@@ -107,7 +109,9 @@ def pose_of(robot: Robot, observation: Observation) -> Vector | None:
     if not _is_numeric(pose) or np.shape(pose) != (size,):
         raise DriverError(f"pose() gave {_kind(pose)}; wanted {size} numbers")
     if not np.isfinite(pose).all():
-        raise DriverError("pose() gave numbers that are not finite")
+        odd, names = np.flatnonzero(~np.isfinite(pose)), robot.action_names
+        told = odd if names is None or len(names) != size else [names[place] for place in odd]
+        raise DriverError(f"pose() gave numbers that are not finite: {', '.join(map(str, told))}")
     return np.array(pose, dtype=np.float64)
 
 

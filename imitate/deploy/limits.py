@@ -123,11 +123,12 @@ class ActionLimits:
         found: Vector = np.where(np.isfinite(distance), distance, 1.0)
         return found
 
-    def is_far_outside(self, pose: ArrayLike) -> bool:
-        """Return True if a measured pose (A,) is beyond ``low`` or ``high`` by more than a tenth of their distance."""
+    def far_outside(self, pose: ArrayLike) -> NDArray[np.bool_]:
+        """(A,) True where a measured pose is beyond ``low`` or ``high`` by more than a tenth of their distance."""
         low, high, margin = map(np.asarray, (self.low, self.high, self.margin))
         room = np.maximum(_OUTSIDE * self.ranges(), margin)
-        return bool(((low - pose > room) | (pose - high > room)).any())
+        found: NDArray[np.bool_] = (low - pose > room) | (pose - high > room)
+        return found
 
     def looser_than(self, own: ActionLimits) -> list[str]:
         """Name the limits that allow more than those of ``own``, with both values.
@@ -260,7 +261,7 @@ class LimitFilter:
             LimitError: ``at`` is not finite, of another size, or far outside of the box, which no robot is.
         """
         pose = self._last if at is None else self._checked(at, "the present pose")
-        if pose is not None and self.limits.is_far_outside(pose):
+        if pose is not None and self.limits.far_outside(pose).any():
             raise LimitError(f"the present pose {_shown(pose)} is far outside of the limits")
         self._change = np.zeros(self.limits.size)
         if pose is not None:

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from imitate.deploy.driver import called, guided, solved
 from imitate.deploy.joint_names import check_names
 from imitate.deploy.limits import LimitError, LimitFilter
-from imitate.deploy.observing import Observer, finite
+from imitate.deploy.observing import Observer, not_finite
 from imitate.deploy.report import Report
 from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
 from imitate.deploy.safety import Safety as Safety
@@ -31,6 +31,9 @@ from imitate.errors import NotFiniteError, UserError
 from imitate.system import clock
 
 Vector = NDArray[np.float64]
+_Result = TypeVar("_Result")
+
+_POLICY, _RECORDING = "the policy", "what follows each step, such as recording,"
 
 
 class Actor(Protocol):
@@ -81,6 +84,7 @@ class ControlLoop:
         dry_run: observe and predict, but send nothing.
         slow: factor in (0, 1] on the limits of step, speed and acceleration.
         on_step: called after each control step; what it raises ends the episode.
+        look: the reason why the policy must not act on an observation, else ''.
 
     Attributes:
         step_ends_s: ``time.monotonic()`` at which the running control step ends; infinite for a robot whose time stands
@@ -103,6 +107,7 @@ class ControlLoop:
         dry_run: bool = False,
         slow: float = 1.0,
         on_step: Callable[[Step], None] | None = None,
+        look: Callable[[Mapping[str, Any]], str] | None = None,
     ) -> None:
         if policy is None and teleoperator is None:
             raise UserError("neither a policy nor a teleoperator was given: nobody would act")
@@ -115,6 +120,7 @@ class ControlLoop:
         self.robot, self.policy, self.teleoperator = robot, policy, teleoperator
         self.period_s = 1.0 / rate_hz
         self.safety, self.dry_run, self.on_step = safety or Safety(), dry_run, on_step
+        self.look = look
         self.step_ends_s = math.inf
         self.filter = LimitFilter(robot.limits.scaled(slow), rate_hz)
 
@@ -148,8 +154,9 @@ class ControlLoop:
                 with Watchdog(self.robot, limit_s, self.safety.stop_attempts) as watchdog:
                     _Episode(self, watchdog, observer, report).run(steps, ends, until_success)
             finally:
+                began = clock.now()
                 stop_robot(self.robot, self.safety.stop_attempts)
-                stopped = True
+                report.stop_s, stopped = clock.now() - began, True
         finally:
             if not stopped:  # Ctrl-C came just before the stop above, or it raised
                 stop_robot(self.robot, self.safety.stop_attempts)
@@ -192,6 +199,8 @@ class _Episode:
         self._unable_since: float | None = None
         self._last_sent: float | None = None
         self._person_acted = False
+        self._took_s: dict[str, float] = {}
+        self._slowest: dict[str, float] = {}
 
     def run(self, steps: int | None, ends: frozenset[str], until_success: bool) -> None:
         deadline = clock.now()
@@ -218,18 +227,19 @@ class _Episode:
 
     def _step(self, started: float) -> frozenset[str]:
         """Observe, act, send; the teleoperator's events."""
-        observation, reason = self._observer.next()
+        self._took_s = {}
+        observation, reason = self._timed("observe()", self._observer.next)
         self._report.unstamped = self._observer.unstamped
         guidance = Guidance()
         if self._loop.teleoperator is not None:
-            guidance = guided(self._loop.teleoperator, observation)
+            guidance = self._timed("guide()", guided, self._loop.teleoperator, observation)
         person = guidance.action is not None
-        if not reason and person and not finite(observation, self._obs_keys):
-            reason = "not finite"
+        if not reason and person:
+            reason = not_finite(observation, self._obs_keys)
         usable = not reason
         action = wanted = None
         if usable:
-            wanted, reason = self._wanted(observation, guidance)
+            wanted, reason = self._timed(_POLICY, self._wanted, observation, guidance)
             action = guidance.action if person else wanted
             if action is not None and self._observer.fault_of_age():  # the policy took its time
                 action, reason = None, "the action came too late"
@@ -246,7 +256,7 @@ class _Episode:
             self._last_sent, self._held, self._unable_since = now, False, None
         if self._loop.on_step is not None:
             step = Step(observation, sent, wanted, person, guidance.events, self._observer.pose)
-            self._loop.on_step(step)
+            self._timed(_RECORDING, self._loop.on_step, step)
         return guidance.events
 
     def _wanted(self, observation: Observation, guidance: Guidance) -> tuple[Vector | None, str]:
@@ -259,9 +269,12 @@ class _Episode:
                 if cut is not None:  # what was planned before the person acted is over
                     cut()
             self._person_acted = guidance.action is not None
+            strange = "" if self._loop.look is None else self._loop.look(observation.values)
+            if strange:
+                return None, strange
             action = self._policy(observation.values)
-        except NotFiniteError:
-            return None, "not finite"
+        except NotFiniteError as error:
+            return None, str(error).partition(":")[0]
         except ConnectionError:
             return None, "the server does not answer"
         return action, "nothing is planned"
@@ -272,7 +285,7 @@ class _Episode:
         if self._loop.dry_run:
             self._watchdog.skip()
         else:
-            self._watchdog.hold()
+            self._timed("hold()", self._watchdog.hold)
         self._held = True
         if patient:
             self._unable_since = None
@@ -306,7 +319,7 @@ class _Episode:
         if self._loop.dry_run:
             self._watchdog.skip()
         else:
-            self._watchdog.send(safe)
+            self._timed("send()", self._watchdog.send, safe)
             self._observer.poses.commanded(safe)
             if self._loop.teleoperator is not None:
                 called(self._loop.teleoperator.follow, safe)
@@ -316,11 +329,34 @@ class _Episode:
     def _count_late(self, late: bool) -> None:
         self._late.append(late)
         self._report.late += late
+        if late:
+            part = max(self._took_s, key=lambda name: self._took_s[name])
+            self._slowest[part] = max(self._slowest.get(part, 0.0), self._took_s[part])
         if self._safety.late and sum(self._late) >= self._safety.late:
             raise RobotError(
-                f"{sum(self._late)} of the last {len(self._late)} control steps were late ({self._report}); use a "
-                "smaller policy, asynchronous inference, or demonstrations at a lower rate"
+                f"{sum(self._late)} of the last {len(self._late)} control steps were late ({self._report}): "
+                f"{self._blamed()}"
             )
+
+    def _blamed(self) -> str:
+        """The part that took longest in late steps, and what to do about it."""
+        part = max(self._slowest, key=lambda name: self._slowest[name])
+        if self._slowest[part] < self._period / 2:
+            return "other programs kept the machine busy; end them, or give this one priority"
+        words = f"{part} took up to {1e3 * self._slowest[part]:.0f} ms of a period of {1e3 * self._period:.0f} ms"
+        if part == _POLICY:
+            return f"{words}; use a smaller policy, asynchronous inference, or demonstrations at a lower rate"
+        if part == _RECORDING:
+            return f"{words}; write to a faster disk, or record smaller images"
+        return f"{words}; let it return at once, and a thread of the driver do what takes time"
+
+    def _timed(self, name: str, function: Callable[..., _Result], *args: Any) -> _Result:
+        """Call a part of a control step, and note the time that it took."""
+        began = clock.now()
+        try:
+            return function(*args)
+        finally:
+            self._took_s[name] = clock.now() - began
 
 
 def check_robot_rate(robot: Robot, rate_hz: float) -> None:

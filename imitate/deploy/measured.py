@@ -2,10 +2,13 @@
 
 A pose is no observation where it is beyond the limits of the actions by more than a margin, further from the last
 measured pose than three times the limit of speed allows, or is bit-identical for several steps in which the commands
-ask for clear motion. These are none: an object in the gripper, contact, a robot that is driven back or guided by hand.
+ask for clear motion, or in which one of its numbers, which has shown a sensor's noise before, shows none. These are
+none: an object in the gripper, contact, a robot that is driven back or guided by hand.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +24,11 @@ _GLANCE = 2.0
 """Periods after which a reading counts as one after a gap, which another one has to confirm."""
 _MOVES, _CLEAR = 0.002, 0.02
 """Parts of a dimension's range that a command has to move by in a step, and in all, to ask for motion."""
+_NOISY = 10
+"""Successive readings, each of them new, by which a number at rest shows that its sensor has noise ..."""
+_REST, _REVERSALS = 0.005, 3
+"""... within this part of its range, while their change reverses so many times. An encoder that flickers between two
+of its ticks has no new readings, and an arm that comes to rest does not reverse, or its changes get smaller."""
 
 
 class MeasuredPoses:
@@ -31,10 +39,20 @@ class MeasuredPoses:
         period_s: control period.
         frozen: steps of clear motion of the commands with a bit-identical pose that are too many; 0: any number is
             allowed.
+        names: of the numbers of a pose, for the words; None: they are called by their places.
     """
 
-    def __init__(self, limits: ActionLimits, period_s: float, frozen: int) -> None:
+    def __init__(
+        self,
+        limits: ActionLimits,
+        period_s: float,
+        frozen: int,
+        names: Sequence[str] | None = None,
+    ) -> None:
         self._limits, self._period_s = limits, period_s
+        self._names = names if names is not None and len(names) == limits.size else None
+        self._told: dict[tuple[str, tuple[int, ...]], str] = {}
+        self._noise = Noise(limits, frozen)
         self._reach = _reach(limits, period_s)
         self._stillness = Stillness(limits, frozen)
         self._trusted: Vector | None = None
@@ -59,14 +77,42 @@ class MeasuredPoses:
         """
         if pose is None:
             return "" if self._trusted is None else "the robot does not tell its pose any more"
-        if self._limits.is_far_outside(pose):
-            return "the measured pose is far outside of the limits"
+        outside = self._limits.far_outside(pose)
+        if outside.any():
+            return self._words("is far outside of the limits", outside, "at", pose)
+        trusted = self._trusted
         if self._has_jumped(pose, now_s):
-            return "the measured pose has jumped"
+            return self._words("has jumped", self._gone(pose, trusted), "to", pose)
         self._trusted, self._blind_s, self._is_free = pose, 0.0, False
+        silent = self._noise.silent(pose)
+        if silent.any():
+            return self._words("repeats itself without a sensor's noise", silent, "at", pose)
         if self._stillness.is_frozen(pose, seen):
             return "the measured pose stands still while commands move it"
         return ""
+
+    def _words(self, fault: str, dims: NDArray[np.bool_], word: str, pose: Vector) -> str:
+        """The words for a fault of some numbers, with their first readings: the same for the same numbers."""
+        places = tuple(np.flatnonzero(dims).tolist())
+        if (fault, places) not in self._told:
+            names = [
+                f"number {place}" if self._names is None else self._names[place] for place in places
+            ]
+            shown = ", ".join(
+                f"{name} {word} {pose[place]:.4g}"
+                for name, place in zip(names, places, strict=True)
+            )
+            self._told[fault, places] = f"the measured pose {fault}" + (
+                f": {shown}" if shown else ""
+            )
+        return self._told[fault, places]
+
+    def _gone(self, pose: Vector, trusted: Vector | None) -> NDArray[np.bool_]:
+        """(A,) True where a pose is too far from the trusted one for a single step."""
+        if self._reach is None or trusted is None:
+            return np.zeros(len(pose), dtype=bool)
+        found: NDArray[np.bool_] = np.abs(pose - trusted) > self._reach
+        return found
 
     def _has_jumped(self, pose: Vector, now_s: float) -> bool:
         """Look how far it is from the last trusted pose; after a gap the reading before has to agree."""
@@ -88,6 +134,44 @@ class MeasuredPoses:
         assert self._reach is not None and before is not None
         periods = min(passed_s / self._period_s, _GLANCE)
         return bool((np.abs(pose - before) <= self._reach * periods).all())
+
+
+class Noise:
+    """Notices a number whose sensor has noise, and which repeats its last reading.
+
+    Args:
+        limits: of the robot.
+        frozen: repetitions that are too many; 0: any number is allowed.
+    """
+
+    def __init__(self, limits: ActionLimits, frozen: int) -> None:
+        self._frozen, self._rest = frozen, _REST * limits.ranges()
+        self._readings: list[Vector] = []
+        self._is_noisy = np.zeros(limits.size, dtype=bool)
+        self._repeated = np.zeros(limits.size, dtype=int)
+
+    def silent(self, pose: Vector) -> NDArray[np.bool_]:
+        """(A,) Return True where this pose repeats a reading for too long that had noise before."""
+        if self._readings:
+            self._repeated = np.where(pose == self._readings[-1], self._repeated + 1, 0)
+        self._readings = [*self._readings, pose][-_NOISY:]
+        if len(self._readings) == _NOISY:
+            self._is_noisy |= _has_noise(np.array(self._readings), self._rest)
+        found: NDArray[np.bool_] = self._is_noisy & (self._repeated >= self._frozen)
+        return found & bool(self._frozen)
+
+
+def _has_noise(readings: NDArray[np.float64], rest: Vector) -> NDArray[np.bool_]:
+    """(A,) Return True where successive readings (T, A) are those of a number at rest whose sensor has noise."""
+    changes = np.diff(readings, axis=0)
+    reversals = (changes[1:] * changes[:-1] < 0).sum(axis=0)
+    sizes = np.abs(changes)
+    lasts = sizes[len(sizes) // 2 :].max(axis=0) >= 0.5 * sizes.max(axis=0)
+    is_new = (np.diff(np.sort(readings, axis=0), axis=0) > 0).all(axis=0)
+    found: NDArray[np.bool_] = (
+        is_new & lasts & (reversals >= _REVERSALS) & (np.ptp(readings, axis=0) <= rest)
+    )
+    return found
 
 
 class Stillness:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from imitate.deploy.cameras import Cameras
 from imitate.deploy.driver import DriverError, Vector, observed, pose_of
 from imitate.deploy.measured import MeasuredPoses
 from imitate.deploy.robot import Observation, Robot, RobotError
@@ -17,6 +16,10 @@ from imitate.system import clock
 
 _FROZEN_S = 0.5
 """Shortest time after which identical images are those of a frozen camera: beside fast control cameras are slow."""
+_AHEAD_S = 0.02
+"""Time by which a stamp may be ahead of the clock, as one is that was computed from a camera's own."""
+_ANOTHER_S = 10.0
+"""Age of an observation from which on its stamp may be that of another clock."""
 
 
 class Observer:
@@ -31,11 +34,12 @@ class Observer:
     def __init__(self, robot: Robot, period_s: float, safety: Safety) -> None:
         self._robot = robot
         self._max_age_s = safety.oldest_s(period_s, robot)
-        self._cameras = _Cameras(safety.frozen, 0.0 if robot.in_step else _FROZEN_S)
-        self.poses = MeasuredPoses(robot.limits, period_s, safety.frozen_pose)
+        self._cameras = Cameras(safety.frozen, 0.0 if robot.in_step else _FROZEN_S)
+        self.poses = MeasuredPoses(robot.limits, period_s, safety.frozen_pose, robot.action_names)
         self._last: Observation | None = None
         self._came_s = 0.0
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._types: dict[str, np.dtype[Any]] = {}
         self.pose: Vector | None = None
         """(A,) The action that keeps the pose of the newest usable observation; None where the robot does not tell."""
         self.unstamped = False
@@ -52,7 +56,16 @@ class Observer:
             self.pose = pose_of(self._robot, seen)
         except DriverError as error:
             raise RobotError(f"the robot was not moved: {error}") from error
-        self._last, self._shapes, self._came_s = seen, _shapes(seen), clock.now()
+        self._shapes = _shapes(seen)
+        self._types = {key: value.dtype for key, value in seen.values.items()}
+        for key, told in self._robot.observation_shapes.items():
+            found = self._shapes.get(key)
+            if found != tuple(told):
+                raise RobotError(
+                    f"the robot was not moved: observe() gives '{key}' as {found or 'nothing'}, and "
+                    f"{type(self._robot).__name__}.observation_shapes has {tuple(told)}: correct one of them"
+                )
+        self._last, self._came_s = seen, clock.now()
         return seen
 
     def begin(self) -> None:
@@ -79,8 +92,7 @@ class Observer:
         self.unstamped |= seen.stamp_s is None
         if fault:
             return before, fault
-        self._cameras.check(seen, now)
-        fault = self.poses.fault(pose, seen, now)
+        fault = self._cameras.fault(seen, now) or self.poses.fault(pose, seen, now)
         if fault:
             return before, fault
         self._last, self._came_s, self.pose = seen, now, pose
@@ -93,8 +105,13 @@ class Observer:
         """
         stamp_s = None if self._last is None else self._last.stamp_s
         age_s = clock.now() - (self._came_s if stamp_s is None else stamp_s)
-        if math.isnan(age_s) or age_s < -self._max_age_s:
+        if math.isnan(age_s) or age_s < -_AHEAD_S:
             return "the observation's stamp is none of time.monotonic()"
+        if age_s > _ANOTHER_S:
+            return (
+                f"the observation is more than {_ANOTHER_S:g} s old by its stamp: the driver stands still, or its "
+                "stamps are none of time.monotonic()"
+            )
         return "the observation is old" if age_s > self._max_age_s else ""
 
     def _changed(self, seen: Observation) -> str:
@@ -104,52 +121,19 @@ class Observer:
             if self._shapes.get(key) != now.get(key):
                 was, is_ = (str(found.get(key, "absent")) for found in (self._shapes, now))
                 return f"the observation '{key}' was {was} at the beginning and is {is_}"
+        for key, value in seen.values.items():
+            if value.ndim == 3 and value.dtype != self._types[key]:  # 255 and 1 may both be white
+                return f"the image '{key}' was {self._types[key]} at the beginning and is {value.dtype}"
         return ""
 
 
-class _Cameras:
-    """Notices a camera that gives the same picture again and again.
-
-    Args:
-        frozen: so many repetitions are too many; 0: any number is allowed.
-        least_s: seconds that they last at least.
-    """
-
-    def __init__(self, frozen: int, least_s: float) -> None:
-        self._frozen, self._least_s = frozen, least_s
-        self._last: dict[str, NDArray[Any]] = {}
-        self._since_s: dict[str, float] = {}
-        self._repeated: Counter[str] = Counter()
-
-    def check(self, observation: Observation, now_s: float) -> None:
-        """Raise RobotError where a picture has not changed for too long."""
-        for key, value in observation.values.items():
-            if not self._frozen or not _is_picture(value):
-                continue
-            last = self._last.get(key)
-            same = last is not None and np.array_equal(last, value)
-            self._repeated[key] = self._repeated[key] + 1 if same else 0
-            lasted_s = now_s - self._since_s.setdefault(key, now_s)
-            if self._repeated[key] >= self._frozen and lasted_s >= self._least_s - 1e-6:
-                raise RobotError(
-                    f"the image '{key}' has been the same for {self._repeated[key]} steps, so the camera is frozen; "
-                    "the robot was stopped"
-                )
-            if not same:
-                self._last[key], self._since_s[key] = np.array(value), now_s
-
-
-def _is_picture(value: Any) -> bool:
-    """Return True for an image of any depth or colours, of integers or of floats."""
-    is_array = getattr(value, "ndim", 0) == 3
-    return is_array and (value.dtype == np.uint8 or value.shape[-1] == 3)
-
-
-def finite(observation: Observation, keys: tuple[str, ...]) -> bool:
-    """Return True if the vectors among the keys are finite; all vectors where there are no keys."""
+def not_finite(observation: Observation, keys: tuple[str, ...]) -> str:
+    """The words for a vector among the keys that is not finite, else ''; all vectors where there are no keys."""
     values = observation.values
-    vectors = [values[key] for key in keys or values if key in values and np.ndim(values[key]) <= 1]
-    return all(bool(np.isfinite(vector).all()) for vector in vectors)
+    for key in keys or values:
+        if key in values and np.ndim(values[key]) <= 1 and not np.isfinite(values[key]).all():
+            return f"observation '{key}' is not finite"
+    return ""
 
 
 def _shapes(observation: Observation) -> dict[str, tuple[int, ...]]:

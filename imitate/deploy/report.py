@@ -25,6 +25,7 @@ class Report:
         gaps: times from one sent action to the next, in periods.
         limits: actions changed by the limits.
         unstamped: True where the robot does not tell when it observed, so that freshness was not checked.
+        stop_s: seconds that ``stop()`` took at the end.
         ended_by: why the episode ended: ``steps``, an event of the teleoperator, or ``success``.
     """
 
@@ -36,6 +37,7 @@ class Report:
     gaps: list[float] = field(default_factory=list)
     limits: LimitCounts = field(default_factory=LimitCounts)
     unstamped: bool = False
+    stop_s: float = 0.0
     ended_by: str = "steps"
 
     def to_dict(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from imitate.deploy.at_exit import AtExit
+from imitate.deploy.declared import check_declared
 from imitate.deploy.driver import called, observed
 from imitate.deploy.exchange import END, ControlThread, Exchange, Outcome
 from imitate.deploy.limits import ActionLimits
@@ -110,6 +111,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._at_exit = AtExit(self._end_of_process)
         try:
             self._ask(lambda: called(robot.connect))
+            check_declared(robot)
             if limits:
                 robot.limits = _stricter(name, robot.limits, limits)
             rate = rate_hz or robot.rate_hz

@@ -53,6 +53,16 @@ def stop_robot(robot: Robot, attempts: int = 3) -> None:
         raise KeyboardInterrupt
 
 
+def slow_stop(seconds: float) -> str:
+    """The words for a stop that took so long that the robot may have moved on meanwhile, else ''."""
+    if seconds <= STOP_S:
+        return ""
+    return (
+        f"stop() took {seconds:.1f} s, and the robot may have moved meanwhile; wanted at most {STOP_S:g} s: let it ask "
+        "the controller to stop, and return"
+    )
+
+
 def _report_unless(returned: threading.Event) -> None:
     """Report a stop that has not returned in time, from another thread."""
 
@@ -157,7 +167,9 @@ class Watchdog:
                 self._fed.clear()
                 continue
             reason = f"no control step ended within {self.limit_s:g} s, so the watchdog fired"
-            _tell(f"{reason}: stopping the robot")
+            _tell(
+                f"{reason}: stopping the robot; Ctrl-C ends the command where the call that hangs does not return"
+            )
             try:
                 self.stop(reason)
             except RobotError as error:

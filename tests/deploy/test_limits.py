@@ -164,7 +164,7 @@ def test_a_robot_at_its_edge_begins_there_whatever_the_noise_of_its_sensor():
 
 def test_a_box_without_an_upper_edge_keeps_its_lower_one():
     half = ActionLimits(low=[0.0], high=[np.inf])
-    assert half.is_far_outside([-5.0]) and not half.is_far_outside([1e6])
+    assert half.far_outside([-5.0]).all() and not half.far_outside([1e6]).any()
     with pytest.raises(LimitError, match="outside"):
         LimitFilter(half, 10.0).start([-5.0])
 

@@ -11,6 +11,7 @@ from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.report import Report
 from imitate.deploy.robot import Guidance, Observation, RobotError
+from imitate.deploy.watchdog import slow_stop
 from imitate.errors import NotFiniteError, UserError
 from imitate.system import clock
 from tests.deploy.fake_robot import Constant, FakeRobot, Pushing, Scripted
@@ -164,7 +165,7 @@ def test_a_person_does_not_act_on_numbers_that_are_not_finite():
     robot = FakeRobot()
     robot.nan = True
     made = ControlLoop(robot, None, RATE, teleoperator=Pushing((0.3, 0.0)), safety=CALM)
-    assert made.run(3).held == {"not finite": 3}
+    assert made.run(3).held == {"observation 'state' is not finite": 3}
     assert len(robot.sent) == 0
 
 
@@ -200,6 +201,10 @@ def test_a_lost_frame_holds_and_a_lost_camera_stops():
         (
             {"state": np.zeros(3, np.float32), "camera": np.zeros((4, 4, 3), np.uint8)},
             "the observation 'state' was (2,) at the beginning and is (3,)",
+        ),
+        (
+            {"state": np.zeros(2, np.float32), "camera": np.zeros((4, 4, 3))},
+            "the image 'camera' was uint8 at the beginning and is float64",
         ),
     ],
 )  # fmt: skip
@@ -326,7 +331,7 @@ def test_without_a_planned_action_the_robot_holds_and_then_stops():
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (NotFiniteError("observation 'state' has NaN"), "not finite"),
+        (NotFiniteError("observation 'state' has NaN: look"), "observation 'state' has NaN"),
         (ConnectionError("no answer"), "the server does not answer"),
     ],
 )
@@ -385,7 +390,42 @@ def test_late_steps_need_not_be_in_a_row():
     assert robot.last_calls() == 9 * ["send"] + ["stop"]
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("observe", r"observe\(\) took up to 40 ms of a period of 10 ms; let it return at once"),
+        ("send", r"send\(\) took up to 40 ms"),
+        ("policy", "the policy took up to 40 ms of a period of 10 ms; use a smaller policy"),
+        ("on_step", "such as recording, took up to 40 ms"),
+    ],
+)
+def test_late_steps_are_blamed_on_what_took_the_time(call, words):
+    robot = FakeRobot()
+    robot.faults[call] = lambda: clock.sleep(0.04 * bool(robot.times("send")))
+    policy = Constant(lambda step: clock.sleep(0.04 * (call == "policy")) or (0.1, 0.1))
+    slow = (lambda step: clock.sleep(0.04)) if call == "on_step" else None
+    with pytest.raises(RobotError, match=words):
+        loop(robot, policy, safety=Safety(late=3), on_step=slow).run(100)
+
+
 # (7) A stop that fails.
+
+
+def test_a_slow_stop_is_reported():
+    robot = FakeRobot()
+    assert not slow_stop(loop(robot).run(2).stop_s)
+    robot.faults["stop"] = lambda: clock.sleep(1.0)
+    assert "stop() took 1.0 s" in slow_stop(loop(robot).run(2).stop_s)
+
+
+def test_what_the_policy_must_not_act_on_holds_and_a_person_may_act_on_it():
+    robot, policy = FakeRobot(), Constant()
+    person = Scripted({step: Guidance(np.array([0.5, 0.0])) for step in (4, 5)})
+    strange = iter(["", "", "odd", "odd", "odd", ""])
+    made = loop(robot, policy, teleoperator=person, look=lambda seen: next(strange))
+    assert made.run(6).held == {"odd": 1}
+    assert robot.last_calls() == ["send", "send", "hold", "send", "send", "send", "stop"]
+    assert policy.step == 3
 
 
 def test_a_stop_that_raises_is_tried_again():

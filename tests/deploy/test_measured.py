@@ -88,7 +88,7 @@ def test_a_wrong_reading_holds_and_moves_no_command(sees, held):
     robot = Arm(sees)
     report = run(robot)
     lost = report.held.pop("observe() failed (OSError: lost packet)", 0)
-    assert report.held == held
+    assert {reason.partition(":")[0]: n for reason, n in report.held.items()} == held
     assert report.steps == 60 - lost - sum(held.values())
     assert np.abs(robot.sent[:, :2]).max() <= 0.8
     assert (
@@ -161,6 +161,55 @@ def clamped(index, low, high):
 def test_an_object_contact_and_coarse_encoders_are_no_fault(sees, act):
     report = run(Arm(sees), 60, Constant(act))
     assert report.steps == 60 and not report.held
+
+
+def noisy(frozen=(), since=1000):
+    """Readings with a sensor's noise, of which some numbers are those of a step before."""
+    kept, draw = [], np.random.default_rng(0)
+
+    def sees(n, pose):
+        pose = pose + draw.normal(0, 3e-4, 3)
+        kept.extend([pose] if n >= since and not kept else [])
+        pose[list(frozen)] = kept[0][list(frozen)] if kept else pose[list(frozen)]
+        return pose
+
+    return sees
+
+
+@pytest.mark.parametrize("frozen", [(0, 1, 2), (1,)])
+def test_a_sensor_whose_noise_ends_is_no_sensor_also_where_nothing_is_asked_to_move(frozen):
+    still, names = Constant(HOME), ("yaw", "lift", "grip")
+    robot = Arm(noisy(frozen, since=15))
+    robot.action_names = names
+    stop = run(robot, 100, still)
+    assert "the measured pose repeats itself without a sensor's noise: " in stop
+    assert [name in stop for name in names] == [place in frozen for place in range(3)]
+    assert len(robot.sent) == 25
+    assert run(Arm(noisy()), 60, still).steps == 60
+    assert run(Arm(noisy(frozen, 15)), 60, still, Safety(frozen_pose=0)).steps == 60
+
+
+def flickering(n, pose):
+    """An encoder that flickers between two ticks, and comes to rest."""
+    return pose + [0.001 * (n % 2 and n < 20), 0, 0]
+
+
+def ringing(n, pose):
+    """An arm that rings down to a place that its encoder does not leave."""
+    return np.round(pose + [0.05 * 0.8**n * (-1) ** n, 0, 0], 3)
+
+
+@pytest.mark.parametrize("sees", [flickering, ringing])
+def test_an_encoder_that_comes_to_rest_is_no_fault(sees):
+    assert run(Arm(sees), 80, Constant(HOME)).steps == 80
+
+
+def test_a_wrong_reading_is_named_with_its_number_and_value():
+    robot = Arm(at(range(20, 100), np.array([0.1, 63.0, 1.0])))
+    robot.action_names = ("yaw", "lift", "grip")
+    assert "far outside of the limits: lift at 63)" in run(robot)
+    words = run(Arm(lambda n, pose: pose - [0, 0, 0.8 * (n >= 20)]))
+    assert "the measured pose has jumped: number 2 to 0.2)" in words
 
 
 def test_a_robot_that_is_driven_back_beyond_its_limits_is_brought_back_within():

@@ -31,11 +31,11 @@ def test_an_action_that_comes_four_periods_late_is_not_sent(stamped, person):
     assert [step.action is None for step in steps] == [False, False, True, False]
 
 
-@pytest.mark.parametrize("ahead_s", [1e9, 1.0, math.nan])
+@pytest.mark.parametrize("ahead_s", [1e9, 1.0, 0.05, math.nan, -3600.0])
 def test_stamps_of_another_clock_are_no_sign_of_freshness(ahead_s):
     robot = FakeRobot()
     robot.age_s = -ahead_s
-    with pytest.raises(RobotError, match=r"stamp .* is none of time.monotonic\(\)"):
+    with pytest.raises(RobotError, match=r"stamp.* none of time.monotonic\(\)"):
         ControlLoop(robot, Constant(), RATE, any_rate=True, safety=Safety(late=0, hold_s=0.1)).run(
             20
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +16,8 @@ from imitate.deploy.check.statistics import Range, Training, image_range
 from imitate.deploy.check.vectors import FAR, OUTSIDE, vector_findings
 from imitate.deploy.limits import ActionLimits
 
+_OTHERS = 0.2
+"""Least deviation of a number, of the largest one in its vector, by which it is judged in mid-episode."""
 _NEAR = 3.0
 """Standard deviations within which a number may be that of another place."""
 _VECTORS, _IMAGES = ("units", "range", "constant"), ("channels", "image range", "blank image")
@@ -47,6 +51,40 @@ def first_look(
     exchanged = list(_exchanged(images))
     odd = {key for finding in exchanged for key in finding.key.split(", ")}
     return exchanged + [finding for finding in findings if finding.key not in odd]
+
+
+class LaterLook:
+    """Looks at the vectors of each later observation: a reason for the policy not to act, where one cannot be.
+
+    Numbers of a vector have one unit. So one that hardly moved in training counts as far only where the others would.
+
+    Args:
+        kinds: modality of each observation of the policy.
+        training: its statistics.
+    """
+
+    def __init__(self, kinds: Mapping[str, str], training: Training) -> None:
+        known = {
+            key: training.ranges[key]
+            for key, kind in kinds.items()
+            if kind == "low_dim" and key in training.ranges
+        }
+        self._ranges = {
+            key: replace(range_, std=np.maximum(range_.std, _OTHERS * range_.std.max()))
+            for key, range_ in known.items()
+        }
+        self._told: dict[tuple[str, str], str] = {}
+
+    def __call__(self, seen: Mapping[str, Any]) -> str:
+        """The words for a problem, else ''; the same ones for the same kind of problem."""
+        for key, known in self._ranges.items():
+            x = np.asarray(seen.get(key, ()), dtype=np.float64).ravel()
+            if x.size != known.mean.size or not np.isfinite(x).all():
+                continue
+            for finding in _of_vector(key, x, known):
+                if finding.level is Level.problem and finding.kind in ("units", "zeros"):
+                    return self._told.setdefault((key, finding.kind), finding.words)
+        return ""
 
 
 def look_at_actions(low: ArrayLike, high: ArrayLike, limits: ActionLimits) -> list[Finding]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from imitate.deploy.check.finding import Level
-from imitate.deploy.check.first_look import first_look, look_at_actions
+from imitate.deploy.check.first_look import LaterLook, first_look, look_at_actions
 from imitate.deploy.check.statistics import Range, Training
 from imitate.deploy.limits import ActionLimits
 
@@ -69,6 +69,24 @@ def test_what_the_robot_must_not_move_with(changed, words):
 )
 def test_another_place_or_light_is_a_warning(changed):
     assert problems(**changed) == [] and len(found(**changed)) == 1
+
+
+@pytest.mark.parametrize(
+    ("joints", "words"),
+    [
+        (MEAN + STD, ""),
+        (MEAN + [0, 0, 0.58, 0, 0, 0, 0], ""),  # one that hardly moved in training is guided away
+        (MEAN[::-1], ""),  # with a policy that strays, several numbers may fit another order
+        (np.full(7, np.nan), ""),
+        (MEAN * [1, 1, 1, 1, 1, 100, 1], "joints[5] lie more than 10 standard deviations"),
+        (np.zeros(7), "'joints' is exactly 0"),
+    ],
+)
+def test_a_later_observation_is_not_acted_on_where_it_cannot_be(joints, words):
+    look = LaterLook(KINDS, TRAINING)
+    told = look({"joints": joints, "front": picture(WRIST)})
+    assert told.startswith(words) and bool(told) == bool(words)
+    assert look({"joints": 1.01 * joints}) == told  # the same words, to be counted
 
 
 def test_actions_of_another_unit_are_a_problem_and_smaller_motions_or_no_limits_are_not():
