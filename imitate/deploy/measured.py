@@ -115,19 +115,23 @@ class MeasuredPoses:
         return found
 
     def _has_jumped(self, pose: Vector, now_s: float) -> bool:
-        """Look how far it is from the last trusted pose; after a gap the reading before has to agree."""
-        first, trusted = self._last is None, self._trusted
-        before, passed_s = self._last, max(now_s - self._seen_s, self._period_s)
+        """Look how far it is from the last trusted pose; after a gap the reading before has to agree.
+
+        A gap after a reading that has jumped does not explain that it had jumped before.
+        """
+        first, trusted, before = self._last is None, self._trusted, self._last
+        passed_s = max(now_s - self._seen_s, self._period_s)
         self._last, self._seen_s = pose, now_s
         if self._reach is None or trusted is None:
             return self._reach is not None and not (first or self._near(before, pose, passed_s))
-        self._blind_s += passed_s - self._period_s
-        if self._near(trusted, pose, passed_s):
+        if before is trusted:
+            self._blind_s = passed_s
+        if self._near(trusted, pose, self._period_s if before is not trusted else passed_s):
             return False
         gone = np.abs(pose - trusted)
-        may_be = self._is_free or bool(
-            (gone <= self._reach * (1.0 + self._blind_s / self._period_s)).all()
-        )
+        is_gap = self._blind_s >= _GLANCE * self._period_s
+        reach = self._reach * (self._blind_s / self._period_s)
+        may_be = self._is_free or is_gap and bool((gone <= reach).all())
         return not (may_be and self._near(before, pose, passed_s))
 
     def _near(self, before: Vector | None, pose: Vector, passed_s: float) -> bool:

@@ -104,6 +104,19 @@ def test_wrong_readings_that_last_stop_the_robot(value, first):
     assert len(robot.sent) == first and robot.last_calls()[-1] == "stop"
 
 
+@pytest.mark.parametrize("late_s", [0.0, 0.035, 0.2])
+def test_a_wrong_reading_that_stays_is_not_trusted_after_a_late_step(late_s):
+    """Two joints are exchanged, and the loop is late while it holds: the readings went on, so there was no gap."""
+
+    def sees(n, pose):
+        clock.sleep(late_s if n in (23, 25, 27) else 0.0)
+        return pose + [0.35 * (n >= 20), -0.35 * (n >= 20), 0]
+
+    robot = Arm(sees)
+    stop = run(robot, 60, safety=Safety(late=0, hold_s=0.6))
+    assert JUMP in stop and len(robot.sent) == 20
+
+
 def frozen(since):
     kept = []
 
