@@ -324,12 +324,12 @@ class BC(Algo[BCConfig]):
     ) -> PolicyStep[InnerState]:
         policy = self.policy
         inputs, memory = policy.observe(obs, goal, state)
+        if self.execution is None:
+            return PolicyStep(policy.decide(inputs, explore, generator), {**state, **memory}, {})
 
         def decide(inputs: Inputs) -> Tensor:
             return self._steps(policy.decide(inputs, explore, generator))
 
-        if self.execution is None:
-            return PolicyStep(decide(inputs), {**state, **memory}, {})
         action, chunk, extras = self.execution.step(state["chunk"], inputs, decide)
         return PolicyStep(action, {**state, **memory, "chunk": chunk}, extras)
 

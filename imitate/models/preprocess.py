@@ -16,8 +16,6 @@ from imitate.models.preprocessing.measuring import Samples, statistics_before
 from imitate.models.preprocessing.observations import ObsPlan, Raw, check_raw, obs_plan
 from imitate.models.preprocessing.relations import (
     check_relations,
-    forward_actions,
-    inverse_actions,
     rebased_actions,
     through_chain,
 )
@@ -297,11 +295,17 @@ class Preprocess(nn.Module):
             UserError: actions are relative to an observation that is not given.
         """
         actions = actions.to(self.action_offset)
-        return forward_actions(self._action_steps, actions, self._reference(obs))
+        reference = self._reference(obs)
+        for step in self._action_steps:
+            actions = step.forward_actions(actions, reference)
+        return actions
 
     def unnormalize_actions(self, actions: Tensor, obs: Observations | None = None) -> Tensor:
         """Convert predictions ``(*B, A)`` to the robot's actions; ``obs`` as in :meth:`normalize_actions`."""
-        return inverse_actions(self._action_steps, actions, self._reference(obs))
+        reference = self._reference(obs)
+        for step in reversed(self._action_steps):
+            actions = step.inverse_actions(actions, reference)
+        return actions
 
     def rebase_actions(self, actions: Tensor, old: Observations, new: Observations) -> Tensor:
         """Convert predictions relative to one observation to the same actions relative to another."""

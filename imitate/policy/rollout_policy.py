@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
@@ -279,7 +278,8 @@ class RolloutPolicy:
         """Raise NotFiniteError where a call with this observation would; it may lack keys. Changes nothing."""
         for key in self.obs_keys:
             if key in ob:
-                value = _array(ob[key])
+                value = ob[key]
+                value = value if isinstance(value, Tensor) else np.asarray(value)
                 refuse_not_finite(key, value if batched_ob else value[None])
 
     def cut_plan(self) -> None:
@@ -372,32 +372,24 @@ class RolloutPolicy:
             told = np.broadcast_to(told, (len(np.asarray(first)), told.size))
         return {**ob, LANGUAGE_KEY: told}
 
-    def _newest(
-        self, arrays: dict[str, NDArray[Any] | Tensor], batched: bool
-    ) -> dict[str, NDArray[Any] | Tensor]:
-        """Return observations without a time axis: the newest frame where there is one."""
-        train = self.algo.global_config.train
-        return newest_frames(
-            arrays,
-            self.algo.preprocess.raw_shapes,
-            {1, self.algo.frame_stack, train.seq_length},
-            batched=batched,
-            told=LANGUAGE_KEY if self.instructions is not None else None,
-        )
-
     def _prepare(
         self, raw: Mapping[str, ArrayLike], keys: tuple[str, ...], batched: bool
     ) -> dict[str, Tensor]:
         """Convert raw arrays to network inputs with a batch dimension."""
-        refuse_missing(raw, [self._given[key] for key in keys])
-        arrays = {key: _array(raw[self._given[key]]) for key in keys}
-        arrays = self._newest(arrays, batched)
-        if not batched:
-            arrays = {key: value[None] for key, value in arrays.items()}
+        preprocess = self.algo.preprocess
+        shapes, arrays, one_step = preprocess.raw_shapes, {}, True
+        for key in keys:
+            given = self._given[key]
+            if given not in raw:
+                refuse_missing(raw, [self._given[key] for key in keys])
+            value = raw[given]
+            arrays[key] = value = value if isinstance(value, Tensor) else np.asarray(value)
+            one_step = one_step and value.ndim == len(shapes[key]) + batched
+        if not one_step:
+            stacks = {1, self.algo.frame_stack, self.algo.global_config.train.seq_length}
+            told = LANGUAGE_KEY if self.instructions is not None else None
+            arrays = newest_frames(arrays, shapes, stacks, batched=batched, told=told)
         for key, value in arrays.items():
+            arrays[key] = value = value if batched else value[None]
             refuse_not_finite(key, value)
-        return self.algo.preprocess.prepare_obs(arrays, keys)
-
-
-def _array(value: ArrayLike | Tensor) -> NDArray[Any] | Tensor:
-    return value if isinstance(value, Tensor) else np.asarray(value)
+        return preprocess.prepare_obs(arrays, keys)

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import imitate
 from imitate import RolloutPolicy, policy_from_checkpoint
 from imitate.data.language import Instructions
 from imitate.errors import NotFiniteError, UserError
@@ -16,6 +18,7 @@ from imitate.policy import loading
 from imitate.policy.checkpoint import checkpoint_dict
 from tests.tiny import tiny_algo, tiny_checkpoint
 
+PACKAGE = f"{Path(imitate.__file__).parent}/"
 SHAPES = {"pos": 3, "vel": 2}
 
 
@@ -159,6 +162,26 @@ assert not bad, bad
 def test_deployment_needs_no_simulator_and_no_dataset(tmp_path):
     path = tiny_checkpoint(tmp_path / "model.pth", obs=SHAPES, action=2)
     subprocess.run([sys.executable, "-c", DEPLOY, str(path)], check=True)
+
+
+def test_an_action_of_a_plain_policy_is_computed_in_few_files():
+    algo = make_algo(WIDE)
+    algo.preprocess.set_obs_normalization("vel", torch.ones(2), torch.full((2,), 3.0))
+    policy, _ = policy_from_checkpoint(
+        device="cpu", ckpt_dict=checkpoint_dict(algo, env_metadata={}, shape_metadata={})
+    )
+    policy(observation())
+    entered, before = set(), sys.getprofile()
+
+    def note(frame, event, arg):
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(PACKAGE):
+            entered.add(path.removeprefix(PACKAGE))
+
+    sys.setprofile(note)
+    policy(observation(1))
+    sys.setprofile(before)
+    assert "policy/rollout_policy.py" in entered and len(entered) <= 14, sorted(entered)
 
 
 def test_loading_sets_nothing_global(tmp_path):

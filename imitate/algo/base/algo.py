@@ -33,11 +33,12 @@ from imitate.algo.base.overrides import (
     check_networks,
     checked_batch,
     checked_loss,
-    checked_step,
     with_validation,
+    wrong_step,
 )
 from imitate.algo.base.policy_state import (
     InnerState,
+    Observed,
     OwnState,
     PolicyState,
     no_plan,
@@ -369,10 +370,13 @@ class Algo(ABC, Generic[ConfigT]):
             explore: act with the learned noise rather than as in evaluation.
             generator: source of randomness; the default generator otherwise.
         """
-        obs, state, kept = recalled(self, obs, state)
+        kept: Observed = {}
+        if len(state) > 1:  # observations are remembered beside the own part
+            obs, state, kept = recalled(self, obs, state)
         step = self._act(obs, state["policy"], goal, explore=explore, generator=generator)
-        own = checked_step(self, step, PolicyStep)
-        return PolicyStep(own.action, {"policy": own.state, **kept}, own.extras)
+        if not isinstance(step, PolicyStep):
+            raise wrong_step(self, step)
+        return PolicyStep(step.action, {"policy": step.state, **kept}, step.extras)
 
     def _act(
         self,

@@ -7,13 +7,12 @@ epoch, or in its last.
 from __future__ import annotations
 
 import inspect
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
 from imitate.errors import ConfigError
 
-Step = TypeVar("Step")
 METHODS = (
     "_create_networks",
     "process_batch_for_training",
@@ -126,13 +125,11 @@ def checked_loss(algo: Any, outcome: Any) -> Any:
     return outcome
 
 
-def checked_step(algo: Any, step: Any, wanted: type[Step]) -> Step:
-    """Return what ``_act`` of an algorithm returned. Raises ConfigError where that is no ``wanted`` (PolicyStep)."""
-    if not isinstance(step, wanted):
-        raise ConfigError(
-            f"{type(algo).__name__}._act() returned {type(step).__name__}: return PolicyStep(action, state, {{}})"
-        )
-    return step
+def wrong_step(algo: Any, step: Any) -> ConfigError:
+    """Return the error for what ``_act`` of an algorithm returned in place of a ``PolicyStep``."""
+    return ConfigError(
+        f"{type(algo).__name__}._act() returned {type(step).__name__}: return PolicyStep(action, state, {{}})"
+    )
 
 
 def _own(algo_class: Any, contract: Any, name: str) -> bool:

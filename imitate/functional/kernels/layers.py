@@ -56,9 +56,11 @@ class PackedLinear(nn.Linear):
         dtype: of the copy: float32, bfloat16, or int8 where :func:`has_int8`. With int8 all rows of a call share one
             scale, so that a row's result depends a little on the others, and inputs must be finite: with NaN or
             infinity among them torch raises RuntimeError, or the result is finite and wrong.
+        fewest_rows: rows from which the copy is faster; one row of float32 is not.
     """
 
     dtype = torch.float32
+    fewest_rows = 2
     _blocks: Any = None
     _copied: tuple[int, int] | None = None
 
@@ -69,8 +71,10 @@ class PackedLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """``(*B, D)`` to ``(*B, E)``."""
         rows = x.numel() // self.in_features
-        if torch.is_grad_enabled() or not self._gains(rows):
+        if torch.is_grad_enabled() or rows > MOST_ROWS:
             return linear(x, self.weight, self.bias)
+        if rows < self.fewest_rows:
+            return nn.functional.linear(x, self.weight, self.bias)
         if self.dtype is torch.int8:
             quantized: Tensor = torch.ops.quantized.linear_dynamic(
                 x.float(), self._packed(rows), needs_reduced_range()
@@ -81,10 +85,6 @@ class PackedLinear(nn.Linear):
             x.to(self.dtype), weight, bias, "none", [], ""
         )
         return y.to(x.dtype)
-
-    def _gains(self, rows: int) -> bool:
-        fewest = 2 if self.dtype is torch.float32 else 1
-        return fewest <= rows <= MOST_ROWS
 
     def _packed(self, rows: int) -> Any:
         state = (self.weight._version, self.weight.data_ptr())
@@ -121,7 +121,8 @@ def pack_linears(net: nn.Module, dtype: torch.dtype = torch.float32) -> None:
         is_plain = type(module) in (nn.Linear, FastLinear)
         if isinstance(module, nn.Linear) and is_plain and _is_large(module.weight):
             module.__class__ = PackedLinear
-            cast(PackedLinear, module).dtype = dtype
+            packed = cast(PackedLinear, module)
+            packed.dtype, packed.fewest_rows = dtype, 2 if dtype is torch.float32 else 1
 
 
 def _is_large(weight: Tensor) -> bool:

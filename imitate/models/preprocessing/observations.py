@@ -43,7 +43,7 @@ class ObsPlan(NamedTuple):
             x = _joined([raw[key] for key in self.packed], self.device)
             for function in self.together:
                 x = function(x)
-            prepared = dict(zip(self.packed, torch.split(x, self.sizes, -1), strict=True))
+            prepared = dict(zip(self.packed, x.split_with_sizes(self.sizes, -1), strict=True))
         for key, steps in self.one_by_one.items():
             value = torch.as_tensor(raw[key])
             if key in features:
@@ -131,10 +131,11 @@ def _packed(
 
 def _joined(values: Sequence[Tensor | np.ndarray[Any, Any]], device: torch.device) -> Tensor:
     """Join vectors ``(*B, D)`` side by side, as a float32 tensor."""
-    if all(isinstance(value, np.ndarray) for value in values):
+    if not [value for value in values if isinstance(value, Tensor)]:
         arrays: Any = values
         joined = np.concatenate(arrays, axis=-1, dtype=np.float32, casting="same_kind")
-        return to_device(torch.from_numpy(joined), device)
+        here = torch.from_numpy(joined)
+        return here if device.type == "cpu" else to_device(here, device)
     tensors = [torch.as_tensor(value) for value in values]
     packed = torch.cat(tensors, -1) if len(tensors) > 1 else tensors[0]
     return to_device(packed, device, torch.float32)

@@ -14,14 +14,14 @@ from imitate.models.preprocessing.step import Observations, PreprocessStep
 Steps = Sequence[PreprocessStep]
 
 
-def forward_actions(steps: Steps, actions: Tensor, reference: Observations) -> Tensor:
+def _forward(steps: Steps, actions: Tensor, reference: Observations) -> Tensor:
     """Convert stored actions to the networks' targets."""
     for step in steps:
         actions = step.forward_actions(actions, reference)
     return actions
 
 
-def inverse_actions(steps: Steps, actions: Tensor, reference: Observations) -> Tensor:
+def _inverse(steps: Steps, actions: Tensor, reference: Observations) -> Tensor:
     """Convert predictions to actions as they are stored."""
     for step in reversed(steps):
         actions = step.inverse_actions(actions, reference)
@@ -34,7 +34,7 @@ def rebased_actions(
     """Convert predictions relative to one reference to the same actions relative to another."""
     # Rotations stay as they are learned; limits are for what is learned, not for what is executed.
     relative = [step for step in steps if step.invertible and not isinstance(step, Rotations)]
-    return forward_actions(relative, inverse_actions(relative, actions, before), after)
+    return _forward(relative, _inverse(relative, actions, before), after)
 
 
 def through_chain(
@@ -45,8 +45,8 @@ def through_chain(
     if place is None:
         return actions
     behind = [step for step in steps[place + 1 :] if step.invertible]
-    joined = convert(steps[place], inverse_actions(behind, actions, {}))
-    return forward_actions(behind, joined, {})
+    joined = convert(steps[place], _inverse(behind, actions, {}))
+    return _forward(behind, joined, {})
 
 
 def check_relations(steps: Steps, actions: ActionLayout) -> None:
