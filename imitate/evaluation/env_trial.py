@@ -1,4 +1,4 @@
-"""Trials of the environments of a training before its first update, so that a broken one is not found after hours."""
+"""Try a training's environments before its first update, so that a broken one is found at once."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NO_ROLLOUTS = "--set experiment.rollout.enabled=false"
 
 @dataclass(frozen=True)
 class EnvTrial:
-    """Trial of an environment, by one reset and one step; picklable.
+    """Trial of an environment by one reset and one step; picklable.
 
     Attributes:
         env_meta: its env_args.
         obs_shapes: shape of one step of each observation that the policy takes, as recorded.
-        action_dim: numbers of an action that the policy sends.
+        action_dim: size of the policy's actions.
     """
 
     env_meta: dict[str, Any]
@@ -40,14 +40,14 @@ class EnvTrial:
         """Make the environment, compare it with the data, take a step, close it; ``beat`` receives each call.
 
         Raises:
-            EnvError: it cannot be made, fails, or does not fit the data.
+            EnvError: the environment cannot be made, fails, or does not fit the data.
         """
         name = str(self.env_meta.get("env_name", "?"))
         try:
             self._play(name, beat)
         except UserError as error:
             raise EnvError(f"{error}; to train without rollouts: {NO_ROLLOUTS}") from error
-        except (Exception, SystemExit) as error:  # whatever an environment may raise
+        except (Exception, SystemExit) as error:  # an environment may raise any exception
             raise EnvError(
                 f"environment '{name}' fails ({type(error).__name__}: {error}); see what imitate check-env says of it; "
                 f"to train without rollouts: {NO_ROLLOUTS}"
@@ -79,11 +79,13 @@ class EnvTrial:
                 )
             if found[key] != wanted:
                 raise EnvError(
-                    f"environment '{name}' gives observation '{key}' of shape {found[key]}, the data have {wanted}"
+                    f"environment '{name}' gives observation '{key}' of shape {found[key]}, "
+                    f"but the data have {wanted}"
                 )
         if action_dim != self.action_dim:
             raise EnvError(
-                f"environment '{name}' takes actions of {action_dim} numbers, those of the data have {self.action_dim}"
+                f"environment '{name}' takes actions of {action_dim} numbers, but the data "
+                f"have {self.action_dim}"
             )
 
 
@@ -93,9 +95,9 @@ def trials(
     """Make a trial for each environment that a training is evaluated in.
 
     Args:
-        algo: the policy that is to act in them.
-        env_metas: env_args of each task; tasks that differ in ``key`` and ``lang`` alone share a trial.
-        serves_language: the policy's instruction comes with the task, not from the environment.
+        algo: the policy that will act in them.
+        env_metas: env_args of each task; tasks that differ only in ``key`` and ``lang`` share a trial.
+        serves_language: true if the policy's instruction comes with the task, not from the environment.
     """
     shapes = _recorded_shapes(algo, serves_language)
     sent = int(algo.preprocess.actions.sent_dim)

@@ -34,19 +34,19 @@ GYMNASIUM = 2
 
 
 GYMNASIUM_ID = re.compile(r":|-v\d+$")
-"""Names that only gymnasium has: ``module:Name-v0``, ``Name-v0``."""
+"""Names that only gymnasium uses: ``module:Name-v0``, ``Name-v0``."""
 
 
 def named_env(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the env_args that ``--env`` means.
+    """Return the env_args of ``--env``.
 
     Args:
         text: a gymnasium name (``module:Name-v0`` imports the module), a robosuite task, a robot (``robot:NAME``), a
-            JSON file of env_args, or an HDF5 file or LeRobot folder of demonstrations, for its environment.
-        own: env_args of the data or of the checkpoint; another environment of the same simulator takes their arguments.
+            JSON file of env_args, or an HDF5 file or LeRobot folder of demonstrations, whose environment is used.
+        own: env_args of the data or of the checkpoint; another environment of the same simulator keeps their arguments.
 
     Raises:
-        ConfigError: a file holds no env_args.
+        ConfigError: a file contains no env_args.
         EnvError: a file names a module that is not trusted.
     """
     own, path = own or {}, Path(text).expanduser()
@@ -68,7 +68,7 @@ def named_robot(text: str, own: Mapping[str, Any] | None = None) -> dict[str, An
     """Return the env_args of ``robot:NAME``.
 
     Args:
-        text: the name; ``robot:sim`` is the own environment in real time, ``robot:sim:ENV`` another one.
+        text: the name; ``robot:sim`` is ``own`` in real time, ``robot:sim:ENV`` another one.
         own: env_args of the data or of the checkpoint; those of the same robot are returned.
 
     Raises:
@@ -83,7 +83,7 @@ def named_robot(text: str, own: Mapping[str, Any] | None = None) -> dict[str, An
         env = text.removeprefix(SIMULATED).removeprefix(":")
         simulated = named_env(env, own) if env else dict(own)
         if simulated.get("type") in (REAL_ROBOT, None):
-            raise ConfigError(f"{text}: which environment? Name one, such as {SIMULATED}:Lift")
+            raise ConfigError(f"{text}: no environment given: name one, such as {SIMULATED}:Lift")
         text, kwargs["options"] = f"{SIMULATED}:{simulated['env_name']}", {"env_meta": simulated}
         rate = (simulated.get("env_kwargs") or {}).get("control_freq")
     if rate is not None:
@@ -92,7 +92,7 @@ def named_robot(text: str, own: Mapping[str, Any] | None = None) -> dict[str, An
 
 
 def at_rate(env_meta: Mapping[str, Any], rate_hz: float | None) -> dict[str, Any]:
-    """Return env_args of a robot with the control rate of its data, where they say none; others as they are."""
+    """Return env_args of a robot with the control rate of its data if they contain none; return others unchanged."""
     kwargs = env_meta.get("env_kwargs") or {}
     if not is_robot(env_meta) or rate_hz is None or kwargs.get("control_freq") is not None:
         return dict(env_meta)
@@ -100,7 +100,7 @@ def at_rate(env_meta: Mapping[str, Any], rate_hz: float | None) -> dict[str, Any
 
 
 def laid_over(own: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply changes to env_args; the arguments of one simulator are not passed to another."""
+    """Apply changes to env_args; arguments of one simulator are not passed to another."""
     from imitate.config.section import merged
 
     if update.get("type", own.get("type")) != own.get("type"):
@@ -109,7 +109,7 @@ def laid_over(own: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, An
 
 
 def named_env_of(config: Config, text: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the env_args of ``--env``, with the changes of a configuration unless these name an environment."""
+    """Return the env_args of ``--env``, with a configuration's changes, unless those name an environment."""
     update = config.experiment.env_meta_update_dict.to_dict()
     named = named_env(text, own)
     if "env_name" in update or "type" in update:
@@ -118,11 +118,11 @@ def named_env_of(config: Config, text: str, own: Mapping[str, Any]) -> dict[str,
 
 
 def with_env(config: Config, text: str) -> Config:
-    """Return the configuration of a training that is evaluated, or acts, in the environment ``--env``.
+    """Return the configuration of a training that uses the environment ``--env``.
 
     Args:
         config: with absolute data paths.
-        text: as of :func:`named_env`.
+        text: see :func:`named_env`.
     """
     own: Mapping[str, Any] = {}
     rate = None
@@ -142,7 +142,7 @@ def with_env(config: Config, text: str) -> Config:
 
 
 def _outline_of(path: str | Path) -> Outline:
-    """Read the outline of a dataset; what reads it is imported only here, because most commands name no file."""
+    """Read the outline of a dataset; the readers are imported here, because most commands name no file."""
     from imitate.data.shards.outline import outline_of
 
     return outline_of(path)
@@ -158,7 +158,7 @@ def _env_args_in(path: Path) -> dict[str, Any]:
     try:
         meta = read_json(path)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as JSON ({error}); give env_args") from error
+        raise ConfigError(f"{path}: cannot be read as JSON ({error}); expected env_args") from error
     if not isinstance(meta, dict):
         raise ConfigError(f"{path}: wanted an object with env_name, type and env_kwargs")
     return meta
@@ -169,11 +169,11 @@ def environments(config: Config, tasks: Sequence[str] = ()) -> tuple[dict[str, A
 
     Args:
         config: with absolute data paths.
-        tasks: instructions of a policy that is conditioned on language; each environment is then there once for every
-            instruction in its file that the policy knows.
+        tasks: instructions of a policy that is conditioned on language; each environment is then returned once for
+            every instruction in its file that the policy knows.
 
     Returns:
-        env_args; with several, `key` is a distinct name of each. `lang` is the instruction.
+        the env_args. If there are several, `key` is a distinct name of each; `lang` is the instruction.
     """
     metas: list[dict[str, Any]] = []
     keys: list[str] = []
@@ -191,13 +191,13 @@ def environments(config: Config, tasks: Sequence[str] = ()) -> tuple[dict[str, A
 
 
 def trust_named(config: Config, env: str | None = None) -> None:
-    """Trust the modules of the environments that ``--env`` and the configuration given to a training name."""
+    """Trust the modules of environments named by ``--env`` and by the configuration that the user gives."""
     for named in (env, *_named(config)):
         trust_env(named)
 
 
 def check_named(config: Config) -> None:
-    """Check the environments of a configuration that lay in a file, such as a checkpoint, before it is trained with.
+    """Check the environments of a configuration from a file, such as a checkpoint, before training.
 
     Raises:
         EnvError: one of them names a module that the user does not trust.
@@ -207,7 +207,7 @@ def check_named(config: Config) -> None:
 
 
 def untrusted_in(config: Config) -> list[Named]:
-    """Return the names in a configuration that the user's own list does not have."""
+    """Return the names in a configuration that are not in the user's own list."""
     return [name for env in _named(config) for name in untrusted(_described(env), lasting=True)]
 
 

@@ -1,4 +1,4 @@
-"""Episodes of evaluations that are not over, so that an interrupted series loses only those that were playing."""
+"""File of the finished episodes of running evaluations: an interruption loses only unfinished episodes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from imitate.system.plain_files import appended
 from imitate.system.run_folder import to_json
 
 ENDING = ".episodes"
-"""Added to the name of the table."""
+"""Suffix added to the table's name."""
 
 
 class EpisodeLog:
-    """A file with a JSON line per episode, beside a table of evaluations; the table's own entries replace it.
+    """A file with a JSON line per episode, beside a table of evaluations; entries of the table replace it.
 
-    An episode that could not be played is left out: another try may succeed. The open file is locked, so that no other
-    process writes the same table.
+    An episode that could not be played is not recorded: another try may succeed. The open file is locked, so that no
+    other process writes the same table.
 
     Args:
         table: path of the table.
@@ -36,10 +36,10 @@ class EpisodeLog:
         self._file: TextIO | None = None
 
     def read(self) -> None:
-        """Open the file and read its episodes; a line that a kill cut short is left out.
+        """Open the file and read its episodes; an incomplete last line is ignored.
 
         Raises:
-            ConfigError: another process has it open.
+            ConfigError: another process has the file open.
         """
         file = self._opened()
         file.seek(0)
@@ -53,7 +53,7 @@ class EpisodeLog:
         """Return the episodes of an evaluation that were read.
 
         Args:
-            key: of the evaluation, different from that of every other one.
+            key: unique key of the evaluation.
         """
         return tuple(self._found.get(key, {}).values())
 
@@ -66,16 +66,16 @@ class EpisodeLog:
         file.flush()
 
     def close(self, *, remove: bool) -> None:
-        """Close the file, and remove it where all of its evaluations are over, or it is empty."""
+        """Close the file, and remove it if all of its evaluations are finished, or it is empty."""
         file, self._file = self._file, None
         if file is None:
             return
-        with file:  # locked until it is gone
+        with file:  # the lock is kept until the file is removed
             if remove or not os.fstat(file.fileno()).st_size:
                 self.path.unlink(missing_ok=True)
 
     def _opened(self) -> TextIO:
-        """Return the file, open and locked, with whole lines."""
+        """Return the file, open and locked, after removing an incomplete last line."""
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = appended(self.path, reads=True)
@@ -103,7 +103,7 @@ def _lock(file: TextIO, path: Path) -> None:
     except BlockingIOError:
         is_free = False
     except OSError:
-        pass  # a file system without locks: other processes are not kept out
+        pass  # a file system without locks does not keep other processes out
     if not is_free or not os.fstat(file.fileno()).st_nlink:
         raise ConfigError(
             f"{path.with_name(path.name.removesuffix(ENDING))}: another process is writing it: wait for it, or choose "
@@ -120,9 +120,9 @@ def _entry(line: str) -> tuple[str, Episode] | None:
 
 
 def episode_from_dict(entry: Mapping[str, Any]) -> Episode:
-    """Return the episode whose :meth:`Episode.to_dict` an entry is."""
+    """Return the episode from its :meth:`Episode.to_dict`."""
     names = {field.name for field in fields(Episode)}
     own = {key: value for key, value in entry.items() if key in names}
-    if own["episode_return"] is None:  # JSON has no number that is not finite
+    if own["episode_return"] is None:  # JSON has no infinite numbers or NaN
         own["episode_return"] = math.nan
     return Episode(**own)

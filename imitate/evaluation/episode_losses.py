@@ -1,4 +1,4 @@
-"""Bookkeeping of episodes whose process died or hung: tried again, failed, or the end of the evaluation."""
+"""Bookkeeping of episodes whose process died or hung: retry them, let them fail, or end the evaluation."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from imitate.evaluation.episode_plan import EpisodePlan
 from imitate.evaluation.episodes import Episode, failed_episode
 
 HOPELESS = 4
-"""So many lost episodes without one that was played: nothing is wrong with a single episode."""
+"""Number of lost episodes without a played one after which the evaluation ends."""
 
 GUARD = 'a script that trains or evaluates must do so under `if __name__ == "__main__":`: its processes import it'
 
 
 class Losses:
-    """Episodes that were lost in one evaluation.
+    """The lost episodes of one evaluation.
 
     Args:
-        env_name: for messages.
-        plan: of the episodes.
+        env_name: environment's name, for messages.
+        plan: plan of the episodes.
     """
 
     def __init__(self, env_name: str, plan: EpisodePlan) -> None:
@@ -32,13 +32,13 @@ class Losses:
     def add(
         self, index: int, reason: str, results: Mapping[int, Episode], *, begun: bool = True
     ) -> None:
-        """Note a loss.
+        """Record the loss of an episode.
 
         Args:
-            index: of the episode.
-            reason: in words.
-            results: episodes that have ended.
-            begun: False where the process ended before it did anything.
+            index: index of the episode.
+            reason: reason of the loss, as text.
+            results: finished episodes.
+            begun: false if the process ended before it did anything.
 
         Raises:
             EvaluationError: episodes are lost one after the other and none was ever played.
@@ -55,7 +55,7 @@ class Losses:
         )
 
     def episode(self, index: int, answer: Episode | Lost) -> Episode | None:
-        """Return the episode as it counts: as played, with its first loss, or failed; None: it is to be tried again."""
+        """Return the episode's final result: played, or failed; None if it must be tried again."""
         reasons = self._reasons.get(index, [])
         if not isinstance(answer, Lost):
             first = reasons[0] if reasons else None

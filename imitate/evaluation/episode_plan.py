@@ -13,10 +13,11 @@ class EpisodePlan:
 
     Attributes:
         video_episodes: episodes 0 .. video_episodes - 1 are rendered.
-        video_skip: a frame every so many environment steps.
-        overlay: draw what the policy plans and looks at onto the frames.
-        step_timeout_s: one call of the environment that takes longer ends its process; None: no limit.
-        late: predictions take time, during which the world goes on; None: they take none.
+        video_skip: environment steps per frame.
+        overlay: true to draw the policy's plan and keypoints onto the frames.
+        step_timeout_s: longest time of one call of the environment, after which its process is ended; None for no
+            limit.
+        late: delay of predictions, during which the environment continues; None for no delay.
     """
 
     horizon: int

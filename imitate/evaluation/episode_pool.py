@@ -1,7 +1,7 @@
-"""Worker processes that play episodes, one at a time each, pulled as they become free.
+"""Worker processes that play episodes; each takes the next episode when it is free.
 
-Workers keep policy and environment from one evaluation to the next. Of several evaluations all episodes lie in one
-queue, so that no worker waits for the last episodes of one before the next begins.
+Workers keep policy and environment from one evaluation to the next. The episodes of several evaluations form one queue,
+so that no worker waits for the last episodes of one evaluation.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class EpisodePool:
     """Up to `workers` workers, started when first needed; a context manager.
 
     Args:
-        workers: most of them at a time; `limit` may be lowered and raised between episodes.
-        backend: where they run; None: in processes of this machine.
+        workers: largest number of workers; `limit` may be changed between episodes.
+        backend: back end on which they run, or None for processes on this machine.
     """
 
     def __init__(self, workers: int, backend: Backend[Any] | None = None) -> None:
@@ -43,7 +43,7 @@ class EpisodePool:
 
     @property
     def limit(self) -> int:
-        """Most workers that play at a time."""
+        """Largest number of workers that play at the same time."""
         return self._crew.limit
 
     @limit.setter
@@ -57,7 +57,7 @@ class EpisodePool:
         self.close()
 
     def cancel(self) -> None:
-        """Make `run` in another thread raise EvaluationCancelledError soon."""
+        """Let `run` in another thread soon raise EvaluationCancelledError."""
         self._crew.cancel()
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class EpisodePool:
         with closing(results):
             for done in results:
                 evaluation = evaluations[done.item.number]
-                if evaluation.is_told:  # it was given up meanwhile
+                if evaluation.is_told:  # it was cancelled meanwhile
                     continue
                 evaluation.note(done.item.index, done.result)
                 if evaluation.is_over:
@@ -125,7 +125,7 @@ class EpisodePool:
     def run_vector(
         self, job: VectorJob, on_episode: Callable[[Episode], None] | None = None
     ) -> list[Episode]:
-        """Play a whole evaluation in lockstep in one worker, which has a process per environment under it.
+        """Play a whole evaluation in lockstep in one worker, which starts a process per environment.
 
         Raises:
             UserError: as `run`.
@@ -146,11 +146,11 @@ class EpisodePool:
         return played
 
     def try_env(self, trial: EnvTrial, step_timeout_s: float, stopped: Callable[[], bool]) -> None:
-        """Try an environment in a worker, which is kept; ``stopped`` returns true when the result is no longer wanted.
+        """Try an environment in a worker and keep the worker; stop waiting when ``stopped`` returns true.
 
         Raises:
             EnvError: the environment cannot be used, its process died, or it hangs.
-            EvaluationCancelledError: ``stopped`` said so.
+            EvaluationCancelledError: ``stopped`` returned true.
         """
         limits = Limits(call_s=step_timeout_s)
         (done,) = self._crew.as_completed([Trial(trial)], limits=limits, tries=1, stopped=stopped)

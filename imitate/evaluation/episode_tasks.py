@@ -1,4 +1,4 @@
-"""Tasks of the workers that play episodes: an episode, a whole evaluation in lockstep, the trial of an environment."""
+"""Tasks for workers: play an episode, play a whole evaluation in lockstep, or try an environment."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from imitate.evaluation.vector_episodes import VectorJob
 
 
 class Task(Protocol):
-    """Item of the crew; picklable."""
+    """Task for a worker; picklable."""
 
     def play(self, runner: EpisodeRunner, reports: Reports) -> Any:
-        """Do it, with the runner of the process."""
+        """Run the task with the runner of the process."""
 
 
 @dataclass(frozen=True)
 class EpisodeTask:
-    """One episode; its frames are sent ahead.
+    """One episode; its frames are sent before its result.
 
     Attributes:
-        number: of its evaluation among those that are played together.
-        index: of the episode.
-        job: its evaluation.
+        number: number of its evaluation.
+        index: index of the episode.
+        job: job of its evaluation.
     """
 
     number: int
@@ -33,19 +33,19 @@ class EpisodeTask:
     job: Job
 
     def play(self, runner: EpisodeRunner, reports: Reports) -> Episode:
-        """See :class:`Task`."""
+        """Play the episode."""
         runner.load(self.job)
         return runner.play(self.job.env_meta, self.job.plan, self.index, reports.note)
 
 
 @dataclass(frozen=True)
 class Lockstep:
-    """A whole evaluation; its episodes are sent as they end."""
+    """A whole evaluation in lockstep; episodes are sent as they end."""
 
     job: VectorJob
 
     def play(self, runner: EpisodeRunner, reports: Reports) -> list[Episode]:
-        """See :class:`Task`."""
+        """Play all episodes."""
         return self.job.play(reports.note, reports)
 
 
@@ -56,12 +56,12 @@ class Trial:
     trial: EnvTrial
 
     def play(self, runner: EpisodeRunner, reports: Reports) -> None:
-        """See :class:`Task`."""
+        """Try the environment."""
         self.trial.play(reports)
 
 
 class Player:
-    """Work of a process: plays tasks with one runner, which keeps policy and environment."""
+    """Runs tasks in a worker process with one runner, which keeps policy and environment."""
 
     def __init__(self, reports: Reports) -> None:
         import torch
@@ -70,7 +70,7 @@ class Player:
         self._reports, self._runner = reports, EpisodeRunner(reports)
 
     def __call__(self, task: Task) -> Any:
-        """Do a task."""
+        """Run a task."""
         return task.play(self._runner, self._reports)
 
     def close(self) -> None:

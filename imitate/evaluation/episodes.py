@@ -44,13 +44,13 @@ class Episode:
     """Result of one episode.
 
     Attributes:
-        success: at any step.
-        success_at_end: at the last step; the same where episodes end at success.
-        error: why it could not be played; it then counts as failed.
-        first_error: why a first try could not be played; the rest is the result of the second one.
-        cpu: model of the processor that played it; None: not known.
-        agents: return and success of each agent, where there are several: the episode's return is then their sum, and
-            it succeeds where all do.
+        success: true if the task was solved at any step.
+        success_at_end: true if it was solved at the last step.
+        error: reason why it could not be played; it then counts as failed.
+        first_error: reason why the first try failed; all else describes the second try.
+        cpu: model of the processor that played it, or None if unknown.
+        agents: return and success of each agent if there are several; the episode's return is then their sum, and it
+            succeeds if all do.
     """
 
     index: int
@@ -67,7 +67,7 @@ class Episode:
     agents: dict[str, dict[str, float | bool]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return plain values for JSON."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
@@ -79,7 +79,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def failed_episode(plan: EpisodePlan, index: int, error: str) -> Episode:
-    """Make the record of an episode that could not be played."""
+    """Return the record of an episode that could not be played."""
     return Episode(
         index,
         plan.seed + index,
@@ -95,7 +95,7 @@ class EpisodeRunner:
     """Plays episodes in this process; the environment and the policy are made once and kept.
 
     Args:
-        beat: receives each call of the environment that begins.
+        beat: called before each call of the environment.
     """
 
     def __init__(self, beat: Beat | None = None) -> None:
@@ -107,14 +107,14 @@ class EpisodeRunner:
         self._render_error: str | None = None
 
     def load(self, job: Job) -> None:
-        """Make ready for a job, keeping what the last one already loaded."""
+        """Load policy and environment of a job, unless the previous job already loaded them."""
         key = (job.policy.key, job.device)
         if key != self._policy_key:
             self._policy = job.policy.load(job.device)
             self._policy_key = key
 
     def use_policy(self, policy: RolloutPolicy) -> None:
-        """Play with a policy at hand."""
+        """Play with a loaded policy."""
         self._policy = policy
 
     def play(
@@ -124,13 +124,13 @@ class EpisodeRunner:
         index: int,
         on_frames: OnFrames | None = None,
     ) -> Episode:
-        """Play episode `index`; one that simulator or policy breaks is tried twice, then recorded with its error.
+        """Play episode `index`; after an error of simulator or policy, try once more, then record the error.
 
         Args:
             env_meta: env_args of the environment.
-            plan: of the episodes.
-            index: of the episode.
-            on_frames: receives the frames of an episode that is to be seen in a video; None: nothing is rendered.
+            plan: plan of the episodes.
+            index: index of the episode.
+            on_frames: receives the episode's frames for a video, or None to render nothing.
 
         Raises:
             UserError: policy and environment do not fit each other, or the environment cannot be made.
@@ -155,12 +155,12 @@ class EpisodeRunner:
         index: int,
         on_frames: OnFrames | None,
     ) -> Episode:
-        # Simulators raise what they like; it is the episode that failed.
+        # Simulators raise any exception; only this episode has failed.
         try:
             with preserved_rng(), torch_threads(1):
                 seed_everything(plan.seed + index)
                 return self._play(env_meta, plan, index, on_frames)
-        except RobotError:  # a person has to look before it moves again
+        except RobotError:  # a person must check the robot before it moves again
             raise
         except NotFiniteError as error:
             return failed_episode(plan, index, str(error))
@@ -202,7 +202,7 @@ class EpisodeRunner:
                 over = bool(terminated or truncated or (success and plan.terminate_on_success))
             recorder.add(env, length, last=over)
         if success:
-            policy.check(obs)  # a simulator that broke may call anything a success
+            policy.check(obs)  # a broken simulator may report success
         return Episode(
             index,
             plan.seed + index,
@@ -223,7 +223,7 @@ class EpisodeRunner:
         first: Sequence[Mapping[str, Any]],
         recorder: FrameRecorder,
     ) -> Episode:
-        """Play an episode of several agents from their first observations on."""
+        """Play an episode of several agents, beginning with their first observations."""
         assert self._policy is not None
         policy = self._policy
         check_fit(policy, env, first[0])
@@ -239,7 +239,7 @@ class EpisodeRunner:
             )
             recorder.add(env, play.length, last=play.over)
         if play.success:
-            for obs in play.last:  # a simulator that broke may call anything a success
+            for obs in play.last:  # a broken simulator may report success
                 policy.check(obs)
         return Episode(
             index,
@@ -275,14 +275,14 @@ class EpisodeRunner:
             except Exception as error:
                 if not render:
                     raise
-                # No OpenGL library: the numbers matter more than the picture.
+                # There is no OpenGL library: results matter more than the picture.
                 self._render_error = f"{type(error).__name__}: {error}"
                 return self._env(env_meta, policy, render=False)
         return self._envs[render]
 
 
 def check_fit(policy: RolloutPolicy, env: Any, obs: Mapping[str, Any]) -> None:
-    """Compare what the policy takes and gives with what the environment gives and takes.
+    """Check that the policy's observations and actions match the environment's.
 
     Raises:
         EnvError: they differ; both sizes are named.
@@ -297,27 +297,30 @@ def check_fit(policy: RolloutPolicy, env: Any, obs: Mapping[str, Any]) -> None:
 def check_obs_shapes(
     policy: RolloutPolicy, env_name: str, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Raise EnvError where an observation is missing or has another shape than in training."""
+    """Raise EnvError if an observation is missing or has another shape than in training."""
     for key in policy.obs_keys:
         wanted, own = tuple(policy.raw_shapes[key]), policy.rename.get(key, key)
         if key not in shapes:
             raise _misfit(
                 env_name,
-                f"gives no observation '{key}', the checkpoint takes one of shape {wanted} "
-                f"({nearest(key, shapes)}; --rename NEW={own} where it has another name)",
+                f"gives no observation '{key}', but the checkpoint takes one of shape "
+                f"{wanted} ({nearest(key, shapes)}; --rename NEW={own} if it has another name)",
             )
         if tuple(shapes[key]) != wanted:
             raise _misfit(
                 env_name,
-                f"gives observation '{key}' of shape {tuple(shapes[key])}, the checkpoint takes {wanted}",
+                f"gives observation '{key}' of shape {tuple(shapes[key])}, but the checkpoint "
+                f"takes {wanted}",
             )
 
 
 def check_action_size(policy: RolloutPolicy, env_name: str, size: int) -> None:
-    """Raise EnvError where policy and environment disagree on the size of an action."""
+    """Raise EnvError if policy and environment disagree on the size of an action."""
     given = policy.algo.preprocess.actions.sent_dim
     if given != size:
-        raise _misfit(env_name, f"takes actions of {size} numbers, the checkpoint gives {given}")
+        raise _misfit(
+            env_name, f"takes actions of {size} numbers, but the checkpoint gives {given}"
+        )
 
 
 def _misfit(env_name: str, words: str) -> EnvError:
@@ -348,7 +351,7 @@ def timed(start: float) -> float:
 
 
 def hopeless(results: dict[int, Episode], give_up_after: int | None) -> bool:
-    """Return true if the first `give_up_after` episodes are all there and all failed."""
+    """Return true if the first `give_up_after` episodes have all been played and all failed."""
     if give_up_after is None:
         return False
     first = [results.get(index) for index in range(give_up_after)]
@@ -356,7 +359,10 @@ def hopeless(results: dict[int, Episode], give_up_after: int | None) -> bool:
 
 
 def in_order(results: dict[int, Episode], give_up_after: int | None) -> list[Episode]:
-    """Sort episodes by index; of a hopeless evaluation keep the first, so that the result does not depend on timing."""
+    """Sort episodes by index; keep only the first if the evaluation was hopeless.
+
+    So its result does not depend on timing.
+    """
     if hopeless(results, give_up_after):
         return [results[index] for index in range(give_up_after or 0)]
     return [results[index] for index in sorted(results)]

@@ -12,7 +12,7 @@ from imitate.evaluation.late import Lateness
 from imitate.functional.statistics import wilson_interval
 
 LONG_DEMO = 0.6
-"""Demonstrations of this share of the horizon are about as long as it."""
+"""Demonstrations longer than this share of the horizon count as long as it."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class EvalResult:
 
     Attributes:
         planned: episodes requested; fewer were played if the evaluation was given up as hopeless.
-        longest_demo: steps of the longest demonstration that the policy learned from; None: not known.
-        late: delay of the predictions; None: there was none.
+        longest_demo: steps of the longest demonstration that the policy learned from, or None if unknown.
+        late: delay of the predictions, or None if there was none.
     """
 
     env_name: str
@@ -46,22 +46,22 @@ class EvalResult:
 
     @property
     def success(self) -> list[bool]:
-        """Per episode."""
+        """Success of each episode."""
         return [episode.success for episode in self.episodes]
 
     @property
     def returns(self) -> list[float]:
-        """Sum of rewards per episode."""
+        """Sum of rewards of each episode."""
         return [episode.episode_return for episode in self.episodes]
 
     @property
     def lengths(self) -> list[int]:
-        """Environment steps per episode."""
+        """Environment steps of each episode."""
         return [episode.length for episode in self.episodes]
 
     @property
     def seeds(self) -> list[int]:
-        """Environment seed per episode."""
+        """Environment seed of each episode."""
         return [episode.seed for episode in self.episodes]
 
     @property
@@ -87,7 +87,7 @@ class EvalResult:
 
     @property
     def agents(self) -> dict[str, dict[str, float]]:
-        """Mean return and success rate of each agent, where there are several."""
+        """Mean return and success rate of each agent, if there are several."""
         played = [episode.agents for episode in self.episodes if episode.agents is not None]
         return {
             name: {
@@ -109,17 +109,17 @@ class EvalResult:
 
     @property
     def not_played(self) -> int:
-        """Episodes that broke twice; they count as failures."""
+        """Number of episodes that failed to play twice; they count as failures."""
         return sum(episode.error is not None for episode in self.episodes)
 
     @property
     def cpu_models(self) -> list[str]:
-        """Models of the processors that played the episodes, where they are known."""
+        """Models of the processors that played the episodes, if known."""
         return sorted({episode.cpu for episode in self.episodes if episode.cpu is not None})
 
     @property
     def out_of_time(self) -> int:
-        """Failed episodes that ended at the horizon."""
+        """Number of failed episodes that ended at the horizon."""
         return sum(
             not episode.success and episode.error is None and episode.length >= self.horizon
             for episode in self.episodes
@@ -127,7 +127,7 @@ class EvalResult:
 
     @property
     def ended_by_env(self) -> int | None:
-        """Most steps of a failed episode, where the environment ended all of them before the horizon; else None."""
+        """Most steps of a failed episode, if the environment ended all failed ones before the horizon, else None."""
         ended = [e.length for e in self.episodes if not e.success and e.error is None]
         return max(ended) if ended and max(ended) < self.horizon else None
 
@@ -148,7 +148,7 @@ class EvalResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return plain values for JSON."""
         return {
             "env": self.env_name,
             "checkpoint": self.checkpoint,

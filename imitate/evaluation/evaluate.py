@@ -80,27 +80,28 @@ def evaluate(
 
     Args:
         agent: a checkpoint, a run folder (its best checkpoint), or a policy, which then plays in this process.
-        env_meta: env_args of the environment; None: the first one in the checkpoint. `lang` in it is the
+        env_meta: env_args of the environment, or None for the checkpoint's first one. Its entry `lang` is the
             instruction, `key` the name under which the result is shown.
-        horizon: longest episode; None: as in the checkpoint's configuration.
-        workers: processes; 1 plays in this process unless `pool` or `step_timeout_s` is given.
+        horizon: longest episode in steps, or None for the value in the checkpoint's configuration.
+        workers: number of processes; 1 plays in this process unless `pool` or `step_timeout_s` is given.
         mode: "processes" (a policy copy in each worker), "vector" (environments in lockstep, batched calls), or
             "auto": vector on a GPU and for large policies.
-        device: where the policy runs; None: the CPU, or for policies with image encoders a GPU where there is one.
-        give_up_after: stop when that many first episodes all failed.
+        device: device of the policy; None means the CPU, or for policies with image encoders a GPU if there is one.
+        give_up_after: stop if this many first episodes all failed.
         video: mp4 to write, a mosaic of the first `video_episodes`, a frame every `video_skip` steps.
-        overlay: draw onto the video what the policy plans, and where its encoders look.
+        overlay: true to draw the policy's plan and its encoders' keypoints onto the video.
         pool: worker processes to use and keep.
         on_episode: called with each episode as it ends.
         step_timeout_s: a call of the environment (step, reset, render) that takes longer, or making one that takes
-            five times as long, ends its process: the episode is tried once more and then counts as failed. None: 60 in
-            worker processes; no limit in this process, where nothing can end a simulator that hangs.
-        late: predictions take time, during which the world goes on; see :mod:`imitate.evaluation.late`.
+            five times as long, ends its process: the episode is tried once more and then counts as failed. None means
+                60 in worker processes, and no limit in this process, where a hanging simulator cannot be ended.
+        late: delay of predictions, during which the environment continues; see :mod:`imitate.evaluation.late`.
         rename: from names of the environment's observations to those of the checkpoint, ``{"agent_pos": "state"}``.
-        precision: of the policy's large linear layers, see :func:`imitate.policy.loading.policy_from_checkpoint`.
+        precision: precision of the policy's large linear layers, see
+            :func:`imitate.policy.loading.policy_from_checkpoint`.
 
     Raises:
-        UserError: the checkpoint, the environment or their match is wrong.
+        UserError: the checkpoint or the environment is invalid, or they do not match.
         EvaluationError: no episode could be played.
     """
     settings = EvalSettings(
@@ -138,8 +139,8 @@ class Place:
 
     Attributes:
         agent: a checkpoint or a run folder.
-        env_meta: env_args; None: the checkpoint's first environment.
-        settings: of the evaluation; those of several places have the same ``step_timeout_s``.
+        env_meta: env_args, or None for the checkpoint's first environment.
+        settings: settings of the evaluation; all places must have the same ``step_timeout_s``.
         earlier: episodes of an interrupted evaluation, which are not played again (except in lockstep).
         on_episode: called with each episode that another evaluation may take over.
     """
@@ -158,16 +159,15 @@ def evaluate_all(
     on_episode: OnEpisode | None = None,
     backend: Backend[Any] | None = None,
 ) -> Iterator[tuple[int, Outcome]]:
-    """Evaluate policies at several places with the same workers, which keep their simulators.
+    """Run several evaluations with the same workers, which keep their simulators.
 
-    The episodes of all places are one queue, those of the same environment together. Each place has the result that
-    :func:`evaluate` gives for it alone.
+    All episodes form one queue, grouped by environment. Each place has the same result as from :func:`evaluate`.
 
     Args:
-        places: to evaluate.
-        workers: processes.
+        places: the evaluations.
+        workers: number of processes.
         on_episode: called with each episode as it ends.
-        backend: where the workers run; None: in processes of this machine.
+        backend: back end of the workers, or None for processes on this machine.
 
     Yields:
         the number of a place as soon as it is done, with its result or the reason why it failed.
@@ -206,7 +206,7 @@ def evaluate_all(
 
 
 def _told(place: Place, prepared: Prepared, on_episode: OnEpisode | None) -> OnEpisode:
-    """Return the function that is called with each episode of a place."""
+    """Return the function to call with each episode of a place."""
     keeps = place.on_episode if prepared.mode == "processes" else None
 
     def tell(episode: Episode) -> None:
@@ -218,7 +218,7 @@ def _told(place: Place, prepared: Prepared, on_episode: OnEpisode | None) -> OnE
 
 
 def _by_environment(prepared: Sequence[Prepared]) -> list[int]:
-    """Return the numbers of those whose episodes any worker plays, so that workers seldom change their environment."""
+    """Return the evaluations for all workers, ordered so that workers seldom change their environment."""
     first: dict[str, int] = {}
     for entry in prepared:
         first.setdefault(repr(entry.env_meta), len(first))
@@ -233,7 +233,7 @@ def _by_environment(prepared: Sequence[Prepared]) -> list[int]:
 def _outcome(
     prepared: Prepared, play: Callable[[], list[Episode]], wall_s: float | None = None
 ) -> Outcome:
-    """Return the result of the episodes that ``play`` gives; ``wall_s`` is the time that they took, if not its own."""
+    """Return the result of the episodes from ``play``; ``wall_s`` replaces the measured time if given."""
     start = time.perf_counter()
     try:
         played = play()
@@ -288,9 +288,7 @@ def _play_here(prepared: Prepared, planned: Planned) -> list[Episode]:
             results[index] = runner.play(job.env_meta, job.plan, index, planned.on_frames)
             if planned.on_episode is not None:
                 planned.on_episode(results[index])
-    except (
-        RobotError
-    ) as error:  # what was measured before counts; a person has to look at the robot
+    except RobotError as error:  # episodes measured before count; a person must check the robot
         results[index] = failed_episode(job.plan, index, str(error))
     finally:
         runner.close()

@@ -1,18 +1,18 @@
 """Fitted Q evaluation: the value of a policy from recorded transitions alone.
 
-Le, Voloshin, Yue, "Batch Policy Learning under Constraints", ICML 2019 (arXiv:1903.08738); its use for choosing among
-policies is studied by Paine et al., "Hyperparameter Selection for Offline Reinforcement Learning" (arXiv:2007.09055).
-For the policy pi that is judged, and members e of an ensemble,
+Le, Voloshin, Yue, "Batch Policy Learning under Constraints", ICML 2019 (arXiv:1903.08738); its use for policy selection
+is studied by Paine et al., "Hyperparameter Selection for Offline Reinforcement Learning" (arXiv:2007.09055). For the
+policy pi that is judged, and members e of an ensemble,
 
     L_e = E[ w_e (Q_e(s, a) - y_e)^2 ],  y_e = r + discount Q'_e(s', pi(s')), without Q'_e after a terminal
     V_e = mean over first states of Q'_e(s, pi(s))
 
-where Q' follows Q, several actions are drawn where pi is random, and w_e counts demos as a bootstrap does (Poisson
-weights), in V_e too. So members differ by what other demos would have said and by where networks began. All policies
-meet the same weights and batches, so that their differences are sharper than their values.
+where Q' follows Q by Polyak averaging, several actions are drawn if pi is stochastic, and w_e are Poisson bootstrap
+weights of the demos, also in V_e. So members differ by resampled demos and by initial weights. All policies share the
+same bootstrap weights and batches, so differences between policies are more precise than their values.
 
-Targets stay within the bounds that rewards and discount set for every policy, without which errors beyond the data feed
-on themselves.
+Targets are clipped to the bounds that rewards and discount set for every policy; otherwise extrapolation errors would
+grow without limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from imitate.policy.loading import policy_from_checkpoint
 HIDDEN = (128, 128)
 LEARNING_RATE = 1e-3
 TARGET_RATE = 0.02
-"""Fraction by which targets follow per update: values come a step nearer to the start in about 50 updates."""
+"""Polyak rate of the target networks per update: values propagate one step back in about 50 updates."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class FQEPlan:
     """Settings of fitted Q evaluation.
 
     Args:
-        updates: of the ensemble, for each policy.
-        batch_size: transitions in an update.
-        members: networks of the ensemble.
-        seed: of weights, batches and bootstrap.
+        updates: gradient steps per policy.
+        batch_size: transitions per update.
+        members: number of networks in the ensemble.
+        seed: seed of initial weights, batch order and bootstrap samples.
     """
 
     updates: int = 5000
@@ -60,11 +60,11 @@ class FQEResult:
     """Value of a policy: mean discounted return from the demos' first states.
 
     Attributes:
-        members: the values of the ensemble's members.
-        checkpoint: the policy's.
+        members: values estimated by the ensemble's members.
+        checkpoint: checkpoint of the policy.
         demo_return: mean discounted return of the demos themselves.
         warning: a limitation of the estimate.
-        behind: how far this policy is behind the best of its ranking, by the same members; 0 of the best.
+        behind: difference to the best policy of the ranking, by member; 0 for the best.
     """
 
     members: tuple[float, ...]
@@ -80,12 +80,12 @@ class FQEResult:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Two standard deviations of the members to either side."""
+        """Mean minus and plus two standard deviations of the members."""
         return _interval(self.members)
 
     @property
     def behind_interval(self) -> tuple[float, float]:
-        """The same for the distance to the best."""
+        """Interval of the difference to the best policy, computed in the same way."""
         return _interval(self.behind)
 
 
@@ -99,7 +99,7 @@ def fitted_q_evaluation(
 
     Args:
         recorded: the transitions.
-        answers: actions of the policy in their states.
+        answers: the policy's actions in their states.
         plan: settings.
         on_update: called after each update.
     """
@@ -136,18 +136,18 @@ def evaluate_checkpoint(
     plan: FQEPlan = FQEPlan(),  # noqa: B008 - frozen
     on_update: Callable[[], None] | None = None,
 ) -> FQEResult:
-    """Estimate the value of the policy of a checkpoint from a file of demonstrations.
+    """Estimate the value of a checkpoint's policy from a demonstration file.
 
     Args:
-        checkpoint: of a policy without memory and goals.
+        checkpoint: checkpoint of a policy without memory and goals.
         data: demonstrations with rewards.
-        discount: of a reward one step later; None: the checkpoint's, or 0.99.
-        filter_key: mask of the demos; None: all.
+        discount: discount per step, or None for the checkpoint's own, or else 0.99.
+        filter_key: mask of the demos, or None for all.
         plan: settings.
         on_update: called after each update.
 
     Raises:
-        UserError: the policy cannot be judged so, or the data lack what is needed.
+        UserError: the policy cannot be evaluated in this way, or the data lack something.
     """
     policy, ckpt = policy_from_checkpoint(device="cpu", ckpt_path=checkpoint)
     warning = refuse_memory(policy.algo, checkpoint)
@@ -180,7 +180,7 @@ def _loss(
     counts: Tensor,
     rows: Tensor,
 ) -> Tensor:
-    """Squared error of each member, summed over members, mean over the transitions ``rows`` (B,)."""
+    """Compute the squared error, summed over members, averaged over the transitions ``rows`` (B,)."""
     with torch.no_grad():
         following = _values(target, recorded.next_states[rows], answers.following[rows])
         wanted = recorded.rewards[rows] + recorded.discounts[rows] * following
@@ -191,7 +191,7 @@ def _loss(
 
 
 def _values(critic: CriticEnsemble, states: Tensor, actions: Tensor) -> Tensor:
-    """Mean over K actions ``(B, K, A)`` of each member's values: ``(E, B)``."""
+    """Compute each member's values ``(E, B)``, averaged over K actions ``(B, K, A)``."""
     values: Tensor = critic({"state": states}, actions).mean(-1)
     return values
 

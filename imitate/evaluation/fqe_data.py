@@ -16,10 +16,10 @@ from imitate.errors import CheckpointError, DatasetError
 from imitate.policy.rollout_policy import RolloutPolicy
 
 ROWS = 1024
-"""So many states at a time are shown to a policy."""
+"""Number of states that a policy gets at a time."""
 
 SAMPLES = 8
-"""Actions that are drawn of a policy that is random."""
+"""Number of actions drawn from a stochastic policy."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Recorded:
 
     Attributes:
         states, next_states: (N, S) all low-dimensional observations of the file.
-        actions: (N, A) as the robot took them, standardized.
-        rewards, discounts: (N,) the latter 0 after terminals.
-        weights: (N,) 0 where it is not known what followed.
+        actions: (N, A) actions that the robot executed, standardized.
+        rewards, discounts: (N,) discounts are 0 after terminals.
+        weights: (N,) 0 if the next state is unknown, else 1.
         demo: (N,) number of the demo.
         first: (D,) row of each demo's first step.
-        action_offset, action_scale: (A,) of the standardization.
-        scale: of values.
+        action_offset, action_scale: (A,) offset and scale of the standardization.
+        scale: divisor of rewards and values.
         bounds: lowest and highest value that any policy can have, scaled.
         demo_return: mean discounted return of the demos, up to their first terminal, unscaled.
     """
@@ -55,17 +55,17 @@ class Recorded:
 
     @property
     def num_demos(self) -> int:
-        """D."""
+        """Number D of demos."""
         return len(self.first)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """K actions of a policy, standardized as the recorded ones.
+    """K actions of a policy per state, standardized like the recorded ones.
 
     Attributes:
-        following: (N, K, A) in the states that follow.
-        first: (D, K, A) in the demos' first states.
+        following: (N, K, A) actions in the next states.
+        first: (D, K, A) actions in the demos' first states.
     """
 
     following: Tensor
@@ -73,18 +73,18 @@ class Answers:
 
 
 def state_keys(path: Path, filter_key: str | None = None) -> list[str]:
-    """Return the low-dimensional observations of a file, the inputs of the values.
+    """Return the low-dimensional observations of a file, the inputs of the value networks.
 
     Raises:
-        DatasetError: if there are none.
+        DatasetError: a demo lacks rewards or low-dimensional observations.
     """
     with DatasetFile(path) as file:
         demo = file.demos(filter_key)[0]
         keys = [key for key in file.obs_keys(demo) if len(file.shape(demo, f"obs/{key}")) == 2]
         if not file.has(demo, "rewards"):
             raise DatasetError(
-                f"{path}: {demo} has no 'rewards', without which no policy has a value: record them, or "
-                "write a 1 where the task is done"
+                f"{path}: {demo} has no 'rewards', which fitted Q evaluation needs: record "
+                "them, or write a 1 at steps in which the task is solved"
             )
     if not keys:
         raise DatasetError(
@@ -135,8 +135,8 @@ def _recorded(dataset: SequenceDataset, keys: list[str], discount: float) -> Rec
     rewards, discounts = data["rewards"], data["discounts"]
     if not rewards.any():
         raise DatasetError(
-            f"{dataset.hdf5_path}: all rewards are 0, so every policy has the value 0: give the file of the task's "
-            "rewards, or demonstrations that reach some"
+            f"{dataset.hdf5_path}: all rewards are 0, so every policy has the value 0: write "
+            "the task's rewards into the file, or use demonstrations that earn some"
         )
     starts, ends = dataset.store.demo_start, dataset.store.demo_end
     returns = rewards.tolist()
@@ -165,7 +165,7 @@ def _recorded(dataset: SequenceDataset, keys: list[str], discount: float) -> Rec
 
 
 def _bounds(rewards: Tensor, discounts: Tensor, discount: float) -> tuple[float, float]:
-    """Compute the lowest and highest return: the least or greatest reward for ever, or until one at a terminal."""
+    """Compute bounds of the return: the smallest or largest reward forever, or once at a terminal."""
     going, ended = rewards[discounts > 0], rewards[discounts == 0]
     low = high = 0.0
     if len(going):
@@ -177,16 +177,16 @@ def _bounds(rewards: Tensor, discounts: Tensor, discount: float) -> tuple[float,
 
 
 def _standard(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute mean and standard deviation of each column; a column that hardly varies is only shifted."""
+    """Compute mean and standard deviation of each column; a nearly constant column is only shifted."""
     spread = values.std(0)
     return values.mean(0), torch.where(spread < 1e-4, torch.ones_like(spread), spread)
 
 
 def refuse_memory(algo: Algo, path: Path) -> str | None:
-    """Refuse a policy with memory; return a warning for one of chunks, which is evaluated as if it planned each step.
+    """Refuse a policy with memory; return a warning for a chunk policy, evaluated step by step.
 
     Raises:
-        CheckpointError: the policy remembers, or has goals, so that a single state does not say what it would do.
+        CheckpointError: the policy has memory or goals, so a single state does not determine its action.
     """
     name = algo.global_config.algo_name
     if algo.goal_shapes:
@@ -215,14 +215,14 @@ def answers_of(
     recorded: Recorded,
     seed: int = 0,
 ) -> Answers:
-    """Compute the actions of a policy, as it acts in evaluation.
+    """Compute the actions of a policy in evaluation mode.
 
     Args:
-        policy: without memory, see :func:`refuse_memory`.
-        limits: lowest and highest action (A,), to which a robot would clip.
-        dataset: from :func:`open_data`.
-        recorded: from the same.
-        seed: of random policies.
+        policy: policy without memory, see :func:`refuse_memory`.
+        limits: lowest and highest action (A,), to which a robot would clip actions.
+        dataset: dataset from :func:`open_data`.
+        recorded: transitions from :func:`open_data`.
+        seed: seed of stochastic policies.
     """
     algo = policy.algo
     generator = torch.Generator(algo.device).manual_seed(seed)
@@ -246,11 +246,11 @@ def answers_of(
 
 
 def _act(algo: Algo, window: dict[str, Tensor], generator: torch.Generator) -> Tensor:
-    """Actions (B, A), normalized, of a policy that has seen the frames ``window`` {key: (B, frame_stack, ...)}."""
+    """Compute normalized actions (B, A) from the frames ``window`` {key: (B, frame_stack, ...)}."""
     newest = {key: value[:, -1] for key, value in window.items()}
     state = algo.initial_state(len(next(iter(newest.values()))))
     if algo.frame_stack > 1:
-        # act() drops the oldest of the state's frames and adds the newest.
+        # act() drops the oldest of the state's frames and appends the newest.
         frames = {key: torch.cat([x[:, :1], x[:, :-1]], 1) for key, x in window.items()}
         state = {**state, "frames": frames, "empty": torch.zeros_like(state["empty"])}
     return algo.act(newest, state, generator=generator).action

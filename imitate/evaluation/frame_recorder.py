@@ -1,4 +1,4 @@
-"""Frames of an episode as it is played, with what the policy plans."""
+"""Record the frames of a running episode, with the policy's plan."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class FrameRecorder:
     """Draws an episode's frames and sends them; a context manager.
 
     Args:
-        plan: of the episode.
-        index: of the episode.
-        policy: that acts in it.
-        on_frames: receives the frames; None: nothing is drawn.
+        plan: plan of the episodes.
+        index: index of the episode.
+        policy: policy that acts in it.
+        on_frames: receives the frames, or None to draw nothing.
 
     Attributes:
-        error: why nothing more is drawn; None: nothing failed.
+        error: reason why rendering stopped, or None if nothing failed.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class FrameRecorder:
 
     @property
     def count(self) -> int:
-        """Frames so far."""
+        """Number of frames so far."""
         return 0 if self._sender is None else self._sender.count
 
     def __enter__(self) -> FrameRecorder:
@@ -58,10 +58,10 @@ class FrameRecorder:
         """Render if this step has a frame; a failing renderer ends the video, not the episode.
 
         Args:
-            env: in the state to show.
-            step: steps so far.
-            obs: what the policy has just acted on; None where it has not acted on this state.
-            last: nothing follows, so there is a frame in any case.
+            env: environment in the state to show.
+            step: number of steps so far.
+            obs: observation on which the policy has just acted, or None if it has not acted on this state.
+            last: true for the last state, which always gets a frame.
         """
         plan = self._plan
         if self._sender is None or self.error is not None:
@@ -74,7 +74,7 @@ class FrameRecorder:
             )
             frame = np.ascontiguousarray(frame, dtype=np.uint8)
             if frame.shape != (plan.frame_size, plan.frame_size, 3):
-                raise ValueError(f"the renderer gave a picture of shape {frame.shape}")
+                raise ValueError(f"the renderer returned an image of shape {frame.shape}")
             if self._overlay is not None and obs is not None:
                 frame = self._overlay.draw(frame, env, plan.camera, obs)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Frames of videos: drawn in worker processes, written by the process that makes the video."""
+"""Frames of videos: drawn in worker processes and written by the process that makes the video."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 AT_ONCE = 16
-"""Frames that are sent together, so that no process holds a whole video in memory."""
+"""Number of frames that are sent together, so that no process keeps a whole video in memory."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Frames:
     """Successive frames of an episode.
 
     Attributes:
-        index: of the episode.
-        start: number of the first one in its episode.
+        index: index of the episode.
+        start: index of the first frame in its episode.
         pixels: (F, H, W, 3) uint8.
     """
 
@@ -34,14 +34,14 @@ OnFrames = Callable[[Frames], None]
 
 
 class FrameSender:
-    """Sends an episode's frames, some at a time.
+    """Sends an episode's frames in groups.
 
     Args:
-        index: of the episode.
-        on_frames: receives them.
+        index: index of the episode.
+        on_frames: called with each group of frames.
 
     Attributes:
-        count: frames so far.
+        count: number of frames so far.
     """
 
     def __init__(self, index: int, on_frames: OnFrames) -> None:
@@ -50,14 +50,14 @@ class FrameSender:
         self._pending: list[NDArray[np.uint8]] = []
 
     def add(self, frame: NDArray[np.uint8]) -> None:
-        """Take the next frame (H, W, 3)."""
+        """Add the next frame (H, W, 3)."""
         self._pending.append(frame)
         self.count += 1
         if len(self._pending) == AT_ONCE:
             self.flush()
 
     def flush(self) -> None:
-        """Send what is left."""
+        """Send the remaining frames."""
         if self._pending:
             start = self.count - len(self._pending)
             self._on_frames(Frames(self._index, start, np.stack(self._pending)))
@@ -76,7 +76,7 @@ class FrameFolder:
         return self._folder.name
 
     def add(self, frames: Frames) -> None:
-        """Write frames at their place; those of another try of the episode are written over."""
+        """Write frames at their position; frames of an earlier try of the episode are overwritten."""
         path = frame_file(self.name, frames.index)
         with path.open("r+b" if path.exists() else "wb") as file:
             file.seek(frames.start * frames.pixels[0].nbytes)

@@ -1,7 +1,7 @@
-"""Evaluation with the delay of real inference: a prediction takes some control steps, and the world goes on meanwhile.
+"""Evaluation with delayed predictions: the environment continues for some control steps during each prediction.
 
 The delay is counted in control steps, so that an evaluation is the same on every machine. While the policy has no
-action the robot holds its pose. Five ways of inference:
+action, the robot holds its pose. There are five modes of inference:
 
     sync     the robot executes its chunk, then waits for the next one
     async    the next chunk is predicted while the present one is executed; both are blended where they overlap
@@ -39,8 +39,8 @@ class Lateness:
 
     Attributes:
         latency_ms: time of a prediction, at least 0.
-        inference: what happens meanwhile, see the module.
-        execute: actions that are executed at least before the next prediction begins; None: as the policy says.
+        inference: mode of inference, see the module.
+        execute: smallest number of actions executed before the next prediction begins, or None for the policy's own.
     """
 
     latency_ms: float
@@ -52,9 +52,9 @@ class LatePolicy:
     """One episode of a policy whose predictions are late.
 
     Args:
-        policy: begins an episode; of chunks, or of single actions (then every action is late).
+        policy: policy at the beginning of an episode; it predicts chunks or single actions (then every action is late).
         late: the delay.
-        env_meta: of the environment, for its control rate and its action of rest.
+        env_meta: env_args, with the control rate and the action that keeps the robot still.
 
     Raises:
         UserError: the control rate is not known, or the chunk is too short for the delay.
@@ -64,7 +64,7 @@ class LatePolicy:
         rate = policy.control_freq or (env_meta.get("env_kwargs") or {}).get("control_freq")
         if rate is None:
             raise UserError(
-                "--latency-ms: the control rate is known neither to the checkpoint nor to the environment"
+                "--latency-ms: neither the checkpoint nor the environment contains the control rate"
             )
         self._policy, self._late = policy, late
         self._delay = math.ceil(late.latency_ms * float(rate) / 1000.0 - 1e-9)
@@ -73,8 +73,9 @@ class LatePolicy:
         size = 1 if execution is None else execution.size
         if late.inference != "sync" and self._delay + 1 > size:
             raise UserError(
-                f"a delay of {self._delay} control steps is longer than the chunk of {size} actions, so nothing of it "
-                "would be left: take --inference sync, or a policy of longer chunks"
+                f"a delay of {self._delay} control steps is longer than the chunk of {size} "
+                "actions, so nothing of it would be left: use --inference sync, or a policy "
+                "with longer chunks"
             )
         self._guidance = GUIDANCE.get(late.inference)
         if self._guidance == "prefix":
@@ -89,11 +90,11 @@ class LatePolicy:
 
     @property
     def counts(self) -> ChunkCounts:
-        """Number of chunks by what became of them."""
+        """Number of chunks by outcome."""
         return self._player.counts
 
     def __call__(self, ob: Mapping[str, Any]) -> Vector:
-        """The action (A,) that the robot takes in this control step."""
+        """Return the robot's action (A,) in this control step."""
         self._history.append(ob)
         self._receive()
         if self._coming is None and self._is_due():
@@ -114,8 +115,9 @@ class LatePolicy:
             raise UserError(not_trained(self._policy.algo.global_config.algo_name))
         if self._delay > most:
             raise UserError(
-                f"a delay of {self._delay} control steps is longer than algo.prefix.max_delay {most} of the training: "
-                f"train the policy with {self._delay}, or take --inference rtc"
+                f"a delay of {self._delay} control steps is longer than the training's "
+                f"algo.prefix.max_delay {most}: train the policy with {self._delay}, or use "
+                "--inference rtc"
             )
 
     def _is_due(self) -> bool:
@@ -124,7 +126,7 @@ class LatePolicy:
         return self._since >= self._execute or self._player.planned <= self._delay
 
     def _predict(self) -> None:
-        """Begin a prediction: what it sees is of now, what it gives comes later."""
+        """Begin a prediction from the current observation; its result arrives later."""
         self._since = 0
         history = list(self._history)
         planned = self._player.remaining()

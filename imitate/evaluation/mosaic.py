@@ -1,4 +1,4 @@
-"""A video of several episodes side by side: the border is grey while an episode runs, then green (success) or red."""
+"""Video of several episodes side by side: the border is grey while an episode runs, then green (success) or red."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_mosaic(
     """Compose the raw frames of `episodes` (those that have some) into one mp4, frame by frame.
 
     Returns:
-        the path, or None where no episode has a frame.
+        the path, or None if no episode has a frame.
     """
     shown = [episode for episode in episodes if episode.frames]
     if not shown:
@@ -40,7 +40,7 @@ def write_mosaic(
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     reels = [read_frames(frame_dir, episode.index, episode.frames, size) for episode in shown]
-    # macro_block_size 2: the codec wants even sides, and 16 would rescale the picture.
+    # macro_block_size 2: the codec needs even sides, and 16 would rescale the picture.
     how: Any = {"fps": rate_hz, "macro_block_size": 2, "codec": "libx264", "quality": 7}
     with replaced(path, path.suffix) as part, get_writer(cleared(part), **how) as opened:
         writer: Any = opened
@@ -52,7 +52,7 @@ def write_mosaic(
 def compose(
     episodes: Sequence[Episode], reels: Sequence[NDArray[Any]], t: int
 ) -> NDArray[np.uint8]:
-    """Compose picture t of the mosaic; an episode that is over shows its last frame."""
+    """Compose picture t of the mosaic; a finished episode shows its last frame."""
     size = reels[0].shape[1] + 2 * BORDER
     columns = math.ceil(math.sqrt(len(reels)))
     rows = math.ceil(len(reels) / columns)

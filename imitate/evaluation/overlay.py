@@ -1,8 +1,7 @@
-"""Drawing of the plan and the keypoints of a policy onto the frames of a video.
+"""Draw a policy's plan and keypoints onto the frames of a video.
 
-The planned actions are drawn as the path that each hand would take, where the environment knows it
-(``env.planned_paths``), or else as curves, one per number of an action. Images that a spatial softmax looks at stand
-in the corner with its keypoints.
+The planned actions are drawn as the path of each gripper if the environment can compute it (``env.planned_paths``),
+otherwise as one curve per action dimension. Images with a spatial softmax are shown in the corner with its keypoints.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from imitate.policy.rollout_policy import RolloutPolicy
 INSET = 80
 MARGIN = 4
 NEAR, FAR = (255, 230, 0), (255, 0, 120)
-"""Colours of the next action and of the last one that is planned."""
+"""Colours of the next action and of the last planned one."""
 FAINTEST = 0.35
 
 Picture = NDArray[np.uint8]
@@ -31,7 +30,7 @@ class Overlay:
     """Drawer for one policy.
 
     Args:
-        policy: it has just acted on the observation that is drawn.
+        policy: policy that has just acted on the drawn observation.
     """
 
     def __init__(self, policy: RolloutPolicy) -> None:
@@ -43,9 +42,9 @@ class Overlay:
         """Draw the plan and the keypoints onto a copy of a frame (H, W, 3).
 
         Args:
-            frame: what the camera sees.
-            env: in the state that it shows.
-            camera_name: of the camera.
+            frame: camera image.
+            env: environment in the shown state.
+            camera_name: name of the camera.
             obs: raw observation of this state.
         """
         picture = Image.fromarray(frame)
@@ -62,14 +61,14 @@ class Overlay:
 
 
 def without_repeats(actions: Values) -> Values:
-    """Cut actions (K, A) behind the first of the equal ones at the end, which fill up a shorter plan."""
+    """Remove the repeated last actions of (K, A), which fill up a shorter plan."""
     differs = (actions != actions[-1]).any(axis=1)
     last = int(differs.nonzero()[0][-1]) + 1 if differs.any() else 0
     return actions[: last + 1]
 
 
 def draw_plan(picture: Image.Image, env: Any, camera_name: str | None, actions: Values) -> None:
-    """Draw the hands' path under actions (K, A), or curves of them in the upper left corner."""
+    """Draw the grippers' path under actions (K, A), or curves of them in the upper left corner."""
     paths = []
     if hasattr(env, "planned_paths"):
         size = {"height": picture.height, "width": picture.width}
@@ -112,7 +111,7 @@ def draw_curves(
     heights = (actions - low) / np.maximum(high - low, 1e-9)
     times = np.linspace(0.0, 1.0, max(len(actions), 2))
     for number, curve in enumerate(heights.T):
-        curve = np.resize(curve, len(times))  # a single action is drawn as a level
+        curve = np.resize(curve, len(times))  # a single action is drawn as a horizontal line
         points = np.stack([left + times * INSET, top + (1 - curve) * INSET], axis=1)
         hue = colorsys.hsv_to_rgb(number / heights.shape[1], 0.7, 1.0)
         colour = tuple(round(255 * value) for value in hue)
@@ -120,7 +119,7 @@ def draw_curves(
 
 
 def inset(image: Picture, points: NDArray[Any]) -> Image.Image:
-    """Scale an image (H, W, 3) to the size of insets and mark places (K, 2), in its pixels."""
+    """Scale an image (H, W, 3) to the size of insets and mark points (K, 2), given in its pixels."""
     height, width = image.shape[:2]
     picture = Image.fromarray(image).resize((INSET, INSET))
     drawing = ImageDraw.Draw(picture)

@@ -1,4 +1,4 @@
-"""Evaluations whose episodes are played by workers: what is wanted of each, what is there, when it is over."""
+"""Evaluations played by workers: the wanted episodes, their results, and when each evaluation is finished."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Planned:
 
     Attributes:
         on_episode: called with each episode as it ends.
-        on_frames: called with frames of the episodes that are to be seen in a video, as they come.
+        on_frames: called with the frames of episodes in the video, as they arrive.
         earlier: episodes that were played before and are not played again.
     """
 
@@ -38,7 +38,7 @@ class Played:
     """Outcome of a planned evaluation.
 
     Attributes:
-        number: its place among the planned ones.
+        number: its index among the planned evaluations.
         outcome: its episodes, or the reason why it failed.
         wall_s: seconds since its first episode began.
     """
@@ -60,11 +60,11 @@ class Played:
 
 
 class Evaluation:
-    """Bookkeeping of one evaluation: which of its episodes are there, and when it is over.
+    """Bookkeeping of one evaluation: its finished episodes, and whether it is over.
 
     Attributes:
-        number: its place among those that are played together.
-        is_told: its outcome was asked for.
+        number: its index among the evaluations that are played together.
+        is_told: true if its outcome was already returned.
     """
 
     def __init__(self, number: int, planned: Planned) -> None:
@@ -76,7 +76,7 @@ class Evaluation:
         self.is_told = False
 
     def tasks(self) -> Iterator[EpisodeTask]:
-        """Yield a task for each episode that is missing, as long as they are wanted."""
+        """Yield a task for each missing episode, as long as the evaluation is running."""
         self._start = time.perf_counter()
         job = self._planned.job
         job = replace(job, policy=job.policy.for_workers())
@@ -88,13 +88,13 @@ class Evaluation:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing more is to be played."""
+        """True if no more episodes need to be played."""
         if self._error is not None or len(self._results) == self._planned.episodes:
             return True
         return hopeless(self._results, self._planned.give_up_after)
 
     def note_loss(self, index: int, loss: Lost) -> bool:
-        """Note that a worker was lost; return true if the episode is to be played again."""
+        """Record that a worker was lost; return true if the episode must be played again."""
         try:
             self._losses.add(index, loss.reason, self._results, begun=loss.begun)
         except EvaluationError as error:
@@ -102,7 +102,7 @@ class Evaluation:
         return not self.is_over
 
     def note(self, index: int, result: Episode | Lost) -> None:
-        """Note the end of an episode."""
+        """Record the result of an episode."""
         if isinstance(result, Lost) and not result.died:
             self._error = self._error or failure(result, "")
         episode = None if self._error else self._losses.episode(index, result)
@@ -112,7 +112,7 @@ class Evaluation:
                 self._planned.on_episode(episode)
 
     def told(self) -> Played:
-        """Return the outcome of an evaluation that is over."""
+        """Return the outcome of a finished evaluation."""
         self.is_told = True
         episodes = in_order(self._results, self._planned.give_up_after)
         return Played(self.number, self._error or episodes, timed(self._start))
@@ -122,8 +122,8 @@ def failure(loss: Lost, died: str) -> UserError | EvaluationError:
     """Return the error to raise for an evaluation that has no episodes.
 
     Args:
-        loss: of its first episode.
-        died: words for a worker that died.
+        loss: loss of its first episode.
+        died: message for a worker that died.
     """
     if loss.error is not None:
         return loss.error

@@ -1,4 +1,4 @@
-"""Sources of the policy that plays episodes: a file of this machine, or its bytes on their way to another one."""
+"""Sources of the policy that plays episodes: a file on this machine, or its bytes for another machine."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class PolicySource(Protocol):
 
     @property
     def key(self) -> str:
-        """Name of its content: a worker that has loaded it keeps the policy."""
+        """Key of its content: a worker keeps a loaded policy while the key is the same."""
 
     def load(self, device: str) -> RolloutPolicy:
         """Make the policy.
 
         Raises:
-            CheckpointError: it cannot be read.
+            CheckpointError: the checkpoint cannot be read.
         """
 
     def for_workers(self) -> PolicySource:
@@ -36,12 +36,12 @@ class PolicySource(Protocol):
 
 @dataclass(frozen=True)
 class CheckpointFile:
-    """Checkpoint in a file of this machine.
+    """Checkpoint in a file on this machine.
 
     Attributes:
-        path: of the file.
-        rename: of observations, see :mod:`imitate.policy.renaming`.
-        precision: of large linear layers, see :func:`imitate.policy.loading.policy_from_checkpoint`.
+        path: path of the file.
+        rename: new names of observations, see :mod:`imitate.policy.renaming`.
+        precision: precision of large linear layers, see :func:`imitate.policy.loading.policy_from_checkpoint`.
     """
 
     path: str
@@ -50,25 +50,25 @@ class CheckpointFile:
 
     @property
     def key(self) -> str:
-        """Path, time of the last change, renamed observations and precision."""
+        """Key made of path, modification time, renamed observations and precision."""
         path = Path(self.path)
         changed = path.stat().st_mtime_ns if path.is_file() else 0
         return f"{path} {changed}{_named(self.rename)} {self.precision}"
 
     def load(self, device: str) -> RolloutPolicy:
-        """See :class:`PolicySource`."""
+        """Load the policy from the file."""
         policy, _ = policy_from_checkpoint(
             device=device, ckpt_path=self.path, rename=self.rename, precision=self.precision
         )
         return policy
 
     def for_workers(self) -> PolicySource:
-        """See :class:`PolicySource`; the file is read here, once. One of several files becomes a single one."""
+        """Return a source with the bytes of the file, which is read once; a sharded file becomes a single one."""
         path = Path(self.path)
         try:
             is_single = lerobot_policy(path) is None
             data = path.read_bytes() if is_single else checkpoint_to_bytes(load_checkpoint(path))
-        except (OSError, UserError):  # the worker that opens it says why
+        except (OSError, UserError):  # the worker that opens it reports the fault
             return self
         digest = hashlib.sha256(data).hexdigest()
         return SentCheckpoint(self.path, digest, Shared(data), self.rename, self.precision)
@@ -79,11 +79,11 @@ class SentCheckpoint:
     """Checkpoint whose bytes are shared with the workers.
 
     Attributes:
-        name: of its file, for messages.
-        sha256: of its bytes.
+        name: name of its file, for messages.
+        sha256: checksum of its bytes.
         data: its bytes.
-        rename: of observations, see :mod:`imitate.policy.renaming`.
-        precision: of large linear layers, see :func:`imitate.policy.loading.policy_from_checkpoint`.
+        rename: new names of observations, see :mod:`imitate.policy.renaming`.
+        precision: precision of large linear layers, see :func:`imitate.policy.loading.policy_from_checkpoint`.
     """
 
     name: str
@@ -94,11 +94,11 @@ class SentCheckpoint:
 
     @property
     def key(self) -> str:
-        """Checksum of its bytes, renamed observations and precision."""
+        """Key made of the checksum, renamed observations and precision."""
         return f"{self.sha256}{_named(self.rename)} {self.precision}"
 
     def load(self, device: str) -> RolloutPolicy:
-        """See :class:`PolicySource`; nothing in the bytes is executed."""
+        """Load the policy from the bytes; nothing in them is executed."""
         ckpt = checkpoint_from_bytes(self.data.get(), self.name)
         policy, _ = policy_from_checkpoint(
             device=device, ckpt_dict=ckpt, rename=self.rename, precision=self.precision
@@ -106,7 +106,7 @@ class SentCheckpoint:
         return policy
 
     def for_workers(self) -> PolicySource:
-        """See :class:`PolicySource`."""
+        """Return this source."""
         return self
 
 

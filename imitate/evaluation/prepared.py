@@ -1,4 +1,4 @@
-"""An evaluation before and after its episodes: its policy, environment and plan, and the result that they make."""
+"""Preparation of an evaluation (policy, environment, plan) and its result."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from imitate.system.run_folder import find_checkpoint
 
 Mode = Literal["auto", "processes", "vector"]
 
-# From so many weights on, batched calls pay more than independent processes with a policy each.
+# Number of weights from which batched calls are faster than a policy in each process.
 LARGE_POLICY = 50_000_000
-# From so many on (image encoders) a GPU, where there is one, pays more than the CPU's cores.
+# Number of weights from which (image encoders) a GPU, if there is one, is faster than the CPU's cores.
 GPU_POLICY = 5_000_000
 
 
@@ -76,12 +76,12 @@ class Subject:
     """A policy under evaluation.
 
     Attributes:
-        path: its checkpoint; None where the policy is at hand.
-        policy: at hand; None where there is a checkpoint.
-        env_meta: env_args of its first environment; empty where it names none.
-        horizon: longest episode, as in its configuration.
-        weights: how many it has.
-        longest_demo: steps of the longest demonstration that it learned from; None: not known.
+        path: its checkpoint, or None if a policy object was given.
+        policy: the given policy object, or None if there is a checkpoint.
+        env_meta: env_args of its first environment; empty if it names none.
+        horizon: longest episode in steps, from its configuration.
+        weights: number of its weights.
+        longest_demo: steps of the longest demonstration that it learned from, or None if unknown.
     """
 
     path: Path | None
@@ -93,10 +93,10 @@ class Subject:
 
 
 def subject_of(agent: str | Path | RolloutPolicy) -> Subject:
-    """Describe a policy, or the checkpoint that a path stands for.
+    """Describe a policy, or the checkpoint of a path.
 
     Raises:
-        CheckpointError: if there is none.
+        CheckpointError: the path has no checkpoint.
     """
     if isinstance(agent, RolloutPolicy):
         weights = sum(weight.numel() for weight in agent.algo.nets.parameters())
@@ -114,18 +114,18 @@ class Prepared:
     """One evaluation of a subject in an environment.
 
     Args:
-        subject: who is evaluated.
-        env_meta: env_args of the environment; None: the subject's own.
-        settings: of the evaluation.
+        subject: the evaluated policy.
+        env_meta: env_args of the environment, or None for the policy's own.
+        settings: settings of the evaluation.
 
     Attributes:
         mode: "processes" or "vector".
-        plan: of the episodes.
-        device: where the policy runs.
-        in_this_process: no worker can play it: the policy is at hand, or the environment is a robot.
+        plan: plan of the episodes.
+        device: device of the policy.
+        in_this_process: true if no worker can play it, because a policy object was given or the environment is a robot.
 
     Raises:
-        EnvError: no environment is named, it is not trusted, or is a robot, of which there is one.
+        EnvError: no environment is named, it is not trusted, or the settings need several copies of a robot.
     """
 
     def __init__(
@@ -159,28 +159,30 @@ class Prepared:
 
     @property
     def needs_processes(self) -> bool:
-        """True if it is to be played in worker processes, even where nobody keeps any."""
+        """True if it must be played in worker processes, even if none exist yet."""
         several = self.mode == "processes" and self.settings.workers > 1
         return not self.in_this_process and (self.settings.step_timeout_s is not None or several)
 
     def check_movable(self) -> None:
-        """Refuse what only this process can play.
+        """Refuse an evaluation that only this process can play.
 
         Raises:
             EnvError: the environment is a robot, or the episodes are played in lockstep.
         """
         if self.in_this_process:
             raise EnvError(
-                f"{label(self.env_meta)}: is driven by this process, no worker of a cluster can play it: leave --on out"
+                f"{label(self.env_meta)}: is controlled by this process, so no worker of a "
+                "cluster can play it: leave --on out"
             )
         if self.mode == "vector":
             raise EnvError(
-                "--mode vector plays all episodes in one process, which a cluster makes no faster: leave it or --on out"
+                "--mode vector plays all episodes in one process, which a cluster cannot "
+                "speed up: leave it or --on out"
             )
 
     @property
     def job(self) -> Job:
-        """Task of workers that play an episode each."""
+        """Return the job for workers that play single episodes."""
         return Job(self._source, self.env_meta, self.plan, self.device)
 
     @property
@@ -194,7 +196,7 @@ class Prepared:
 
         Args:
             on_episode: called with each episode as it ends.
-            earlier: episodes that were played before; those that are to be drawn are played again.
+            earlier: episodes that were played before; those in the video are played again.
         """
         settings = self.settings
         kept = tuple(episode for episode in earlier if episode.index >= self.plan.video_episodes)
@@ -209,7 +211,7 @@ class Prepared:
 
     @property
     def vector_job(self) -> VectorJob:
-        """Task of one worker that plays all episodes in lockstep."""
+        """Return the job for one worker that plays all episodes in lockstep."""
         settings = self.settings
         return VectorJob(
             self._source,
@@ -222,7 +224,7 @@ class Prepared:
         )
 
     def result(self, played: Sequence[Episode], wall_s: float) -> EvalResult:
-        """Put the result together, with its video.
+        """Assemble the result and write the video.
 
         Raises:
             EvaluationError: no episode could be played.
@@ -262,37 +264,37 @@ def _check(subject: Subject, env_meta: Mapping[str, Any] | None, settings: EvalS
         raise EnvError("a policy object needs env_meta, the env_args of its environment")
     if subject.policy is not None and settings.step_timeout_s is not None:
         raise EnvError(
-            "a policy object plays in this process, which cannot end a simulator that hangs: leave "
-            "step_timeout_s out, or give a checkpoint"
+            "a policy object plays in this process, where a hanging simulator cannot be "
+            "ended: leave step_timeout_s out, or give a checkpoint"
         )
     if subject.policy is not None and settings.rename:
         raise UserError(
-            "a policy object has its names already: make it with RolloutPolicy(rename=...)"
+            "a policy object already has its names: make it with RolloutPolicy(rename=...)"
         )
     if subject.policy is not None and settings.precision != "fp32":
-        raise UserError("a policy object has its precision already: load it with that one")
+        raise UserError("a policy object already has its precision: load it with the wanted one")
     description = subject.env_meta if env_meta is None else env_meta
     if not description:
-        raise EnvError(f"{subject.path}: the checkpoint names no environment; name one with --env")
+        raise EnvError(f"{subject.path}: the checkpoint names no environment; give one with --env")
     if is_real(description) and not is_robot(description):
         check_description(description)  # refused before worker processes start
 
 
 def _check_robot(name: str, settings: EvalSettings) -> None:
-    """Raise EnvError where a robot is to do what only copies of a simulator can."""
+    """Raise EnvError if the settings need copies of a simulator, but the environment is a robot."""
     if settings.workers > 1 or settings.mode == "vector":
         raise EnvError(
-            f"{name} is one robot, driven by this process: leave --workers and --mode out (got {settings.workers} "
-            f"workers, mode {settings.mode})"
+            f"{name} is a single robot, controlled by this process: leave --workers and "
+            f"--mode out (got {settings.workers} workers, mode {settings.mode})"
         )
     if settings.late is not None:
         raise EnvError(
-            f"{name}: --latency-ms is for simulators; on a robot predictions take the time they take"
+            f"{name}: --latency-ms is for simulators; on a robot predictions have their real delay"
         )
 
 
 def _check_team(name: str, settings: EvalSettings) -> None:
-    """Raise EnvError where several agents are to do what only one can."""
+    """Raise EnvError if the settings do not support several agents."""
     if settings.mode == "vector" or settings.late is not None or settings.overlay:
         raise EnvError(
             f"{name} has several agents: leave --mode vector, --latency-ms and --overlay out"
@@ -310,12 +312,12 @@ def _device(subject: Subject, wanted: str | None) -> str:
 
 
 def device_beside(device: torch.device, weights: int) -> str:
-    """Return where a policy of so many weights acts that learns, or may act, on a device: small ones on the CPU."""
+    """Return the device on which a policy acts: the CPU for small ones, otherwise the given device."""
     return str(device) if device.type == "cuda" and weights > GPU_POLICY else "cpu"
 
 
 def resolved(agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings) -> EvalSettings:
-    """Return the settings with the mode that "auto" stands for with this checkpoint and environment."""
+    """Return the settings with "auto" replaced by the mode for this checkpoint and environment."""
     if settings.mode != "auto":
         return settings
     subject = subject_of(agent)

@@ -1,4 +1,4 @@
-"""File of evaluations, written as they end, so that an interrupted series of them is resumed."""
+"""File of evaluation results, written as they end, from which an interrupted series can be resumed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from imitate.system.plain_files import read_json
 from imitate.system.run_folder import find_checkpoint, to_json, write_text
 
 SAME = "settings"
-"""Key of an entry: all that its result depends on."""
+"""Key of an entry with everything that its result depends on."""
 
 
 class ResultsFile:
     """A JSON file ``{"evaluations": [...]}``, with the entries of ``imitate eval --json``.
 
-    Episodes of evaluations that are not over lie beside it (:class:`EpisodeLog`).
+    Episodes of unfinished evaluations are in a file beside it (:class:`EpisodeLog`).
 
     Args:
-        path: of the file.
-        resume: take over the evaluations and episodes that are there.
+        path: path of the file.
+        resume: true to keep the evaluations and episodes in the file.
 
     Raises:
-        ConfigError: the file exists, and is not to be resumed, or is no such file, or another process is writing it.
+        ConfigError: the file exists but is not resumed or has another format, or another process is writing it.
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:
@@ -54,7 +54,8 @@ class ResultsFile:
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._log.close(remove=False)
             raise ConfigError(
-                f"{path}: is no table of evaluations ({type(error).__name__}: {error}); choose another name"
+                f"{path}: is not a table of evaluations ({type(error).__name__}: {error}); "
+                "choose another name"
             ) from error
 
     def find(
@@ -68,8 +69,8 @@ class ResultsFile:
                     return result_from_dict(entry)
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
                     raise ConfigError(
-                        f"{self.path}: holds an evaluation that cannot be read ({type(error).__name__}: {error}); "
-                        "choose another name"
+                        f"{self.path}: contains an evaluation that cannot be read "
+                        f"({type(error).__name__}: {error}); choose another name"
                     ) from error
         return None
 
@@ -85,27 +86,27 @@ class ResultsFile:
     def earlier(
         self, agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings
     ) -> tuple[Episode, ...]:
-        """Return the episodes of an interrupted evaluation of the same checkpoint, environment and settings."""
+        """Return the episodes of an interrupted evaluation with the same checkpoint, environment and settings."""
         return self._log.find(_key(self._same(agent, env_meta, settings)))
 
     def note(
         self, agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings
     ) -> Callable[[Episode], None]:
-        """Return a function that keeps the episodes of an evaluation until its result is there."""
+        """Return a function that stores the episodes of an evaluation until it has a result."""
         return partial(self._log.add, _key(self._same(agent, env_meta, settings)))
 
     def close(self, *, is_over: bool) -> None:
         """Close the file of episodes.
 
         Args:
-            is_over: all evaluations have a result: the episodes are no longer needed.
+            is_over: true if all evaluations have a result, so that the episodes are no longer needed.
         """
         self._log.close(remove=is_over)
 
     def _same(
         self, agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings
     ) -> dict[str, Any]:
-        """Return all that a result depends on, as it is read from JSON."""
+        """Return everything that a result depends on, in the form read from JSON."""
         late, path = settings.late, find_checkpoint(agent)
         same = {
             "checkpoint": str(path.resolve()),
@@ -115,13 +116,13 @@ class ResultsFile:
             "horizon": settings.horizon,
             "seed": settings.seed,
             "mode": settings.mode,
-            # policies that draw, draw for all environments of a lockstep at once
+            # stochastic policies draw for all environments of a lockstep at once
             "num_envs": settings.workers if settings.mode == "vector" else None,
             "terminate_on_success": settings.terminate_on_success,
             "give_up_after": settings.give_up_after,
             "late": None if late is None else vars(late),
         }
-        if settings.rename:  # entries of before there was any lack it
+        if settings.rename:  # entries of earlier versions lack it
             same["rename"] = dict(settings.rename)
         if settings.precision != "fp32":
             same["precision"] = settings.precision
@@ -135,7 +136,7 @@ class ResultsFile:
 
 
 def result_from_dict(entry: Mapping[str, Any]) -> EvalResult:
-    """Return the result whose :meth:`EvalResult.to_dict` an entry is."""
+    """Return the result from its :meth:`EvalResult.to_dict`."""
     own = {key: entry[key] for key in _names(Lateness) if key in entry}
     return EvalResult(
         env_name=entry["env"],
@@ -155,7 +156,7 @@ def result_from_dict(entry: Mapping[str, Any]) -> EvalResult:
 
 
 def _key(same: Mapping[str, Any]) -> str:
-    """Return a name for all that a result depends on."""
+    """Return a key made of everything that a result depends on."""
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Evaluation episodes of several agents in one simulator, all of which one policy plays."""
+"""Evaluation episodes of several agents in one simulator, all controlled by one policy."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class AgentPlay:
     """One agent's part of an episode.
 
     Attributes:
-        success: at any of its steps.
-        at_end: at its last one.
-        present: it has not left the episode.
+        success: true if it succeeded at any of its steps.
+        at_end: true if it succeeded at its last step.
+        present: true while it has not left the episode.
     """
 
     total: float = 0.0
@@ -35,9 +35,9 @@ class TeamPlay:
     """An episode of several agents.
 
     Attributes:
-        agents: by name.
+        agents: the agents' plays by name.
         length: steps until the last agent left.
-        over: all left, or all succeeded, before the horizon.
+        over: true if all left, or all succeeded, before the horizon.
         last: observation of each agent at its end.
     """
 
@@ -81,12 +81,12 @@ def play_team(
     """Play an episode from the agents' ``first`` observations on; ``show`` is called with the steps so far.
 
     Raises:
-        EnvError: the policy has goals, which agents here have none of.
+        EnvError: the policy has goals, which multi-agent environments do not provide.
     """
     if policy.goal_keys:
         raise EnvError(
-            f"the policy takes goals ({', '.join(policy.goal_keys)}), which several agents have none of: train one "
-            "without goals"
+            f"the policy takes goals ({', '.join(policy.goal_keys)}), which multi-agent "
+            "environments do not provide: train a policy without goals"
         )
     agents = {name: AgentPlay() for name in env.agents}
     seen, length, over = list(first), 0, False
@@ -114,7 +114,7 @@ def play_team(
 def _batch(
     seen: Sequence[Mapping[str, Any]], present: Sequence[bool]
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Observations of all agents as rows; agents that have left may choose anything, since nobody listens."""
+    """Stack the observations of all agents; actions of agents that have left are ignored."""
     rows = {key: np.stack([np.asarray(obs[key]) for obs in seen]) for key in seen[0]}
     if ACTION_MASK in rows:
         rows[ACTION_MASK][~np.array(present)] = 1

@@ -34,7 +34,7 @@ from imitate.system.seeding import preserved_rng, seed_everything
 
 @dataclass
 class _Slot:
-    """The episode that one environment is playing; index -1: none is left."""
+    """Episode that one environment is playing; index -1 if none is left."""
 
     index: int
     success: bool = False
@@ -78,11 +78,11 @@ def run_vector_episodes(
     give_up_after: int | None = None,
     beat: Beat | None = None,
 ) -> list[Episode]:
-    """Play episodes 0 .. episodes - 1; each environment takes the next one as soon as its own is over.
+    """Play episodes 0 .. episodes - 1; each environment takes the next one as soon as its own ends.
 
     A policy that samples draws for all environments at once, so its results depend on `num_envs`; the initial states
-    and a deterministic policy's results do not. Where environments take longer for a step than the plan's
-    `step_timeout_s`, all are made anew: their episodes are played once more, and the second time they have failed.
+    and a deterministic policy's results do not. If an environment takes longer for a step than the plan's
+    `step_timeout_s`, all are made again and their episodes played once more; the second time they count as failed.
 
     Raises:
         EnvError: policy and environment do not fit each other, or the environment cannot be made.
@@ -122,7 +122,7 @@ def _copies(
     num_envs: int,
     tell: Beat,
 ) -> Iterator[Any]:
-    """Make the environments and check that they fit the policy, with the random numbers of an evaluation."""
+    """Make the environments and check that they fit the policy, with the random seeds of an evaluation."""
     tell(MAKE)
     venv = make_vector_env(
         env_meta,
@@ -169,7 +169,7 @@ class _Lockstep:
                 continue
             obs, rewards, terminated, truncated, info = venv.step(actions)
             self.policy.observe(rewards)
-            self.tell("")  # alive: the copies are watched by the environment
+            self.tell("")  # alive: the environment watches its copies
             success = _successes(info, len(self.slots))
             if success.any():
                 success = success & self._finite(obs)
@@ -197,7 +197,7 @@ class _Lockstep:
         return obs
 
     def _finite(self, obs: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return a mask of rows with finite observations: a simulator that broke may report any success."""
+        """Return a mask of rows with finite observations: a broken simulator may report success."""
         try:
             self.policy.check(obs, batched_ob=True)
         except NotFiniteError as error:
@@ -221,7 +221,7 @@ class _Lockstep:
         return self._reset(venv, over)
 
     def _reset(self, venv: Any, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Mapping[str, Any]:
-        """Start the episodes of the masked environments (those without one are reset too, and ignored)."""
+        """Start the episodes of the masked environments; those without an episode are also reset and then ignored."""
         seeds = [self.plan.seed + max(slot.index, 0) for slot in self.slots]
         obs, _ = venv.reset(seed=seeds, options={"reset_mask": mask})
         self.policy.start_episode(self.lang, mask=mask)

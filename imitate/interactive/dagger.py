@@ -1,13 +1,13 @@
 """Interactive imitation learning in rounds: the policy acts, a supervisor corrects it, and it is trained on all data.
 
 DAgger (Ross, Gordon, Bagnell, AISTATS 2011, arXiv:1011.0686): an expert labels the states that the policy visits, all
-or one of so many, and acts itself with probability beta^k in round k. HG-DAgger (Kelly et al., ICRA 2019,
-arXiv:1810.02890): a person takes over where that is needed, and the policy learns from these steps (and from the
+or every n-th, and acts itself with probability beta^k in round k. HG-DAgger (Kelly et al., ICRA 2019,
+arXiv:1810.02890): a person takes over when needed, and the policy learns from these steps (and from the
 demonstrations).
 
-All data lie in one file, ``demos.hdf5``: round 0 are the demonstrations that there were. Each round trains a run of its
-own below ``round_<k>/``. ``progress.json`` says which rounds are over, so that an interrupted run resumes: with
-the round's next episode, or with its training.
+All data are in one file, ``demos.hdf5``: round 0 contains the initial demonstrations. Each round trains a run below
+``round_<k>/``. ``progress.json`` lists the finished rounds, so that an interrupted run resumes: with the round's next
+episode, or with its training.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class DaggerPlan:
     """Settings of the rounds.
 
     Attributes:
-        rounds: rounds after the demonstrations.
-        episodes: of a round.
-        seed: of the episodes.
-        horizon: steps of an episode.
+        rounds: number of rounds after the demonstrations.
+        episodes: number of episodes per round.
+        seed: seed of the episodes.
+        horizon: steps per episode.
         hold_steps: steps after the first success.
-        demos: number of demonstrations that are used; None: all.
-        label_every: the supervisor labels one of so many steps, and only these are learned from.
+        demos: number of demonstrations to use, or None for all.
+        label_every: the supervisor labels every n-th step, and only these are learned.
     """
 
     rounds: int = 5
@@ -77,30 +77,31 @@ def dagger(
     on: str = LOCAL,
     step_timeout_s: float = STEP_TIMEOUT_S,
 ) -> Progress:
-    """Run all rounds, or resume with those that are left.
+    """Run all rounds, or resume with the remaining ones.
 
     Args:
-        config: of the policy. Each round trains it anew on all data, or with ``init`` from the last weights.
+        config: configuration of the policy. Each round trains it from scratch on all data, or with ``init`` from the
+            last weights.
         plan: rounds, episodes, seeds; ``rounds`` may be raised on resuming.
-        supervise: who supervises.
+        supervise: returns the supervisor of a round.
         env_meta: the environment.
         folder: output folder; an existing one is resumed.
         dataset: demonstrations.
-        init: a checkpoint to begin with.
-        labels_all: the supervisor is asked for labels; otherwise those steps count in which it acted.
+        init: a checkpoint to begin with, or None.
+        labels_all: true if the supervisor labels steps; otherwise the steps in which it acted are learned.
         on_round: called after each round.
         on_episode: called with the round and the number of its episodes so far.
-        quiet: trainings say nothing.
-        stream: where trainings speak; stderr by default.
-        workers: processes that play episodes, for which ``supervise`` has to be picklable; 1: this one. The results are
-            the same. None: as many as the place has.
-        on: place of the workers, ``local``, ``ray`` or ``ray:HOST:PORT``.
+        quiet: true to print nothing during training.
+        stream: stream for the output of trainings; stderr by default.
+        workers: number of processes that play episodes, which need a picklable ``supervise``; 1 means this process.
+            Results do not depend on it. None means as many as fit.
+        on: back end of the workers, ``local``, ``ray`` or ``ray:HOST:PORT``.
         step_timeout_s: in a worker, a call of the environment that takes longer, or making it in five times that, ends
             the process; the episode is played again.
 
     Raises:
-        UserError: there is nothing to begin with, or the folder is of other settings.
-        TrainingError: a training had to stop.
+        UserError: there is nothing to begin with, or the folder was begun with other settings.
+        TrainingError: a training failed.
     """
     if dataset is None and init is None:
         raise ConfigError(
@@ -112,8 +113,9 @@ def dagger(
         )
     if plan.label_every > 1 and config.train.sample_weight.kind is not None:
         raise ConfigError(
-            f"train.sample_weight.kind: '{config.train.sample_weight.kind}'; where not all steps are labelled, the "
-            "weights say which: leave it out, or label each step"
+            f"train.sample_weight.kind: '{config.train.sample_weight.kind}'; if not all steps "
+            "are labelled, the sample weights mark the labelled ones: leave it out, or label "
+            "every step"
         )
     if config.experiment.rollout.horizon is None:  # from the data it would grow from round to round
         config = config.with_overrides({"experiment.rollout.horizon": plan.horizon})
@@ -193,13 +195,13 @@ class _Work:
         """Open the environment before anything is trained or copied.
 
         Raises:
-            EnvError: it cannot be made, or lacks an observation of the policy.
+            EnvError: it cannot be made, or lacks an observation that the policy uses.
         """
         try:
             obs = first_observation(self._player.env())
         except UserError:
             raise
-        except Exception as error:  # whatever a simulator may raise
+        except Exception as error:  # a simulator may raise any exception
             raise EnvError(
                 f"{self._env_meta.get('env_name')}: cannot be opened ({type(error).__name__}: {error}): "
                 "see what imitate check-env says of it"
@@ -216,10 +218,10 @@ class _Work:
     def players(
         self, supervise: SuperviseRound, workers: int | None, on: str, step_timeout_s: float
     ) -> Iterator[None]:
-        """Let episodes be played by workers, where that is wanted.
+        """Return the players of episodes: workers if requested, otherwise this process.
 
         Raises:
-            ConfigError: the supervisor cannot be copied to them.
+            ConfigError: the supervisor cannot be copied to workers.
         """
         if on == LOCAL and workers == 1:
             yield
@@ -249,7 +251,7 @@ class _Work:
         checkpoint: str,
         on_episode: Callable[[int, int], None] | None,
     ) -> None:
-        """Record the episodes of a round that are missing."""
+        """Record the missing episodes of a round."""
         if self.files.counted(number).episodes >= self._plan.episodes:
             return
         with self.files.appended() as writer:
@@ -257,9 +259,9 @@ class _Work:
             before = self.files.recorded_before()
             if writer.num_episodes < before:
                 raise ConfigError(
-                    f"{self.files.demos}: has {counted(writer.num_episodes, 'episode')}, but {before} were recorded "
-                    "before round "
-                    f"{number}: put the file back, or take another folder"
+                    f"{self.files.demos}: has {counted(writer.num_episodes, 'episode')}, but "
+                    f"{before} were recorded before round {number}: restore the file, or use "
+                    "another folder"
                 )
             done = writer.num_episodes - before
             for episode in self._episodes(number, done, supervise, checkpoint, states):
@@ -282,7 +284,7 @@ class _Work:
             yield self._player.play(number, index, policy, supervisor, states=states)
 
     def learn(self, number: int, last: str | None) -> RunResult | None:
-        """Train on all data so far; return None in round 0 of a given policy."""
+        """Train on all data so far; return None in round 0 if a policy was given."""
         if number == 0 and self._init is not None:
             return None
         place = self._folder / f"round_{number}"
@@ -313,10 +315,10 @@ class _Work:
 
 
 def _check_copies(supervise: SuperviseRound, env_meta: dict[str, Any]) -> None:
-    """Refuse workers where there is one robot, one person, or a supervisor that cannot be sent to another process."""
+    """Refuse workers for a robot, a person, or a supervisor that cannot be sent to another process."""
     advice = "leave --workers and --on out"
     if is_robot(env_meta):
-        raise ConfigError(f"{env_meta.get('env_name')}: there is one robot, not several: {advice}")
+        raise ConfigError(f"{env_meta.get('env_name')}: is a single robot: {advice}")
     try:
         pickle.dumps(supervise)
     except (pickle.PicklingError, AttributeError, TypeError) as error:

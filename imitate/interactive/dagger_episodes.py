@@ -1,6 +1,6 @@
-"""Supervised episodes of a round: in this process, or in workers of a crew, where the supervisor can be copied.
+"""Supervised episodes of a round: in this process, or in workers of a crew if the supervisor can be copied.
 
-Episode ``index`` of a round has seeds of its own, ``[seed, round, index, attempt]``, so that episodes are the same in
+Episode ``index`` of a round has its own seeds, ``[seed, round, index, attempt]``, so that episodes are the same in
 any process and for any number of workers.
 """
 
@@ -32,7 +32,7 @@ MAX_FAILURES = 10
 _log = logging.getLogger(__name__)
 
 SuperviseRound = Callable[[int], Supervisor]
-"""From a round's number, from 1, to who supervises it; picklable where episodes are played by workers."""
+"""Function from a round's number (from 1) to its supervisor; picklable if workers play the episodes."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Scene:
 
     Attributes:
         env_meta: the environment.
-        obs_keys: observations of the policy.
-        seed: of the episodes.
-        horizon: steps of an episode.
+        obs_keys: keys of the policy's observations.
+        seed: seed of the episodes.
+        horizon: steps per episode.
         hold_steps: steps after the first success.
-        folder: of the rounds, for messages.
+        folder: folder of the rounds, for messages.
     """
 
     env_meta: dict[str, Any]
@@ -60,8 +60,8 @@ class Player:
     """Player of supervised episodes in this process, with an environment that it makes when first needed.
 
     Args:
-        scene: settings.
-        beat: receives which call of the environment runs.
+        scene: settings of the episodes.
+        beat: called with the name of each call of the environment.
     """
 
     def __init__(self, scene: Scene, beat: Beat | None = None) -> None:
@@ -69,7 +69,7 @@ class Player:
         self._env: Env | None = None
 
     def env(self) -> Env:
-        """Return the environment, with all observations, since experts may use more than the policy, and its images."""
+        """Return the environment with all observations, because experts may use more than the policy."""
         if self._env is None:
             keys = self._scene.obs_keys
             cameras = [key.removesuffix("_image") for key in keys if key.endswith("_image")]
@@ -93,7 +93,7 @@ class Player:
         states: bool,
         attempt: int = 0,
     ) -> Episode:
-        """Play episode ``index`` of a round; after a failure of the simulator anew, with another seed.
+        """Play episode ``index`` of a round; after a failure of the simulator play it again with another seed.
 
         Raises:
             EnvError: it failed :data:`MAX_FAILURES` times in a row.
@@ -117,13 +117,14 @@ class Player:
                 )
             except UserError:
                 raise
-            except RobotError as error:  # a person has to look before it moves again
+            except RobotError as error:  # a person must check the robot before it moves again
                 raise TrainingError(
-                    f"round {number}, episode {index}: {error}; the same command resumes {self._scene.folder}"
+                    f"round {number}, episode {index}: {error}; to resume, repeat the command "
+                    f"for {self._scene.folder}"
                 ) from error
             except DiscardedError:
                 _log.info("round %d, episode %d: discarded by a person", number, index)
-            except Exception as error:  # whatever a simulator may raise
+            except Exception as error:  # a simulator may raise any exception
                 failures += 1
                 words = f"{type(error).__name__}: {error}"
                 _log.warning("round %d, episode %d: %s", number, index, words)
@@ -139,11 +140,11 @@ class _Item:
     """Episode for a worker.
 
     Attributes:
-        number: of the round.
-        index: of the episode in it.
-        policy: the policy of the last round.
-        states: record the simulator's states too.
-        attempt: first attempt; the former ones lost their workers.
+        number: number of the round.
+        index: index of the episode in the round.
+        policy: checkpoint of the last round's policy.
+        states: true to also record the simulator's states.
+        attempt: number of the first attempt; earlier ones lost their workers.
     """
 
     number: int
@@ -157,11 +158,12 @@ class Players:
     """Workers that play supervised episodes, kept from round to round; a context manager.
 
     Args:
-        scene: settings.
+        scene: settings of the episodes.
         supervise: makes the supervisor of a round in each worker; picklable.
-        workers: number.
-        backend: where they run; None: processes of this machine.
-        step_timeout_s: a call of the environment that takes longer, or making it in five times that, ends its process.
+        workers: number of workers.
+        backend: back end on which they run, or None for processes on this machine.
+        step_timeout_s: longest time of a call of the environment (making it: five times as long), after which its
+            process is ended.
     """
 
     def __init__(
@@ -215,10 +217,10 @@ class Players:
 
 
 class _Waiting:
-    """Episodes that no worker has been given yet; a crew asks for the next one again after each result.
+    """Queue of episodes that no worker has yet; a crew asks for the next one after each result.
 
     Attributes:
-        wanted: episode that is to be yielded next; those far ahead of it wait.
+        wanted: episode to yield next; episodes far ahead of it wait.
     """
 
     def __init__(self, make: Callable[..., _Item], first: int, last: int, ahead: int) -> None:
@@ -238,7 +240,7 @@ class _Waiting:
         return self._make(self._begun - 1)
 
     def again(self, item: _Item, lost: Lost, env_name: Any) -> None:
-        """Let an episode whose workers were lost be played with other seeds.
+        """Play an episode again with other seeds after its workers were lost.
 
         Raises:
             EnvError: it was lost too often, or it is not the worker's fault.
@@ -258,7 +260,7 @@ def _prepared(scene: Scene, supervise: SuperviseRound, beat: Beat) -> _Worker:
 
 
 class _Worker:
-    """Function of a worker: from an item to its episode."""
+    """Function of a worker: plays the episode of an item."""
 
     def __init__(self, scene: Scene, supervise: SuperviseRound, beat: Beat) -> None:
         self._player, self._supervise = Player(scene, beat), supervise

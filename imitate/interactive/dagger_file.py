@@ -29,14 +29,14 @@ class Round:
     """Result of a round.
 
     Attributes:
-        number: 0 are the demonstrations.
-        episodes: recorded in it.
+        number: number of the round; 0 for the demonstrations.
+        episodes: episodes recorded in it.
         steps: environment steps.
         interventions: steps in which the supervisor acted.
-        labels: steps with an action of the supervisor's to learn from, so far.
+        labels: number of steps so far with a supervisor's action to learn.
         rollout_success: share of the round's episodes that succeeded, with the help of the supervisor.
-        success_rate: of the policy that was learned after it; None: not evaluated.
-        checkpoint: that policy.
+        success_rate: success rate of the policy trained after it, or None if it was not evaluated.
+        checkpoint: checkpoint of that policy.
     """
 
     number: int
@@ -54,7 +54,7 @@ class Round:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> Round:
-        """Make it from :meth:`to_dict`; what else the entry has is left out."""
+        """Make the round from :meth:`to_dict`; other entries are ignored."""
         names = {field.name for field in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in entry.items() if key in names})
 
@@ -71,11 +71,11 @@ class RoundFiles:
     """Files of all rounds in their folder.
 
     Args:
-        folder: of the rounds.
-        config: of the policy.
+        folder: folder of the rounds.
+        config: configuration of the policy.
         env_meta: the environment.
         settings: settings that may not change between the rounds.
-        labels_all: files from before there was a choice have a label at each step.
+        labels_all: true if every step has a label in files of earlier versions.
     """
 
     def __init__(
@@ -93,18 +93,18 @@ class RoundFiles:
         self._settings, self._labels_all = dict(settings), labels_all
 
     def begun(self, dataset: str | Path | None, most: int | None) -> Progress:
-        """Return the progress so far; at the very start copy at most so many demonstrations.
+        """Return the progress so far; at the start, copy at most ``most`` demonstrations.
 
         Raises:
             ConfigError: the folder was begun with other settings.
         """
         if self._progress.is_file():
             saved = self._saved()
-            saved["settings"].setdefault("label_every", 1)  # begun before there was a choice
+            saved["settings"].setdefault("label_every", 1)  # begun by an earlier version
             if saved["settings"] != self._settings:
                 raise ConfigError(
-                    f"{self.folder}: was started with {saved['settings']}, now {self._settings} is wanted: "
-                    "take another folder"
+                    f"{self.folder}: was begun with {saved['settings']}, but the settings are "
+                    f"now {self._settings}: use another folder"
                 )
             return Progress([Round.from_dict(entry) for entry in saved["rounds"]])
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ class RoundFiles:
                 return {"settings": dict(saved["settings"]), "rounds": saved["rounds"]}
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
-        raise ConfigError(f"{self._progress}: is no progress of rounds: take another folder")
+        raise ConfigError(f"{self._progress}: is not a progress file: use another folder")
 
     def recorded_before(self) -> int:
         """Return the number of episodes of the finished rounds."""
@@ -157,7 +157,7 @@ class RoundFiles:
         """Count the labels of one demo."""
         if file.has(demo, LABELLED):
             return int((file.read(demo, LABELLED) > 0).sum())
-        if self._labels_all:  # files from before there was a choice
+        if self._labels_all:  # files of earlier versions
             return file.length(demo)
         return int((file.read(demo, "interventions") > 0).sum())
 
@@ -187,13 +187,15 @@ class RoundFiles:
             refuse_rescaled(file)
             for demo in source.chosen(file)[:most]:
                 episode = _demonstration(file, demo, self._config.all_obs_keys)
-                if is_robot(self._env_meta):  # episodes of a file are alike; a robot has no states
+                if is_robot(
+                    self._env_meta
+                ):  # all episodes of a file have the same arrays; a robot has no states
                     episode = dataclasses.replace(episode, states=None)
                 writer.append_episode(episode)
 
 
 def alike(episode: Episode, writer: DatasetWriter) -> Episode:
-    """Return an episode without labels where those of the file have none: episodes of a file are alike."""
+    """Return an episode without labels if the file's episodes have none: all must have the same arrays."""
     if not writer.arrays or LABELLED in writer.arrays:
         return episode
     steps = {key: value for key, value in episode.steps.items() if key != LABELLED}

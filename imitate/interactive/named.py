@@ -1,4 +1,4 @@
-"""Supervisors by the words of the command line, which can be sent to other processes: each makes its own."""
+"""Supervisors named on the command line; they can be sent to other processes, which build their own."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class LabelsOf:
 
     Attributes:
         expert: ``scripted``, a checkpoint, or ``module:function``.
-        env_name: of the environment.
-        beta: in round k the expert acts with probability ``beta**k`` where it labels.
-        every: it labels one of so many steps.
+        env_name: name of the environment.
+        beta: in round k the expert acts with probability ``beta**k`` at labelled steps.
+        every: it labels every n-th step.
     """
 
     expert: str
@@ -49,7 +49,7 @@ class CorrectionsOf:
 
     Attributes:
         expert: see :class:`LabelsOf`.
-        env_name: of the environment.
+        env_name: name of the environment.
     """
 
     expert: str
@@ -64,7 +64,7 @@ def named_expert(name: str, env_name: str) -> Expert:
     """Return a new expert of that name.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: the expert does not exist.
     """
     if name == SCRIPTED:
         return ScriptedExpert(env_name)
@@ -77,10 +77,10 @@ def named_expert(name: str, env_name: str) -> Expert:
 
 
 def imported(name: str, option: str) -> Any:
-    """Import ``module:attribute``; of a class, an object is made.
+    """Import ``module:attribute``; if it is a class, make an object.
 
     Raises:
-        ConfigError: if there is none; the message names the option.
+        ConfigError: it does not exist; the message names the option.
     """
     try:
         found = typed_object(name)

@@ -1,8 +1,8 @@
 """Supervision of a policy's rollouts: by an expert that labels actions, or a person who takes over.
 
-What is recorded, per step: ``policy_actions``, what the policy wanted; ``executed_actions``, what was done;
-``actions``, what is to be learned, the label where there is one, else what was done; ``labelled``, 1 where there is a
-label; ``interventions``, 1 where the supervisor acted.
+Recorded per step: ``policy_actions``, the policy's action; ``executed_actions``, the executed action; ``actions``, the
+    action to learn, which is the label if there is one, else the executed action; ``labelled``, 1 if there is a label;
+    ``interventions``, 1 if the supervisor acted.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Word(NamedTuple):
     """Decision of a supervisor at one step.
 
     Attributes:
-        label: (A,) the right action; None: no opinion.
-        takes_over: ``label`` is executed instead of the policy's action.
+        label: (A,) the correct action, or None if there is no label.
+        takes_over: true to execute ``label`` instead of the policy's action.
     """
 
     label: Action | None = None
@@ -37,17 +37,17 @@ class Word(NamedTuple):
 
 
 class DiscardedError(Exception):
-    """A person says that the episode does not count."""
+    """A person discarded the episode."""
 
 
 class Supervisor(Protocol):
-    """Observer of an episode, who may label and execute actions."""
+    """Observer of an episode that may label and execute actions."""
 
     def start_episode(self, seed: int) -> None:
-        """Begin a new episode, whose random draws follow from the seed."""
+        """Begin a new episode, with a seed for random draws."""
 
     def watch(self, obs: Obs, wanted: Action) -> Word:
-        """Look at an observation and at the action (A,) that the policy would take."""
+        """Return a decision for an observation and the policy's action (A,)."""
 
 
 Expert = Callable[[Obs], Any]
@@ -55,11 +55,12 @@ Expert = Callable[[Obs], Any]
 ``follow(obs)`` are called if it has them."""
 
 Hand = Callable[[Obs, Action], Any]
-"""Function from an observation and the policy's action to an action (A,) while a person holds the robot, else None."""
+"""Function from an observation and the policy's action to an action (A,) while a person controls the robot, else
+None."""
 
 
 class ScriptedExpert:
-    """Scripted expert of a task, always of the same habits, so that labels do not contradict each other."""
+    """Scripted expert of a task with fixed habits, so that labels do not contradict each other."""
 
     def __init__(self, env_name: str) -> None:
         still = np.zeros(3)
@@ -68,7 +69,7 @@ class ScriptedExpert:
         self._expert = self._new()
 
     def start_episode(self, seed: int) -> None:
-        """Make the expert anew, which may remember how far the task is."""
+        """Make a new expert, because it may remember the progress of the task."""
         self._expert = self._new()
 
     def __call__(self, obs: Obs) -> Action:
@@ -77,17 +78,17 @@ class ScriptedExpert:
 
 
 class PolicyExpert:
-    """A trained policy as an expert, such as one with more observations than the one that learns."""
+    """A trained policy as an expert, such as one with more observations than the learning policy."""
 
     def __init__(self, policy: RolloutPolicy) -> None:
         self._policy = policy
 
     def start_episode(self, seed: int) -> None:
-        """Forget the last episode."""
+        """Reset the memory of the last episode."""
         self._policy.start_episode()
 
     def __call__(self, obs: Obs) -> Action:
-        """Plan anew at each call: only the first action of a chunk is for this state."""
+        """Plan again at each call: only the first action of a chunk is for this state."""
         self._policy.cut_plan()
         return self._policy(obs)
 
@@ -101,8 +102,8 @@ class Labels:
 
     Args:
         expert: gives the labels.
-        beta: probability with which it acts where it labels.
-        every: it labels one of so many steps; neighbouring states are alike, so that their labels add little.
+        beta: probability that it acts at a labelled step.
+        every: it labels every n-th step; neighbouring states are similar, so their labels add little.
     """
 
     def __init__(self, expert: Expert, beta: float, every: int = 1) -> None:
@@ -110,12 +111,12 @@ class Labels:
         self._rng, self._step = np.random.default_rng(0), 0
 
     def start_episode(self, seed: int) -> None:
-        """See the class."""
+        """Reset the labels for a new episode."""
         self._rng, self._step = np.random.default_rng([seed, 1]), 0
         _tell(self._expert, seed)
 
     def watch(self, obs: Obs, wanted: Action) -> Word:
-        """See the class."""
+        """Label the step if it is due, and act with probability ``beta``."""
         step, self._step = self._step, self._step + 1
         if step % self._every:
             follow = getattr(self._expert, "follow", None)
@@ -133,11 +134,11 @@ class TakesOver:
         self._hand = hand
 
     def start_episode(self, seed: int) -> None:
-        """See the class."""
+        """Reset for a new episode."""
         _tell(self._hand, seed)
 
     def watch(self, obs: Obs, wanted: Action) -> Word:
-        """See the class."""
+        """Label the step if the person acts."""
         given = self._hand(obs, wanted)
         if given is None:
             return Word()
@@ -145,7 +146,7 @@ class TakesOver:
 
 
 class Vigilant:
-    """Scripted person: takes over where the policy is wrong for a while, lets go where it is right for a while.
+    """Scripted person: takes over after the policy was wrong for some steps, lets go after it was right for some steps.
 
     Args:
         expert: gives the actions of the person.
@@ -158,12 +159,12 @@ class Vigilant:
         self._holds, self._count = False, 0
 
     def start_episode(self, seed: int) -> None:
-        """Let go."""
+        """Let go of the robot."""
         self._holds, self._count = False, 0
         _tell(self._expert, seed)
 
     def __call__(self, obs: Obs, wanted: Action) -> Action | None:
-        """Return the expert's action while it holds the robot."""
+        """Return the expert's action while it controls the robot."""
         action = np.asarray(self._expert(obs), dtype=np.float64)
         is_wrong = float(np.abs(action - wanted).max()) > self._tolerance
         self._count = self._count + 1 if is_wrong != self._holds else 0
@@ -192,22 +193,23 @@ def supervised_episode(
 ) -> Episode:
     """Play one episode of a policy under supervision.
 
-    The policy observes each step, also while the supervisor acts. Where the supervisor acted, its running chunk is cut,
-    so that it plans anew from where the robot then is. A person may act in the environment too, as on a robot with a
-    device: ``info["intervened"]`` and ``info["executed_action"]`` then tell what is recorded.
+    The policy observes each step, also while the supervisor acts. After the supervisor acted, the policy's running
+    chunk is dropped, so that it plans from the robot's new state. A person may act in the environment too, as on a
+    robot with a
+    device: ``info["intervened"]`` and ``info["executed_action"]`` then determine what is recorded.
 
     Args:
-        env: gives the observations of policy and supervisor; those of the policy are recorded.
-        policy: acts as in evaluation.
-        supervisor: watches.
-        seed: of the environment, of the policy's draws and of the supervisor's.
-        horizon: steps after which it ends.
+        env: environment with the observations of policy and supervisor; the policy's are recorded.
+        policy: policy in evaluation mode.
+        supervisor: supervisor that observes each step.
+        seed: seed of the environment, the policy and the supervisor.
+        horizon: number of steps after which the episode ends.
         hold_steps: steps after the first success.
-        round_number: number that is recorded.
-        states: record the simulator's states too.
+        round_number: round number to record.
+        states: true to also record the simulator's states.
 
     Raises:
-        DiscardedError: ``info["discarded"]`` says that the episode is void.
+        DiscardedError: ``info["discarded"]`` marks the episode as void.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -74,7 +74,7 @@ def test_a_note_about_both_checkpoints_is_printed_once(play, monkeypatch):
 def test_what_does_not_fit_the_checkpoint_is_one_line(play):
     ground.write_expert(Path("a.pth"), ground.env_meta(action_dim=3))
     told = play("--agent a.pth --episodes 1", code=2).stderr
-    assert "takes actions of 3 numbers, the checkpoint gives 2" in told
+    assert "takes actions of 3 numbers, but the checkpoint gives 2" in told
     play("--agent a.pth --episodes 1 --env point_mass:Nothing-v0", code=2)
 
 

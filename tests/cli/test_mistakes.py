@@ -34,12 +34,12 @@ check-env text.json | text.json
 check-env list.json | list.json
 collect --env Lft --out new.hdf5 | no scripted expert for 'Lft'; did you mean 'Lift'?
 collect --env Lift --out new.hdf5 --human-like --quality mixed | leave one out
-collect --env metaworld:push-v3 --out new.hdf5 --env-kwargs {camera | --env-kwargs {camera: no JSON
+collect --env metaworld:push-v3 --out new.hdf5 --env-kwargs {camera | --env-kwargs {camera: not JSON
 collect --env metaworld:push-v3 --out new.hdf5 --env-kwargs [1] | --env-kwargs [1]: wanted a JSON object
 collect --env metaworld:push-v3 --out new.hdf5 --human-like | --human-like is for robosuite's tasks
 collect --env metaworld:push-v3 --out new.hdf5 --quality mixed | --quality mixed is for robosuite's tasks
 collect --env Lift --out new.hdf5 --teleop keyboard --workers 2 | --workers is for scripted experts
-collect --env Lift --out new.hdf5 --append | are for --teleop
+collect --env Lift --out new.hdf5 --append | need --teleop
 compare good.pth | give two policies and --robot
 compare good.pth bad.pth | give two policies and --robot
 compare good.pth bad.pth --robot COIN --judge person | needs a terminal
@@ -61,7 +61,7 @@ dagger --config bc/bc --out new --env Pendulum-v1 --expert : | --expert: ':' is 
 dagger --config bc/bc --out new --label-every 2 --take-over expert | --label-every: with --take-over
 dagger --config bc/bc --out new | --env: name the environment
 dagger --config bc/bc --out new --dataset real.hdf5 --expert math:sqrt | is 4, a real robot
-dataset actions real.hdf5 --to absolute | no file to write
+dataset actions real.hdf5 --to absolute | no output file
 dataset actions real.hdf5 --out new.hdf5 | nothing to do
 dataset actions real.hdf5 --out new.hdf5 --to absolute | robot0_eef_pos
 dataset actions real.hdf5 --out new.hdf5 --to absolute --pose-keys hand_pos | two values
@@ -80,8 +80,8 @@ dataset delete demos.hdf5 -o new.hdf5 | name demos or keys
 dataset delete demos.hdf5 --keys obs/objekt -o new.hdf5 | did you mean 'obs/object'?
 dataset delete demos.hdf5 --keys actions -o new.hdf5 | not deleted
 dataset delete demos.hdf5 --demos demo_0,demo_1,demo_2,demo_3 -o new.hdf5 | no demo would be left
-dataset doctor demos.hdf5 --fix | no file to write
-dataset doctor demos.hdf5 --fix --out new.hdf5 --in-place | no file to write
+dataset doctor demos.hdf5 --fix | no output file
+dataset doctor demos.hdf5 --fix --out new.hdf5 --in-place | no output file
 dataset doctor demos.hdf5 --out new.hdf5 | need --fix
 dataset doctor demos.hdf5 --fix --only nam --out new.hdf5 | no finding 'nam'
 dataset doctor bad.hdf5 --fix --out bad.hdf5 --overwrite | --in-place
@@ -111,7 +111,7 @@ dataset rename-key demos.hdf5 actions moves -o new.hdf5 | would be gone
 dataset rename-key demos.hdf5 obs/object obs/robot0_eef_pos -o new.hdf5 | obs/robot0_eef_pos
 dataset set-env demos.hdf5 --env a:B-v0 | --in-place
 dataset set-env demos.hdf5 --env a:B-v0 --kwargs [1] --in-place | expected a JSON object
-dataset set-env demos.hdf5 --env a:B-v0 --kwargs { --in-place | is no JSON
+dataset set-env demos.hdf5 --env a:B-v0 --kwargs { --in-place | is not JSON
 dataset set-env demos.hdf5 --env gone.json --in-place | cannot be read as JSON
 dataset set-env demos.hdf5 --env typeless.json --in-place | need 'type'
 dataset shard none.hdf5 --out new | none.hdf5
@@ -127,7 +127,7 @@ dataset subset demos.hdf5 --min-length 99 -o new.hdf5 | no demo fulfils
 dataset subset none.hdf5 -o new.hdf5 | no such file
 eval --agent none.pth | none.pth
 eval --agent policy.pth --resume | --table
-eval --agent policy.pth --overlay | say which to write with --video FILE.mp4
+eval --agent policy.pth --overlay | name the file with --video FILE.mp4
 eval --agent policy.pth --on moon | --on moon: no such place; give local, ray or ray:HOST:PORT
 eval --agent policy.pth --fqe --on ray | --on is for the workers of episodes
 eval --agent policy.pth --fqe --latency-ms 50 | --fqe plays none
@@ -145,10 +145,10 @@ info empty | neither a run nor a dataset
 info broken_run | config.json
 info odd_run | train in config.json or results.json
 info odd_results | best.epoch in config.json or results.json
-info foreign | its config.json names no algorithm, so this is no run
+info foreign | its config.json names no algorithm, so this is not a run
 record demos.hdf5 --teleop keyboard --robot nobody.py:Arm | choose another name, or add --append
 record new.hdf5 --robot sim --env Pendulum-v1 --teleop expert:Lift --teleop-arg mood=1 | the teleoperator 'expert:Lift'
-record new.hdf5 --robot sim --teleop keyboard | which environment
+record new.hdf5 --robot sim --teleop keyboard | no environment given
 record new.hdf5 --robot OWN --steps 3 --teleop PUSHING --rate-hz 30 | the rate is 30 Hz, but the robot wants
 replay swing.hdf5 --robot sim --demo demo_9 | no demo 'demo_9'
 replay swing.hdf5 --robot sim --rate-hz 20 | the rate is 20 Hz
@@ -158,7 +158,7 @@ run good.pth --robot OWN | takes actions of 2 numbers, and the policy gives
 run good.pth --robot nobody.py:Arm | nobody.py: no such file
 run policy.pth --robot nobody.py:Arm --record demos.hdf5 | demos.hdf5: exists already: choose another name
 run policy.pth --robot sim | give --rate-hz
-run policy.pth --robot sim --dry-run --record new.hdf5 | --record writes what was sent
+run policy.pth --robot sim --dry-run --record new.hdf5 | --record writes the sent actions
 run policy.pth --robot sim --rate-hz 10 --async --join prefix | not trained to be given planned actions
 run policy.pth --robot sim --rate-hz 10 --async --join rtcc | expected replace, blend, fade, rtc, rtc-vjp or prefix
 run policy.pth --robot sim --rate-hz 10 --limits none.json | cannot be read
@@ -172,7 +172,7 @@ run policy.pth --robot simm --rate-hz 10 | in the group imitate.robots); did you
 run policy.pth --robot panda --rate-hz 10 | there is no robot 'panda'
 run none.pth --robot sim | none.pth: no such checkpoint
 run ws://127.0.0.1:9 --robot sim | was not reached
-run http://127.0.0.1:9 --robot sim | at ws:// or wss:// addresses
+run http://127.0.0.1:9 --robot sim | begins with ws:// or wss://
 serve policy.pth --host 0.0.0.0 | --token-file
 serve policy.pth --tls-key key.pem | --tls-key without --tls-cert
 serve policy.pth --token-file none.txt | cannot be read

@@ -134,7 +134,7 @@ def test_nothing_played_is_no_success_rate_of_zero(tmp_path, pool):
 
 @pytest.mark.parametrize("way", ["here", "pool", "vector"])
 def test_another_robot_is_refused_with_both_sizes(tmp_path, ways, way):
-    with pytest.raises(EnvError, match="takes actions of 7 numbers, the checkpoint gives 2"):
+    with pytest.raises(EnvError, match="takes actions of 7 numbers, but the checkpoint gives 2"):
         evaluate(expert(tmp_path), env_meta(action_dim=7), episodes=2, horizon=5, **ways[way])
 
 

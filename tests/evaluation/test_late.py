@@ -85,7 +85,9 @@ def test_the_rate_has_to_be_known():
     policy = Clock()
     policy.control_freq = None
     LatePolicy(policy, Lateness(10.0), META)
-    with pytest.raises(UserError, match="control rate is known neither"):
+    with pytest.raises(
+        UserError, match="neither the checkpoint nor the environment contains the control rate"
+    ):
         LatePolicy(policy, Lateness(10.0), {"type": 2})
 
 

@@ -211,7 +211,7 @@ def test_the_progress_of_rounds_may_hold_anything(tmp_path, text):
     (tmp_path / "progress.json").write_text(text)
     files = RoundFiles(tmp_path, None, {}, {}, labels_all=False)
     for read in (files.recorded_before, lambda: files.begun(None, None)):
-        with refused("progress.json: is no progress of rounds", error=ConfigError):
+        with refused("progress.json: is not a progress file", error=ConfigError):
             read()
 
 
