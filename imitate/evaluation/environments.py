@@ -28,7 +28,7 @@ from imitate.system.recognition import recognise
 
 if TYPE_CHECKING:
     from imitate.config import Config, DatasetConfig
-    from imitate.data.shards.outline import Outline
+    from imitate.data.shards.data_files import DataFiles
 
 GYMNASIUM = 2
 
@@ -53,7 +53,10 @@ def named_env(text: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]
     if text.startswith(ROBOT):
         return named_robot(text, own)
     if path.suffix in (".hdf5", ".h5") or (path.is_dir() and recognise(path) is not None):
-        return _of_a_file(_outline_of(path).env_meta)
+        from imitate.data.shards.data_files import DataFiles
+
+        with DataFiles() as files:
+            return _of_a_file(files.outline(path).env_meta)
     if path.suffix == ".json":
         return _of_a_file(_env_args_in(path))
     kind = GYMNASIUM
@@ -117,17 +120,21 @@ def named_env_of(config: Config, text: str, own: Mapping[str, Any]) -> dict[str,
     return laid_over(named, update)
 
 
-def with_env(config: Config, text: str) -> Config:
+def with_env(config: Config, text: str, files: DataFiles | None = None) -> Config:
     """Return the configuration of a training that uses the environment ``--env``.
 
     Args:
         config: with absolute data paths.
         text: see :func:`named_env`.
+        files: its data files; None to open them here and close them at the end.
     """
     own: Mapping[str, Any] = {}
     rate = None
     if config.train.data:
-        outline = _outline_of(config.train.data[0].path)
+        from imitate.data.shards.data_files import data_files
+
+        with data_files(config, files) as files:
+            outline = files.outline(config.train.data[0].path)
         own, rate = outline.env_meta, outline.control_freq
     named = at_rate(named_env_of(config, text, own), rate)
     changes: dict[str, Any] = {
@@ -139,13 +146,6 @@ def with_env(config: Config, text: str) -> Config:
     if online.enabled and (online.env is not None or not config.train.data):
         changes["train.online.env"] = named
     return config.with_overrides(changes)
-
-
-def _outline_of(path: str | Path) -> Outline:
-    """Read the outline of a dataset; the readers are imported here, because most commands name no file."""
-    from imitate.data.shards.outline import outline_of
-
-    return outline_of(path)
 
 
 def _of_a_file(meta: dict[str, Any]) -> dict[str, Any]:
@@ -164,25 +164,31 @@ def _env_args_in(path: Path) -> dict[str, Any]:
     return meta
 
 
-def environments(config: Config, tasks: Sequence[str] = ()) -> tuple[dict[str, Any], ...]:
+def environments(
+    config: Config, tasks: Sequence[str] = (), files: DataFiles | None = None
+) -> tuple[dict[str, Any], ...]:
     """Return the environments of the files with `eval`, with the configuration's changes, each once.
 
     Args:
         config: with absolute data paths.
         tasks: instructions of a policy that is conditioned on language; each environment is then returned once for
             every instruction in its file that the policy knows.
+        files: its data files; None to open them here and close them at the end.
 
     Returns:
         the env_args. If there are several, `key` is a distinct name of each; `lang` is the instruction.
     """
+    from imitate.data.shards.data_files import data_files
+
     metas: list[dict[str, Any]] = []
     keys: list[str] = []
     entries = config.train.data or ()
-    for entry in [entry for entry in entries if entry.eval] or entries[:1]:
-        for key, meta in _of_file(entry, config, tasks):
-            if meta not in metas:
-                metas.append(meta)
-                keys.append(key)
+    with data_files(config, files) as files:
+        for entry in [entry for entry in entries if entry.eval] or entries[:1]:
+            for key, meta in _of_file(entry, config, tasks, files):
+                if meta not in metas:
+                    metas.append(meta)
+                    keys.append(key)
     if len(metas) == 1:
         return tuple(metas)
     return tuple(
@@ -236,15 +242,13 @@ def file_name(text: str) -> str:
 
 
 def _of_file(
-    entry: DatasetConfig, config: Config, tasks: Sequence[str]
+    entry: DatasetConfig, config: Config, tasks: Sequence[str], files: DataFiles
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return name and env_args of each environment that a file names."""
-    from imitate.data.shards.outline import instructions_at
-
     experiment = config.experiment
-    own_meta = _outline_of(entry.path).env_meta
+    own_meta = files.outline(entry.path).env_meta
     meta = laid_over(own_meta, experiment.env_meta_update_dict.to_dict())
-    found = instructions_at(entry.path, entry.lang) if tasks else set()
+    found = files.instructions(entry.path, entry.lang) if tasks else set()
     instructions = [task for task in tasks if task in found]
     names = [experiment.env or meta.get("env_name"), *(experiment.additional_envs or ())]
     if experiment.rollout.enabled:

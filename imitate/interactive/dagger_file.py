@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from imitate.config import Config, DatasetConfig
 from imitate.data import DatasetFile, DatasetWriter, Episode
 from imitate.data.batches.build import training_sources
 from imitate.data.file.action_scale import refuse_rescaled
+from imitate.data.shards.data_files import data_files
 from imitate.envs.make import is_robot
 from imitate.errors import ConfigError
 from imitate.system.plain_files import read_json
@@ -177,15 +178,18 @@ class RoundFiles:
 
     def _copy(self, dataset: Path, most: int | None) -> None:
         """Copy the demonstrations as round 0, in which the supervisor always acted."""
-        entry = with_filter_key(DatasetConfig(path=str(dataset.resolve())), self._config)
-        named = self._config.with_overrides({"train.data": [entry.to_dict()]})
-        (source,) = training_sources(named)
-        with (
-            DatasetFile(dataset) as file,
-            self._writer(append=False, rate_hz=file.control_freq) as writer,
-        ):
+        entry = DatasetConfig(path=str(dataset.resolve()))
+        with data_files(self._config) as files:
+            entry = with_filter_key(entry, self._config, files)
+            named = self._config.with_overrides({"train.data": [entry.to_dict()]})
+            (source,) = training_sources(named, files)
+            file = files.open(source.path)
             refuse_rescaled(file)
-            for demo in source.chosen(file)[:most]:
+            self._copy_demos(file, source.chosen(file)[:most])
+
+    def _copy_demos(self, file: DatasetFile, demos: Sequence[str]) -> None:
+        with self._writer(append=False, rate_hz=file.control_freq) as writer:
+            for demo in demos:
                 episode = _demonstration(file, demo, self._config.all_obs_keys)
                 if is_robot(
                     self._env_meta

@@ -10,13 +10,14 @@ import numpy as np
 
 from imitate.config import Config
 from imitate.config.data_needs import Returns, Transitions
-from imitate.data import DatasetFile
 from imitate.data.batches.build import training_sources
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.batches.store import DataSource
+from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.action_scale import refuse_rescaled
 from imitate.data.file.episode import Episode
 from imitate.data.file.writer import DatasetWriter
+from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.errors import DatasetError
 from imitate.online.hindsight import Hindsight
 from imitate.online.replay import ReplayBuffer
@@ -27,6 +28,7 @@ def load_demonstrations(
     sources: Sequence[DataSource],
     obs_shapes: Mapping[str, tuple[int, ...]],
     action_dim: int,
+    files: DataFiles,
     *,
     action_keys: Sequence[str] = ("actions",),
     images: tuple[str, ...] = (),
@@ -46,6 +48,7 @@ def load_demonstrations(
         sources: the files, and which of their demos.
         obs_shapes: as for :class:`ReplayBuffer`.
         action_dim: A.
+        files: open files of the sources.
         action_keys: arrays that, side by side, are the action.
         images: as for :class:`ReplayBuffer`.
         transitions: as for :class:`ReplayBuffer`.
@@ -64,12 +67,12 @@ def load_demonstrations(
     rows, count = 0, 0
     own: list[list[str]] = []
     for source in sources:
-        with DatasetFile(source.path) as file:
-            refuse_rescaled(file)
-            names = source.chosen(file)
-            own.append(names[(ranks.rank - count) % ranks.world :: ranks.world])
-            rows += sum(file.length(demo) + 1 for demo in own[-1])
-            count += len(names)
+        file = files.open(source.path)
+        refuse_rescaled(file)
+        names = source.chosen(file)
+        own.append(names[(ranks.rank - count) % ranks.world :: ranks.world])
+        rows += sum(file.length(demo) + 1 for demo in own[-1])
+        count += len(names)
     if count < ranks.world:
         raise DatasetError(
             f"{sources[0].path}: {count} demonstrations for {ranks.world} processes, each of which needs one: "
@@ -88,12 +91,12 @@ def load_demonstrations(
         seed=seed,
     )
     for source, names in zip(sources, own, strict=True):
-        with DatasetFile(source.path) as file:
-            for demo in names:
-                keys = tuple(memory.obs_shapes)
-                episode = read_episode(file, demo, keys, action_keys, reward_free=reward_free)
-                _check(file, demo, episode, memory, action_dim)
-                memory.add_episode(up_to_success(episode) if end_at_success else episode)
+        file = files.open(source.path)
+        for demo in names:
+            keys = tuple(memory.obs_shapes)
+            episode = read_episode(file, demo, keys, action_keys, reward_free=reward_free)
+            _check(file, demo, episode, memory, action_dim)
+            memory.add_episode(up_to_success(episode) if end_at_success else episode)
     return memory
 
 
@@ -101,22 +104,24 @@ def demonstrations_of(
     config: Config, memory_like: ReplayBuffer, action_dim: int, ranks: Ranks = ALONE
 ) -> ReplayBuffer:
     """The demonstrations of ``train.data``, in samples like those of another memory."""
-    return load_demonstrations(
-        training_sources(config),
-        memory_like.obs_shapes,
-        action_dim,
-        action_keys=config.train.action_keys,
-        images=memory_like.image_keys,
-        transitions=memory_like.transitions,
-        returns=memory_like.returns,
-        frame_stack=memory_like.frame_stack,
-        reward=memory_like.reward,
-        reward_free=not config.algo.data_needs(config).environment_rewards,
-        end_at_success=config.train.online.end_at_success,
-        hindsight=memory_like.hindsight,
-        seed=ranks.seed(config.train.seed + 1),
-        ranks=ranks,
-    )
+    with data_files(config) as files:
+        return load_demonstrations(
+            training_sources(config, files),
+            memory_like.obs_shapes,
+            action_dim,
+            files,
+            action_keys=config.train.action_keys,
+            images=memory_like.image_keys,
+            transitions=memory_like.transitions,
+            returns=memory_like.returns,
+            frame_stack=memory_like.frame_stack,
+            reward=memory_like.reward,
+            reward_free=not config.algo.data_needs(config).environment_rewards,
+            end_at_success=config.train.online.end_at_success,
+            hindsight=memory_like.hindsight,
+            seed=ranks.seed(config.train.seed + 1),
+            ranks=ranks,
+        )
 
 
 def read_episode(

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.algo.base.algo import Algo
-from imitate.data import DatasetFile, SequenceDataset
+from imitate.data import SequenceDataset
 from imitate.data.batches.feature_cache import NoRoomError, StoppedError, features_once
 from imitate.data.batches.store import Store
+from imitate.data.shards.data_files import DataFiles
 from imitate.models.key_encoder import KeyEncoder
 from imitate.train.frozen import frozen_networks, obstacle
 from imitate.train.setup import Setup
@@ -30,7 +31,10 @@ _TRIED_ROWS = 8
 
 
 def use_features(
-    setup: Setup, say: Callable[[str], None], stopped: Callable[[], bool] = lambda: False
+    setup: Setup,
+    files: DataFiles,
+    say: Callable[[str], None],
+    stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     """Replace images in a run's training data by features if its networks allow it.
 
@@ -38,6 +42,7 @@ def use_features(
 
     Args:
         setup: the run's; its training set and the algorithm's ``preprocess`` are changed.
+        files: the run's data files.
         say: called with a line on what was done, or on why a frozen encoder's features are computed for each batch.
         stopped: returns true when the run should end.
     """
@@ -48,7 +53,7 @@ def use_features(
         reason = obstacle(algo, key, nets, data) or _different_weights(nets)
         if reason is None:
             try:
-                found = _features(algo, key, nets[0], data, stopped)
+                found = _features(algo, key, nets[0], data, files, stopped)
             except StoppedError:
                 return
             except NoRoomError as error:
@@ -95,6 +100,7 @@ def _features(
     key: str,
     net: KeyEncoder,
     dataset: SequenceDataset,
+    files: DataFiles,
     stopped: Callable[[], bool],
 ) -> dict[str, tuple[Tensor, str]]:
     """Return by field name the features of all rows of a dataset, and a line to print."""
@@ -103,7 +109,7 @@ def _features(
     assert net.frozen_shape is not None
     found = {}
     for field in fields:
-        digest = _digest(algo, key, net, store, field)
+        digest = _digest(algo, key, net, store, field, files)
         name = f"{field.replace('/', '-')}-{digest}"
 
         def compute(rows: NDArray[np.int64], field: str = field) -> NDArray[np.float32]:
@@ -128,7 +134,9 @@ def _replace_goals(algo: Algo, key: str, net: KeyEncoder, store: Store) -> None:
         store.goals[key] = torch.cat(parts).half().to(goals.device)
 
 
-def _digest(algo: Algo, key: str, net: KeyEncoder, store: Store, field: str) -> str:
+def _digest(
+    algo: Algo, key: str, net: KeyEncoder, store: Store, field: str, files: DataFiles
+) -> str:
     """Return a digest of everything that the features of a field depend on."""
     section = algo.obs_config.encoder.get(key) or algo.obs_config.encoder.get(
         algo.preprocess.modalities[key]
@@ -138,13 +146,10 @@ def _digest(algo: Algo, key: str, net: KeyEncoder, store: Store, field: str) -> 
     for name in ("pretrained", "pretrained_sha256", "lr_scale"):
         trunk[name] = name == "pretrained" and bool(trunk.get(name))
     prepared = algo.preprocess.to_dict()
-    files = []
-    for source in store.sources:
-        with DatasetFile(source.path) as file:
-            files.append((file.fingerprint(), file.hdf5_path.stat().st_mtime_ns))
+    opened = [files.open(source.path) for source in store.sources]
     described = {
         "version": _VERSION,
-        "files": files,
+        "files": [(file.fingerprint(), file.hdf5_path.stat().st_mtime_ns) for file in opened],
         "demos": [(demo.source, demo.name, demo.length) for demo in store.demos],
         "field": field,
         "core": [core.get("backbone_class"), trunk, core.get("pool_class"), net.frozen_shape],

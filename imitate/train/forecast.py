@@ -13,8 +13,9 @@ import torch
 
 from imitate.config import Config, load_config
 from imitate.config.from_data import num_epochs
-from imitate.data import DatasetFile, ShuffledBatches
+from imitate.data import ShuffledBatches
 from imitate.data.batches.build import training_sources
+from imitate.data.shards.data_files import data_files
 from imitate.system.free_memory import gigabytes
 from imitate.system.seeding import preserved_rng, torch_threads
 from imitate.system.wording import counted
@@ -109,9 +110,11 @@ def _named(precision: str, threads: int | None) -> str:
 
 def _trial(tree: dict[str, Any]) -> _Trial | None:
     """Cut a training down to a few demos and to a batch that fits in memory; None if even one demo is too large."""
-    config = resolve(load_config(tree), None, None)
-    (source,) = training_sources(config)
-    with DatasetFile(source.path) as file:
+    config = load_config(tree)
+    with data_files(config) as files:
+        config = resolve(config, None, None, files)
+        (source,) = training_sources(config, files)
+        file = files.open(source.path)
         demos = source.chosen(file)
         lengths = sorted((file.length(demo) for demo in demos), reverse=True)
         a_step = sum(

@@ -6,20 +6,21 @@ from typing import Any
 
 from imitate.config import Config, DatasetConfig, located_data
 from imitate.config.observation import AUTO, ObservationConfig, Observations
-from imitate.data import DatasetFile
 from imitate.data.batches.build import training_filter_key
 from imitate.data.check import no_demos
 from imitate.data.file.observed import Form, Observed, observation_forms, observed_of
 from imitate.data.language import LANGUAGE_KEY
-from imitate.data.shards.folder import local_file, shards_at
+from imitate.data.shards.data_files import DataFiles, data_files
+from imitate.data.shards.folder import shards_at
 from imitate.errors import ConfigError, nearest
 
 
-def with_observations(config: Config) -> Config:
+def with_observations(config: Config, files: DataFiles | None = None) -> Config:
     """Replace ``"auto"`` in a configuration by the observation keys of its files.
 
     Args:
         config: configuration with located data, or without data.
+        files: its data files; None to open them here and close them at the end.
 
     Raises:
         ConfigError: ``"auto"`` without data, or keys that no file has.
@@ -37,7 +38,8 @@ def with_observations(config: Config) -> Config:
         return config
     if config.train.online.enabled and not wants_auto:
         return config  # the environment has them, and the demonstrations are read later
-    found = _observed(config)
+    with data_files(config, files) as files:
+        found = _observed(config, files)
     values: dict[str, Any] = {}
     for path, keys in lists.items():
         if AUTO in keys:
@@ -68,21 +70,21 @@ def _same_group(path: str, other: str) -> bool:
     return path.rpartition(".")[0] == other.rpartition(".")[0]
 
 
-def _observed(config: Config) -> Observed:
+def _observed(config: Config, files: DataFiles) -> Observed:
     """Read the observations of the first training demo of each file; for shards, read their index."""
     entries = [entry for entry in located_data(config) if entry.weight > 0]
-    return observed_of([_forms(entry, config) for entry in entries])
+    return observed_of([_forms(entry, config, files) for entry in entries])
 
 
-def _forms(entry: DatasetConfig, config: Config) -> tuple[str, dict[str, Form]]:
+def _forms(entry: DatasetConfig, config: Config, files: DataFiles) -> tuple[str, dict[str, Form]]:
     shards = shards_at(entry.path)
     if shards is not None:
         return entry.path, shards.index.observations
-    with DatasetFile(local_file(entry.path)) as file:
-        demos = file.demos(training_filter_key(entry, config))
-        if not demos:
-            raise no_demos(file, training_filter_key(entry, config))
-        return entry.path, observation_forms(file, demos[0])
+    file, filter_key = files.open(entry.path), training_filter_key(entry, config, files)
+    demos = file.demos(filter_key)
+    if not demos:
+        raise no_demos(file, filter_key)
+    return entry.path, observation_forms(file, demos[0])
 
 
 def _refuse_missing(config: Config, found: Observed) -> None:

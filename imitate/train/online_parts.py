@@ -14,6 +14,7 @@ from imitate.config.online import OnlineConfig
 from imitate.crew.places import LOCAL
 from imitate.data.batches.build import training_sources
 from imitate.data.batches.rewards import RewardTransform
+from imitate.data.shards.data_files import data_files
 from imitate.errors import ConfigError
 from imitate.online.central.collector import CentralCollector
 from imitate.online.collector import Collector
@@ -96,18 +97,20 @@ def expert_steps(setup: OnlineSetup) -> ReplayBuffer:
         raise ConfigError(
             f"algo_name: {config.algo_name} learns from demonstrations: name them in train.data or by --dataset"
         )
-    return load_demonstrations(
-        training_sources(config),
-        env.obs_shapes,
-        env.action_dim,
-        action_keys=config.train.action_keys,
-        images=env.image_keys,
-        transitions=Transitions(config.algo["discount"]),
-        reward=RewardTransform(),
-        reward_free=True,
-        seed=setup.algo.ranks.seed(config.train.seed + 1),
-        ranks=setup.algo.ranks,
-    )
+    with data_files(config) as files:
+        return load_demonstrations(
+            training_sources(config, files),
+            env.obs_shapes,
+            env.action_dim,
+            files,
+            action_keys=config.train.action_keys,
+            images=env.image_keys,
+            transitions=Transitions(config.algo["discount"]),
+            reward=RewardTransform(),
+            reward_free=True,
+            seed=setup.algo.ranks.seed(config.train.seed + 1),
+            ranks=setup.algo.ranks,
+        )
 
 
 def make_memory(setup: OnlineSetup) -> ReplayBuffer:

@@ -16,7 +16,8 @@ from imitate.algo.base.factory import algo_factory
 from imitate.algo.base.relative import check_relative
 from imitate.config import Config
 from imitate.config.observation import ACTION_MASK, MASK
-from imitate.data.shards.outline import outline_of
+from imitate.data.batches.build import training_sources
+from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.envs import make_env
 from imitate.envs.env import Env, first_observation
 from imitate.envs.lanes import num_agents
@@ -33,6 +34,7 @@ from imitate.train.devices import with_precision
 from imitate.train.goals import check_hindsight, stored_keys
 from imitate.train.setup import Setup, package_versions
 from imitate.train.start import adopt_frozen, start_from
+from imitate.train.training_data import FileShare, shares_of
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,12 @@ class OnlineSetup(Setup):
         return self.config.train.online.num_envs * self.env.num_agents
 
 
-def online_env_meta(config: Config) -> dict[str, Any]:
+def online_env_meta(config: Config, files: DataFiles | None = None) -> dict[str, Any]:
     """Return the env_args that ``train.online.env`` names.
+
+    Args:
+        config: resolved.
+        files: its data files; None to open them here and close them at the end.
 
     Raises:
         ConfigError: it is null and there are no demonstrations to take them from.
@@ -113,7 +119,8 @@ def online_env_meta(config: Config) -> dict[str, Any]:
     elif wanted is not None:
         meta = wanted.to_dict()
     elif config.train.data:
-        meta = outline_of(config.train.data[0].path).env_meta
+        with data_files(config, files) as files:
+            meta = files.outline(config.train.data[0].path).env_meta
     else:
         raise ConfigError(
             "train.online.env: is null, and there are no demonstrations: name an "
@@ -161,7 +168,12 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
 
 
 def build_online(
-    config: Config, device: torch.device, *, resumed: bool = False, stored: int | None = None
+    config: Config,
+    device: torch.device,
+    *,
+    resumed: bool = False,
+    stored: int | None = None,
+    files: DataFiles | None = None,
 ) -> OnlineSetup:
     """Look at the environment and build the algorithm for it.
 
@@ -170,7 +182,15 @@ def build_online(
         device: device of the algorithm's networks.
         resumed: true if weights will come from a checkpoint of the run.
         stored: numbers of weights in that checkpoint, which limit the size of the networks; None if unknown.
+        files: its data files; None to open them here and close them at the end.
     """
+    with data_files(config, files) as files:
+        return _built(config, device, files, resumed=resumed, stored=stored)
+
+
+def _built(
+    config: Config, device: torch.device, files: DataFiles, *, resumed: bool, stored: int | None
+) -> OnlineSetup:
     if config.experiment.epoch_every_n_steps is None:
         raise ConfigError(
             "experiment.epoch_every_n_steps: is null, but there is no pass over data: "
@@ -178,7 +198,7 @@ def build_online(
         )
     check_hindsight(config)
     _check_demonstrations(config)
-    meta = online_env_meta(config)
+    meta = online_env_meta(config, files)
     _check_robot(meta, config)
     stages = stage_metas(config, meta)
     if stages:  # an evaluation has its epoch's stage
@@ -230,10 +250,18 @@ def build_online(
             "control_freq": (meta.get("env_kwargs") or {}).get("control_freq"),
         },
         provenance={"datasets": [], "packages": package_versions()},
+        shares=_shares(config, files),
         env=env,
         stages=stages,
         make=functools.partial(make_env, meta, obs_keys=stored_keys(config), team=True),
     )
+
+
+def _shares(config: Config, files: DataFiles) -> tuple[FileShare, ...]:
+    """Return the parts of the files that are demonstrations."""
+    if not config.train.data:
+        return ()
+    return shares_of(config, training_sources(config, files), files)
 
 
 def _check_demonstrations(config: Config) -> None:

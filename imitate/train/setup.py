@@ -28,7 +28,7 @@ from imitate.data import build_datasets, dataset_metadata
 from imitate.data.batches.build import names_of_numbers
 from imitate.data.batches.streamed import build_streamed, with_shard_window
 from imitate.data.catalogue import download_advice
-from imitate.data.shards.outline import fingerprint_of
+from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.envs.make import is_real, is_robot
 from imitate.errors import ConfigError
 from imitate.evaluation.environments import environments
@@ -39,12 +39,7 @@ from imitate.train.observations import with_observations
 from imitate.train.pretrained import with_checksums
 from imitate.train.samples import samples_of
 from imitate.train.start import start_from
-from imitate.train.training_data import (
-    TrainingData,
-    sources_of,
-    training_data,
-    with_filter_key,
-)
+from imitate.train.training_data import FileShare, TrainingData, shares_of, with_filter_key
 
 _PROVENANCE_IMAGES = 100
 
@@ -58,6 +53,7 @@ class Setup:
         env_metas: environments to evaluate in; the first is the data's own. If there are several, `key` is the name of
             each; `lang` is its instruction.
         language: instructions of a policy with the observation `lang_emb`, otherwise None.
+        shares: parts of the demonstration files to train on.
     """
 
     config: Config
@@ -69,12 +65,12 @@ class Setup:
     language: dict[str, Any] | None
     shape_metadata: dict[str, Any]
     provenance: dict[str, Any]
+    shares: tuple[FileShare, ...]
 
     @functools.cached_property
     def training_data(self) -> TrainingData:
         """The data to train on."""
-        sources = sources_of(self.config, self.train_set)
-        return training_data(self.config, sources, self.shape_metadata["raw_shapes"], self.algo)
+        return TrainingData.of(self.shares, self.shape_metadata["raw_shapes"], self.algo)
 
     @property
     def storage_words(self) -> tuple[str, ...]:
@@ -89,17 +85,29 @@ def load_resolved(
     output_dir: str | Path | None,
     grid: Iterable[str] = (),
 ) -> Config:
-    """Read a configuration, apply ``--set``, and resolve it (see :func:`resolve`).
+    """Read a configuration, apply ``--set``, and resolve it (see :func:`load_overridden` and :func:`resolve`)."""
+    config = load_overridden(source, overrides, dataset, output_dir, grid)
+    return resolve(config, dataset, output_dir)
+
+
+def load_overridden(
+    source: Source,
+    overrides: Iterable[str],
+    dataset: str | Path | None,
+    output_dir: str | Path | None,
+    grid: Iterable[str] = (),
+) -> Config:
+    """Read a configuration and apply ``--set``.
 
     Args:
         source: configuration, see :func:`imitate.config.load_config`.
         overrides: ``"a.b=value"``, overrides, applied in order.
-        dataset: demonstrations that replace ``train.data``, or None.
-        output_dir: folder that replaces ``train.output_dir``, or None.
+        dataset: demonstrations that will replace ``train.data``, or None.
+        output_dir: folder that will replace ``train.output_dir``, or None.
         grid: dotted keys of ``source`` that a sweep has set.
 
     Raises:
-        ConfigError: a key is set that ``dataset`` or ``output_dir`` would replace, or :func:`resolve` fails.
+        ConfigError: a key is set that ``dataset`` or ``output_dir`` would replace.
     """
     overrides = list(overrides)
     keys = [*(text.partition("=")[0].strip() for text in overrides), *grid]
@@ -112,11 +120,22 @@ def load_resolved(
             raise ConfigError(
                 f"{option} replaces {key}, so {twice[0]} has no effect: leave out one of them"
             )
-    return resolve(load_config(source, overrides), dataset, output_dir)
+    return load_config(source, overrides)
 
 
-def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path | None) -> Config:
+def resolve(
+    config: Config,
+    dataset: str | Path | None,
+    output_dir: str | Path | None,
+    files: DataFiles | None = None,
+) -> Config:
     """Apply command-line options, make data paths absolute, and replace ``auto`` by observation keys.
+
+    Args:
+        config: of the training.
+        dataset: demonstrations in place of ``train.data``, or None.
+        output_dir: in place of ``train.output_dir``, or None.
+        files: its data files; None to open them here and close them at the end.
 
     Raises:
         ConfigError: no data are given, or a file is missing or lacks an observation.
@@ -128,12 +147,13 @@ def resolve(config: Config, dataset: str | Path | None, output_dir: str | Path |
         overrides["train.data"] = _named(dataset)
     config = config.with_overrides(overrides) if overrides else config
     paths: dict[str, Any] = {}
-    if config.train.data or not config.train.online.enabled:
-        located = _data_of(config)
-        paths["train.data"] = [with_filter_key(entry, config).to_dict() for entry in located]
     if config.train.language_embeddings is not None:
         paths["train.language_embeddings"] = str(located_file(config, "train.language_embeddings"))
-    config = with_observations(with_shard_window(config.with_overrides(paths)))
+    with data_files(config, files) as files:
+        if config.train.data or not config.train.online.enabled:
+            located = [with_filter_key(entry, config, files) for entry in _data_of(config)]
+            paths["train.data"] = [entry.to_dict() for entry in located]
+        config = with_observations(with_shard_window(config.with_overrides(paths)), files)
     config = with_checksums(config)
     check_trainable(config)
     _check_rollback(config)
@@ -173,7 +193,12 @@ def _check_rollback(config: Config) -> None:
 
 
 def build(
-    config: Config, device: torch.device, *, resumed: bool = False, stored: int | None = None
+    config: Config,
+    device: torch.device,
+    *,
+    resumed: bool = False,
+    stored: int | None = None,
+    files: DataFiles | None = None,
 ) -> Setup:
     """Load the data, fit the normalization on the training demos, and build the algorithm.
 
@@ -182,13 +207,21 @@ def build(
         device: device of the algorithm's networks.
         resumed: true if weights will come from a checkpoint of the run.
         stored: numbers of weights in that checkpoint, which limit the size of the networks; None if unknown.
+        files: its data files; None to open them here and close them at the end.
     """
+    with data_files(config, files) as files:
+        return _built(config, device, files, resumed=resumed, stored=stored)
+
+
+def _built(
+    config: Config, device: torch.device, files: DataFiles, *, resumed: bool, stored: int | None
+) -> Setup:
     train_set: Any
-    streamed = build_streamed(config)
-    train_set, valid_set = streamed or build_datasets(config)
+    streamed = build_streamed(config, files)
+    train_set, valid_set = streamed or build_datasets(config, files)
     numbers = _numbers_for_null(config, train_set, valid_set)
     config = with_precision(config.with_overrides(numbers), device)
-    metadata = dataset_metadata(config) if streamed is None else train_set.metadata()
+    metadata = dataset_metadata(config, files) if streamed is None else train_set.metadata()
     _, raw_shapes, action_dims, action_low, action_high = metadata
     modalities = config.observation.modalities_of_all()
     begins = not resumed and config.experiment.ckpt_path is None
@@ -208,7 +241,7 @@ def build(
         train_set=train_set,
         valid_set=valid_set if config.experiment.validate else None,
         algo=algo,
-        env_metas=environments(config, train_set.tasks if train_set.serves_language else ()),
+        env_metas=environments(config, train_set.tasks if train_set.serves_language else (), files),
         language=train_set.instructions.to_dict() if train_set.serves_language else None,
         shape_metadata={
             "raw_shapes": {key: list(raw_shapes[key]) for key in modalities},
@@ -216,10 +249,11 @@ def build(
             "action_low": action_low,
             "action_high": action_high,
             "control_freq": train_set.control_freq,
-            "names": names_of_numbers(config) if streamed is None else {},
+            "names": names_of_numbers(train_set.sources, files) if streamed is None else {},
             "longest_demo": int(train_set.demo_lengths.max()),
         },
-        provenance=_provenance(config, train_set),
+        provenance=_provenance(config, train_set, files),
+        shares=shares_of(config, train_set.sources, files),
     )
 
 
@@ -297,7 +331,7 @@ def _normalization_for_auto(config: Config, train_set: Any) -> dict[str, Any]:
     return {"train.action_config": entries} if chosen else {}
 
 
-def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
+def _provenance(config: Config, train_set: Any, files: DataFiles) -> dict[str, Any]:
     """Return the data files with the demos in use, observation statistics, rewards, commit and packages."""
     names = train_set.demo_names()
     datasets = []
@@ -307,7 +341,7 @@ def _provenance(config: Config, train_set: Any) -> dict[str, Any]:
         taken = names.get(number, [])
         chosen["training_demos"] = len(taken)
         chosen["demos_sha256"] = hashlib.sha256(json.dumps(taken).encode()).hexdigest()
-        datasets.append({**chosen, **fingerprint_of(entry.path)})
+        datasets.append({**chosen, **files.fingerprint(entry.path)})
     return {
         "datasets": datasets,
         "observations": observation_statistics(train_set),

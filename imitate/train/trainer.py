@@ -15,6 +15,7 @@ import torch
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.allocation import count_numbers
 from imitate.config import Config, load_config
+from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.errors import ConfigError, TrainingError, UserError
 from imitate.evaluation.env_trial import trials
 from imitate.evaluation.environments import trust_named, with_env
@@ -40,7 +41,14 @@ from imitate.train.ranks import joined_ranks
 from imitate.train.recommendation import recommendation
 from imitate.train.resume import check_same_data, last_state, resumed_config, resuming
 from imitate.train.run import Run
-from imitate.train.setup import Setup, build, load_resolved, package_versions, without_real_robots
+from imitate.train.setup import (
+    Setup,
+    build,
+    load_overridden,
+    package_versions,
+    resolve,
+    without_real_robots,
+)
 from imitate.train.summary import best_checkpoint, draw_curves, summary_lines, write_results
 from imitate.train.training_data import choice_warnings
 
@@ -99,13 +107,14 @@ def train(
     """
     if resume and env is not None:
         raise ConfigError("a resumed run keeps its environment: omit --env")
-    folder, config = _folder_and_config(config, dataset, output_dir, env, resume, overrides)
-    config = config if env is None else with_env(config, env)
-    _check_pause(config, until_epoch)
-    if config.experiment.logging.log_wandb:
-        import_wandb()
-    device, device_words = choose_device(config.train)
+    folder, config = _folder_and_config(config, dataset, output_dir, resume, overrides)
     with ExitStack() as stack:
+        files = stack.enter_context(data_files(config))
+        config = config if folder else _resolved(config, dataset, output_dir, env, files)
+        _check_pause(config, until_epoch)
+        if config.experiment.logging.log_wandb:
+            import_wandb()
+        device, device_words = choose_device(config.train)
         interrupt = stack.enter_context(caught_signals())
         ranks = stack.enter_context(joined_ranks(device.type == "cuda"))
         device = _device_of_rank(device, ranks)
@@ -114,7 +123,7 @@ def train(
         ckpt = None if folder is None else last_state(folder)
         make_setup = build_online if config.train.online.enabled else build
         stored = None if ckpt is None else count_numbers(ckpt["model"])
-        setup = make_setup(config, device, resumed=ckpt is not None, stored=stored)
+        setup = make_setup(config, device, resumed=ckpt is not None, stored=stored, files=files)
         setup, notes = without_real_robots(setup)
         _join(setup.algo, ranks)
         if ranks.rank > 0:
@@ -154,7 +163,8 @@ def train(
             source = batch_source(setup, folder if ranks.rank == 0 else shared, console, ranks)
             run = Run(setup, source, folder, console, interrupt, ckpt, ranks)
             run.until_epoch = until_epoch
-            use_features(setup, console.say, lambda: interrupt.signal is not None)
+            use_features(setup, files, console.say, lambda: interrupt.signal is not None)
+            files.close()
             ranks.draw_apart(config.train.seed + run.state.step)
             stack.callback(run.close)
             threads = _threads(config, device, run.rollouts.shared_workers)
@@ -241,17 +251,14 @@ def _folder_and_config(
     config: Config | Mapping[str, Any] | str | Path | None,
     dataset: str | Path | None,
     output_dir: str | Path | None,
-    env: str | None,
     resume: str | Path | bool | None,
     overrides: Sequence[str],
 ) -> tuple[RunFolder | None, Config]:
-    """Return the run folder to resume (None for a new run) and the resolved configuration."""
+    """Return the run folder to resume and its configuration; for a new run None, and a configuration to resolve."""
     if not resume:
         if config is None:
             raise ConfigError("a new run needs a configuration: --config FILE")
-        config = load_resolved(config, overrides, dataset, output_dir)
-        trust_named(config, env)  # a resumed run keeps the configuration file of the run
-        return None, config
+        return None, load_overridden(config, overrides, dataset, output_dir)
     if resume is True:
         if config is None:
             raise ConfigError(
@@ -263,6 +270,19 @@ def _folder_and_config(
     else:
         folder = open_run_folder(resume)
     return folder, resumed_config(folder, overrides, dataset)
+
+
+def _resolved(
+    config: Config,
+    dataset: str | Path | None,
+    output_dir: str | Path | None,
+    env: str | None,
+    files: DataFiles,
+) -> Config:
+    """Resolve the configuration of a new run and apply ``--env``."""
+    config = resolve(config, dataset, output_dir, files)
+    trust_named(config, env)  # a resumed run keeps the configuration file of the run
+    return config if env is None else with_env(config, env, files)
 
 
 def _threads(config: Config, device: torch.device, shared_workers: int) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 from imitate.algo.base.algo import Algo
 from imitate.config import Config
 from imitate.config.train import ALL_DEMOS, DatasetConfig
-from imitate.data import DatasetFile
-from imitate.data.batches.build import TRAIN_MASK, VALID_MASK, training_sources
+from imitate.data.batches.build import TRAIN_MASK, VALID_MASK
 from imitate.data.batches.store import DataSource
+from imitate.data.dataset_file import DatasetFile
+from imitate.data.shards.data_files import DataFiles
 from imitate.data.shards.folder import ShardFolder, shards_at
-from imitate.data.shards.outline import outline_of
 from imitate.system.wording import counted
 
 SHOWN_FILES = 3
@@ -78,6 +78,18 @@ class TrainingData:
     weights: int
     constant: dict[str, list[int]]
 
+    @classmethod
+    def of(
+        cls, files: tuple[FileShare, ...], shapes: Mapping[str, Sequence[int]], algo: Algo
+    ) -> TrainingData:
+        """Describe a training by its files, the shape of one step of each observation, and its networks."""
+        return cls(
+            files=files,
+            observations={key: list(shapes[key]) for key in sorted(shapes)},
+            weights=sum(w.numel() for net in algo.nets.values() for w in net.parameters()),
+            constant=algo.preprocess.normalization.constant,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for ``results.json``; demos are counted rather than named."""
         files = [
@@ -106,36 +118,6 @@ class TrainingData:
             found = [f"{key} {_place_words(places)}" for key, places in self.constant.items()]
             parts.append(f"constant, so not scaled: {', '.join(found)}")
         return "training data: " + "; ".join(parts)
-
-
-def training_data(
-    config: Config,
-    sources: Sequence[DataSource],
-    shapes: dict[str, list[int]],
-    algo: Algo,
-) -> TrainingData:
-    """Read the parts of the files that a training uses.
-
-    Args:
-        config: resolved.
-        sources: parts of files to train on.
-        shapes: shape of one step of each observation, as recorded.
-        algo: algorithm with the networks.
-    """
-    validation = config.train.hdf5_validation_filter_key or VALID_MASK
-    return TrainingData(
-        files=tuple(_shares(config, sources, validation)),
-        observations={key: list(shapes[key]) for key in sorted(shapes)},
-        weights=sum(weight.numel() for net in algo.nets.values() for weight in net.parameters()),
-        constant=algo.preprocess.normalization.constant,
-    )
-
-
-def sources_of(config: Config, train_set: Any) -> Sequence[DataSource]:
-    """Return the parts of files that a training reads: those of its dataset, or the demonstrations of online RL."""
-    if train_set is not None:
-        return tuple(train_set.sources)
-    return training_sources(config) if config.train.data else ()
 
 
 def choice_warnings(config: Config, data: TrainingData) -> list[str]:
@@ -169,7 +151,7 @@ def choice_warnings(config: Config, data: TrainingData) -> list[str]:
     return lines
 
 
-def with_filter_key(entry: DatasetConfig, config: Config) -> DatasetConfig:
+def with_filter_key(entry: DatasetConfig, config: Config, files: DataFiles) -> DatasetConfig:
     """Add the mask ``train`` to a new run's data entry if no demos are chosen and the file has the mask.
 
     The run's configuration then contains the mask, so a run that was begun without it resumes unchanged.
@@ -178,17 +160,31 @@ def with_filter_key(entry: DatasetConfig, config: Config) -> DatasetConfig:
         return entry
     if entry.weight <= 0:
         return entry
-    has_mask = TRAIN_MASK in outline_of(entry.path).filter_keys
+    has_mask = TRAIN_MASK in files.outline(entry.path).filter_keys
     return entry.model_copy(update={"filter_key": TRAIN_MASK}) if has_mask else entry
 
 
-def _shares(config: Config, sources: Sequence[DataSource], validation: str) -> Iterator[FileShare]:
-    """Yield the share of each entry of ``train.data`` used for training."""
+def shares_of(
+    config: Config, sources: Sequence[DataSource], files: DataFiles
+) -> tuple[FileShare, ...]:
+    """Return the share of each entry of ``train.data`` used for training.
+
+    Args:
+        config: resolved.
+        sources: parts of files to train on.
+        files: their open files.
+    """
+    return tuple(_shares(config, sources, files))
+
+
+def _shares(config: Config, sources: Sequence[DataSource], files: DataFiles) -> Iterator[FileShare]:
+    validation = config.train.hdf5_validation_filter_key or VALID_MASK
     for number, group in itertools.groupby(sources, key=lambda source: source.entry):
         path = (config.train.data or ())[number].path
         shards = shards_at(path)
         if shards is None:
-            yield from (replace(_share(source, validation), path=path) for source in group)
+            for source in group:
+                yield replace(_share(files.open(source.path), source, validation), path=path)
         else:
             yield share_of_shards(shards, list(group), validation)
 
@@ -233,22 +229,21 @@ def share_of_shards(
     )
 
 
-def _share(source: DataSource, validation: str) -> FileShare:
-    with DatasetFile(source.path) as file:
-        chosen = source.chosen(file)
-        masks = file.filter_keys()
-        held_out = set(masks.get(validation, ())) if source.filter_key != validation else set()
-        lengths = [file.length(demo) for demo in chosen]
-        return FileShare(
-            path=str(source.path),
-            filter_key=source.filter_key,
-            demos=len(chosen),
-            of=len(file.demos()),
-            steps=sum(lengths),
-            longest=max(lengths, default=0),
-            failures=tuple(demo for demo in chosen if _failed(file, demo)),
-            held_out=tuple(demo for demo in chosen if demo in held_out),
-        )
+def _share(file: DatasetFile, source: DataSource, validation: str) -> FileShare:
+    chosen = source.chosen(file)
+    masks = file.filter_keys()
+    held_out = set(masks.get(validation, ())) if source.filter_key != validation else set()
+    lengths = [file.length(demo) for demo in chosen]
+    return FileShare(
+        path=str(source.path),
+        filter_key=source.filter_key,
+        demos=len(chosen),
+        of=len(file.demos()),
+        steps=sum(lengths),
+        longest=max(lengths, default=0),
+        failures=tuple(demo for demo in chosen if _failed(file, demo)),
+        held_out=tuple(demo for demo in chosen if demo in held_out),
+    )
 
 
 def _failed(file: DatasetFile, demo: str) -> bool:

@@ -6,6 +6,7 @@ from imitate.data.batches.rewards import RewardTransform
 from imitate.data.batches.store import DataSource
 from imitate.data.file.episode import Episode
 from imitate.data.file.writer import DatasetWriter
+from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
 from imitate.online.demonstrations import load_demonstrations, write_demonstrations
 from imitate.online.learners import MixedBuffer
@@ -31,14 +32,9 @@ def write(path, *, next_obs=True):
 
 
 def load(path, shape=(1,), **kwargs):
-    return load_demonstrations(
-        [DataSource(path, None)],
-        {"s": shape},
-        1,
-        transitions=Transitions(discount=0.5),
-        reward=RewardTransform(),
-        **kwargs,
-    )
+    words = {"transitions": Transitions(discount=0.5), "reward": RewardTransform(), **kwargs}
+    with DataFiles() as files:
+        return load_demonstrations([DataSource(path, None)], {"s": shape}, 1, files, **words)
 
 
 def table(memory):

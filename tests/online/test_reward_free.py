@@ -9,6 +9,7 @@ from imitate.config.data_needs import Transitions
 from imitate.data import DatasetWriter, Episode
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.batches.store import DataSource
+from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
 from imitate.online.demonstrations import load_demonstrations
 from imitate.online.learners import MixedBuffer, ReplayLearner, RolloutLearner, stacked
@@ -53,14 +54,12 @@ def files(tmp_path_factory):
 def demos_of(files, algo, reward_free=True):
     choices = algo.ac_dim if algo.ac_dim > 1 else 0
     needs = algo.global_config.algo.data_needs(algo.global_config)
-    return load_demonstrations(
-        [DataSource(files[choices])],
-        {"told": (1,)},
-        algo.ac_dim,
-        transitions=needs.transitions or Transitions(0.5),
-        reward=RewardTransform(),
-        reward_free=reward_free,
-    )
+    words = {"transitions": needs.transitions or Transitions(0.5), "reward": RewardTransform()}
+    source, dim = DataSource(files[choices]), algo.ac_dim
+    with DataFiles() as opened:
+        return load_demonstrations(
+            [source], {"told": (1,)}, dim, opened, reward_free=reward_free, **words
+        )
 
 
 def choosing(name):

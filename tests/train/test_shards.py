@@ -19,6 +19,7 @@ from imitate.data.batches.streamed import build_streamed
 from imitate.data.curate.shard import shard_files
 from imitate.data.remote import fetch as fetching
 from imitate.data.remote.store import make_room, remote_folder
+from imitate.data.shards.data_files import DataFiles
 from imitate.data.shards.folder import _fetched
 from imitate.errors import CheckpointError, ConfigError, UserError
 from imitate.online.demonstrations import load_demonstrations
@@ -147,10 +148,12 @@ def test_weights_by_size_count_a_folder_as_one(whole_file, folder):
 
 
 def test_online_rl_and_others_read_all_shards_of_an_entry(folder):
-    sources = training_sources(load_config(config_dict(folder, train=ALL)))
-    assert [source.path.name for source in sources] == [f"00{n}.hdf5" for n in range(6)]
+    config = load_config(config_dict(folder, train=ALL))
     words = {"transitions": Transitions(discount=0.9), "reward": RewardTransform()}
-    memory = load_demonstrations(sources, {"pos": (2,), "goal": (2,)}, 2, **words)
+    with DataFiles() as files:
+        sources = training_sources(config, files)
+        memory = load_demonstrations(sources, {"pos": (2,), "goal": (2,)}, 2, files, **words)
+    assert [source.path.name for source in sources] == [f"00{n}.hdf5" for n in range(6)]
     assert len(list(memory.episodes())) == 12
 
 
@@ -376,12 +379,13 @@ def test_where_windows_cannot_be_made_they_are_refused(folder, whole_file, tmp_p
     data = [{"path": str(folder), "filter_key": "train"}]
     config = load_config(tree(None, **{**WINDOWS, **keys, "data": data}))
     with pytest.raises(UserError, match="are training demos|training demos too"):
-        build_streamed(config)
+        build_streamed(config, DataFiles())
 
 
 def test_a_window_holds_the_samples_of_its_shards(folder):
     config = resolved(folder, **WINDOWS)
-    (dataset, _), (whole, _) = build_streamed(config), build_datasets(config)
+    with DataFiles() as files:
+        (dataset, _), (whole, _) = build_streamed(config, files), build_datasets(config, files)
     names = dataset.demo_names()[0]
     assert names == whole.demo_names()[0]
     found = [name.rpartition("/")[2] for name in dataset.window((1, 3)).demos]
@@ -394,7 +398,8 @@ def test_shards_whose_demos_are_too_short_are_left_out(tmp_path):
     long = write_demos(tmp_path / "b.hdf5", num=4, length=15, filter_keys=False)
     shard_files([short, long], tmp_path / "s", 2)
     keys = {"seq_length": 10, "pad_seq_length": False, "shard_window": 1}
-    dataset, _ = build_streamed(resolved(tmp_path / "s", experiment={"validate": False}, **keys))
+    config = resolved(tmp_path / "s", experiment={"validate": False}, **keys)
+    dataset, _ = build_streamed(config, DataFiles())
     assert dataset.samples == (12, 12)
     assert len(dataset.window((0,))) == 12
 

@@ -12,29 +12,31 @@ from imitate.data.batches.store import DataSource
 from imitate.data.check import no_demos
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.fields import SCALARS
+from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
 from imitate.system.wording import counted
 
 _log = logging.getLogger(__name__)
 
 
-def check_agreement(sources: Sequence[DataSource], keys: Sequence[str]) -> None:
+def check_agreement(sources: Sequence[DataSource], keys: Sequence[str], files: DataFiles) -> None:
     """Refuse files whose first demos hold different arrays; warn of different control rates.
 
     Args:
         sources: files to train on together.
         keys: arrays below the demo that are read.
+        files: open files of the sources.
 
     Raises:
         DatasetError: one line with both files, each key that differs, both shapes, and what to do.
     """
-    with DatasetFile(sources[0].path) as first:
-        first_demo = _first_demo(first, sources[0])
-        wanted, rate = _layout(first, first_demo, keys), first.control_freq
+    first = files.open(sources[0].path)
+    first_demo = _first_demo(first, sources[0])
+    wanted, rate = _layout(first, first_demo, keys), first.control_freq
     for source in sources[1:]:
-        with DatasetFile(source.path) as file:
-            demo = _first_demo(file, source)
-            found, own_rate = _layout(file, demo, keys), file.control_freq
+        file = files.open(source.path)
+        demo = _first_demo(file, source)
+        found, own_rate = _layout(file, demo, keys), file.control_freq
         differences = list(_differences(found, wanted))
         if differences:
             raise DatasetError(
@@ -91,25 +93,25 @@ def _kind(is_uint8: bool) -> str:
     return "uint8" if is_uint8 else "not uint8"
 
 
-def check_apart(train: Sequence[DataSource], valid: Sequence[DataSource]) -> None:
+def check_apart(train: Sequence[DataSource], valid: Sequence[DataSource], files: DataFiles) -> None:
     """Refuse validation demos that are trained on too, however often a file is listed.
 
     Raises:
         DatasetError: a demo is in both, or a file lacks the mask of its validation demos.
     """
     for source in valid:
-        with DatasetFile(source.path) as file:
-            if source.filter_key not in file.filter_keys():
-                raise DatasetError(
-                    f"{source.path}: there is no filter key '{source.filter_key}' for the validation demos: write "
-                    f"train and valid with: imitate dataset split {source.path} --in-place"
-                )
-            held_out = file.demos(source.filter_key)
-            for part in (part for part in train if part.path == source.path):
-                trained = set(part.chosen(file))
-                shared = [demo for demo in held_out if demo in trained]
-                if shared:
-                    raise DatasetError(_shared_words(source, part, shared))
+        file = files.open(source.path)
+        if source.filter_key not in file.filter_keys():
+            raise DatasetError(
+                f"{source.path}: there is no filter key '{source.filter_key}' for the validation demos: write "
+                f"train and valid with: imitate dataset split {source.path} --in-place"
+            )
+        held_out = file.demos(source.filter_key)
+        for part in (part for part in train if part.path == source.path):
+            trained = set(part.chosen(file))
+            shared = [demo for demo in held_out if demo in trained]
+            if shared:
+                raise DatasetError(_shared_words(source, part, shared))
 
 
 def _shared_words(valid: DataSource, train: DataSource, shared: Sequence[str]) -> str:
@@ -123,27 +125,29 @@ def _shared_words(valid: DataSource, train: DataSource, shared: Sequence[str]) -
     )
 
 
-def tell_of_copies(train: Sequence[DataSource], valid: Sequence[DataSource]) -> None:
+def tell_of_copies(
+    train: Sequence[DataSource], valid: Sequence[DataSource], files: DataFiles
+) -> None:
     """Warn of demos that are trained on twice, or under another name both trained and validated on."""
     first: dict[bytes, str] = {}
     twice = []
-    for digest, demo in _digests(train):
+    for digest, demo in _digests(train, files):
         if digest in first:
             twice.append((demo, first[digest]))
         first.setdefault(digest, demo)
-    leaks = [(demo, first[digest]) for digest, demo in _digests(valid) if digest in first]
+    leaks = [(demo, first[digest]) for digest, demo in _digests(valid, files) if digest in first]
     for words, pairs in (("trained on twice", twice), ("both trained and validated on", leaks)):
         if pairs:
             (copy, original), count = pairs[0], counted(len(pairs), "demo")
             _log.warning("%s %s: %s has the actions of %s", count, words, copy, original)
 
 
-def _digests(sources: Sequence[DataSource]) -> Iterator[tuple[bytes, str]]:
+def _digests(sources: Sequence[DataSource], files: DataFiles) -> Iterator[tuple[bytes, str]]:
     """Compute a digest of the actions of each demo, with its name."""
     for source in sources:
-        with DatasetFile(source.path) as file:
-            for demo in source.chosen(file):
-                actions = np.ascontiguousarray(file.read(demo, "actions"))
-                digest = hashlib.blake2b(f"{actions.shape} {actions.dtype}".encode())
-                digest.update(actions.data)
-                yield digest.digest(), f"demo '{demo}' of {source.path}"
+        file = files.open(source.path)
+        for demo in source.chosen(file):
+            actions = np.ascontiguousarray(file.read(demo, "actions"))
+            digest = hashlib.blake2b(f"{actions.shape} {actions.dtype}".encode())
+            digest.update(actions.data)
+            yield digest.digest(), f"demo '{demo}' of {source.path}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,41 +22,52 @@ from imitate.data.file.action_scale import refuse_rescaled
 from imitate.data.file.faults import ACTION_LIMIT, check_modality
 from imitate.data.file.features import features_of, number_names
 from imitate.data.language import LANGUAGE_KEY, Instructions
+from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.data.shards.folder import local_file, shards_at
-from imitate.data.shards.outline import outline_of
 from imitate.errors import ConfigError, DatasetError
 
 Shape = tuple[int, ...]
 TRAIN_MASK, VALID_MASK = "train", "valid"
 
 
-def build_datasets(config: Config) -> tuple[SequenceDataset, SequenceDataset | None]:
+def build_datasets(
+    config: Config, files: DataFiles | None = None
+) -> tuple[SequenceDataset, SequenceDataset | None]:
     """Build the training set, and with ``experiment.validate`` the validation set.
 
     Validation demos are those of the mask ``train.hdf5_validation_filter_key``, or ``valid``, of each file; the
     training then uses ``train.hdf5_filter_key``, or the mask ``train`` if there is one. A file's own ``filter_key`` is
     for the training only; ``"all"`` means every demo where no mask has that name. A file with weight 0 is not read.
 
+    Args:
+        config: of the training.
+        files: its data files; None to open them here and close them at the end.
+
     Raises:
         DatasetError: a file has a fault, files do not fit together, a mask is missing or empty, or both sets share a
             demo.
     """
-    sources = training_sources(config)
+    with data_files(config, files) as files:
+        return _datasets(config, files)
+
+
+def _datasets(config: Config, files: DataFiles) -> tuple[SequenceDataset, SequenceDataset | None]:
+    sources = training_sources(config, files)
     valid_sources = _validation_sources(config) if config.experiment.validate else []
-    _check_files(sources, config)
-    check_apart(sources, valid_sources)
+    _check_files(sources, config, files)
+    check_apart(sources, valid_sources, files)
     entries = {source.entry for source in sources}
     if len({entry.path for entry in located_data(config) if entry.weight > 0}) > 1:
-        tell_of_copies(sources, valid_sources)
-    instructions = instructions_of(config)
-    train_set = _sequence_dataset(sources, config, instructions)
+        tell_of_copies(sources, valid_sources, files)
+    instructions = instructions_of(config, files)
+    train_set = _sequence_dataset(sources, config, instructions, files)
     if config.train.normalize_weights_by_ds_size and len(entries) > 1:
         train_set.sample_weights = _weights_by_size(train_set)
     _scale_rewards(train_set, config)
     train_set.numbers.weigh_steps(step_weights(train_set, config.train.sample_weight))
     if not valid_sources:
         return train_set, None
-    valid_set = _sequence_dataset(valid_sources, config, instructions)
+    valid_set = _sequence_dataset(valid_sources, config, instructions, files)
     valid_set.numbers.scale_rewards(train_set.numbers.reward)
     return train_set, valid_set
 
@@ -74,24 +85,25 @@ def window_set(
     Raises:
         DatasetError: a file has a fault, or files do not fit together.
     """
-    _check_files(sources, config)
-    dataset = _sequence_dataset(sources, config, instructions)
+    with data_files(config) as files:
+        _check_files(sources, config, files)
+        dataset = _sequence_dataset(sources, config, instructions, files)
     dataset.numbers.weigh_steps(step_weights(dataset, config.train.sample_weight))
     return dataset
 
 
-def validation_set(config: Config, instructions: Instructions) -> SequenceDataset:
+def validation_set(config: Config, instructions: Instructions, files: DataFiles) -> SequenceDataset:
     """Build the validation set of a training that goes through its shards in windows.
 
     Raises:
         DatasetError: the mask is missing, or names training demos too.
     """
     sources = _validation_sources(config)
-    check_held_out(config, sources[0].filter_key or VALID_MASK)
-    return _sequence_dataset(sources, config, instructions)
+    check_held_out(config, sources[0].filter_key or VALID_MASK, files)
+    return _sequence_dataset(sources, config, instructions, files)
 
 
-def check_held_out(config: Config, filter_key: str) -> None:
+def check_held_out(config: Config, filter_key: str, files: DataFiles) -> None:
     """Refuse validation demos of folders of shards that are trained on too, by their index.
 
     Raises:
@@ -101,7 +113,7 @@ def check_held_out(config: Config, filter_key: str) -> None:
         shards = shards_at(entry.path)
         if shards is None or not entry.weight > 0:
             continue
-        chosen = training_filter_key(entry, config)
+        chosen = training_filter_key(entry, config, files)
         for shard in shards.index.shards:
             shared = sorted(set(shard.chosen(filter_key)) & set(shard.chosen(chosen)))
             if shared:
@@ -111,14 +123,14 @@ def check_held_out(config: Config, filter_key: str) -> None:
                 )
 
 
-def _check_files(sources: list[DataSource], config: Config) -> None:
+def _check_files(sources: list[DataSource], config: Config, files: DataFiles) -> None:
     """Refuse files with faults that their first demos show, or that hold different arrays."""
-    keys = [*(f"obs/{key}" for key in _stored_keys(sources, config)), *_step_keys(config)]
-    check_agreement(sources, keys)
+    keys = [*(f"obs/{key}" for key in _stored_keys(sources, config, files)), *_step_keys(config)]
+    check_agreement(sources, keys, files)
     for source in sources:
-        with DatasetFile(source.path) as file:
-            refuse_rescaled(file)
-            _check_observations(file, source, config)
+        file = files.open(source.path)
+        refuse_rescaled(file)
+        _check_observations(file, source, config)
 
 
 def _scale_rewards(train_set: SequenceDataset, config: Config) -> None:
@@ -134,8 +146,12 @@ def _scale_rewards(train_set: SequenceDataset, config: Config) -> None:
     train_set.numbers.scale_rewards(fit_rewards(section, rewards, starts, train_set.hdf5_path))
 
 
-def training_sources(config: Config) -> list[DataSource]:
+def training_sources(config: Config, files: DataFiles) -> list[DataSource]:
     """Return the files to train on: those of the entries of ``train.data`` with a weight.
+
+    Args:
+        config: of the training.
+        files: the configuration's data files.
 
     Raises:
         ConfigError: no entry has one.
@@ -143,27 +159,30 @@ def training_sources(config: Config) -> list[DataSource]:
     sources = []
     for number, entry in enumerate(located_data(config)):
         if entry.weight > 0:
-            filter_key = training_filter_key(entry, config)
+            filter_key = training_filter_key(entry, config, files)
             sources += _sources_of(entry, number, filter_key, entry.demo_limit)
     if not sources:
         raise ConfigError(
             "train.data: every weight is 0, so there is nothing to train on: give one a weight"
         )
     fraction = config.train.filter_best
-    return sources if fraction is None else best_demos(sources, fraction)
+    return sources if fraction is None else best_demos(sources, fraction, files)
 
 
-def instructions_of(config: Config, names: Collection[str] | None = None) -> Instructions:
+def instructions_of(
+    config: Config, files: DataFiles, names: Collection[str] | None = None
+) -> Instructions:
     """Return the known instructions: the table ``train.language_embeddings``, else those of the training demos.
 
     Args:
         config: of the training.
+        files: the configuration's data files.
         names: those of the training demos; None: read them from the files.
     """
     if config.train.language_embeddings is not None:
         return Instructions.load(located_file(config, "train.language_embeddings"))
     if names is None:
-        names = instructions_in(training_sources(config))
+        names = instructions_in(training_sources(config, files), files)
     size = config.train.language_bytes
     return Instructions.one_hot(names) if size is None else Instructions.texts(names, size)
 
@@ -209,9 +228,9 @@ def _sources_of(
     ]
 
 
-def _stored_keys(sources: list[DataSource], config: Config) -> list[str]:
+def _stored_keys(sources: list[DataSource], config: Config, files: DataFiles) -> list[str]:
     """Return the observations that are read from the files."""
-    served = None if holds_language(sources) else LANGUAGE_KEY
+    served = None if holds_language(sources, files) else LANGUAGE_KEY
     return [key for key in config.all_obs_keys if key != served]
 
 
@@ -221,37 +240,41 @@ def _step_keys(config: Config) -> list[str]:
 
 
 def dataset_metadata(
-    config: Config,
+    config: Config, files: DataFiles | None = None
 ) -> tuple[dict[str, Any], dict[str, Shape], dict[str, int], list[float], list[float]]:
     """Collect what a checkpoint records of the training data, from the files themselves.
+
+    Args:
+        config: of the training.
+        files: its data files; None to open them here and close them at the end.
 
     Returns:
         env_meta; shape of one step per observation key as stored; size per action key; lowest and highest action to
         send, per dimension: -1 and 1 for an action key that stays within, else its range in the training demos.
     """
-    sources = training_sources(config)
-    entries = located_data(config)
-    evaluated = [entry.path for entry in entries if entry.eval]
-    env_meta = outline_of(next(iter(evaluated), entries[sources[0].entry].path)).env_meta
-    stored = _stored_keys(sources, config)
-    with DatasetFile(sources[0].path) as file:
+    with data_files(config, files) as files:
+        sources = training_sources(config, files)
+        entries = located_data(config)
+        evaluated = [entry.path for entry in entries if entry.eval]
+        env_meta = files.outline(next(iter(evaluated), entries[sources[0].entry].path)).env_meta
+        stored = _stored_keys(sources, config, files)
+        file = files.open(sources[0].path)
         first = file.demos(sources[0].filter_key)[0]
         shapes = {key: file.shape(first, f"obs/{key}")[1:] for key in stored}
-    if LANGUAGE_KEY in config.all_obs_keys and LANGUAGE_KEY not in stored:
-        shapes[LANGUAGE_KEY] = (instructions_of(config).size,)
-    ranges = {key: _action_range(sources, key) for key in config.train.action_keys}
+        if LANGUAGE_KEY in config.all_obs_keys and LANGUAGE_KEY not in stored:
+            shapes[LANGUAGE_KEY] = (instructions_of(config, files).size,)
+        ranges = {key: _action_range(sources, key, files) for key in config.train.action_keys}
     return env_meta, shapes, *action_limits(ranges)
 
 
-def names_of_numbers(config: Config) -> dict[str, list[str]]:
+def names_of_numbers(sources: Sequence[DataSource], files: DataFiles) -> dict[str, list[str]]:
     """Return the names of the numbers of observations and ``actions`` that all training files give alike.
 
     They are those of the robot where the data came from LeRobot (:mod:`imitate.data.file.features`); {} for other data.
     """
     names: dict[str, list[str]] | None = None
-    for path in dict.fromkeys(source.path for source in training_sources(config)):
-        with DatasetFile(path) as file:
-            found = number_names(features_of(file.file_attrs, str(path)))
+    for path in dict.fromkeys(source.path for source in sources):
+        found = number_names(features_of(files.open(path).file_attrs, str(path)))
         if names is None:
             names = found
         for key in [key for key in names if names[key] != found.get(key)]:
@@ -279,23 +302,23 @@ def action_limits(
     return dims, low, high
 
 
-def _action_range(sources: list[DataSource], key: str) -> tuple[Any, Any]:
+def _action_range(sources: list[DataSource], key: str, files: DataFiles) -> tuple[Any, Any]:
     lows, highs = [], []
     for source in sources:
-        with DatasetFile(source.path) as file:
-            for demo in source.chosen(file):
-                values = file.read(demo, key).astype(np.float64)
-                values = values.reshape(len(values), -1)
-                lows.append(values.min(axis=0))
-                highs.append(values.max(axis=0))
+        file = files.open(source.path)
+        for demo in source.chosen(file):
+            values = file.read(demo, key).astype(np.float64)
+            values = values.reshape(len(values), -1)
+            lows.append(values.min(axis=0))
+            highs.append(values.max(axis=0))
     return np.min(lows, axis=0), np.max(highs, axis=0)
 
 
-def training_filter_key(entry: DatasetConfig, config: Config) -> str | None:
+def training_filter_key(entry: DatasetConfig, config: Config, files: DataFiles) -> str | None:
     """Return the mask of an entry's training demos; None: all demos."""
     filter_key = entry.filter_key or config.train.hdf5_filter_key
     if filter_key in (None, ALL_DEMOS):
-        masks = outline_of(entry.path).filter_keys
+        masks = files.outline(entry.path).filter_keys
         if filter_key not in masks:
             return TRAIN_MASK if config.experiment.validate and TRAIN_MASK in masks else None
     return filter_key
@@ -320,7 +343,7 @@ def _check_observations(file: DatasetFile, source: DataSource, config: Config) -
 
 
 def _sequence_dataset(
-    sources: list[DataSource], config: Config, instructions: Instructions
+    sources: list[DataSource], config: Config, instructions: Instructions, files: DataFiles
 ) -> SequenceDataset:
     train, needs = config.train, config.algo.data_needs(config)
     return SequenceDataset(
@@ -336,7 +359,6 @@ def _sequence_dataset(
         get_pad_mask=train.seq_length > 1 or train.frame_stack > 1,
         goal_mode=train.goal_mode,
         hdf5_cache_mode=train.hdf5_cache_mode,
-        hdf5_use_swmr=train.hdf5_use_swmr,
         hdf5_normalize_obs=train.hdf5_normalize_obs,
         load_next_obs=bool(train.hdf5_load_next_obs) and needs.subgoals is None,
         instructions=instructions,
@@ -344,4 +366,5 @@ def _sequence_dataset(
         transitions=needs.transitions,
         returns=needs.returns,
         subgoals=needs.subgoals,
+        files=files,
     )

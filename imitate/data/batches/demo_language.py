@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from imitate.data.batches.file_rows import Demo
 from imitate.data.batches.statistics import QUANTILES, KeyStats
 from imitate.data.batches.store import DataSource
-from imitate.data.dataset_file import DatasetFile
 from imitate.data.language import LANGUAGE_KEY, TASK_ATTRS, Instructions, instruction_of
+from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
 from imitate.functional.transfer import to_device
 
@@ -26,6 +26,7 @@ class DemoLanguage:
         demos: of the dataset.
         instructions: the table; None: the unit vectors of the instructions that occur.
         wanted: whether ``lang_emb`` is made from the table, which then has to know each demo's instruction.
+        files: open files of the sources.
 
     Attributes:
         instructions: the table.
@@ -40,8 +41,9 @@ class DemoLanguage:
         demos: Sequence[Demo],
         instructions: Instructions | None,
         wanted: bool,
+        files: DataFiles,
     ) -> None:
-        given = _instructions_of(sources, demos)
+        given = _instructions_of(sources, demos, files)
         known = [name for name in given if name is not None]
         table = Instructions.one_hot(known) if instructions is None else instructions
         number = {name: i for i, name in enumerate(table.names)}
@@ -80,34 +82,35 @@ class DemoLanguage:
         return KeyStats(zero, one, -one, one, lambda: quantiles)
 
 
-def holds_language(sources: Sequence[DataSource]) -> bool:
+def holds_language(sources: Sequence[DataSource], files: DataFiles) -> bool:
     """Return true if the first demo of each file has an observation ``lang_emb`` of its own."""
-    return all(_holds(source) for source in sources)
+    return all(_holds(source, files) for source in sources)
 
 
-def _holds(source: DataSource) -> bool:
-    with DatasetFile(source.path) as file:
-        demos = file.demos(source.filter_key)
-        return bool(demos) and file.has(demos[0], f"obs/{LANGUAGE_KEY}")
+def _holds(source: DataSource, files: DataFiles) -> bool:
+    file = files.open(source.path)
+    demos = file.demos(source.filter_key)
+    return bool(demos) and file.has(demos[0], f"obs/{LANGUAGE_KEY}")
 
 
-def instructions_in(sources: Sequence[DataSource]) -> set[str]:
+def instructions_in(sources: Sequence[DataSource], files: DataFiles) -> set[str]:
     """Return the instructions of the demos that the sources choose."""
     found: set[str | None] = set()
     for source in sources:
-        with DatasetFile(source.path) as file:
-            for demo in source.chosen(file):
-                found.add(instruction_of(file.attrs(demo, TASK_ATTRS), source.lang))
+        file = files.open(source.path)
+        for demo in source.chosen(file):
+            found.add(instruction_of(file.attrs(demo, TASK_ATTRS), source.lang))
     return {name for name in found if name is not None}
 
 
-def _instructions_of(sources: Sequence[DataSource], demos: Sequence[Demo]) -> list[str | None]:
-    given: list[str | None] = [None] * len(demos)
-    for number, source in enumerate(sources):
-        with DatasetFile(source.path) as file:
-            for i, demo in enumerate(demos):
-                if demo.source == number:
-                    given[i] = instruction_of(file.attrs(demo.name, TASK_ATTRS), source.lang)
+def _instructions_of(
+    sources: Sequence[DataSource], demos: Sequence[Demo], files: DataFiles
+) -> list[str | None]:
+    given: list[str | None] = []
+    for demo in demos:
+        source = sources[demo.source]
+        attrs = files.open(source.path).attrs(demo.name, TASK_ATTRS)
+        given.append(instruction_of(attrs, source.lang))
     return given
 
 

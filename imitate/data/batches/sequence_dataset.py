@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from imitate.data.batches.windows import Windows
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.fields import check_step_key
 from imitate.data.language import LANGUAGE_KEY, Instructions
+from imitate.data.shards.data_files import DataFiles
 from imitate.errors import ConfigError, DatasetError, nearest
 from imitate.functional.pixels import image_type
 from imitate.functional.transfer import to_device
@@ -115,6 +117,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         subgoals: which later observations an algorithm asks for; None: none.
         image_steps: steps of a window whose images (and other arrays of two dimensions or more) are wanted, from the
             first on; None: all. A policy that predicts 100 actions from one image need not read 100 images.
+        files: open files of the sources, opened without regard to ``hdf5_use_swmr``; None to open them here and close
+            them at the end.
 
     Attributes:
         numbers: how rewards are scaled and steps weighed; the tables of transitions and returns.
@@ -123,6 +127,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         obs_shapes: shape of one step of each observation as stored.
         image_types: type of the recorded values of each image: 'uint8', 'integer' or 'float'.
         action_dims: size of each action key.
+        control_freq: actions per second of the data, from the first file that records it, None if none does; all such
+            files agree.
         sample_weights: (len,) relative probability of each sample; None where all are equal.
 
     Raises:
@@ -154,6 +160,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         transitions: Transitions | None = None,
         returns: Returns | None = None,
         subgoals: Subgoals | None = None,
+        files: DataFiles | None = None,
     ) -> None:
         _one_of("hdf5_cache_mode", hdf5_cache_mode, CACHE_MODES)
         _one_of("goal_mode", goal_mode, ("last", None))
@@ -172,10 +179,6 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         self.hdf5_path = str(self.sources[0].path)
         self.hdf5_normalize_obs = hdf5_normalize_obs
         self.obs_keys = tuple(dict.fromkeys(obs_keys))
-        self.serves_language = LANGUAGE_KEY in self.obs_keys and not holds_language(self.sources)
-        stored = tuple(
-            key for key in self.obs_keys if key != LANGUAGE_KEY or not self.serves_language
-        )
         self.action_keys = tuple(dict.fromkeys(action_keys))
         self._next_of_window = load_next_obs
         self.load_next_obs = load_next_obs or transitions is not None or subgoals is not None
@@ -187,25 +190,37 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         steps = tuple(
             dict.fromkeys(key for key in dataset_keys if key not in ("actions", *action_keys))
         )
-        looked = [
-            _look_at_first(source, stored, (*self.action_keys, *steps), hdf5_use_swmr)
-            for source in self.sources
-        ]
-        has_next = all(looked)
-        next_keys = stored if self.load_next_obs and has_next else ()
-        self.store = Store(
-            self.sources,
-            [
-                *(f"obs/{key}" for key in sorted(stored)),
-                *(f"next_obs/{key}" for key in sorted(next_keys)),
-                *self.action_keys,
-                *steps,
-            ],
-            goal_keys=stored if goal_mode == "last" else (),
-            cache_mode=hdf5_cache_mode,
-            bounded=_unnormalized(self.action_keys, action_config),
-            swmr=hdf5_use_swmr,
-        )
+        with nullcontext(files) if files else DataFiles(swmr=hdf5_use_swmr) as files:
+            self.serves_language = LANGUAGE_KEY in self.obs_keys and not holds_language(
+                self.sources, files
+            )
+            stored = tuple(
+                key for key in self.obs_keys if key != LANGUAGE_KEY or not self.serves_language
+            )
+            looked = [
+                _look_at_first(files.open(source.path), source, stored, (*self.action_keys, *steps))
+                for source in self.sources
+            ]
+            has_next = all(looked)
+            next_keys = stored if self.load_next_obs and has_next else ()
+            self.store = Store(
+                self.sources,
+                [
+                    *(f"obs/{key}" for key in sorted(stored)),
+                    *(f"next_obs/{key}" for key in sorted(next_keys)),
+                    *self.action_keys,
+                    *steps,
+                ],
+                files,
+                goal_keys=stored if goal_mode == "last" else (),
+                cache_mode=hdf5_cache_mode,
+                bounded=_unnormalized(self.action_keys, action_config),
+            )
+            self._language = DemoLanguage(
+                self.sources, self.store.demos, instructions, self.serves_language, files
+            )
+            rates = (files.open(source.path).control_freq for source in self.sources)
+            self.control_freq = next((rate for rate in rates if rate is not None), None)
         self._windows = Windows(
             self.store.demo_start,
             self.store.demo_end,
@@ -233,9 +248,6 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             for key, shape in self.obs_shapes.items()
             if len(shape) == 3
         }
-        self._language = DemoLanguage(
-            self.sources, self.store.demos, instructions, self.serves_language
-        )
         self.instructions = self._language.instructions
         if self.serves_language:
             self.obs_shapes[LANGUAGE_KEY] = (self.instructions.size,)
@@ -369,16 +381,6 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         """Steps (number of demos,) of each demo."""
         return self.store.demo_end - self.store.demo_start
 
-    @property
-    def control_freq(self) -> float | None:
-        """Actions per second of the data, from the first file that records it; all such files agree."""
-        for source in self.sources:
-            with DatasetFile(source.path) as file:
-                rate = file.control_freq
-            if rate is not None:
-                return rate
-        return None
-
     def demo_names(self) -> dict[int, list[str]]:
         """Return the names of the demos, by number of their entry of ``train.data``."""
         names: dict[int, list[str]] = {}
@@ -472,16 +474,15 @@ def _unnormalized(keys: Sequence[str], action_config: Mapping[str, Any] | None) 
 
 
 def _look_at_first(
-    source: DataSource, obs_keys: Sequence[str], step_keys: Sequence[str], swmr: bool
+    file: DatasetFile, source: DataSource, obs_keys: Sequence[str], step_keys: Sequence[str]
 ) -> bool:
     """Refuse keys that the first demo lacks; return true if it has ``next_obs``."""
-    with DatasetFile(source.path, swmr=swmr) as file:
-        demos = file.demos(source.filter_key)
-        if not demos:
-            return False
-        file.length(demos[0])
-        for key in step_keys:
-            check_step_key(file, demos[0], key)
-        for key in obs_keys:
-            file.array(demos[0], f"obs/{key}")
-        return bool(file.obs_keys(demos[0], "next_obs"))
+    demos = file.demos(source.filter_key)
+    if not demos:
+        return False
+    file.length(demos[0])
+    for key in step_keys:
+        check_step_key(file, demos[0], key)
+    for key in obs_keys:
+        file.array(demos[0], f"obs/{key}")
+    return bool(file.obs_keys(demos[0], "next_obs"))

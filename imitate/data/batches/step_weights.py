@@ -13,15 +13,17 @@ from imitate.config.train import SampleWeightConfig
 from imitate.data.batches.rewards import returns_of
 from imitate.data.batches.sequence_dataset import SequenceDataset
 from imitate.data.batches.store import DataSource
-from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.fields import Field, read_steps
+from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
 from imitate.functional.returns import returns_to_go
 
 _REWARD = Field("rewards", (), slice(0, 1), np.dtype(np.float32))
 
 
-def best_demos(sources: Sequence[DataSource], fraction: float) -> list[DataSource]:
+def best_demos(
+    sources: Sequence[DataSource], fraction: float, files: DataFiles
+) -> list[DataSource]:
     """Restrict the sources to this fraction of all their demos, at least one: those of the highest return.
 
     Of equal returns the shorter demo counts as better.
@@ -31,16 +33,16 @@ def best_demos(sources: Sequence[DataSource], fraction: float) -> list[DataSourc
     """
     ranked = []
     for number, source in enumerate(sources):
-        with DatasetFile(source.path) as file:
-            for demo in source.chosen(file):
-                if not file.has(demo, "rewards"):
-                    raise DatasetError(
-                        f"{source.path}: demo '{demo}' has no 'rewards', which train.filter_best compares: set it to "
-                        "null, or write rewards"
-                    )
-                length = file.length(demo)
-                total = float(read_steps(file, demo, _REWARD, 0, length).sum(dtype=np.float64))
-                ranked.append((-total, length, number, demo))
+        file = files.open(source.path)
+        for demo in source.chosen(file):
+            if not file.has(demo, "rewards"):
+                raise DatasetError(
+                    f"{source.path}: demo '{demo}' has no 'rewards', which train.filter_best compares: set it to "
+                    "null, or write rewards"
+                )
+            length = file.length(demo)
+            total = float(read_steps(file, demo, _REWARD, 0, length).sum(dtype=np.float64))
+            ranked.append((-total, length, number, demo))
     ranked.sort(key=lambda entry: entry[:2])
     kept = ranked[: max(1, math.floor(fraction * len(ranked) + 1e-9))]
     chosen = [frozenset(demo for *_, n, demo in kept if n == i) for i in range(len(sources))]

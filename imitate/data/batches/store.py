@@ -37,6 +37,7 @@ from imitate.data.file.fields import (
 )
 from imitate.data.file.odd_lengths import odd_lengths
 from imitate.data.formats.cached import held
+from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
 from imitate.functional.pixels import image_type
 from imitate.functional.transfer import to_device
@@ -86,7 +87,7 @@ class Store:
         cache_mode: 'all'; 'low_dim', arrays with two dimensions or more per step stay in the file; None, all do;
             'auto', those that do not fit the free memory.
         bounded: action keys that must lie in [-1, 1].
-        swmr: how files are opened.
+        files: open files of the sources.
 
     Attributes:
         packed: (N, D) float32, the columns of :attr:`fields`; None if it stays in the file.
@@ -104,11 +105,11 @@ class Store:
         self,
         sources: Sequence[DataSource],
         keys: Sequence[str],
+        files: DataFiles,
         *,
         goal_keys: Sequence[str] = (),
         cache_mode: str | None = "all",
         bounded: Collection[str] = (),
-        swmr: bool = False,
     ) -> None:
         self.sources = tuple(sources)
         self.packed: Tensor | None = None
@@ -118,37 +119,33 @@ class Store:
         self.notes: list[str] = []
         self._buffers = Buffers()
         self._compressed: set[tuple[int, str]] = set()
-        files = [DatasetFile(source.path, swmr=swmr) for source in sources]
-        self._holds = [held(file.hdf5_path) for file in files]
-        try:
-            self.demos = tuple(_demos(files, sources))
-            first = self.demos[0]
-            self.fields = lay_out(files[first.source], first.name, keys)
-            self._note_short(files)
-            ends = np.cumsum([demo.length for demo in self.demos])
-            self.demo_end: NDArray[np.int64] = ends
-            self.demo_start: NDArray[np.int64] = ends - [demo.length for demo in self.demos]
-            self.placement = place(
-                self.fields, len(self), cache_mode, free_memory(), self.sources[0].path
-            )
-            self._allocate(goal_keys)
-            with ThreadPoolExecutor() as threads:
-                for number, demo in enumerate(self.demos):
-                    self._fill(files[demo.source], number, bounded, threads)
-                decoded = self._decode_once(files, threads)
-        finally:
-            for file in files:
-                file.close()
+        opened = [files.open(source.path) for source in sources]
+        self._holds = [held(file.hdf5_path) for file in opened]
+        self.demos = tuple(_demos(opened, sources))
+        first = self.demos[0]
+        self.fields = lay_out(opened[first.source], first.name, keys)
+        self._note_short()
+        ends = np.cumsum([demo.length for demo in self.demos])
+        self.demo_end: NDArray[np.int64] = ends
+        self.demo_start: NDArray[np.int64] = ends - [demo.length for demo in self.demos]
+        self.placement = place(
+            self.fields, len(self), cache_mode, free_memory(), self.sources[0].path
+        )
+        self._allocate(goal_keys)
+        with ThreadPoolExecutor() as threads:
+            for number, demo in enumerate(self.demos):
+                self._fill(opened[demo.source], number, bounded, threads)
+            decoded = self._decode_once(opened, threads)
         self.from_file = {
             key: field
             for key, field in self.fields.items()
             if (self.packed is None if field.columns else key not in self.apart)
         }
         self._reader = FileRows(
-            [source.path for source in sources], self.demos, self.demo_start, decoded, swmr
+            [source.path for source in sources], self.demos, self.demo_start, decoded, files.swmr
         )
 
-    def _note_short(self, files: Sequence[DatasetFile]) -> None:
+    def _note_short(self) -> None:
         """Say in one line that demos are far shorter than the others, as the doctor finds."""
         short = [
             self.demos[at] for at in odd_lengths([demo.length for demo in self.demos])["short"]
@@ -159,7 +156,7 @@ class Store:
             self.notes.append(
                 f"{counted(len(short), 'demo')} of {len(self.demos)} are very short, the median is {median:.0f} steps: "
                 f"{names}{' ...' if len(short) > 3 else ''}; look at them: imitate dataset doctor "
-                f"{files[short[0].source].path}"
+                f"{self.sources[short[0].source].path}"
             )
 
     def __len__(self) -> int:

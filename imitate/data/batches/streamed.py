@@ -27,9 +27,9 @@ from imitate.data.batches.window_schedule import WindowSchedule
 from imitate.data.batches.windows import Windows
 from imitate.data.file.cache import limit_bytes
 from imitate.data.language import LANGUAGE_KEY
+from imitate.data.shards.data_files import DataFiles
 from imitate.data.shards.folder import ShardFolder, shards_at
 from imitate.data.shards.moments import Moments
-from imitate.data.shards.outline import outline_of
 from imitate.errors import ConfigError, DatasetError
 
 WINDOW_BYTES = 4e9
@@ -55,8 +55,14 @@ def with_shard_window(config: Config) -> Config:
     return config.with_overrides({"train.shard_window": window})
 
 
-def build_streamed(config: Config) -> tuple[StreamedDataset, SequenceDataset | None] | None:
+def build_streamed(
+    config: Config, files: DataFiles
+) -> tuple[StreamedDataset, SequenceDataset | None] | None:
     """Build the training set, and with ``experiment.validate`` the validation set, where shards come in windows.
+
+    Args:
+        config: with located data.
+        files: the configuration's data files.
 
     Returns:
         None where ``train.shard_window`` is null or holds all shards: the dataset is then built whole.
@@ -77,15 +83,14 @@ def build_streamed(config: Config) -> tuple[StreamedDataset, SequenceDataset | N
             )
         return None
     number, shards, entry = found[0], found[1], located_data(config)[found[0]]
-    train_set = StreamedDataset(shards, entry, number, config, window)
+    train_set = StreamedDataset(shards, entry, number, config, window, files)
     if len(train_set.samples) <= window:
         return None
     _check_window(config, shards, window)
     train_set.look()
-    valid_set = (
-        validation_set(config, train_set.instructions) if config.experiment.validate else None
-    )
-    return train_set, valid_set
+    if not config.experiment.validate:
+        return train_set, None
+    return train_set, validation_set(config, train_set.instructions, files)
 
 
 class StreamedDataset:
@@ -99,6 +104,7 @@ class StreamedDataset:
         number: of this entry.
         config: with located data.
         window: shards in memory at a time.
+        files: of the training; those of windows are opened and closed with them.
 
     Attributes:
         sources: the shards with chosen demos; their paths are names.
@@ -110,15 +116,22 @@ class StreamedDataset:
     sample_weights = None
 
     def __init__(
-        self, shards: ShardFolder, entry: DatasetConfig, number: int, config: Config, window: int
+        self,
+        shards: ShardFolder,
+        entry: DatasetConfig,
+        number: int,
+        config: Config,
+        window: int,
+        files: DataFiles,
     ) -> None:
         self._folder, self._config, self._window, self._number = shards, config, window, number
-        self._env = next((e.path for e in located_data(config) if e.eval), entry.path)
-        self.filter_key = training_filter_key(entry, config)
+        evaluated = next((e.path for e in located_data(config) if e.eval), entry.path)
+        self._env_meta = files.outline(evaluated).env_meta
+        self.filter_key = training_filter_key(entry, config, files)
         parts = shards.parts(self.filter_key)
         named = {said for shard, _ in parts for said in shard.language}
         names = {entry.lang} if entry.lang else {said for said in named if said is not None}
-        self.instructions = instructions_of(config, names)
+        self.instructions = instructions_of(config, files, names)
         sizes = [_samples(shard.steps_of(demos), config) for shard, demos in parts]
         if not any(sizes):
             raise DatasetError(
@@ -214,8 +227,7 @@ class StreamedDataset:
         for key in self.action_keys:
             moments = self._moments(key)
             ranges[key] = moments.min, moments.max
-        env_meta = outline_of(self._env).env_meta
-        return env_meta, self.obs_shapes, *action_limits(ranges)
+        return self._env_meta, self.obs_shapes, *action_limits(ranges)
 
     @property
     def control_freq(self) -> float | None:

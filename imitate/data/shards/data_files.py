@@ -1,0 +1,110 @@
+"""Datasets of one configuration, each of them opened once for all who ask about it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import Self
+
+from imitate.config import Config
+from imitate.data.dataset_file import DatasetFile
+from imitate.data.language import TASK_ATTRS, instruction_of
+from imitate.data.shards.folder import local_file, shards_at
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A dataset in outline.
+
+    Attributes:
+        env_meta: environment of the demos; {} if there is none.
+        control_freq: actions per second; None where the data do not say it.
+        filter_keys: names of the masks.
+    """
+
+    env_meta: dict[str, Any]
+    control_freq: float | None
+    filter_keys: frozenset[str]
+
+
+class DataFiles:
+    """The files of datasets, each opened when it is first asked for and open until all are closed.
+
+    A training makes one of these for its configuration and hands it down: its observations, filter keys, environments,
+    batches and fingerprint then come from one version of a file, even if another takes its place meanwhile. Questions
+    that the index of a folder of shards answers open none of its files.
+
+    Args:
+        swmr: how files are opened, see :class:`imitate.data.DatasetFile`.
+    """
+
+    def __init__(self, *, swmr: bool = False) -> None:
+        self.swmr = swmr
+        self._open: dict[Path, DatasetFile] = {}
+
+    def open(self, path: str | Path) -> DatasetFile:
+        """Return an open file, which is not the caller's to close; one behind a URL is fetched into the cache.
+
+        Raises:
+            DatasetError: it cannot be read.
+        """
+        place = local_file(path)
+        if place not in self._open:
+            self._open[place] = DatasetFile(place, swmr=self.swmr)
+        return self._open[place]
+
+    def outline(self, path: str | Path) -> Outline:
+        """Return the outline of a dataset, one file or a folder of shards.
+
+        Raises:
+            DatasetError: it cannot be read.
+        """
+        shards = shards_at(path)
+        if shards is not None:
+            index = shards.index
+            return Outline(index.env_args, index.control_freq, frozenset(index.filter_keys))
+        file = self.open(path)
+        return Outline(file.env_meta, file.control_freq, frozenset(file.filter_keys()))
+
+    def instructions(self, path: str | Path, given: str | None = None) -> set[str | None]:
+        """Return the instructions of all demos of a dataset, None among them where a demo has none.
+
+        Args:
+            path: of the dataset.
+            given: the instruction of all demos, by the configuration.
+        """
+        if given is not None and given.strip():
+            return {given.strip()}
+        shards = shards_at(path)
+        if shards is not None:
+            return {said for shard in shards.index.shards for said in shard.language}
+        file = self.open(path)
+        return {instruction_of(file.attrs(demo, TASK_ATTRS)) for demo in file.demos()}
+
+    def fingerprint(self, path: str | Path) -> dict[str, Any]:
+        """Return digests that tell a dataset's content from another's.
+
+        Raises:
+            DatasetError: it cannot be read.
+        """
+        shards = shards_at(path)
+        return self.open(path).fingerprint() if shards is None else shards.fingerprint()
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def data_files(config: Config, given: DataFiles | None = None) -> AbstractContextManager[DataFiles]:
+    """Return the files that are given; if None are, new ones for this configuration, closed at the end."""
+    return DataFiles(swmr=config.train.hdf5_use_swmr) if given is None else nullcontext(given)
