@@ -26,6 +26,7 @@ from imitate.errors import ConfigError, UserError, printable
 if TYPE_CHECKING:
     from imitate.evaluation.eval_result import EvalResult
     from imitate.evaluation.late import Lateness
+    from imitate.evaluation.prepared import Subject
     from imitate.policy.renaming import Rename
 
 FAILED = 1
@@ -246,12 +247,17 @@ def command(
     from imitate.cli.eval_places import evaluated
     from imitate.envs.make import is_robot
     from imitate.evaluation.evaluate import default_workers
-    from imitate.evaluation.prepared import EvalSettings
+    from imitate.evaluation.prepared import EvalSettings, subject_of
     from imitate.policy.renaming import parse_rename
 
     paths = _checkpoints(agent, quiet=quiet)
     names = parse_rename(rename or ())
-    pairs = [(path, meta) for path in paths for meta in _environments(path, env, lang, names)]
+    subjects = {path: subject_of(path) for path in dict.fromkeys(paths)}
+    pairs = [
+        (subjects[path], meta)
+        for path in paths
+        for meta in _environments(subjects[path], env, lang, names)
+    ]
     num = episodes * len(pairs)
     gpus = 1.0 if device is not None and device.startswith("cuda") else 0.0
     with opened(on, gpus=gpus, name="imitate-episodes") as backend:
@@ -273,7 +279,7 @@ def command(
         )
         places = [
             (
-                path,
+                subject,
                 meta,
                 replace(
                     settings,
@@ -281,7 +287,7 @@ def command(
                     video=_numbered(video, number if len(pairs) > 1 else None),
                 ),
             )
-            for number, (path, meta) in enumerate(pairs)
+            for number, (subject, meta) in enumerate(pairs)
         ]
         results, failures = evaluated(
             places, num_workers, table_file, backend=backend, resume=resume, quiet=quiet
@@ -379,7 +385,7 @@ def _refuse_mixture(
 
 
 def _environments(
-    path: Path, names: Sequence[str] | None, lang: str | None, rename: Rename
+    subject: Subject, names: Sequence[str] | None, lang: str | None, rename: Rename
 ) -> list[dict[str, Any]]:
     """Return the environments to evaluate in: the checkpoint's own, those named, or its first under a new name.
 
@@ -387,22 +393,19 @@ def _environments(
         UserError: the policy has no observation with a name in ``rename``.
     """
     from imitate.evaluation.environments import at_rate, named_env
-    from imitate.policy.checkpoint import control_freq_of, load_checkpoint
     from imitate.policy.renaming import given_names, joined
 
-    ckpt = load_checkpoint(path)
     # A typo is reported before the question whether the environment is trusted.
     try:
-        given_names(joined(ckpt.get("rename"), rename), ckpt["shape_metadata"]["all_shapes"])
+        given_names(joined(subject.rename, rename), subject.obs_keys)
     except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-    tell_saved_names(path, ckpt)
-    own: list[dict[str, Any]] = ckpt.get("environments") or [ckpt["env_metadata"]]
+        raise UserError(f"{subject.file}: {error}") from error
+    tell_saved_names(subject.file, subject.rename)
     metas: list[dict[str, Any]] = []
     for env in names or [ALL]:
-        called = [meta for meta in own if env in (ALL, meta.get("key"), meta.get("env_name"))]
+        called = [m for m in subject.environments if env in (ALL, m.get("key"), m.get("env_name"))]
         if not called:
-            other = at_rate(named_env(env, ckpt["env_metadata"]), control_freq_of(ckpt))
+            other = at_rate(named_env(env, subject.env_meta), subject.control_freq)
             called = [{**other, "key": other.get("env_name", env)}]
         metas += [meta for meta in called if meta not in metas]
     if lang is None:

@@ -15,13 +15,13 @@ from imitate.errors import UserError
 from imitate.evaluation.episodes import Episode
 from imitate.evaluation.eval_result import EvalResult
 from imitate.evaluation.evaluate import Place, evaluate_all
-from imitate.evaluation.prepared import EvalSettings, resolved
+from imitate.evaluation.prepared import EvalSettings, Subject, resolved
 from imitate.evaluation.results_file import ResultsFile
 from imitate.system.wording import counted
 
 
 def evaluated(
-    places: Sequence[tuple[Path, dict[str, Any], EvalSettings]],
+    places: Sequence[tuple[Subject, dict[str, Any], EvalSettings]],
     workers: int,
     table_file: Path | None,
     *,
@@ -34,7 +34,7 @@ def evaluated(
     Raises:
         UserError: nothing could be evaluated because of a mistake in the input.
     """
-    keys = list(places)
+    keys: list[tuple[Path, dict[str, Any], EvalSettings]] = []
     file = None if table_file is None else ResultsFile(table_file, resume=resume)
     results: dict[int, EvalResult] = {}
     failures: dict[int, Exception] = {}
@@ -42,7 +42,10 @@ def evaluated(
         wanted = [Place(*place) for place in places]
         if file is not None:
             # The table contains the actual mode, so that "auto" finds results of "processes".
-            keys = [(path, meta, resolved(path, meta, settings)) for path, meta, settings in places]
+            keys = [
+                (subject.file, meta, resolved(subject, meta, settings))
+                for subject, meta, settings in places
+            ]
             found = {number: file.find(*key) for number, key in enumerate(keys)}
             results = {number: result for number, result in found.items() if result is not None}
             wanted = [
@@ -80,7 +83,7 @@ def evaluated(
     errors = [error for _, error in sorted(failures.items())]
     if not results and isinstance(errors[0], UserError):
         raise errors[0]
-    words = [f"{places[number][0]}: {error}" for number, error in sorted(failures.items())]
+    words = [f"{places[number][0].file}: {error}" for number, error in sorted(failures.items())]
     return [results[number] for number in sorted(results)], words
 
 

@@ -190,7 +190,7 @@ class PolicySource:
         found, ckpt = policy_from_checkpoint(
             device=self.device, ckpt_path=path, rename=rename, precision=self.precision
         )
-        tell_saved_names(path, ckpt)
+        tell_saved_names(path, ckpt.get("rename"))
         execution, schema = found.algo.execution, schema_of(found)
         actor: Any = found
         if self.resize:

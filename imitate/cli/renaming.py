@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from imitate.errors import printable
-from imitate.policy.renaming import rename_words
+from imitate.policy.renaming import Rename, rename_words
 
 RenameObs = Annotated[
     list[str] | None,
@@ -21,8 +20,7 @@ RenameObs = Annotated[
 ]
 
 
-def tell_saved_names(path: Path, ckpt: Mapping[str, Any]) -> None:
+def tell_saved_names(path: Path, saved: Rename | None) -> None:
     """Print, to stderr, the names of observations that are saved in a checkpoint."""
-    saved = ckpt.get("rename")
     if saved:
         typer.echo(printable(f"{path}: takes {rename_words(saved)}, as saved in it"), err=True)

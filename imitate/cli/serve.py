@@ -144,7 +144,7 @@ def served(
     policy, ckpt = policy_from_checkpoint(
         device=device, ckpt_path=found, rename=parse_rename(rename), precision=precision
     )
-    tell_saved_names(found, ckpt)
+    tell_saved_names(found, ckpt.get("rename"))
     return found, ServedPolicy(policy, sha256_of(found))
 
 

@@ -29,14 +29,18 @@ from imitate.evaluation.prepared import (
     EvalSettings,
     Mode,
     Prepared,
+    Subject,
     default_workers,
+    subject_in,
     subject_of,
 )
 from imitate.evaluation.vector_episodes import run_vector_episodes
+from imitate.policy.checkpoint import load_checkpoint
 from imitate.policy.loading import Precision
 from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.system.processes import available_cores
+from imitate.system.run_folder import find_checkpoint
 
 __all__ = [
     "EvalSettings",
@@ -124,13 +128,26 @@ def evaluate(
     )
     start = time.perf_counter()
     with ExitStack() as stack:
-        prepared = stack.enter_context(closing(Prepared(subject_of(agent), env_meta, settings)))
+        subject, ckpt = _opened(agent)
+        prepared = stack.enter_context(closing(Prepared(subject, env_meta, settings)))
         if pool is None and prepared.needs_processes:
             num = 1 if prepared.mode == "vector" else min(workers, episodes)
             pool = stack.enter_context(EpisodePool(num))
         if prepared.in_this_process:
             pool = None
+        if pool is None and ckpt is not None:
+            prepared.load(ckpt)
+        del ckpt
         return prepared.result(_play(prepared, pool, on_episode), timed(start))
+
+
+def _opened(agent: str | Path | RolloutPolicy) -> tuple[Subject, dict[str, Any] | None]:
+    """Return the description of a policy, and the content of its checkpoint if it has one."""
+    if isinstance(agent, RolloutPolicy):
+        return subject_of(agent), None
+    path = find_checkpoint(agent)
+    ckpt = load_checkpoint(path)
+    return subject_in(ckpt, path), ckpt
 
 
 @dataclass(frozen=True)
@@ -138,14 +155,14 @@ class Place:
     """A checkpoint and the environment in which it is evaluated.
 
     Attributes:
-        agent: a checkpoint or a run folder.
+        agent: a checkpoint, a run folder, or the description of a checkpoint.
         env_meta: env_args, or None for the checkpoint's first environment.
         settings: settings of the evaluation; all places must have the same ``step_timeout_s``.
         earlier: episodes of an interrupted evaluation, which are not played again (except in lockstep).
         on_episode: called with each episode that another evaluation may take over.
     """
 
-    agent: str | Path
+    agent: str | Path | Subject
     env_meta: Mapping[str, Any] | None
     settings: EvalSettings
     earlier: tuple[Episode, ...] = ()
@@ -175,7 +192,8 @@ def evaluate_all(
     Raises:
         UserError: a checkpoint or an environment cannot be used, or settings contradict each other.
     """
-    subjects = {path: subject_of(path) for path in dict.fromkeys(place.agent for place in places)}
+    agents = dict.fromkeys(place.agent for place in places)
+    subjects = {agent: subject_of(agent) for agent in agents}
     with ExitStack() as stack:
         prepared = [
             stack.enter_context(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from imitate.crew.shared import Shared
 from imitate.errors import UserError
 from imitate.policy.checkpoint import checkpoint_from_bytes, checkpoint_to_bytes, load_checkpoint
-from imitate.policy.loading import Precision, policy_from_checkpoint
+from imitate.policy.loading import Precision, policy_of
 from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.system.recognition import lerobot_policy
@@ -57,10 +58,11 @@ class CheckpointFile:
 
     def load(self, device: str) -> RolloutPolicy:
         """Load the policy from the file."""
-        policy, _ = policy_from_checkpoint(
-            device=device, ckpt_path=self.path, rename=self.rename, precision=self.precision
-        )
-        return policy
+        return self.policy_of(load_checkpoint(self.path), device)
+
+    def policy_of(self, ckpt: Mapping[str, Any], device: str) -> RolloutPolicy:
+        """Make the policy from the content of the file."""
+        return policy_of(ckpt, device, self.path, rename=self.rename, precision=self.precision)
 
     def for_workers(self) -> PolicySource:
         """Return a source with the bytes of the file, which is read once; a sharded file becomes a single one."""
@@ -100,10 +102,7 @@ class SentCheckpoint:
     def load(self, device: str) -> RolloutPolicy:
         """Load the policy from the bytes; nothing in them is executed."""
         ckpt = checkpoint_from_bytes(self.data.get(), self.name)
-        policy, _ = policy_from_checkpoint(
-            device=device, ckpt_dict=ckpt, rename=self.rename, precision=self.precision
-        )
-        return policy
+        return policy_of(ckpt, device, self.name, rename=self.rename, precision=self.precision)
 
     def for_workers(self) -> PolicySource:
         """Return this source."""

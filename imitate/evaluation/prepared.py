@@ -24,7 +24,7 @@ from imitate.evaluation.mosaic import write_mosaic
 from imitate.evaluation.planned import Planned
 from imitate.evaluation.policy_source import CheckpointFile
 from imitate.evaluation.vector_episodes import VectorJob
-from imitate.policy.checkpoint import config_of, load_checkpoint
+from imitate.policy.checkpoint import config_of, control_freq_of, load_checkpoint
 from imitate.policy.loading import Precision
 from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
@@ -71,7 +71,7 @@ class EvalSettings:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Subject:
     """A policy under evaluation.
 
@@ -82,6 +82,10 @@ class Subject:
         horizon: longest episode in steps, from its configuration.
         weights: number of its weights.
         longest_demo: steps of the longest demonstration that it learned from, or None if unknown.
+        environments: env_args of all environments of its training.
+        control_freq: actions per second of its data, or None if unknown.
+        rename: new names of observations that are saved in the checkpoint.
+        obs_keys: names of its observations.
     """
 
     path: Path | None
@@ -90,24 +94,49 @@ class Subject:
     horizon: int
     weights: int
     longest_demo: int | None = None
+    environments: tuple[dict[str, Any], ...] = ()
+    control_freq: float | None = None
+    rename: Rename = field(default_factory=dict)
+    obs_keys: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> Path:
+        """The file of a checkpoint."""
+        assert self.path is not None
+        return self.path
 
 
-def subject_of(agent: str | Path | RolloutPolicy) -> Subject:
-    """Describe a policy, or the checkpoint of a path.
+def subject_of(agent: str | Path | RolloutPolicy | Subject) -> Subject:
+    """Describe a policy, or the checkpoint of a path; a description is returned as it is.
 
     Raises:
         CheckpointError: the path has no checkpoint.
     """
+    if isinstance(agent, Subject):
+        return agent
     if isinstance(agent, RolloutPolicy):
         weights = sum(weight.numel() for weight in agent.algo.nets.parameters())
         horizon = agent.algo.global_config.experiment.rollout.horizon or DEFAULT_HORIZON
         return Subject(None, agent, {}, horizon, weights)
     path = find_checkpoint(agent)
-    ckpt = load_checkpoint(path)
-    horizon = config_of(ckpt).experiment.rollout.horizon or DEFAULT_HORIZON
-    weights = sum(weight.numel() for weight in ckpt["model"]["nets"].values())
-    longest = ckpt["shape_metadata"].get("longest_demo")
-    return Subject(path, None, dict(ckpt["env_metadata"] or {}), horizon, weights, longest)
+    return subject_in(load_checkpoint(path), path)
+
+
+def subject_in(ckpt: Mapping[str, Any], path: Path) -> Subject:
+    """Describe the policy in the content of a checkpoint; ``path`` is its file."""
+    own, shapes = dict(ckpt["env_metadata"] or {}), ckpt["shape_metadata"]
+    return Subject(
+        path,
+        None,
+        own,
+        horizon=config_of(ckpt).experiment.rollout.horizon or DEFAULT_HORIZON,
+        weights=sum(weight.numel() for weight in ckpt["model"]["nets"].values()),
+        longest_demo=shapes.get("longest_demo"),
+        environments=tuple(ckpt.get("environments") or [own]),
+        control_freq=control_freq_of(ckpt),
+        rename=dict(ckpt.get("rename") or {}),
+        obs_keys=tuple(shapes["all_shapes"]),
+    )
 
 
 class Prepared:
@@ -179,6 +208,10 @@ class Prepared:
                 "--mode vector plays all episodes in one process, which a cluster cannot "
                 "speed up: leave it or --on out"
             )
+
+    def load(self, ckpt: Mapping[str, Any]) -> None:
+        """Make the policy from the content of the subject's checkpoint, to play in this process."""
+        self.subject = replace(self.subject, policy=self._source.policy_of(ckpt, self.device))
 
     @property
     def job(self) -> Job:
@@ -316,11 +349,10 @@ def device_beside(device: torch.device, weights: int) -> str:
     return str(device) if device.type == "cuda" and weights > GPU_POLICY else "cpu"
 
 
-def resolved(agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings) -> EvalSettings:
+def resolved(subject: Subject, env_meta: Mapping[str, Any], settings: EvalSettings) -> EvalSettings:
     """Return the settings with "auto" replaced by the mode for this checkpoint and environment."""
     if settings.mode != "auto":
         return settings
-    subject = subject_of(agent)
     return replace(
         settings, mode=_mode(settings, subject, env_meta, _device(subject, settings.device))
     )

@@ -63,6 +63,31 @@ def policy_from_checkpoint(
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     source = "ckpt_dict" if ckpt_path is None else ckpt_path
+    policy = policy_of(ckpt, device, source, rename=rename, precision=precision)
+    if verbose:
+        _logger.info(
+            "loaded %s (%s), trained for %s epochs, on %s",
+            type(policy.algo).__name__,
+            ckpt["algo_name"],
+            ckpt.get("train_state", {}).get("epoch", "?"),
+            policy.algo.device,
+        )
+    return policy, ckpt
+
+
+def policy_of(
+    ckpt: Mapping[str, Any],
+    device: torch.device | str,
+    source: str | Path,
+    *,
+    rename: Rename | None = None,
+    precision: Precision = "fp32",
+) -> RolloutPolicy:
+    """Make the policy of a checkpoint that was read before; errors name its file ``source``.
+
+    Raises:
+        UserError: as in :func:`policy_from_checkpoint`.
+    """
     algo = algo_from_checkpoint(ckpt, device, source=source)
     instructions = _instructions(ckpt.get("language"), source)
     low, high = _limits(ckpt["shape_metadata"], algo, source)
@@ -71,18 +96,9 @@ def policy_from_checkpoint(
     rate, names = control_freq_of(ckpt), ckpt["shape_metadata"].get("names")
     given = joined(ckpt.get("rename"), rename)
     try:
-        policy = RolloutPolicy(algo, low, high, instructions, rate, names, given)
+        return RolloutPolicy(algo, low, high, instructions, rate, names, given)
     except UserError as error:
         raise UserError(f"{source}: {error}") from error
-    if verbose:
-        _logger.info(
-            "loaded %s (%s), trained for %s epochs, on %s",
-            type(algo).__name__,
-            ckpt["algo_name"],
-            ckpt.get("train_state", {}).get("epoch", "?"),
-            algo.device,
-        )
-    return policy, ckpt
 
 
 def _pack(algo: Algo, precision: Precision) -> None:

@@ -10,6 +10,8 @@ from imitate.cli import eval_places
 from imitate.cli.reports.evaluation import cpu_warning, short_name
 from imitate.evaluation.episodes import Episode
 from imitate.evaluation.eval_result import EvalResult
+from imitate.evaluation.evaluate import evaluate
+from imitate.policy import checkpoint
 from tests.loading import load
 
 ground = load("tests/train/conftest.py")
@@ -39,6 +41,17 @@ def test_a_table_and_a_report_with_seeds(play):
     assert evaluation["success_rate"] == 1.0
     assert [episode["seed"] for episode in evaluation["per_episode"]] == [7, 8, 9]
     assert evaluation["checkpoint"] == "a.pth"
+
+
+def test_a_checkpoint_is_read_once_whatever_is_asked_of_it(play, monkeypatch):
+    """Workers, which are other processes, read it once more each."""
+    ground.write_expert(Path("a.pth"))
+    read, check = [], checkpoint.check_archive
+    monkeypatch.setattr(checkpoint, "check_archive", lambda *of: read.append(of) or check(*of))
+    play("--agent a.pth a.pth --episodes 1 --table t.json --env all --env point_mass:PointMass-v0")
+    assert len(read) == 1
+    assert evaluate("a.pth", episodes=1).successes == 1  # which plays in this process
+    assert len(read) == 2
 
 
 def test_an_environment_that_ends_episodes_before_the_horizon(play):
