@@ -37,7 +37,7 @@ from imitate.deploy.asynchronous import AsynchronousPolicy
 from imitate.deploy.client import RemotePolicy
 from imitate.deploy.frames import header_of
 from imitate.deploy.loop import ControlLoop
-from imitate.deploy.robot import RobotError
+from imitate.errors import RobotError
 
 BEFORE = 20
 STEPS = 120

@@ -95,5 +95,9 @@ class RobotStoppedError(TrainingError):
     """The robot on which a training learns was stopped; what was learned before is whole."""
 
 
+class RobotError(RuntimeError):
+    """Control ended because going on was not safe, or the robot failed. The robot was stopped."""
+
+
 class EvaluationError(Exception):
     """An evaluation gave no result."""

@@ -13,13 +13,13 @@ import typer
 from imitate.cli.places import On, number_of_workers, opened
 from imitate.cli.progress import Progress
 from imitate.cli.recording import Session
-from imitate.crew.places import LOCAL
 from imitate.envs.experts import EXPERTS, QUALITIES, ExpertKind, Habits, find_expert
 from imitate.envs.trust import trust_env
 from imitate.errors import UserError
 from imitate.evaluation.environments import named_env
 from imitate.simulation.collect import CollectionReport, collect
 from imitate.simulation.demonstrate import Plan
+from imitate.system.processes import LOCAL
 from imitate.system.wording import counted
 
 SOME_LOST = 1

@@ -263,7 +263,7 @@ def _compare(
     interrupts: Interrupts,
 ) -> None:
     from imitate.deploy.comparison.comparison import Comparison
-    from imitate.deploy.robot import RobotError
+    from imitate.errors import RobotError
 
     settings = file.settings
 

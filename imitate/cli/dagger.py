@@ -11,9 +11,8 @@ import typer
 
 from imitate.cli.places import On
 from imitate.cli.progress import Progress
-from imitate.crew.places import LOCAL
 from imitate.errors import ConfigError
-from imitate.system.processes import STEP_TIMEOUT_S
+from imitate.system.processes import LOCAL, STEP_TIMEOUT_S
 from imitate.system.wording import counted
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from imitate.cli.reports.evaluation import (
     mean_lines,
     table,
 )
-from imitate.crew.places import LOCAL, check_place
 from imitate.errors import ConfigError, UserError, printable
+from imitate.system.processes import LOCAL, check_place
 
 if TYPE_CHECKING:
     from imitate.evaluation.eval_result import EvalResult

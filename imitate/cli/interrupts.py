@@ -74,8 +74,8 @@ def released(robot: Robot) -> Iterator[Interrupts]:
     Yields the signals that arrive meanwhile.
     """
     from imitate.deploy.driver import called
-    from imitate.deploy.robot import RobotError
     from imitate.deploy.watchdog import stop_robot
+    from imitate.errors import RobotError
 
     interrupts = Interrupts()
     with interrupts.watched():

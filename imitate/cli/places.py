@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.crew.places import LOCAL, ON_HELP, open_backend
+from imitate.crew.places import open_backend
+from imitate.system.processes import LOCAL, ON_HELP
 
 if TYPE_CHECKING:
     from imitate.crew.backend import Backend

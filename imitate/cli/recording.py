@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from imitate.cli.interrupts import Interrupts
     from imitate.deploy.loop import ControlLoop
     from imitate.deploy.recording import Recorder
-    from imitate.deploy.robot import RobotError
+    from imitate.errors import RobotError
 
 STOPPED = 1
 
@@ -138,8 +138,8 @@ class Session:
     def _episodes(self, loop: ControlLoop, recorder: Recorder, interrupts: Interrupts) -> _Done:
         """Record episodes until there are enough, the person quits, or the robot is stopped."""
         from imitate.deploy.driver import solved
-        from imitate.deploy.robot import RobotError
         from imitate.deploy.watchdog import reset_robot, slow_stop
+        from imitate.errors import RobotError
 
         done = _Done()
         fresh = True

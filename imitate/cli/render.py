@@ -15,12 +15,12 @@ import typer
 from imitate.cli.curate import FilterKey, First, Names, Overwrite, names_of
 from imitate.cli.places import On, number_of_workers, opened
 from imitate.cli.progress import Progress
-from imitate.crew.places import LOCAL
 from imitate.data.curate.selection import Selection
 from imitate.envs.cameras import DEFAULT_SIZE, Camera
 from imitate.errors import UserError, nearest
 from imitate.simulation.render import RenderReport
 from imitate.simulation.render import render as draw
+from imitate.system.processes import LOCAL
 from imitate.system.wording import counted
 
 SOME_LOST = 1

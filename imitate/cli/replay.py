@@ -86,8 +86,8 @@ def command(
     from imitate.data import DatasetFile
     from imitate.deploy.driver import solved
     from imitate.deploy.loop import ControlLoop
-    from imitate.deploy.robot import RobotError
     from imitate.deploy.watchdog import slow_stop
+    from imitate.errors import RobotError
 
     rules = safety_of(robot, safety or ())
     with DatasetFile(file) as data:

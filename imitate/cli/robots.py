@@ -103,8 +103,9 @@ def robot_of(
     """
     from imitate.deploy.declared import check_declared
     from imitate.deploy.driver import called, words_of
-    from imitate.deploy.robot import RobotError, make_robot
+    from imitate.deploy.robot import make_robot
     from imitate.deploy.watchdog import stop_robot
+    from imitate.errors import RobotError
 
     options = options_of(words)
     robot: Robot
@@ -211,7 +212,8 @@ def teleoperator_of(name: str, words: Sequence[str], robot: Robot) -> Teleoperat
         robot: the connected robot.
     """
     from imitate.deploy.driver import called
-    from imitate.deploy.robot import RobotError, make_teleoperator
+    from imitate.deploy.robot import make_teleoperator
+    from imitate.errors import RobotError
 
     device = make_teleoperator(name, **options_of(words))
     try:

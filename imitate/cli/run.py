@@ -226,8 +226,8 @@ def _episode(
     loop: ControlLoop, number: int, steps: int, lang: str | None, recorder: Recorder | None
 ) -> _Result:
     from imitate.deploy.driver import solved
-    from imitate.deploy.robot import RobotError
     from imitate.deploy.watchdog import reset_robot, slow_stop
+    from imitate.errors import RobotError
 
     report, failure, event, success = None, None, "", None
     try:

@@ -10,9 +10,9 @@ import typer
 
 from imitate.cli.places import On
 from imitate.cli.reports.layout import table
-from imitate.crew.places import LOCAL
 from imitate.errors import ConfigError
 from imitate.functional.over_seeds import Statistic
+from imitate.system.processes import LOCAL
 
 if TYPE_CHECKING:
     from imitate.train.sweep import SweepResult

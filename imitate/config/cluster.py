@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any
-
 from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator
 
 from imitate.config.section import Section
-from imitate.crew.backend import Backend
-from imitate.crew.places import check_place, open_backend
 from imitate.errors import UserError
+from imitate.system.processes import check_place
 
 
 class ClusterConfig(Section):
@@ -42,18 +38,3 @@ class ClusterConfig(Section):
         except UserError as error:
             raise ValueError(str(error).replace("--on", "on", 1)) from None
         return on
-
-    def backend(self, name: str) -> AbstractContextManager[Backend[Any]]:
-        """Open the place where workers run, as a context; see :func:`imitate.crew.open_backend`.
-
-        Args:
-            name: of the workers.
-        """
-        return open_backend(
-            self.on,
-            cpus=self.cpus_per_worker,
-            gpus=self.gpus_per_worker,
-            start_timeout_s=self.start_timeout_s,
-            spread=self.spread,
-            name=name,
-        )

@@ -1,4 +1,4 @@
-"""Places where workers run, by the words of ``--on``."""
+"""Opening of the place where workers run, by the words of ``--on``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from typing import Any
 
 from imitate.crew.backend import Backend
 from imitate.crew.local import LocalBackend
-from imitate.errors import UserError
-
-LOCAL, RAY = "local", "ray"
-ON_HELP = (
-    "Where workers run: local (processes of this machine), ray (the Ray cluster of RAY_ADDRESS or the one that runs "
-    "here, else a private one of this machine), ray:HOST:PORT."
-)
+from imitate.system.processes import LOCAL, check_place
 
 
 @contextmanager
@@ -63,22 +57,3 @@ def open_backend(
             yield backend
         finally:
             backend.close()
-
-
-def check_place(on: str) -> None:
-    """Refuse words that name no place.
-
-    Raises:
-        UserError: it is none.
-    """
-    if on in (LOCAL, RAY):
-        return
-    kind, _, address = on.partition(":")
-    if kind == RAY and address.startswith("//"):
-        raise UserError(
-            f"--on {on}: Ray's client protocol is not supported; run the command on the cluster: "
-            "ray job submit -- imitate eval ... --on ray"
-        )
-    host, _, port = address.rpartition(":")
-    if kind != RAY or not host or not (port.isascii() and port.isdigit()):
-        raise UserError(f"--on {on}: no such place; give local, ray or ray:HOST:PORT")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from imitate.errors import RobotError
+
 _HOMES = {
     "ActionLimits": "limits",
     "BundlePolicy": "bundle.policy",
@@ -15,7 +17,6 @@ _HOMES = {
     "RemotePolicy": "client",
     "Report": "report",
     "Robot": "robot",
-    "RobotError": "robot",
     "Safety": "loop",
     "Teleoperator": "robot",
 }
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from imitate.deploy.limits import ActionLimits
     from imitate.deploy.loop import ControlLoop, Safety
     from imitate.deploy.report import Report
-    from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
+    from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
     from imitate.deploy.server import PolicyServer
 
 __all__ = [

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.deploy.robot import Observation, RobotError
+from imitate.deploy.robot import Observation
+from imitate.errors import RobotError
 
 Grid = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
-from imitate.errors import UserError
+from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
+from imitate.errors import RobotError, UserError
 from imitate.system import clock
 
 Vector = NDArray[np.float64]

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from imitate.deploy.driver import called, guided, solved
 from imitate.deploy.loop import ControlLoop, Step
-from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
+from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
+from imitate.errors import RobotError
 from imitate.system import clock
 
 Vector = NDArray[np.float64]

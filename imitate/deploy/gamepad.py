@@ -20,8 +20,7 @@ from typing import Any
 
 from imitate.deploy.handheld import Handheld, Reading, Source
 from imitate.deploy.pushes import Gripper, Mode, Pushes
-from imitate.deploy.robot import RobotError
-from imitate.errors import UserError
+from imitate.errors import RobotError, UserError
 from imitate.system.extras import missing
 
 AXES = ("forward", "left", "up", "dpad_left", "dpad_up", "turn_left")

@@ -32,8 +32,8 @@ from imitate.deploy.lerobot_device import (
     type_of,
 )
 from imitate.deploy.limits import ActionLimits
-from imitate.deploy.robot import Observation, Robot, RobotError
-from imitate.errors import UserError
+from imitate.deploy.robot import Observation, Robot
+from imitate.errors import RobotError, UserError
 from imitate.system import clock
 
 Vector = NDArray[np.float64]

@@ -27,9 +27,9 @@ from imitate.deploy.lerobot_device import (
     open_device,
     type_of,
 )
-from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
+from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
 from imitate.deploy.terminal import EVENTS, TerminalKeys
-from imitate.errors import UserError
+from imitate.errors import RobotError, UserError
 from imitate.system import clock
 
 Value = TypeVar("Value")

@@ -24,10 +24,11 @@ from imitate.deploy.joint_names import check_names
 from imitate.deploy.limits import LimitError, LimitFilter
 from imitate.deploy.observing import Observer, not_finite
 from imitate.deploy.report import Report
-from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
+from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
 from imitate.deploy.safety import Safety as Safety
 from imitate.deploy.watchdog import Watchdog, stop_robot
-from imitate.errors import NotFiniteError, UserError
+from imitate.errors import NotFiniteError, RobotError, UserError
+from imitate.policy.raw_observations import check_rate
 from imitate.system import clock
 
 Vector = NDArray[np.float64]
@@ -370,20 +371,6 @@ def check_robot_rate(robot: Robot, rate_hz: float) -> None:
         raise UserError(
             f"the rate is {rate_hz:g} Hz, but the robot wants its actions at {own:g} Hz: take that rate, or allow any "
             "(--any-rate)"
-        )
-
-
-def check_rate(policy: Actor | None, rate_hz: float) -> None:
-    """Compare the rate of the loop with that of the policy's demonstrations, where the checkpoint knows it.
-
-    Raises:
-        UserError: they differ by more than 1 %.
-    """
-    trained = getattr(policy, "control_freq", None)
-    if trained is not None and abs(rate_hz - trained) > 0.01 * trained:
-        raise UserError(
-            f"the rate is {rate_hz:g} Hz, but that of the demonstrations is {trained:g} Hz: take that rate, or allow "
-            "any (--any-rate)"
         )
 
 

@@ -10,8 +10,9 @@ import numpy as np
 from imitate.deploy.cameras import Cameras
 from imitate.deploy.driver import DriverError, Vector, observed, pose_of
 from imitate.deploy.measured import MeasuredPoses
-from imitate.deploy.robot import Observation, Robot, RobotError
+from imitate.deploy.robot import Observation, Robot
 from imitate.deploy.safety import Safety
+from imitate.errors import RobotError
 from imitate.system import clock
 
 _FROZEN_S = 0.5

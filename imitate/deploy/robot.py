@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from imitate.config.plugins import installed_points
 from imitate.deploy.limits import ActionLimits
 from imitate.envs.trust import typed_object
-from imitate.errors import UserError, nearest
+from imitate.errors import RobotError, UserError, nearest
 
 ROBOTS, TELEOPERATORS = "imitate.robots", "imitate.teleoperators"
 """Groups of entry points."""
@@ -52,10 +52,6 @@ _BUILT_IN = {
 _WITH_TYPE = "lerobot"
 """The name that may be followed by a type: ``lerobot:so101_follower``."""
 _EXPERT = "imitate.deploy.simulated:ExpertTeleoperator"
-
-
-class RobotError(RuntimeError):
-    """Control ended because going on was not safe, or the robot failed. The robot was stopped."""
 
 
 @dataclass(frozen=True)

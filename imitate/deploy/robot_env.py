@@ -34,10 +34,10 @@ from imitate.deploy.exchange import END, ControlThread, Exchange, Outcome
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.report import Report
-from imitate.deploy.robot import Robot, RobotError, Teleoperator
+from imitate.deploy.robot import Robot, Teleoperator
 from imitate.deploy.watchdog import reset_robot, stop_robot
 from imitate.envs.env import Array, Obs
-from imitate.errors import EnvError, UserError
+from imitate.errors import EnvError, RobotError, UserError
 
 Reward = Callable[[Mapping[str, Array], NDArray[np.float64]], float]
 """Reward of an observation and the action (A,) that led to it."""

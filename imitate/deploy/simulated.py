@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from imitate.deploy.limits import ActionLimits
-from imitate.deploy.robot import Guidance, Observation, Robot, RobotError, Teleoperator
+from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
 from imitate.deploy.scene_window import SceneWindow
 from imitate.envs.cameras import Size
 from imitate.envs.env import Env
 from imitate.envs.experts import find_expert
 from imitate.envs.experts.expert import Style
 from imitate.envs.make import make_env
-from imitate.errors import UserError
+from imitate.errors import RobotError, UserError
 from imitate.system import clock
 
 Value = TypeVar("Value")

@@ -15,8 +15,7 @@ from typing import Any
 
 from imitate.deploy.handheld import Handheld, Reading, Source
 from imitate.deploy.pushes import Gripper, Mode, Pushes
-from imitate.deploy.robot import RobotError
-from imitate.errors import UserError
+from imitate.errors import RobotError, UserError
 from imitate.system import clock
 from imitate.system.extras import missing
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.driver import DriverError, called, checked, words_of
-from imitate.deploy.robot import Observation, Robot, RobotError
+from imitate.deploy.robot import Observation, Robot
+from imitate.errors import RobotError
 from imitate.system import clock
 
 STOP_S = 0.3

@@ -10,19 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from imitate.deploy.loop import check_rate
-from imitate.deploy.robot import RobotError
 from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
 from imitate.envs.lanes import has_team
 from imitate.envs.watched import watched
-from imitate.errors import EnvError, NotFiniteError, UserError, nearest
+from imitate.errors import EnvError, NotFiniteError, RobotError, UserError, nearest
 from imitate.evaluation.episode_plan import EpisodePlan
 from imitate.evaluation.frame_recorder import FrameRecorder
 from imitate.evaluation.frames import OnFrames
 from imitate.evaluation.late import LatePolicy
 from imitate.evaluation.policy_source import PolicySource
 from imitate.evaluation.team_episodes import play_team
+from imitate.policy.raw_observations import check_rate
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.system.cpu import cpu_model
 from imitate.system.processes import Beat

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from imitate.crew.backend import Backend
-from imitate.deploy.robot import RobotError
-from imitate.errors import EvaluationError, UserError
+from imitate.errors import EvaluationError, RobotError, UserError
 from imitate.evaluation.episode_pool import EpisodePool
 from imitate.evaluation.episodes import (
     Episode,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from imitate.config import Config
-from imitate.crew.places import LOCAL, open_backend
+from imitate.crew.places import open_backend
 from imitate.data import Episode
 from imitate.data.language import LANGUAGE_KEY
 from imitate.envs.env import first_observation
@@ -29,7 +29,7 @@ from imitate.errors import ConfigError, EnvError, TrainingError, UserError
 from imitate.interactive.dagger_episodes import Player, Players, Scene, SuperviseRound
 from imitate.interactive.dagger_file import LABELLED, Progress, Round, RoundFiles, alike
 from imitate.policy.loading import policy_from_checkpoint
-from imitate.system.processes import STEP_TIMEOUT_S
+from imitate.system.processes import LOCAL, STEP_TIMEOUT_S
 from imitate.system.wording import counted
 from imitate.train.trainer import RunResult, train
 

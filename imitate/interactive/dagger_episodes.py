@@ -19,10 +19,9 @@ import numpy as np
 from imitate.crew import Crew, Limits, Lost
 from imitate.crew.crew import AHEAD
 from imitate.data import Episode
-from imitate.deploy.robot import RobotError
 from imitate.envs import Env, make_env
 from imitate.envs.watched import watched
-from imitate.errors import EnvError, TrainingError, UserError
+from imitate.errors import EnvError, RobotError, TrainingError, UserError
 from imitate.evaluation.policy_source import CheckpointFile, PolicySource
 from imitate.interactive.supervision import DiscardedError, Supervisor, supervised_episode
 from imitate.policy.rollout_policy import RolloutPolicy

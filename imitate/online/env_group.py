@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.config.observation import ACTION_MASK
-from imitate.deploy.robot import RobotError
 from imitate.envs.env import Env
 from imitate.envs.lanes import Outcome, lanes_of
-from imitate.errors import EnvError
+from imitate.errors import EnvError, RobotError
 from imitate.online.steps import Array, EpisodeRecord, Obs, Step
 
 MAX_FAILURES = 10

@@ -56,3 +56,17 @@ def newest_frames(
         key: (value[:, -1] if batched else value[-1]) if key in stacked else value
         for key, value in arrays.items()
     }
+
+
+def check_rate(policy: object, rate_hz: float) -> None:
+    """Compare the rate of the loop with that of the policy's demonstrations, where the checkpoint knows it.
+
+    Raises:
+        UserError: they differ by more than 1 %.
+    """
+    trained = getattr(policy, "control_freq", None)
+    if trained is not None and abs(rate_hz - trained) > 0.01 * trained:
+        raise UserError(
+            f"the rate is {rate_hz:g} Hz, but that of the demonstrations is {trained:g} Hz: take that rate, or allow "
+            "any (--any-rate)"
+        )

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, and the words in which they tell what they are doing."""
+"""Worker processes: where they run, how they end with the one that started them, and what they report."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 
+from imitate.errors import UserError
+
 LOOK_S = 0.5
 """Time between two looks whether the parent lives."""
 STEP_TIMEOUT_S = 60.0
@@ -20,6 +22,12 @@ STEP_TIMEOUT_S = 60.0
 MAKE_FACTOR = 5.0
 """Making an environment may take this many times as long as a step: it imports, compiles and loads meshes."""
 MAKE = "making the environment"
+
+LOCAL, RAY = "local", "ray"
+ON_HELP = (
+    "Where workers run: local (processes of this machine), ray (the Ray cluster of RAY_ADDRESS or the one that runs "
+    "here, else a private one of this machine), ray:HOST:PORT."
+)
 
 Beat = Callable[[str], None]
 """Called with what begins now: :data:`MAKE`, "reset()", "step()" ..., or "" where it has ended."""
@@ -129,3 +137,22 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def check_place(on: str) -> None:
+    """Refuse words that name no place.
+
+    Raises:
+        UserError: it is none.
+    """
+    if on in (LOCAL, RAY):
+        return
+    kind, _, address = on.partition(":")
+    if kind == RAY and address.startswith("//"):
+        raise UserError(
+            f"--on {on}: Ray's client protocol is not supported; run the command on the cluster: "
+            "ray job submit -- imitate eval ... --on ray"
+        )
+    host, _, port = address.rpartition(":")
+    if kind != RAY or not host or not (port.isascii() and port.isdigit()):
+        raise UserError(f"--on {on}: no such place; give local, ray or ray:HOST:PORT")

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.algo.base.algo import Batch, Info
-from imitate.deploy.robot import RobotError
-from imitate.errors import ConfigError, RobotStoppedError, UserError
+from imitate.errors import ConfigError, RobotError, RobotStoppedError, UserError
 from imitate.online.collector import Collector
 from imitate.online.metrics import Metrics
 from imitate.online.steps import Collected, EpisodeRecord

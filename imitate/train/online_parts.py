@@ -11,7 +11,7 @@ from imitate.algo.base.on_policy import OnPolicy
 from imitate.config import Config
 from imitate.config.data_needs import Transitions
 from imitate.config.online import OnlineConfig
-from imitate.crew.places import LOCAL
+from imitate.crew.places import open_backend
 from imitate.data.batches.build import training_sources
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.shards.data_files import data_files
@@ -27,6 +27,7 @@ from imitate.online.prioritized import PrioritizedReplay
 from imitate.online.replay import ReplayBuffer
 from imitate.online.sequences import SequenceReplay
 from imitate.online.workers import Blueprint, ProcessCollector
+from imitate.system.processes import LOCAL
 from imitate.train.goals import goals_alike, make_hindsight
 from imitate.train.online_setup import OnlineSetup
 
@@ -192,6 +193,15 @@ def make_collector(setup: OnlineSetup) -> Collector:
     blueprints = make_blueprints(setup)
     if not online.num_workers:
         return blueprints[0].collector(setup.algo)
+    cluster = setup.config.cluster
+    place = open_backend(
+        cluster.on,
+        cpus=cluster.cpus_per_worker,
+        gpus=cluster.gpus_per_worker,
+        start_timeout_s=cluster.start_timeout_s,
+        spread=cluster.spread,
+        name="imitate-collector",
+    )
     if online.acting == "central":
         return CentralCollector(
             blueprints,
@@ -202,7 +212,7 @@ def make_collector(setup: OnlineSetup) -> Collector:
             step_timeout_s=online.step_timeout_s,
             max_staleness=online.max_staleness,
             push_every_s=online.push_every_s,
-            place=setup.config.cluster.backend("imitate-collector"),
+            place=place,
         )
     return ProcessCollector(
         blueprints,
@@ -210,7 +220,7 @@ def make_collector(setup: OnlineSetup) -> Collector:
         step_timeout_s=online.step_timeout_s,
         max_staleness=online.max_staleness,
         push_every_s=online.push_every_s,
-        place=setup.config.cluster.backend("imitate-collector"),
+        place=place,
     )
 
 

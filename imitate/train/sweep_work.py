@@ -13,9 +13,10 @@ from typing import Any
 
 from imitate.config import Config
 from imitate.crew import CancelledError, Crew, Limits, Lost
-from imitate.crew.places import LOCAL, open_backend
+from imitate.crew.places import open_backend
 from imitate.envs.trust import trust_given
 from imitate.errors import TrainingError
+from imitate.system.processes import LOCAL
 from imitate.train.gpus import GpuShares, visible_gpus
 from imitate.train.interrupts import ending_signals
 from imitate.train.run_copy import Changes, content_to_resume, received

@@ -11,7 +11,6 @@ from imitate.config import OpenSection, OptimizerConfig, Section, load_config
 from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
 from imitate.config.readiness import check_trainable
 from imitate.config.section import merged
-from imitate.crew.local import LocalBackend
 from imitate.errors import ConfigError
 
 
@@ -139,11 +138,6 @@ def test_what_is_no_place_is_refused(on, words):
     with pytest.raises(ConfigError, match="cluster.on") as caught:
         config(on=on)
     assert words in str(caught.value)
-
-
-def test_the_back_end_of_this_machine():
-    with config().cluster.backend("imitate-tests") as backend:
-        assert isinstance(backend, LocalBackend) and backend.places >= 1
 
 
 def learning_rate(**values):

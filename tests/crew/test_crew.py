@@ -131,7 +131,8 @@ def half_an_answer(reports):
 def backend(request):
     """Where workers run."""
     if request.param == "local":
-        yield LocalBackend()
+        with open_backend() as backend:
+            yield backend
         return
     nodes = request.getfixturevalue("two_nodes")
     with pytest.MonkeyPatch.context() as patch:

@@ -6,7 +6,7 @@ from imitate.deploy.gamepad import sdl_library
 from imitate.deploy.handheld import Handheld, Reading
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.pushes import Pushes
-from imitate.deploy.robot import RobotError
+from imitate.errors import RobotError
 from tests.deploy.fake_robot import FakeRobot
 
 ARM = ActionLimits(low=[-1.0] * 7, high=[1.0] * 7)

@@ -4,8 +4,7 @@ import pytest
 
 from imitate.deploy.declared import check_declared
 from imitate.deploy.loop import ControlLoop
-from imitate.deploy.robot import RobotError
-from imitate.errors import UserError
+from imitate.errors import RobotError, UserError
 from tests.deploy.fake_robot import Constant, FakeRobot
 from tests.refusals import refused
 

@@ -14,9 +14,9 @@ from imitate.deploy.lerobot_teleoperator import LeRobotTeleoperator
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.pushes import Pushes
-from imitate.deploy.robot import RobotError, make_teleoperator
+from imitate.deploy.robot import make_teleoperator
 from imitate.deploy.spacemouse import HIDSpaceMouse, SpaceMouse
-from imitate.errors import UserError
+from imitate.errors import RobotError, UserError
 from imitate.system import clock
 from tests.deploy import lerobot_stand_ins
 from tests.deploy.devices import ARM, SETTINGS, FakeHID, Pad, Source, buttons, handheld, pushes

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.robot import Guidance, Observation, RobotError, Teleoperator, make_robot
-from imitate.errors import UserError
+from imitate.deploy.robot import Guidance, Observation, Teleoperator, make_robot
+from imitate.errors import RobotError, UserError
 from tests.deploy.fake_robot import Constant, FakeRobot
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

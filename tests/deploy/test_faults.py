@@ -8,10 +8,9 @@ import pytest
 from imitate.deploy.asynchronous import AsynchronousPolicy
 from imitate.deploy.client import RemoteError, RemotePolicy
 from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.robot import RobotError
 from imitate.deploy.transport import ClosedError
 from imitate.deploy.wire import decode, encode
-from imitate.errors import UserError
+from imitate.errors import RobotError, UserError
 from imitate.system import clock
 from tests.deploy.counting_policy import Counter, observation
 from tests.deploy.in_process import camera_robot

@@ -13,8 +13,8 @@ from imitate.deploy import lerobot_robot
 from imitate.deploy.lerobot_robot import LeRobotRobot
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.robot import Observation, RobotError
-from imitate.errors import UserError
+from imitate.deploy.robot import Observation
+from imitate.errors import RobotError, UserError
 from imitate.system import clock
 from tests.deploy.fake_robot import Constant
 from tests.deploy.lerobot_stand_ins import Arm, ArmConfig, Camera

@@ -9,8 +9,7 @@ import pytest
 from imitate.deploy.lerobot_robot import LeRobotRobot
 from imitate.deploy.lerobot_teleoperator import LeRobotTeleoperator
 from imitate.deploy.limits import ActionLimits
-from imitate.deploy.robot import RobotError
-from imitate.errors import UserError
+from imitate.errors import RobotError, UserError
 from imitate.system import clock
 from tests.deploy.fake_robot import FakeRobot
 from tests.deploy.lerobot_stand_ins import Arm, Gamepad, Leader

@@ -10,9 +10,9 @@ import pytest
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
 from imitate.deploy.report import Report
-from imitate.deploy.robot import Guidance, Observation, RobotError
+from imitate.deploy.robot import Guidance, Observation
 from imitate.deploy.watchdog import slow_stop
-from imitate.errors import NotFiniteError, UserError
+from imitate.errors import NotFiniteError, RobotError, UserError
 from imitate.system import clock
 from tests.deploy.fake_robot import Constant, FakeRobot, Pushing, Scripted
 

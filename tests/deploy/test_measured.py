@@ -7,7 +7,8 @@ import pytest
 
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.robot import Guidance, Observation, RobotError
+from imitate.deploy.robot import Guidance, Observation
+from imitate.errors import RobotError
 from imitate.system import clock
 from tests.deploy.fake_robot import Constant, FakeRobot, Scripted
 

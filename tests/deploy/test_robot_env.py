@@ -11,11 +11,11 @@ import pytest
 
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.loop import Safety
-from imitate.deploy.robot import Guidance, Observation, Robot, RobotError
+from imitate.deploy.robot import Guidance, Observation, Robot
 from imitate.deploy.robot_env import RobotEnv
 from imitate.envs import Env, make_env
 from imitate.envs.trust import trust, trust_env
-from imitate.errors import EnvError, UserError
+from imitate.errors import EnvError, RobotError, UserError
 from imitate.evaluation.environments import named_env
 from imitate.system import clock
 from tests.deploy.fake_robot import FakeRobot, Pushing, Scripted

@@ -9,9 +9,9 @@ import pytest
 
 from imitate.cli.robots import robot_of
 from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.robot import RobotError, make_robot, make_teleoperator
+from imitate.deploy.robot import make_robot, make_teleoperator
 from imitate.deploy.simulated import ExpertTeleoperator, SimulatedRobot
-from imitate.errors import EnvError, UserError
+from imitate.errors import EnvError, RobotError, UserError
 from tests.deploy.fake_robot import Constant
 from tests.refusals import refused
 

@@ -5,9 +5,8 @@ import threading
 import pytest
 
 from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.robot import RobotError
 from imitate.deploy.watchdog import reset_robot, stop_robot
-from imitate.errors import UserError
+from imitate.errors import RobotError, UserError
 from imitate.system import clock
 from tests.deploy.fake_robot import Constant, FakeRobot
 

@@ -5,7 +5,7 @@ import pytest
 
 from imitate.config.data_needs import Transitions
 from imitate.data.file.episode import Episode
-from imitate.deploy.robot import RobotError
+from imitate.errors import RobotError
 from imitate.online.corrections import Corrected
 from imitate.online.env_group import EnvGroup
 from imitate.online.replay import ReplayBuffer

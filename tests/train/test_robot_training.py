@@ -6,10 +6,10 @@ import pytest
 
 from imitate import load_config
 from imitate.deploy import robot_env
-from imitate.deploy.robot import Guidance, RobotError, Teleoperator
+from imitate.deploy.robot import Guidance, Teleoperator
 from imitate.envs import make_env
 from imitate.envs.trust import trust
-from imitate.errors import EnvError, RobotStoppedError, UserError
+from imitate.errors import EnvError, RobotError, RobotStoppedError, UserError
 from imitate.evaluation.environments import named_env
 from imitate.evaluation.evaluate import evaluate
 from imitate.interactive.dagger import DaggerPlan, dagger

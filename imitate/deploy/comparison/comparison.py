@@ -20,8 +20,8 @@ from imitate.deploy.comparison.trial_file import Redo, Trial, TrialFile
 from imitate.deploy.driver import observed
 from imitate.deploy.loop import ControlLoop, Step
 from imitate.deploy.report import Report
-from imitate.deploy.robot import RobotError
 from imitate.deploy.watchdog import reset_robot
+from imitate.errors import RobotError
 
 _PLACES = ("first", "second")
 

@@ -10,8 +10,7 @@ from imitate.deploy.comparison.outcome import Outcome
 from imitate.deploy.comparison.pictures import blend
 from imitate.deploy.comparison.trial_file import TrialFile
 from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.robot import RobotError
-from imitate.errors import UserError
+from imitate.errors import RobotError, UserError
 from tests.deploy.comparison_world import Coin
 from tests.deploy.fake_robot import Constant
 from tests.refusals import refused
