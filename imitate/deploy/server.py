@@ -12,6 +12,7 @@ import logging
 import socket
 import ssl
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -27,7 +28,7 @@ from imitate.deploy.session import (
     Statistics,
     one_line,
 )
-from imitate.deploy.transport import Channel, ClosedError
+from imitate.deploy.transport import Channel, ClosedError, Stream
 from imitate.deploy.wire import MAX_MESSAGE, WireError, decode, encode
 from imitate.errors import UserError
 
@@ -53,9 +54,8 @@ class _Waiting:
 
     def secure(self, tls: ssl.SSLContext) -> None:
         """Do the handshake of TLS; :meth:`end` reaches it too."""
-        secured = tls.wrap_socket(self.sock, server_side=True, do_handshake_on_connect=False)
-        self.sock = secured
-        secured.do_handshake()
+        self.sock = tls.wrap_socket(self.sock, server_side=True, do_handshake_on_connect=False)
+        Stream(self.sock).secure(time.monotonic() + _HANDSHAKE_S)
 
     def end(self) -> None:
         """End the connection: its thread, which waits for the other side, goes on and ends."""

@@ -34,6 +34,7 @@ from imitate.deploy.frames import (
 
 _BUFFER = 2**21
 _FIRST_BUFFER = 2**16
+_FIRST_GROWTH = 2**20
 _CLOSE_S = 0.5
 _MOST_PARTS = 1024
 """Frames of a message: empty ones have no size that could be bounded."""
@@ -59,6 +60,21 @@ class Stream:
         self._reading, self._writing = select.poll(), select.poll()
         self._reading.register(sock, select.POLLIN)
         self._writing.register(sock, select.POLLOUT)
+
+    def secure(self, deadline: float) -> None:
+        """Do the handshake of TLS.
+
+        Raises:
+            TimeoutError: the other side did not do its part in time.
+            OSError: it failed.
+        """
+
+        def shake() -> int:
+            if isinstance(self._socket, ssl.SSLSocket):
+                self._socket.do_handshake()
+            return 1
+
+        self._patient(shake, self._reading, deadline)
 
     def read(self, into: memoryview, deadline: float, wait: bool = True) -> int:
         """Read what there is, at least a byte.
@@ -285,8 +301,9 @@ class Channel:
             self._start = self._end = 0
         if self._start + size <= len(self._buffer):
             return
-        # Data that were given away stay in the former buffer.
+        # Data that were given away stay in the former buffer. It grows with what came, not with what is announced.
         kept = self._buffer[self._start : self._end]
+        size = min(size, max(2 * len(kept), _FIRST_GROWTH))
         self._buffer = bytearray(max(size, len(self._buffer)))
         self._buffer[: len(kept)] = kept
         self._start, self._end = 0, len(kept)

@@ -129,10 +129,20 @@ class PettingZooEnv:
 
     def _players(self, everyone: Sequence[str]) -> dict[str, Opponent]:
         """Make the player of each agent that an opponents' expression matches; the first one counts."""
-        wanted = dict(self._kwargs.get("opponents") or {})
+        wanted = self._kwargs.get("opponents") or {}
+        if not isinstance(wanted, Mapping):
+            raise EnvError(
+                f"{self.name}: env_kwargs['opponents'] is {str(wanted)[:200]}; expected a dict of policies"
+            )
         players: dict[str, Opponent] = {}
         for expression, policy in wanted.items():
-            matched = [agent for agent in everyone if re.fullmatch(expression, agent)]
+            try:
+                matched = [agent for agent in everyone if re.fullmatch(expression, agent)]
+            except (re.error, RecursionError, OverflowError) as error:
+                raise EnvError(
+                    f"{self.name}: env_kwargs['opponents'] has '{expression[:200]}', which is no regular expression "
+                    f"({error})"
+                ) from error
             if not matched:
                 raise EnvError(
                     f"{self.name}: env_kwargs['opponents'] names '{expression}', which matches none of the agents "

@@ -21,6 +21,7 @@ import weakref
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,10 +31,12 @@ from imitate.envs.env import Array, Obs
 from imitate.envs.model_migration import migrate_model_xml
 from imitate.envs.planned_path import planned_paths
 from imitate.envs.rendering import prepare_gl, telling_gl_faults
+from imitate.envs.scene_check import check_scene
 from imitate.envs.simulator_memory import free_simulator, lean_build, restore_get_xml
 from imitate.errors import EnvError, nearest
 from imitate.system.extras import missing
 from imitate.system.freed_memory import return_freed_memory
+from imitate.system.plain_files import parsed_json
 
 ENV_TYPE = 1
 DEFAULT_CAMERA = "agentview"
@@ -254,17 +257,32 @@ class RobosuiteEnv:
         restore_get_xml(self._env)
 
     def _load_model(self, xml: str, ep_meta: str | None) -> None:
-        meta = json.loads(ep_meta) if ep_meta else {}
+        meta = parsed_json(ep_meta, f"{self.name}: ep_meta") if ep_meta else {}
+        if not isinstance(meta, dict):
+            raise EnvError(f"{self.name}: ep_meta is {str(meta)[:200]}; expected a JSON object")
         self._env.set_ep_meta(meta)
         if meta:
             self._rebuild()  # scenes that are built from the metadata
         scene, _ = migrate_model_xml(xml)
+        edited = self._edited(scene)
         views.free_renderer(self._env)
         free_simulator(self._env)
         with lean_build():
-            self._env.reset_from_xml_string(self._env.edit_model_xml(scene))
+            self._env.reset_from_xml_string(edited)
         restore_get_xml(self._env, scene)
         self._model_xml = scene
+
+    def _edited(self, scene: str) -> str:
+        """Return a recorded scene with the places of files on this machine, checked."""
+        try:
+            edited = str(self._env.edit_model_xml(scene))
+        except (ElementTree.ParseError, AttributeError) as error:
+            raise EnvError(
+                f"{self.name}: model_file is no scene of robosuite ({error}): remove the demo, or its model_file"
+            ) from error
+        folder = Path(importlib.import_module("robosuite").__file__ or "").parent
+        check_scene(edited, self.name, folder, self._env.model.get_xml)
+        return edited
 
     def _settle_controllers(self) -> None:
         """Set the arm controllers' initial posture, which is the rest posture of their null space."""

@@ -56,8 +56,8 @@ DEVICE_POINTS = "imitate.teleoperators"
 """Group of the entry points of others' devices."""
 _REFERENCE = re.compile(r".*[/\\:].*|~.*|\.{1,2}|.*\.[A-Za-z][\w-]*", re.DOTALL)
 """Text that another program could take for a path, or for the name of a module or of something in it."""
-
-
+_SHORT = re.compile(r"(?=.{1,200}\Z)[^()*+?{}]*(?:[*+?][^()*+?{}]*){0,3}", re.DOTALL)
+"""Regular expressions without groups and with few repetitions, which are matched at once."""
 _SHOWN = 200
 
 
@@ -129,7 +129,25 @@ def untrusted(env_meta: Mapping[str, Any], *, lasting: bool = False) -> list[Nam
         env_meta: of a file.
         lasting: count only the user's own list, not the trust that ends with this process.
     """
-    found = [named for named in names_in(env_meta) if not _comes_with_trust(named)]
+    return _unknown(
+        [named for named in names_in(env_meta) if not _comes_with_trust(named)], lasting
+    )
+
+
+def check_paths(env_name: str, where: str, paths: Iterable[str]) -> None:
+    """Raise EnvError where a path out of a file is not trusted.
+
+    Args:
+        env_name: of the environment that would read it.
+        where: description of the place in the file.
+        paths: that are not the simulator's own.
+    """
+    missing = _unknown([Named(path, "argument", where) for path in dict.fromkeys(paths)])
+    if missing:
+        _refuse(env_name, missing)
+
+
+def _unknown(found: list[Named], lasting: bool = False) -> list[Named]:
     known = (set() if lasting else _of_variable()) | _of_file(trust_file()) if found else set()
     return [named for named in found if not _is_known(named, known)]
 
@@ -172,9 +190,11 @@ def _parts_of_a_robot(kwargs: dict[str, Any]) -> Iterator[Named]:
 
 
 def _opponents(kwargs: Mapping[str, Any]) -> Iterator[Named]:
-    """Checkpoints that play agents; the other values are looked at with all arguments."""
+    """Checkpoints that play agents, and expressions that may be matched for ever; the rest is among all arguments."""
     opponents = kwargs.get("opponents")
-    for policy in opponents.values() if isinstance(opponents, Mapping) else ():
+    for expression, policy in opponents.items() if isinstance(opponents, Mapping) else ():
+        if not _SHORT.fullmatch(str(expression)):
+            yield Named(str(expression), "argument", "env_kwargs.opponents")
         if policy != RANDOM and not _REFERENCE.fullmatch(str(policy)):
             yield Named(str(policy), "argument", "env_kwargs.opponents")
 

@@ -1,16 +1,20 @@
 """Encrypted connections with a real certificate: who trusts whom, and the messages to the others."""
 
 import json
+import select
 import signal
+import socket
 import ssl
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import trustme
 
+from imitate.deploy import server as server_module
 from imitate.deploy.client import RemoteError
 from imitate.deploy.wire import decode, encode
 from imitate.errors import UserError
@@ -64,6 +68,15 @@ def test_a_client_that_knows_the_authority_is_answered(server, policy):
     for step in range(3):
         np.testing.assert_array_equal(policy(observation(0.5)), [step, 0.5])
     assert policy.predict_chunk([observation(2)])[0, 0] == 2.0
+
+
+def test_a_handshake_of_a_byte_now_and_then_has_an_end(server, monkeypatch):
+    monkeypatch.setattr(server_module, "_HANDSHAKE_S", 0.5)
+    with socket.create_connection((server.host, server.port), timeout=600) as slow:
+        slow.sendall(b"\x16\x03\x01\x02\x00")  # a record of 512 bytes is announced
+        with suppress(OSError):  # until the server has ended it
+            while not select.select([slow], [], [], 0.1)[0]:
+                slow.sendall(b"\x01")
 
 
 def test_messages_larger_than_a_record_and_than_all_buffers(policy):

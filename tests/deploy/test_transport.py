@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
 from imitate.deploy import handshake, transport
-from imitate.deploy.frames import NO_MASK, FrameError, Header, header_of, masked, read_header
+from imitate.deploy.frames import (
+    BINARY,
+    NO_MASK,
+    FrameError,
+    Header,
+    header_of,
+    masked,
+    read_header,
+)
 from imitate.deploy.transport import Channel, ClosedError, Stream
 from imitate.deploy.wire import encode
 
@@ -54,6 +62,14 @@ def test_messages_of_every_size_arrive_in_both_directions(sockets, mask, size):
         client.send(data, 600)
         assert bytes(client.recv(600)) == data
     thread.join()
+
+
+def test_memory_grows_with_what_came_not_with_what_is_announced(sockets):
+    server = server_of(sockets[1])
+    sockets[0].sendall(header_of(BINARY, LIMIT, MASK) + bytes(100))
+    with pytest.raises(TimeoutError):
+        server.recv(0.5)
+    assert len(server._buffer) <= LIMIT // 4
 
 
 def test_messages_that_come_together_are_read_one_by_one(sockets):

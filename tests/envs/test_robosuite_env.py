@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,7 +7,9 @@ import pytest
 from imitate.envs import Env
 from imitate.envs import robosuite_env as module
 from imitate.envs.robosuite_env import RobosuiteEnv
-from imitate.errors import EnvError
+from imitate.envs.scene_check import check_scene
+from imitate.envs.trust import VARIABLE, trust
+from imitate.errors import EnvError, UserError
 
 pytestmark = pytest.mark.robosuite
 
@@ -97,6 +100,47 @@ def test_errors_say_what_to_do(lift):
     lift.reset(seed=0)
     with pytest.raises(EnvError, match=r"shape \(3,\), this scene has \(32,\)"):
         lift.reset_to({"states": np.zeros(3)})
+
+
+PICTURE = "<texture type='2d' file='{}'/>"
+SCENES = {
+    "a file": (PICTURE.format("/etc/hostname"), "model_file be '/etc/hostname'.* --trust /etc/hostname"),
+    "a file above robosuite": (PICTURE.format("/x/robosuite/../../../etc/a.png"), "model_file be"),
+    "a face of a cube": ("<texture type='cube' fileup='/etc/a.png'/>", "model_file be '/etc/a.png'"),
+    "a file in the working folder": (PICTURE.format("a.png"), "model_file be 'a.png'"),
+    "another scene": ("<include file='/etc/a.xml'/>", "a part <include>"),
+    "a folder for all files": ("<compiler strippath='true' meshdir='/etc'/>", "a part <compiler>"),
+    "copies": ("<replicate count='1000000000'/>", "a part <replicate>"),
+    "a large texture": ("<texture builtin='flat' width='100000' height='100000'/>", "more than 268,435,456"),
+    "memory": ("<size memory='9000G'/>", "more than 268,435,456"),
+    "no XML": ("<", "model_file is "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_recorded_scene_reads_no_files_of_this_machine(lift, name):
+    part, words = SCENES[name]
+    lift.reset(seed=0)
+    state = lift.get_state()
+    state["model"] = state["model"].replace("</asset>", f"{part}</asset>")
+    with pytest.raises(EnvError, match=words):
+        lift.reset_to(state)
+
+
+def test_a_scene_may_name_what_the_environment_names_or_the_user_trusts(monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, "")
+    scene, own = (f"<mujoco><mesh file='{tmp_path}/{name}.stl'/></mujoco>" for name in "ab")
+    with pytest.raises(EnvError, match=f"--trust {tmp_path}/a.stl"):
+        check_scene(scene, "Lift", Path("/x"), lambda: "<mujoco/>")
+    check_scene(scene, "Lift", Path("/x"), lambda: own)
+    trust(f"{tmp_path}/a.stl")
+    check_scene(scene, "Lift", Path("/x"), lambda: "<mujoco/>")
+
+
+def test_metadata_of_an_episode_is_an_object(lift):
+    for text in ("[]", "{", '{"a":' * 5000):
+        with pytest.raises(UserError, match="ep_meta"):
+            lift.reset_to({**lift.get_state(), "ep_meta": text})
 
 
 @pytest.mark.render

@@ -66,6 +66,9 @@ REFUSED = {
     "home": (described("Ant-v5", {"xml_file": "~root"}), "~root"),
     "opponent": (described("pettingzoo:imitate.envs.team_tasks", {"opponents": {"left": "a/b.pth"}}), "a/b.pth"),
     "opponent without a folder": (described("pettingzoo:imitate.envs.team_tasks", {"opponents": {"left": "b"}}), "b"),
+    "opponent of an expression without end": (
+        described("pettingzoo:imitate.envs.team_tasks", {"opponents": {"(\\w|\\w)*!": "random"}}), "(\\w|\\w)*!"
+    ),
     "a blank before the simulated robot": (described(" robot:sim:A-v0"), "robot:sim"),
     "robot": (described("robot:my_robots:Arm", kind=4), "robot:my_robots:Arm"),
     "robot with the beginning of the simulated one": (described("robot:simple", kind=4), "robot:simple"),

@@ -15,6 +15,9 @@ from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.errors import DatasetError
 from imitate.system.free_memory import ALWAYS_BYTES, MAX_RATIO
 
+_FORMATS = ("JPEG", "PNG")
+"""Of others some are programs (PostScript), and some have images without number."""
+
 
 def decoded(data: bytes, where: str) -> NDArray[Any]:
     """Decode a JPEG or PNG as (H, W, C), or (H, W) for gray and depth.
@@ -23,13 +26,13 @@ def decoded(data: bytes, where: str) -> NDArray[Any]:
         DatasetError: the bytes are no image; ``where`` names their place.
     """
     try:
-        with Image.open(BytesIO(data)) as image:
+        with Image.open(BytesIO(data), formats=_FORMATS) as image:
             width, height = image.size
         if 3 * width * height > max(ALWAYS_BYTES, MAX_RATIO * len(data)):
             raise DatasetError(
                 f"{where}: {len(data)} bytes claim to be an image of {height} x {width}: the file is damaged"
             )
-        return np.asarray(iio.imread(BytesIO(data), plugin="pillow"))
+        return np.asarray(iio.imread(BytesIO(data), index=0, plugin="pillow"))
     except (OSError, ValueError, SyntaxError, RuntimeError, Image.DecompressionBombError) as error:
         raise DatasetError(f"{where}: holds bytes that are no image ({error})") from error
 
@@ -49,7 +52,7 @@ def as_encoded(cells: Sequence[bytes]) -> EncodedFrames | None:
 
 
 def _form(data: bytes) -> tuple[str, tuple[int, int], str]:
-    with Image.open(BytesIO(data), formats=("JPEG", "PNG")) as image:
+    with Image.open(BytesIO(data), formats=_FORMATS) as image:
         return str(image.format).lower(), image.size, image.mode
 
 

@@ -49,9 +49,11 @@ def save_overlays(
     sheets = {}
     for key in (key for key in before if key in now):
         try:
-            with Image.open(before[key]) as picture:
+            with Image.open(before[key], formats=("PNG",)) as picture:
+                if picture.size[::-1] != now[key].shape[:2]:
+                    continue
                 first = np.asarray(picture.convert("RGB"))
-        except OSError:
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
             continue
         if first.shape == now[key].shape:
             sheets[key] = np.concatenate([first, now[key], blend(first, now[key])], axis=1)

@@ -1,11 +1,15 @@
 """ALOHA, LIBERO and MimicGen: what their files shift, turn, leave out, and have besides."""
 
+from io import BytesIO
+
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 from imitate.data.file.image_codec import encode_jpeg
 from imitate.data.formats.convert import convert
+from imitate.data.formats.frames import decoded
 from imitate.errors import DatasetError
 from tests.data.formats.samples import aloha_episode, libero_task, mimicgen
 
@@ -69,6 +73,27 @@ def test_bytes_that_are_no_image_are_refused(tmp_path, dtype, words):
     with pytest.raises(DatasetError, match=words):
         convert(source, tmp_path / "o.hdf5")
     assert not list(tmp_path.glob("o*"))
+
+
+def picture(form, **options):
+    data = BytesIO()
+    Image.new("RGB", (8, 6)).save(data, form, **options)
+    return data.getvalue()
+
+
+@pytest.mark.parametrize("form", ["EPS", "GIF", "TIFF"])
+def test_pictures_that_are_programs_or_films_are_refused(form, monkeypatch, tmp_path):
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(DatasetError, match="a.parquet: holds bytes that are no image"):
+        decoded(picture(form), "a.parquet")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_of_a_film_in_png_the_first_picture_is_read():
+    film = picture("PNG", save_all=True, append_images=[Image.new("RGB", (8, 6), (9, 9, 9))] * 9)
+    np.testing.assert_array_equal(decoded(film, "a"), np.zeros((6, 8, 3)))
 
 
 # ---- LIBERO: late observations, images upside down, the instruction, a file per task -------------
