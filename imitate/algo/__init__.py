@@ -1,1 +1,1 @@
-"""Algorithms: one file each. ``algo.py`` is the contract that all of them keep."""
+"""Algorithms, one file each. The contract of all algorithms is in ``base/algo.py``."""

@@ -1,11 +1,12 @@
-"""Advantage actor-critic: one step of policy and value for each short rollout of several environments.
+"""Advantage actor-critic: one update of policy and value after each short rollout of several environments.
 
 Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning", ICML 2016 (arXiv:1602.01783), collected
 synchronously. With generalized advantages A and their returns R = A + V:
 
     L = -E[ A log pi(a | s) ] + value_weight E[ (V(s) - R)^2 ] - entropy_weight E[ H(pi(. | s)) ]      -> A2C._loss
 
-Departures: Adam rather than RMSprop; ``trace`` 1 is the paper's return of up to ``train.online.collect_steps`` steps.
+Departures: Adam instead of RMSprop. With ``trace`` 1, returns are the paper's, over up to
+``train.online.collect_steps`` steps.
 """
 
 from __future__ import annotations
@@ -35,16 +36,20 @@ class A2CConfig(OnPolicyConfig):
     }
 
     trace: float = Field(
-        1.0, ge=0, le=1, description="lambda of the advantages: 0 one step, 1 the whole return"
+        1.0,
+        ge=0,
+        le=1,
+        description="lambda of the advantages: 0 for one step, 1 for the whole return",
     )
     normalize_advantages: bool = Field(
-        False, description="advantages of a minibatch get mean 0 and standard deviation 1"
+        False,
+        description="normalize the advantages of a minibatch to mean 0 and standard deviation 1",
     )
 
 
 @register("a2c", A2CConfig)
 class A2C(OnPolicy[A2CConfig]):
-    """Policy gradient with a value."""
+    """Policy gradient with a value function as baseline."""
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         config = self.config

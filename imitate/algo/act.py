@@ -1,4 +1,4 @@
-"""ACT: chunks of actions by a transformer that is trained as a conditional variational autoencoder.
+"""ACT: a transformer that predicts action chunks and is trained as a conditional variational autoencoder.
 
 Zhao, Kumar, Levine & Finn, "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware", RSS 2023
 (arXiv:2304.13705). With a = the demonstrated chunk of K actions, o = the observation, s = its vectors:
@@ -10,10 +10,10 @@ Zhao, Kumar, Levine & Finn, "Learning Fine-Grained Bimanual Manipulation with Lo
     executing: K actions at once, or ensembling (chunk.temporal_ensemble)    -> ChunkExecution
 
 Departures: padded steps are left out of the mean of the loss, not only of its sum; every layer of the decoder is used
-(``decoder_first_layer_only`` brings the published code's mistake back); a learned position distinguishes cameras, not
-their place side by side; a policy that sees vectors alone is one like any other; goals are further tokens.
-Images give a token per cell with ``pool_class`` null, ``feature_dimension`` null and ``flatten`` false, as in the
-paper, and else one token each.
+(``decoder_first_layer_only`` restores the published code's mistake); cameras are distinguished by a learned position,
+not by being placed side by side; policies may have only vectors as observations; goals are further tokens.
+An image becomes one token per cell with ``pool_class`` null, ``feature_dimension`` null and ``flatten`` false, as in
+the paper; with other settings it becomes a single token.
 """
 
 from __future__ import annotations
@@ -39,47 +39,50 @@ from imitate.models.tokens import ObservationTokens
 
 
 class ACTTransformerConfig(Section):
-    """The transformers; width, heads, MLPs and dropout are those of all three."""
+    """Settings of the transformers; width, heads, MLPs and dropout are shared by all three."""
 
     embed_dim: int = Field(512, ge=4, description="width, a multiple of 4 and of num_heads")
     num_heads: int = Field(8, ge=1, description="attention heads")
     feedforward_dim: int = Field(3200, ge=1, description="width of the MLPs")
-    encoder_layers: int = Field(4, ge=1, description="layers over the observation")
-    decoder_layers: int = Field(7, ge=1, description="layers of the queries, one query per action")
-    dropout: float = Field(0.1, ge=0, lt=1, description="of attention and of each sublayer")
-    pre_norm: bool = Field(False, description="LayerNorm before each sublayer, not after it")
-    activation: Activation = Field("relu", description="relu or gelu, of the MLPs")
+    encoder_layers: int = Field(4, ge=1, description="layers of the observation encoder")
+    decoder_layers: int = Field(
+        7, ge=1, description="layers of the decoder, which has one query per action"
+    )
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout of attention and of each sublayer")
+    pre_norm: bool = Field(False, description="LayerNorm before each sublayer instead of after it")
+    activation: Activation = Field("relu", description="activation of the MLPs: relu or gelu")
     decoder_first_layer_only: bool = Field(
         False,
-        description="leave all layers of the decoder but the first unused, as the published code does",
+        description="use only the first layer of the decoder, as the published code does",
     )
 
 
 class ACTTokensConfig(Section):
-    """How observations become tokens."""
+    """Conversion of observations to tokens."""
 
     separate_vectors: bool = Field(
-        False, description="a token for each vector, as in LeRobot; false: one for all together"
+        False,
+        description="one token per vector, as in LeRobot; false: one token for all vectors together",
     )
     shared_maps: bool = Field(
         False,
-        description="cameras with one encoder (share) also share the map from its features to tokens",
+        description="cameras that share an encoder (share) also share the linear map from its features to tokens",
     )
     camera_positions: bool = Field(
         True,
-        description="learned positions tell cameras apart; false: cameras are not distinguished, as in LeRobot",
+        description="distinguish cameras by learned positions; false: do not distinguish them, as in LeRobot",
     )
 
 
 class ACTVAEConfig(Section):
-    """The latent: the style of a demonstration, where the same can be done in several ways."""
+    """The latent variable: the style of a demonstration, if a task can be done in several ways."""
 
-    enabled: bool = Field(True, description="encode demonstrated chunks; without it z is always 0")
+    enabled: bool = Field(True, description="encode demonstrated chunks; false: z is always 0")
     latent_dim: int = Field(32, ge=1, description="size of the latent")
     kl_weight: float = Field(10.0, ge=0, description="weight of the KL term")
-    encoder_layers: int = Field(4, ge=1, description="layers over the demonstrated chunk")
+    encoder_layers: int = Field(4, ge=1, description="layers of the chunk encoder")
     posterior_keys: tuple[str, ...] | None = Field(
-        None, description="vectors that the chunk is encoded with; null: all"
+        None, description="vector observations that the chunk encoder sees; null: all"
     )
 
 
@@ -106,11 +109,11 @@ class ACTConfig(AlgoSection):
     ema: EMAConfig = Field(EMAConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Images of the frames before the first predicted action."""
+        """Images of the frames up to the first predicted action."""
         return DataNeeds(observed_steps=config.train.frame_stack)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained or cannot act."""
+        """List combinations that cannot be trained or cannot act."""
         problems = self.chunk.prediction_problems("algo.chunk", config.train.seq_length)
         width, heads = self.transformer.embed_dim, self.transformer.num_heads
         if width % heads or width % 4:
@@ -134,8 +137,8 @@ class ChunkPosterior(nn.Module):
 
     Args:
         config: section ``algo``.
-        ac_dim: A.
-        state_dim: features of s; 0 for none.
+        ac_dim: A, action dimensions.
+        state_dim: number of features of s; 0 if there are none.
     """
 
     places: Tensor
@@ -152,12 +155,12 @@ class ChunkPosterior(nn.Module):
         self.register_buffer("places", places, persistent=False)
 
     def forward(self, state: Tensor | None, actions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance, ``(B, Z)`` each.
+        """Return mean and log-variance of the latent, ``(B, Z)`` each.
 
         Args:
-            state: (B, D), if there are such features.
+            state: (B, D) features of the state, or None.
             actions: (B, K, A).
-            mask: (B, K) bool, true for actions that are real; the others are not seen.
+            mask: (B, K) bool, true for real actions; the others are ignored.
         """
         batch = len(actions)
         tokens = [self.summary.expand(batch, 1, -1)]
@@ -174,19 +177,19 @@ class Reconstruction(NamedTuple):
     """Output of one pass over demonstrated chunks."""
 
     actions: Tensor
-    """(B, K, A)."""
+    """(B, K, A) decoded actions."""
     kl: Tensor
-    """(B,) KL of q(z | a, s) from N(0, I), summed over the latent."""
+    """(B,) KL divergence of q(z | a, s) from N(0, I), summed over the latent dimensions."""
 
 
 class ACTNetwork(nn.Module):
     """The conditional variational autoencoder.
 
     Args:
-        encoder: of observation and goal.
+        encoder: encoder of observation and goal.
         config: section ``algo``.
-        ac_dim: A.
-        frames: observations that the policy sees.
+        ac_dim: A, action dimensions.
+        frames: number of stacked observations.
     """
 
     def __init__(
@@ -237,12 +240,12 @@ class ACTNetwork(nn.Module):
         return Reconstruction(self.decode(z, features, goal), kl)
 
     def act(self, obs: Obs, goal: Obs | None) -> Tensor:
-        """Chunks ``(B, K, A)`` of the mean of the prior."""
+        """Return chunks ``(B, K, A)`` for the mean of the prior."""
         features = self.obs.features(obs)
         return self.decode(self._no_style(next(iter(features.values()))), features, goal)
 
     def decode(self, z: Tensor, features: dict[str, Tensor], goal: Obs | None) -> Tensor:
-        """Chunks ``(B, K, A)`` of latents ``(B, Z)`` and the features of the observation."""
+        """Decode latents ``(B, Z)`` and the features of the observation to chunks ``(B, K, A)``."""
         parts = [(self.latent(z).unsqueeze(1), self.latent_place), self.obs(features)]
         if self.goal is not None:
             parts.append(self.goal(self.goal.features(cast(Obs, goal))))

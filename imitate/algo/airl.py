@@ -1,15 +1,15 @@
-"""Adversarial inverse reinforcement learning (AIRL): the discriminator has the form of a reward, which can be kept.
+"""Adversarial inverse reinforcement learning (AIRL): the discriminator contains a reward that can be reused.
 
 Fu, Luo, Levine, "Learning Robust Rewards with Adversarial Inverse Reinforcement Learning", ICLR 2018
-(arXiv:1710.11248). PPO learns from the rewards. With a reward g, a shaping potential h and the present policy pi:
+(arXiv:1710.11248). PPO learns from these rewards. With a reward g, a shaping potential h and the current policy pi:
 
     f(s, a, s') = g(s, a) + discount h(s') - h(s)                                      -> AIRLRewards.shaped
     l = f(s, a, s') - log pi(a | s)                                                    -> AIRLRewards.logits
     reward  log D - log(1 - D) = l                                                     -> AIRLRewards.reward_of
 
-With ``algo.discriminator.sees_actions`` false g depends on the state alone, as where the reward is to be used under
-other dynamics. Departures: PPO in place of TRPO; a gradient penalty; what follows a terminal is an absorbing state
-(adversarial.py), in which the only action has density 1.
+With ``algo.discriminator.sees_actions`` false, g depends only on the state, which is needed if the reward is to be used
+under other dynamics. Departures: PPO instead of TRPO; a gradient penalty; a terminal is followed by an absorbing state
+(adversarial.py), whose only action has density 1.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AIRLRewards(AdversarialRewards):
         return potential
 
     def shaped(self, inputs: Tensor, batch: Batch) -> Tensor:
-        """(B,) f; after a terminal h is that of the absorbing state."""
+        """Return f (B,); after a terminal, h is evaluated in the absorbing state."""
         now = self._potential_of(batch["obs"], batch["actions"])
         later = self._potential_of(batch["next_obs"], batch["actions"])
         later = torch.where(batch["terminals"] > 0, self.potential.at_absorbing(), later)
@@ -50,18 +50,18 @@ class AIRLRewards(AdversarialRewards):
         return shaped
 
     def logits(self, inputs: Tensor, batch: Batch) -> Tensor:
-        """(B,) f - log pi(a | s)."""
+        """Return f - log pi(a | s) (B,)."""
         logits: Tensor = self.shaped(inputs, batch) - batch["policy_log_prob"]
         return logits
 
     def absorbing_logit(self) -> Tensor:
-        """() g + discount h - h, all of the absorbing state."""
+        """Return g + discount h - h () in the absorbing state."""
         shaping = (self.config.discount - 1.0) * self.potential.at_absorbing()
         logit: Tensor = self.discriminator.at_absorbing() + shaping
         return logit
 
     def reward_of(self, logits: Tensor) -> Tensor:
-        """Log D - log(1 - D)."""
+        """Return log D - log(1 - D)."""
         return logits
 
 

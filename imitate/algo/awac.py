@@ -1,4 +1,4 @@
-"""AWAC: critics of the actor's own actions, and regression towards the better ones of the data.
+"""AWAC: critics evaluate the actor's own actions, and the actor imitates the better actions of the data.
 
 Nair, Gupta, Dalal, Levine, "AWAC: Accelerating Online Reinforcement Learning with Offline Datasets", 2020
 (arXiv:2006.09359). With targets Q' and the discount g:
@@ -35,32 +35,34 @@ from imitate.functional.losses import masked_mean
 
 
 class AWACOptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     critic: StagedOptimizerConfig = Field(optimizer(3e-4))
     actor: StagedOptimizerConfig = Field(optimizer(3e-4))
 
 
 class AWACActorConfig(StochasticActorConfig):
-    """A stochastic actor of 256 by 256."""
+    """A stochastic actor with two hidden layers of 256."""
 
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
 
 
 class AWACCriticConfig(CriticConfig):
-    """Critics of 256 by 256."""
+    """Critics with two hidden layers of 256."""
 
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
 
 
 class AWACAdvantageConfig(Section):
-    """How advantages become weights of actions."""
+    """Weighting of actions by their advantages."""
 
     beta: float = Field(
         1.0, gt=0, description="the paper's lambda: weights are exp(advantage / beta)"
     )
-    max_weight: float | None = Field(100.0, gt=0, description="ceiling of the weights; null: none")
-    num_action_samples: int = Field(1, ge=1, description="actions that the state's value is of")
+    max_weight: float | None = Field(100.0, gt=0, description="largest weight; null: no limit")
+    num_action_samples: int = Field(
+        1, ge=1, description="number of sampled actions whose mean value is the value of a state"
+    )
 
 
 class AWACConfig(ActorCriticConfig):
@@ -74,7 +76,7 @@ class AWACConfig(ActorCriticConfig):
 
 @register("awac", AWACConfig)
 class AWAC(ActorCritic[AWACConfig]):
-    """Critics of the actor, an actor by advantage-weighted regression."""
+    """Critics of the actor's policy, and an actor trained by advantage-weighted regression."""
 
     def _create_networks(self) -> None:
         config = self.config
@@ -88,7 +90,7 @@ class AWAC(ActorCritic[AWACConfig]):
 
     @torch.no_grad()
     def _sampled_actions(self, obs: Batch, goal: Batch | None, count: int) -> Tensor:
-        """Actions of the actor, (B, count, A) within [-1, 1]."""
+        """Sample actions of the actor, (B, count, A) within [-1, 1]."""
         features, _ = self.actor(obs, goal)
         repeated = features.unsqueeze(1).expand(-1, count, -1)
         actions: Tensor = self.actor.head(repeated).sample()
@@ -106,7 +108,7 @@ class AWAC(ActorCritic[AWACConfig]):
 
     @torch.no_grad()
     def _advantage(self, batch: Batch) -> Tensor:
-        """How much better the data's actions are than the actor's, (B,)."""
+        """Return how much better the data's actions are than the actor's, (B,)."""
         obs, goal, critic = batch["obs"], batch["goal_obs"], self._critic("critic")
         actions = self._sampled_actions(obs, goal, self.config.adv.num_action_samples)
         value = self._ensemble_value(critic(obs, actions, goal)).mean(-1)
@@ -127,7 +129,7 @@ class AWAC(ActorCritic[AWACConfig]):
         }
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Critics, actor, targets."""
+        """Update critics, actor and targets, in this order."""
         update.step("critic", self._critic_loss(batch))
         update.step("actor", self._actor_loss(batch))
         if update.learns("critic"):

@@ -12,11 +12,11 @@ loss. With a = the demonstrated action, s = the observation and f = encoder and 
                -log sum_k w_k(s) N(a; mean_k(s), std_k(s))  (``algo.gmm``)               -> GMMHead.loss
     BC_VAE     |decode(z, s) - a|^2 + kl_weight KL(q(z|a, s) || p(z|s)), z ~ q           -> BC_VAE._loss
 
-With ``algo.chunk`` each of them predicts the next K actions at once, as one vector of K A values, and executes them as
-:mod:`imitate.algo.base.execution` says.
+With ``algo.chunk`` each of them predicts the next K actions at once, as one vector of K A values, which are executed as
+described in :mod:`imitate.algo.base.execution`.
 
-Departures from robomimic: padded steps are left out of the loss where the batch has a ``pad_mask``; the validation
-loss of stochastic policies uses the learned noise, not the low one of acting, which made it meaningless; the network
+Departures from robomimic: padded steps are left out of the loss if the batch has a ``pad_mask``; the validation loss of
+stochastic policies uses the learned noise, not the low noise of acting, which made the loss meaningless; the network
 sees all stacked frames, not only the oldest; a transformer with ``pred_future_acs`` predicts from the newest
 observation, not from the oldest, and its predictions can be executed as a chunk; its context may be shorter than the
 window.
@@ -58,7 +58,7 @@ from imitate.models.vae import VAE
 from imitate.system.wording import counted
 
 PARTS = ("gaussian", "gmm", "vae", "rnn", "transformer")
-"""Subsections of ``algo`` that choose backbone and head where they are enabled."""
+"""Subsections of ``algo`` that choose backbone and head if they are enabled."""
 
 
 class LossConfig(Section):
@@ -66,7 +66,9 @@ class LossConfig(Section):
 
     l2_weight: float = Field(1.0, ge=0, description="weight of the squared error")
     l1_weight: float = Field(0.0, ge=0, description="weight of the smooth L1 error")
-    cos_weight: float = Field(0.0, ge=0, description="weight of 1 - cosine of the first 3 dims")
+    cos_weight: float = Field(
+        0.0, ge=0, description="weight of the cosine loss of the first 3 dimensions"
+    )
 
 
 class BCConfig(AlgoSection):
@@ -75,7 +77,8 @@ class BCConfig(AlgoSection):
     optim_params: OptimParams = Field(OptimParams())
     loss: LossConfig = Field(LossConfig())
     actor_layer_dims: LayerDims = Field(
-        (1024, 1024), description="hidden layers, ReLU after each; a transformer has none"
+        (1024, 1024),
+        description="hidden layers, each followed by a ReLU; not used with a transformer",
     )
     gaussian: GaussianConfig = Field(GaussianConfig())
     gmm: GMMConfig = Field(GMMConfig())
@@ -86,12 +89,12 @@ class BCConfig(AlgoSection):
     ema: EMAConfig = Field(EMAConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Images of the frames before the action or the chunk; of the whole window for policies with memory."""
+        """Images of the frames up to the action or the chunk; for policies with memory, of the whole window."""
         memory = self.rnn.enabled or self.transformer.enabled
         return DataNeeds(observed_steps=None if memory else config.train.frame_stack)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained or cannot act."""
+        """List combinations that cannot be trained or cannot act."""
         train = config.train
         problems: list[str] = []
         if not (self.loss.l2_weight or self.loss.l1_weight or self.loss.cos_weight):
@@ -169,10 +172,10 @@ class BCConfig(AlgoSection):
 
 
 class BC(Algo[BCConfig]):
-    """Encoder, backbone and head, cloned by the head's loss."""
+    """Encoder, backbone and head, trained by the head's loss."""
 
     form: ClassVar[tuple[str, ...] | None] = None
-    """Members of :data:`PARTS` that the policy consists of; None: the enabled ones."""
+    """Members of :data:`PARTS` of which the policy consists; None: the enabled ones."""
 
     @property
     def policy(self) -> Actor | RecurrentActor | TransformerActor:
@@ -215,7 +218,7 @@ class BC(Algo[BCConfig]):
         )
 
     def _create_head(self, input_dim: int) -> ActionHead:
-        """Head over features (*B, input_dim)."""
+        """Create the head for features (*B, input_dim)."""
         if "gmm" in self._form:
             return self.config.gmm.make_head(input_dim, self._head_dim)
         if "gaussian" in self._form:
@@ -226,14 +229,14 @@ class BC(Algo[BCConfig]):
 
     @property
     def _predicts_future(self) -> bool:
-        """True where the steps of a transformer's window are the actions of a chunk."""
+        """True if the steps of a transformer's window are the actions of a chunk."""
         return "transformer" in self._form and self.config.transformer.pred_future_acs
 
     @cached_property
     def execution(self) -> ChunkExecution | None:
         """Execution of chunks; None for a policy of single actions.
 
-        The window that a transformer predicts with ``pred_future_acs`` is a chunk too, of which by default one action
+        The window that a transformer predicts with ``pred_future_acs`` is a chunk too; by default, one of its actions
         is executed.
         """
         if self.config.chunk.enabled:
@@ -244,22 +247,22 @@ class BC(Algo[BCConfig]):
 
     @cached_property
     def _chunk(self) -> int | None:
-        """K where the head predicts K actions at once; None where it predicts one."""
+        """K if the head predicts K actions at once; None if it predicts one."""
         return None if self.execution is None or self._predicts_future else self.execution.size
 
     @property
     def _head_dim(self) -> int:
-        """Values that the head predicts: an action, or a chunk of them."""
+        """Number of values that the head predicts, for an action or a chunk."""
         return self.ac_dim * (self._chunk or 1)
 
     def _steps(self, values: Tensor) -> Tensor:
-        """Outputs of the head, ``(*B, K A)``, as chunks ``(*B, K, A)``; single actions stay as they are."""
+        """Reshape outputs of the head ``(*B, K A)`` to chunks ``(*B, K, A)``; single actions are not changed."""
         return values.reshape(*values.shape[:-1], -1, self.ac_dim) if self._chunk else values
 
     # ---- training ------------------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """The observations that the backbone sees, and the actions or chunks at the steps that it learns."""
+        """Select the observations of the backbone, and the actions or chunks at the steps that are learned."""
         actions = batch["actions"]
         counts = {key: batch.get(key) for key in ("pad_mask", "weight")}
         if self._chunk is not None:
@@ -278,7 +281,7 @@ class BC(Algo[BCConfig]):
         }
 
     def _features(self, batch: Batch) -> Tensor:
-        """Inputs of the head at the steps that are learned, float32."""
+        """Return the inputs of the head at the steps that are learned, float32."""
         policy = self.policy
         features: Tensor
         with self.autocast():
@@ -293,11 +296,11 @@ class BC(Algo[BCConfig]):
         return loss, {"Loss": loss, **info}
 
     def _predicted(self, batch: Batch) -> Tensor:
-        """Outputs of the head for a batch, as in evaluation."""
+        """Return outputs of the head for a batch, as in evaluation."""
         return self.policy.head.act(self._features(batch))
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Mean absolute error of the actions that the policy would take, normalized units."""
+        """Mean absolute error of the policy's actions, in normalized units."""
         error = (self._steps(self._predicted(batch)) - batch["actions"]).abs().mean(-1)
         return {"Action_Error": masked_mean(error, batch.get("pad_mask"))}
 
@@ -308,7 +311,7 @@ class BC(Algo[BCConfig]):
         return {**super()._initial_policy_state(batch_size), **memory}
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
-        """As in the base class; an observation that stands in for later ones is a plan too."""
+        """Discard the planned actions, and an observation that is reused for later steps."""
         state = super().cut_plan(state)
         memory = self.policy.forget_plan(state["policy"])
         return state if memory is state["policy"] else {**state, "policy": memory}
@@ -335,7 +338,7 @@ class BC(Algo[BCConfig]):
 
 
 class BC_VAE(BC):  # noqa: N801 - the name users know
-    """Conditional variational autoencoder over actions; acting, latents come from the prior."""
+    """Conditional variational autoencoder over actions; when acting, latents are sampled from the prior."""
 
     form = ("vae",)
 
@@ -351,7 +354,7 @@ class BC_VAE(BC):  # noqa: N801 - the name users know
         )
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """As in the base class, at this epoch's Gumbel-softmax temperature where latents are discrete."""
+        """Make one update, or only compute the losses, with this epoch's Gumbel-softmax temperature."""
         prior = self.config.vae.prior
         if not prior.use_categorical:
             return super().train_on_batch(batch, epoch, validate)
@@ -361,7 +364,7 @@ class BC_VAE(BC):  # noqa: N801 - the name users know
         return {**info, "Gumbel_Temperature": torch.tensor(temperature)}
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Negative evidence lower bound."""
+        """Return the negative evidence lower bound."""
         policy, config = self.vae_policy, self.config.vae
         actions = batch["actions"]
         out = policy.vae(actions.flatten(1), policy.encoder(batch["obs"], batch["goal_obs"]))
@@ -379,7 +382,7 @@ class BC_VAE(BC):  # noqa: N801 - the name users know
         return self.vae_policy.decide({"obs": batch["obs"], "goal": batch["goal_obs"]})
 
 
-# ---- names that users know, of robomimic's classes -------------------------------------------------------------------
+# ---- aliases: names of robomimic's classes -------------------------------------------------------------------------
 
 
 class BC_Gaussian(BC):  # noqa: N801
@@ -395,13 +398,13 @@ class BC_GMM(BC):  # noqa: N801
 
 
 class BC_RNN(BC):  # noqa: N801
-    """Recurrent policy trained on windows; acting, its state is zeroed every ``algo.rnn.horizon`` steps."""
+    """Recurrent policy trained on windows; when acting, its state is reset every ``algo.rnn.horizon`` steps."""
 
     form = ("rnn",)
 
 
 class BC_RNN_GMM(BC):  # noqa: N801
-    """Recurrent mixture policy: robomimic's strongest on human demonstrations."""
+    """Recurrent policy with a mixture of Gaussians: robomimic's strongest on human demonstrations."""
 
     form = ("gmm", "rnn")
 
@@ -413,7 +416,7 @@ class BC_Transformer(BC):  # noqa: N801
 
 
 class BC_Transformer_GMM(BC):  # noqa: N801
-    """Transformer with a mixture at every step."""
+    """Transformer with a mixture of Gaussians at every step."""
 
     form = ("gmm", "transformer")
 
@@ -423,7 +426,7 @@ _NAMED = (BC_VAE, BC_Gaussian, BC_GMM, BC_RNN, BC_RNN_GMM, BC_Transformer, BC_Tr
 
 @register_algo_factory_func("bc", section=BCConfig)
 def algo_config_to_class(algo_config: BCConfig) -> tuple[type[Algo], dict[str, Any]]:
-    """The class named after the enabled parts of the section."""
+    """Return the class named after the enabled parts of the section."""
     classes: dict[tuple[str, ...] | None, type[Algo]] = {(): BC}
     classes |= {algo_class.form: algo_class for algo_class in _NAMED}
     parts = _enabled(algo_config)

@@ -1,4 +1,4 @@
-"""Batch-constrained Q-learning: the best, by the critics, of the actions that the data's policy could have taken.
+"""Batch-constrained Q-learning: choose the best, by the critics, of actions that are likely in the data.
 
 Fujimoto, Meger & Precup, "Off-Policy Deep Reinforcement Learning without Exploration", ICML 2019 (arXiv:1812.02900);
 with a distribution of returns: Bellemare, Dabney & Munos, ICML 2017 (arXiv:1707.06887). With G a generative model of
@@ -14,9 +14,9 @@ samples:
     with ``critic.distributional``: cross-entropy of Q_e's distribution and that of the target, r + discount z for each
             atom z, projected to the atoms                                                    -> BCQ._distribution_loss
 
-Without the actor, as by default in robomimic, xi is 0. A mixture is sampled as it acts, by default at its means.
-Departures from robomimic: the projection spreads over all atoms, where robomimic takes the second atom for the last
-one; mixtures and distributions go together; a distributional ensemble is an ensemble (robomimic uses one of its
+Without the actor, which is robomimic's default, xi is 0. A mixture is sampled as in acting, by default at its means.
+Departures from robomimic: the projection uses all atoms (robomimic takes the second atom for the last one); mixtures
+and distributional critics can be combined; a distributional ensemble is an ensemble (robomimic uses one of its
 members), whose target mixes its distributions of the lowest and of the highest mean with weights w and 1 - w, so that
 its mean is the target above.
 """
@@ -51,7 +51,7 @@ from imitate.models.vae import VAE
 
 
 class Sampler(nn.Module, ABC):
-    """A model of the actions that the data have in a state."""
+    """Model of the actions that the data contain in a state."""
 
     def __init__(self, encoder: GroupEncoder) -> None:
         super().__init__()
@@ -59,11 +59,11 @@ class Sampler(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Loss of the batch's actions in its states, weighted."""
+        """Return the weighted loss of the batch's actions in its states."""
 
     @abstractmethod
     def _draw(self, features: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Draw an action for each row of features ``(*B, D)``."""
+        """Draw one action for each row of features ``(*B, D)``."""
 
     @torch.no_grad()
     def sample(
@@ -73,16 +73,16 @@ class Sampler(nn.Module, ABC):
         number: int,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """(B, N, A) actions, as in evaluation."""
+        """Sample actions (B, N, A), as in evaluation."""
         features = self.encoder(obs, goal).unsqueeze(1).expand(-1, number, -1)
         return self._draw(features, generator)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Set what depends on the epoch, counted from 1; by default nothing."""
+        """Update settings that depend on the epoch, counted from 1; by default nothing."""
 
 
 class VAESampler(Sampler):
-    """A conditional variational autoencoder."""
+    """Sampler that is a conditional variational autoencoder."""
 
     def __init__(self, encoder: GroupEncoder, ac_dim: int, config: ActionSamplerConfig) -> None:
         super().__init__(encoder)
@@ -90,7 +90,7 @@ class VAESampler(Sampler):
         self.vae = VAE.from_config(encoder.output_dim, ac_dim, config.vae)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Negative evidence lower bound."""
+        """Return the negative evidence lower bound."""
         out = self.vae(batch["actions"], self.encoder(batch["obs"], batch["goal_obs"]))
         reconstruction = masked_mean(out.reconstruction_loss, batch["weight"])
         kl = masked_mean(out.kl, batch["weight"])
@@ -101,7 +101,7 @@ class VAESampler(Sampler):
         return self.vae.act(features, generator)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Freeze the encoder when its time has come; the temperature of discrete latents."""
+        """Freeze the encoder in the configured epoch, and set the temperature of discrete latents."""
         freeze, prior = self.config.freeze_encoder_epoch, self.config.vae.prior
         self.vae.encoder.requires_grad_(freeze == -1 or epoch < freeze)
         if prior.use_categorical:
@@ -109,7 +109,7 @@ class VAESampler(Sampler):
 
 
 class GMMSampler(Sampler):
-    """A mixture of Gaussians."""
+    """Sampler that is a mixture of Gaussians."""
 
     def __init__(self, encoder: GroupEncoder, ac_dim: int, config: ActionSamplerConfig) -> None:
         super().__init__(encoder)
@@ -117,7 +117,7 @@ class GMMSampler(Sampler):
         self.head = config.gmm.make_head(self.mlp.output_dim, ac_dim)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Negative log-likelihood."""
+        """Return the negative log-likelihood."""
         features = self.mlp(self.encoder(batch["obs"], batch["goal_obs"]))
         loss = -masked_mean(self.head(features).log_prob(batch["actions"]), batch["weight"])
         return loss, {"Action_Sampler_Loss": loss}
@@ -127,7 +127,7 @@ class GMMSampler(Sampler):
 
 
 class Perturbation(nn.Module):
-    """Actions near given ones."""
+    """Network that changes given actions a little."""
 
     def __init__(self, encoder: GroupEncoder, ac_dim: int, config: PerturbationConfig) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Perturbation(nn.Module):
         self.scale = config.perturbation_scale
 
     def forward(self, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
-        """(B, N, A) to the same, in [-1, 1]."""
+        """Perturb actions (B, N, A) within [-1, 1]."""
         features = self.encoder(obs, goal).unsqueeze(1).expand(-1, actions.shape[1], -1)
         change = self.head.act(self.mlp(torch.cat([features, actions], dim=-1)))
         return (actions + self.scale * change).clamp(-1.0, 1.0)
@@ -148,7 +148,7 @@ class BCQ(ActorCritic[BCQConfig]):
     """Batch-constrained Q-learning.
 
     Attributes:
-        atoms: (K,) returns whose probabilities distributional critics predict; None: critics predict the mean.
+        atoms: (K,) returns whose probabilities distributional critics predict; None: critics predict the mean return.
     """
 
     main_net = "critic"
@@ -163,7 +163,7 @@ class BCQ(ActorCritic[BCQConfig]):
         config, atoms = self.config, self.config.critic.distributional
         if atoms.enabled:
             bounds = config.critic.value_bounds
-            assert bounds is not None  # BCQConfig.conflicts
+            assert bounds is not None  # guaranteed by BCQConfig.conflicts
             self.atoms = make_atoms(*bounds, atoms.num_atoms).to(self.device)
         num_atoms = atoms.num_atoms if atoms.enabled else 0
         kind = GMMSampler if config.action_sampler.gmm.enabled else VAESampler
@@ -181,33 +181,33 @@ class BCQ(ActorCritic[BCQConfig]):
     # ---- losses --------------------------------------------------------------------------------------------------
 
     def _values(self, name: str, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
-        """(E, B, N) expected returns of actions (B, N, A), by the critics of this name."""
+        """Return expected returns (E, B, N) of actions (B, N, A), by the critics of this name."""
         values: Tensor = self._critic(name)(obs, actions, goal)
         return values if self.atoms is None else expected_value(values, self.atoms)
 
     def _perturbed(self, name: str, obs: Batch, actions: Tensor, goal: Batch | None) -> Tensor:
-        """Actions (B, N, A) perturbed by the actor of this name, where there is one."""
+        """Perturb actions (B, N, A) by the actor of this name, if there is one."""
         if name not in self.nets:
             return actions
         return cast(Tensor, self.active_nets[name](obs, actions, goal))
 
     @torch.no_grad()
     def _next_actions(self, batch: Batch) -> Tensor:
-        """(B, N, A) actions that could follow."""
+        """Sample possible next actions (B, N, A)."""
         obs, goal = batch["next_obs"], batch["goal_obs"]
         actions = self.sampler.sample(obs, goal, self.config.critic.num_action_samples)
         return self._perturbed("actor_target", obs, actions, goal)
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """TD target for the critics, (B,), without gradient."""
+        """Return the TD target (B,) for the critics, without gradient."""
         actions = self._next_actions(batch)
         values = self._values("critic_target", batch["next_obs"], actions, batch["goal_obs"])
         best = self._ensemble_value(values).amax(-1)
         return cast(Tensor, batch["rewards"] + batch["discounts"] * best)
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Loss of network ``critic``."""
+        """Return the loss of network ``critic``."""
         if self.atoms is not None:
             return self._distribution_loss(batch, self.atoms)
         target = self._target(batch)
@@ -217,12 +217,12 @@ class BCQ(ActorCritic[BCQConfig]):
 
     @torch.no_grad()
     def _target_distribution(self, batch: Batch, atoms: Tensor) -> Tensor:
-        """TD target (B, K) of distributional critics: probabilities of the atoms, without gradient."""
+        """Return the TD target (B, K) of distributional critics: probabilities of the atoms, without gradient."""
         actions = self._next_actions(batch)
         logits = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
         values = expected_value(logits, atoms)
         best = self._ensemble_value(values).argmax(-1)
-        # Of the best action each member's distribution, (B, E, K), and its mean, (B, E).
+        # for the best action: each member's distribution (B, E, K) and its mean (B, E)
         chosen = pick_class(logits.softmax(-1), best.expand(len(logits), -1)).transpose(0, 1)
         means = chosen @ atoms
         weight = self.config.critic.ensemble.weight
@@ -244,7 +244,7 @@ class BCQ(ActorCritic[BCQConfig]):
         }
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Loss of network ``actor``."""
+        """Return the loss of network ``actor``."""
         obs, goal = batch["obs"], batch["goal_obs"]
         actions = self._perturbed("actor", obs, self.sampler.sample(obs, goal, 1), goal)
         value = self._values("critic", obs, actions, goal)[0, :, 0]
@@ -254,7 +254,7 @@ class BCQ(ActorCritic[BCQConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Action sampler, critics, actor, targets."""
+        """Update action sampler, critics, actor and targets, in this order."""
         self.sampler.begin_epoch(update.epoch)
         update.step("action_sampler", self.sampler.loss(batch))
         update.step("critic", self._critic_loss(batch))
@@ -276,7 +276,7 @@ class BCQ(ActorCritic[BCQConfig]):
     def _best(
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """(B, A) the best action and (B,) its value, by the first critic."""
+        """Return the best actions (B, A) and their values (B,), by the first critic."""
         number = self.config.critic.num_action_samples_rollout
         actions = self.sampler.sample(obs, goal, number, generator)
         actions = self._perturbed("actor", obs, actions, goal)
@@ -286,11 +286,11 @@ class BCQ(ActorCritic[BCQConfig]):
     def state_value(
         self, obs: Batch, goal: Batch | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """(B,) values of states: of the best of some sampled actions, by the first critic."""
+        """Return values (B,) of states: the value of the best of some sampled actions, by the first critic."""
         return self._best(obs, goal, generator)[1]
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Mean absolute difference of the actions that would be taken from the data's, normalized units."""
+        """Mean absolute difference between the policy's and the data's actions, in normalized units."""
         action, _ = self._best(batch["obs"], batch["goal_obs"])
         return {"Action_Error": (action - batch["actions"]).abs().mean()}
 
@@ -308,4 +308,4 @@ class BCQ(ActorCritic[BCQConfig]):
 
 
 BCQ_Distributional = BCQ
-"""Name of robomimic's class of the variant with distributional critics."""
+"""Alias: robomimic's class name of the variant with distributional critics."""

@@ -1,23 +1,25 @@
-"""Causal behavior cloning (ResiduIL): imitation of an expert whose noise lasts longer than a step.
+"""Causal behavior cloning (ResiduIL): imitation of an expert whose noise lasts longer than one step.
 
 Swamy, Choudhury, Bagnell, Wu, "Causal Imitation Learning under Temporally Correlated Noise", ICML 2022
 (arXiv:2202.01312).
 
-Noise on an action changes the next state. Where it is still there at the next action (a tremor, wind, a slow
-controller), states predict noise, and regression learns it with the policy. A state from before the noise predicts none
-of it: the part of the error a - pi(s) that such a state predicts is the policy's own mistake. A discriminator f learns
-to predict errors, and the policy to leave no predictable ones:
+Noise on an action changes the next state. If the noise persists at the next action (a tremor, wind, a slow controller),
+states predict the noise, and regression learns it as a part of the policy. A state from before the noise cannot predict
+it, so any error a - pi(s) that such a state predicts is the policy's own. A discriminator f learns to predict errors,
+and the policy learns to make no predictable errors:
 
     min over pi, max over f:  E[ 2 (a_t - pi(s_t)) f(s_{t-k}) - f(s_{t-k})^2 ]
     f:  -(2 (a - pi(s)) f - f^2) + norm_weight |f|, pi held                              -> CausalBC._discriminator_loss
     pi: 2 (a - pi(s)) f + bc_weight (a - pi(s))^2, f held                                -> CausalBC._loss
 
-The best f is E[ a - pi(s) | s_{t-k} ], so that the game's value is its mean square, 0 only where nothing is left. k is
-``instrument_lag``: noise that two successive actions share needs 1, as in the paper; noise that k + 1 share needs k.
+The best f is E[ a - pi(s) | s_{t-k} ], so that the value of the game is its mean square, which is 0 only if no error is
+predictable. k is ``instrument_lag``: noise shared by two successive actions needs 1, as in the paper; noise shared by k
++ 1 actions needs k.
 
-Departures from the published code: f moves before the policy and faster, by Adam, where the code has an optimistic Adam
-without momentum and one learning rate; |f| is the root of the mean square rather than the norm of the batch, which
-grows with its size (0.001 at 128 samples of one action is 0.011 here); actions are bounded by a tanh.
+Departures from the published code: f is updated before the policy and with a larger learning rate, by Adam, instead of
+an optimistic Adam without momentum and a common learning rate; |f| is the root mean square instead of the norm over the
+batch, which grows with the batch size (0.001 at 128 samples of one action is 0.011 here); actions are bounded by a
+tanh.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from imitate.system.wording import counted
 
 
 class CausalBCOptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     policy: OptimizerConfig = Field(
         OptimizerConfig.model_validate({"learning_rate": {"initial": 1e-4}})
@@ -62,16 +64,18 @@ class CausalBCConfig(AlgoSection):
         (256, 256), description="hidden layers of the discriminator"
     )
     instrument_lag: int = Field(
-        1, ge=1, description="steps from the state that predicts errors to the action"
+        1, ge=1, description="number of steps from the state that predicts errors to the action"
     )
     bc_weight: float = Field(
-        0.05, ge=0, description="weight of plain regression, which brings its bias back; 0: none"
+        0.05, ge=0, description="weight of plain regression, which reintroduces its bias; 0: none"
     )
-    norm_weight: float = Field(0.01, ge=0, description="weight of the size of the predicted errors")
+    norm_weight: float = Field(
+        0.01, ge=0, description="weight of the penalty on the size of the predicted errors"
+    )
     ema: EMAConfig = Field(EMAConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         steps = self.instrument_lag + 1
         if config.train.seq_length == steps:
             return []
@@ -82,7 +86,7 @@ class CausalBCConfig(AlgoSection):
 
 
 class Discriminator(nn.Module):
-    """Predictor of errors of actions from an earlier state."""
+    """Network that predicts the errors of actions from an earlier state."""
 
     def __init__(self, encoder: GroupEncoder, layer_dims: LayerDims, ac_dim: int) -> None:
         super().__init__()
@@ -91,14 +95,14 @@ class Discriminator(nn.Module):
         self.error = nn.Linear(self.mlp.output_dim, ac_dim)
 
     def forward(self, obs: Batch, goal: Batch | None) -> Tensor:
-        """Observations (B, ...) to (B, A)."""
+        """Map observations (B, ...) to predicted errors (B, A)."""
         predicted: Tensor = self.error(self.mlp(self.encoder(obs, goal)))
         return predicted
 
 
 @register("causal_bc", CausalBCConfig)
 class CausalBC(Algo[CausalBCConfig]):
-    """Deterministic policy whose errors no earlier state predicts."""
+    """Deterministic policy whose errors cannot be predicted from an earlier state."""
 
     @property
     def policy(self) -> Actor:
@@ -120,9 +124,9 @@ class CausalBC(Algo[CausalBCConfig]):
         )
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """The action at the window's end and its observation; the observation ``instrument_lag`` steps before.
+        """Select the last action of the window, its observation, and the observation ``instrument_lag`` steps before.
 
-        ``weight`` (B,) is 0 where the demo ended in between.
+        ``weight`` (B,) is 0 if the demo ended in between.
         """
         frames, lag = self.frame_stack, self.config.instrument_lag
         now = frames - 1 + lag
@@ -142,14 +146,14 @@ class CausalBC(Algo[CausalBCConfig]):
         }
 
     def _error(self, batch: Batch) -> Tensor:
-        """Demonstrated actions minus the policy's, (B, A)."""
+        """Return demonstrated actions minus the policy's actions, (B, A)."""
         with self.autocast():
             features, _ = self.policy(batch["obs"], batch["goal_obs"])
         error: Tensor = batch["actions"] - self.policy.head(features.float()).mean
         return error
 
     def _predicted_error(self, batch: Batch) -> Tensor:
-        """Errors (B, A) that the discriminator predicts."""
+        """Return the errors (B, A) that the discriminator predicts."""
         with self.autocast():
             predicted = self.nets["discriminator"](batch["earlier_obs"], batch["goal_obs"])
         return cast(Tensor, predicted.float())
@@ -160,7 +164,7 @@ class CausalBC(Algo[CausalBCConfig]):
         predicted, weight = self._predicted_error(batch), batch["weight"]
         value = masked_mean((2.0 * error * predicted - predicted.square()).mean(-1), weight)
         real = predicted * (weight > 0).unsqueeze(-1)
-        # The norm's gradient at 0 is 0; a root's would be infinite.
+        # the norm's gradient at 0 is 0; a square root's would be infinite
         size = torch.linalg.vector_norm(real) / max(1.0, predicted.numel()) ** 0.5
         loss = self.config.norm_weight * size - value
         return loss, {"Discriminator_Loss": loss, "Residual_Predictability": value}
@@ -175,7 +179,7 @@ class CausalBC(Algo[CausalBCConfig]):
         return loss, {"Loss": loss, "BC_Distance": distance}
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """The discriminator, then the policy."""
+        """Update the discriminator, then the policy."""
         with torch.set_grad_enabled(not validate):
             loss, info = self._discriminator_loss(batch)
         if not validate:
@@ -186,7 +190,7 @@ class CausalBC(Algo[CausalBCConfig]):
         }
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Mean absolute error of the demonstrated actions, noise and all, normalized units."""
+        """Mean absolute error of the policy's actions in normalized units, including the demonstrator's noise."""
         return {"Action_Error": masked_mean(self._error(batch).abs().mean(-1), batch["weight"])}
 
     def _act(

@@ -1,12 +1,12 @@
-"""Conservative Q-learning: a soft actor-critic that may not overrate actions that nobody took; calibrated: ``cal_ql``.
+"""Conservative Q-learning: a soft actor-critic that does not overestimate actions outside the data; also ``cal_ql``.
 
 Kumar, Zhou, Tucker & Levine, "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020
 (arXiv:2006.04779), the form CQL(H), on Haarnoja et al., "Soft Actor-Critic Algorithms and Applications"
 (arXiv:1812.05905).
 With Q_e an ensemble, pi a tanh-Gaussian policy, w = ``min_q_weight``:
 
-    gap_e  = log integral of exp Q_e(s, a) over a - Q_e(s, a_data), by N samples each of a uniform distribution, of
-             pi(s) and of pi(s')                                                              -> CQL._gap
+    gap_e  = log integral of exp Q_e(s, a) over a - Q_e(s, a_data), from N samples each of a uniform distribution, pi(s)
+             and pi(s')                                                              -> CQL._gap
     target = r + discount min_e Q'_e(s', a'), a' ~ pi(s') [- entropy weight log pi(a' | s')]  -> CQL._target
     critic: sum_e mean (Q_e(s, a) - target)^2 + weight (w gap_e - target_q_gap)               -> CQL._critic_loss
     weight: rises where w gap > target_q_gap, falls where it is less; or it is fixed          -> CQL._cql_weight_loss
@@ -14,23 +14,24 @@ With Q_e an ensemble, pi a tanh-Gaussian policy, w = ``min_q_weight``:
             ``bc_start_steps`` updates the likelihood of the data instead of Q                -> CQL._actor_loss
     entropy weight: rises where the entropy is below ``target_entropy``                       -> CQL._entropy_loss
 
-As in the paper the critic is updated before the actor (robomimic: after). Three things follow the published code, with
-which published weights and thresholds were found, rather than the paper: the squared error is not halved, actions of
-pi(s') are among the samples, and ``target_q_gap`` is for the sum of the samples rather than their mean, so that
-log 3N is in it. Departures from robomimic: log-densities are computed before the tanh, transitions of a timeout are
+As in the paper, the critic is updated before the actor (in robomimic after it). In three points this file follows the
+published code, for which the published weights and thresholds were tuned, instead of the paper: the squared error is
+not halved, actions of
+pi(s') are among the samples, and ``target_q_gap`` refers to the sum of the samples instead of their mean, so that it
+includes log 3N. Departures from robomimic: log-densities are computed before the tanh, transitions of a timeout are
 bootstrapped, and the count of updates behind ``bc_start_steps`` is saved.
 
 Cal-QL: Nakamoto, Zhai, Singh et al., "Cal-QL: Calibrated Offline RL Pre-Training for Efficient Online Fine-Tuning",
 NeurIPS 2023 (arXiv:2303.05479). Values stay on the scale of returns, so that online fine-tuning does not begin with a
-drop. All is as above, except that the policy's actions are not pushed below V, the value of the policy that collected
-the data:
+drop. The method is as above, except that values of the policy's actions are not pushed below V, the value of the policy
+that collected the data:
 
     in the conservative term Q(s, a) of a ~ pi(s), pi(s') counts as max(Q(s, a), V(s))                -> CQL._counted
     V(s_t) = the discounted rewards from t to the end of the demo                     -> imitate.functional.returns
 
-A demo that ends without a terminal goes on for ever with its last reward (``continue_truncated``): so does the
-published code with failed episodes of tasks whose only rewards are "done" and "not yet", and bootstrapping at timeouts
-means the same. Set it to false for dense rewards whose last one says little about later ones.
+If a demo ends without a terminal, its last reward is assumed to continue for ever (``continue_truncated``). The
+published code does this with failed episodes of tasks with sparse rewards, and bootstrapping at timeouts means the
+same. Set it to false for dense rewards, whose last value does not predict later ones.
 """
 
 from __future__ import annotations
@@ -61,24 +62,25 @@ from imitate.models.heads import Gaussian, TanhDistribution
 
 
 class CQLOptimParams(Section):
-    """Optimizers by network. Entropy weight and conservative weight learn at the rates of actor and critic."""
+    """Optimizers by network. Entropy weight and conservative weight use the learning rates of actor and critic."""
 
     critic: StagedOptimizerConfig = Field(optimizer(1e-3))
     actor: StagedOptimizerConfig = Field(optimizer(3e-4))
 
 
 class CQLActorConfig(StochasticActorConfig):
-    """The policy: a Gaussian."""
+    """Gaussian policy."""
 
     bc_start_steps: int = Field(
-        0, ge=0, description="updates at the start in which the actor imitates the data"
+        0, ge=0, description="number of updates at the start in which the actor imitates the data"
     )
     target_entropy: float | Literal["default"] | None = Field(
         "default",
-        description="entropy that the entropy weight is tuned to; default: -(action dims); null: the weight stays",
+        description="target entropy to which the entropy weight is tuned; default: -(action "
+        "dimensions); null: the weight is constant",
     )
     initial_entropy_weight: float = Field(
-        1.0, gt=0, description="weight of the entropy at the start; small where returns are small"
+        1.0, gt=0, description="initial weight of the entropy; choose it small if returns are small"
     )
     net: ActorNetConfig = Field(
         ActorNetConfig.model_validate({"common": {"std_activation": "exp", "use_tanh": True}})
@@ -89,25 +91,29 @@ class CQLCriticConfig(CriticConfig):
     """The critics."""
 
     num_action_samples: int = Field(
-        1, ge=1, description="next actions per transition; the target takes the best of them"
+        1,
+        ge=1,
+        description="number of next actions per transition; the target uses the best of them",
     )
     deterministic_backup: bool = Field(
-        True, description="false: targets have the entropy of the next action; with one sample only"
+        True,
+        description="leave the entropy of the next action out of targets; false needs a single next action",
     )
     cql_weight: float = Field(
-        1.0, gt=0, description="weight of the conservative term; where it is tuned, at the start"
+        1.0, gt=0, description="weight of the conservative term; initial weight if it is tuned"
     )
-    min_q_weight: float = Field(1.0, gt=0, description="factor of the gap within the term")
+    min_q_weight: float = Field(1.0, gt=0, description="factor of the gap in the conservative term")
     target_q_gap: float | None = Field(
-        5.0, description="the weight is tuned until the gap is this; null or negative: it is fixed"
+        5.0,
+        description="target of the gap, to which the weight is tuned; null or negative: the weight is fixed",
     )
     num_random_actions: int = Field(
-        10, ge=1, description="N: actions drawn of each of the three distributions"
+        10, ge=1, description="N: number of actions drawn from each of the three distributions"
     )
 
     @property
     def tuned_gap(self) -> float | None:
-        """The gap to which the conservative weight is tuned; None: the weight is fixed."""
+        """Gap to which the conservative weight is tuned; None: the weight is fixed."""
         fixed = self.target_q_gap is None or self.target_q_gap < 0
         return None if fixed else self.target_q_gap
 
@@ -117,14 +123,14 @@ class CQLConfig(ActorCriticConfig):
 
     tree_defaults = {"train": {"batch_size": 1024}}
     calibrated: ClassVar[bool] = False
-    """Values of the policy's actions count as no less than the data's return (Cal-QL)."""
+    """True if values of the policy's actions count as no less than the data's return (Cal-QL)."""
 
     optim_params: CQLOptimParams = Field(CQLOptimParams())
     actor: CQLActorConfig = Field(CQLActorConfig())
     critic: CQLCriticConfig = Field(CQLCriticConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         problems = super().conflicts(config)
         if self.actor.net.type != "gaussian":
             problems.append(
@@ -140,13 +146,14 @@ class CQLConfig(ActorCriticConfig):
 
 
 class CalQLCriticConfig(CQLCriticConfig):
-    """The critics; the weight is fixed unless ``target_q_gap`` is given."""
+    """The critics; the conservative weight is fixed unless ``target_q_gap`` is given."""
 
     cql_weight: float = Field(
-        5.0, gt=0, description="weight of the conservative term; where it is tuned, at the start"
+        5.0, gt=0, description="weight of the conservative term; initial weight if it is tuned"
     )
     target_q_gap: float | None = Field(
-        None, description="the weight is tuned until the gap is this; null or negative: it is fixed"
+        None,
+        description="target of the gap, to which the weight is tuned; null or negative: the weight is fixed",
     )
 
 
@@ -158,16 +165,17 @@ class CalQLConfig(CQLConfig):
     critic: CalQLCriticConfig = Field(CalQLCriticConfig())
     continue_truncated: bool = Field(
         True,
-        description="returns of demos without a terminal: the last reward for ever; false: nothing more",
+        description="in returns of demos without a terminal, assume that the last reward "
+        "continues for ever; false: assume no more rewards",
     )
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """As in the base class, and discounted returns of the scaled rewards."""
+        """Data of the base class, and discounted returns of the scaled rewards."""
         returns = Returns(discount=self.discount, continue_truncated=self.continue_truncated)
         return replace(super().data_needs(config), returns=returns)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         problems = super().conflicts(config)
         if self.infinite_horizon:
             problems.append(
@@ -185,18 +193,18 @@ class Weight(nn.Module):
         self.log = nn.Parameter(torch.tensor(math.log(initial)))
 
     def forward(self) -> Tensor:
-        """The number, at most 1e6."""
+        """Return the number, which is at most 1e6."""
         return self.log.exp().clamp(max=1e6)
 
 
 @register("cal_ql", CalQLConfig)
 @register("cql", CQLConfig)
 class CQL(ActorCritic[CQLConfig]):
-    """Conservative Q-learning, and Cal-QL where the section is ``calibrated``."""
+    """Conservative Q-learning, or Cal-QL if the section is ``calibrated``."""
 
     def _create_networks(self) -> None:
         config = self.config
-        # The number of updates ends the warm start; a training that starts from weights alone begins with it.
+        # The warm start ends after a number of updates, so a training that starts from loaded weights repeats it.
         self.counters["updates"] = 0
         self.nets = nn.ModuleDict(
             {
@@ -218,7 +226,7 @@ class CQL(ActorCritic[CQLConfig]):
         return params
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """The transition; calibrated, also the return (B,) from its step on."""
+        """Select the transition; for Cal-QL also the return (B,) from its step on."""
         selected = super()._select_batch(batch)
         if self.config.calibrated:
             selected["returns"] = batch["returns"][:, self.frame_stack - 1]
@@ -227,12 +235,12 @@ class CQL(ActorCritic[CQLConfig]):
     # ---- losses --------------------------------------------------------------------------------------------------
 
     def _policy(self, obs: Batch, goal: Batch | None) -> Gaussian | TanhDistribution:
-        """pi(. | s)."""
+        """Return pi(. | s)."""
         features, _ = self.actor(obs, goal)
         return cast(Gaussian | TanhDistribution, self.actor.head(features))
 
     def _weight(self, name: str, fixed: float) -> Tensor:
-        """A learned weight as the other losses see it, a constant; ``fixed`` where it is not learned."""
+        """Return a learned weight without gradient, or ``fixed`` if it is not learned."""
         if name not in self.nets:
             return torch.full((), fixed, device=self.device)
         return cast(Tensor, self.nets[name]()).detach()
@@ -247,7 +255,7 @@ class CQL(ActorCritic[CQLConfig]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """TD target for the critics, (B,), without gradient."""
+        """Return the TD target (B,) for the critics, without gradient."""
         config = self.config.critic
         next_policy = self._policy(batch["next_obs"], batch["goal_obs"])
         actions, log_prob = next_policy.draw(config.num_action_samples)
@@ -259,7 +267,7 @@ class CQL(ActorCritic[CQLConfig]):
 
     @torch.no_grad()
     def _sampled_actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """N random actions, N of pi(s), N of pi(s'): (B, 3N, A); their log-densities (B, 3N)."""
+        """Return actions (B, 3N, A), N random ones and N each of pi(s) and pi(s'), and their log-densities (B, 3N)."""
         number, goal = self.config.critic.num_random_actions, batch["goal_obs"]
         here, here_density = self._policy(batch["obs"], goal).draw(number)
         there, there_density = self._policy(batch["next_obs"], goal).draw(number)
@@ -269,9 +277,9 @@ class CQL(ActorCritic[CQLConfig]):
         return actions, torch.cat([density, here_density, there_density], dim=1)
 
     def _counted(self, values: Tensor, batch: Batch) -> Tensor:
-        """(E, B, 3N) values of the sampled actions, as the conservative term counts them.
+        """Return the values (E, B, 3N) of the sampled actions as the conservative term uses them.
 
-        Calibrated, the policy's are at least the return; random actions' count as they are.
+        For Cal-QL, values of the policy's actions are raised to the return; values of random actions are not changed.
         """
         if not self.config.calibrated:
             return values
@@ -280,7 +288,7 @@ class CQL(ActorCritic[CQLConfig]):
         return torch.cat([values[..., :number], of_policy], dim=-1)
 
     def _gap(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(E, B) how far actions at large are rated above the data's; (E, B) values of the data's."""
+        """Return the gap between sampled and data actions (E, B), and the values of the data's actions (E, B)."""
         actions, density = self._sampled_actions(batch)
         with_data = torch.cat([batch["actions"].unsqueeze(1), actions], dim=1)
         values = self.nets["critic"](batch["obs"], with_data, batch["goal_obs"])
@@ -288,7 +296,7 @@ class CQL(ActorCritic[CQLConfig]):
         return sampled_logsumexp(sampled, density) - of_data, of_data
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Loss of network ``critic``."""
+        """Return the loss of network ``critic``."""
         config = self.config.critic
         target = self._target(batch)
         gap, values = self._gap(batch)
@@ -310,7 +318,7 @@ class CQL(ActorCritic[CQLConfig]):
         }
 
     def _cql_weight_loss(self, excess: Tensor) -> Tensor:
-        """Loss of network ``cql_weight``."""
+        """Return the loss of network ``cql_weight``."""
         return -self.nets["cql_weight"]() * excess.detach()  # type: ignore[no-any-return]
 
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, Info]:
@@ -328,7 +336,7 @@ class CQL(ActorCritic[CQLConfig]):
         }
 
     def _entropy_weight_loss(self, entropy: Tensor) -> Tensor:
-        """Loss of network ``entropy_weight``."""
+        """Return the loss of network ``entropy_weight``."""
         wanted = self.config.actor.target_entropy
         target = wanted if isinstance(wanted, float) else -float(self.ac_dim)
         return cast(Weight, self.nets["entropy_weight"]).log * (entropy.detach() - target)
@@ -336,7 +344,7 @@ class CQL(ActorCritic[CQLConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Critics, their conservative weight, targets; actor, entropy weight."""
+        """Update critics, their conservative weight, targets, actor and entropy weight, in this order."""
         update.step("critic", self._critic_loss(batch))
         if update.learns("critic"):
             self._follow()

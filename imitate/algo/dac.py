@@ -1,16 +1,16 @@
-"""Discriminator-actor-critic (DAC): adversarial imitation from a replay buffer, SAC with a discriminator's rewards.
+"""Discriminator-actor-critic (DAC): adversarial imitation from a replay buffer by SAC with a discriminator's rewards.
 
 Kostrikov, Agrawal, Dwibedi, Levine, Tompson, "Discriminator-Actor-Critic: Addressing Sample Inefficiency and Reward
-Bias in Adversarial Imitation Learning", ICLR 2019 (arXiv:1809.02925). A part of each batch is demonstrations
-(``train.online.demo_ratio``). With the logit l(s, a) of the probability D that a transition is the expert's, and L that
-of the absorbing state after a terminal:
+Bias in Adversarial Imitation Learning", ICLR 2019 (arXiv:1809.02925). A part of each batch consists of demonstrations
+(``train.online.demo_ratio``). With the logit l(s, a) of the probability D that a transition is the expert's, and the
+logit L of the absorbing state after a terminal:
 
     discriminator: cross-entropy with absorbing states and a gradient penalty          -> adversarial.py
     reward:        r = log D - log(1 - D) = l, and after a terminal g / (1 - g) L more    -> DACRewards.reward_of
     critics, actor, temperature: as in ``sac``, on these rewards
 
-The environment's rewards are not used. Departures: SAC in place of TD3; the critics learn from the demonstrations of a
-batch too; the absorbing state's value is computed rather than learned. As in the paper, replayed steps are not weighted
+The environment's rewards are not used. Departures: SAC instead of TD3; the critics also learn from the demonstrations
+of a batch; the absorbing state's value is computed instead of learned. As in the paper, replayed steps are not weighted
 by importance. It needs fewer environment steps than ``gail``, which learns from whole rollouts.
 """
 
@@ -31,26 +31,26 @@ from imitate.config import BaseConfig
 
 
 class DACRewards(AdversarialRewards):
-    """Rewards that may have either sign."""
+    """Rewards that may be positive or negative."""
 
     def reward_of(self, logits: Tensor) -> Tensor:
-        """Log D - log(1 - D)."""
+        """Return log D - log(1 - D)."""
         return logits
 
     def loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """As in the base class; the logged loss has the gradient penalty in it."""
+        """Return the loss; the logged loss includes the gradient penalty."""
         loss, info = super().loss(batch)
         return loss, {**info, "Discriminator_Loss": loss}
 
 
 class DACOptimParams(SoftOptimParams):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     discriminator: StagedOptimizerConfig = Field(optimizer(3e-4))
 
 
 class DACDiscriminatorConfig(DiscriminatorConfig):
-    """The network that tells the expert from the policy."""
+    """Network that distinguishes the expert's transitions from the policy's."""
 
     gradient_penalty: float = Field(10.0, ge=0, description="weight of (|gradient| - 1)^2")
 
@@ -67,7 +67,7 @@ class DACConfig(SACConfig):
     discriminator: DACDiscriminatorConfig = Field(DACDiscriminatorConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         problems = [*super().conflicts(config), *needs_demonstrations(config)]
         if config.use_goals:
             problems.append(

@@ -6,8 +6,8 @@ pi', Q' and the discount g:
     L_Q = E[ (r + g Q'(s', pi'(s')) - Q(s, a))^2 ], without Q' after a terminal       -> DDPG._critic_loss
     L_pi = -E[ Q(s, pi(s)) ]                                                          -> DDPG._actor_loss
 
-Rollouts have the noise of an Ornstein-Uhlenbeck process on their actions (``exploration``), which begins at 0 with
-each episode. Departures: no weight decay, no batch normalization, a ``target_tau`` of 0.005.
+Rollouts have the noise of an Ornstein-Uhlenbeck process on their actions (``exploration``), which starts at 0 in each
+episode. Departures: no weight decay, no batch normalization, a ``target_tau`` of 0.005.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from imitate.functional.losses import masked_mean
 
 
 class DDPGOptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     critic: StagedOptimizerConfig = Field(optimizer(1e-3))
     actor: StagedOptimizerConfig = Field(optimizer(1e-3))
@@ -45,13 +45,13 @@ class DDPGOptimParams(Section):
 class DDPGActorConfig(ActorConfig):
     """A deterministic actor."""
 
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
 
 
 class DDPGCriticConfig(CriticConfig):
     """A single critic."""
 
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
     ensemble: EnsembleConfig = Field(EnsembleConfig(n=1))
 
 
@@ -68,7 +68,7 @@ class DDPGConfig(ActorCriticConfig):
 
 @register("ddpg", DDPGConfig)
 class DDPG(ActorCritic[DDPGConfig]):
-    """Deterministic actor, one critic."""
+    """Deterministic actor and one critic."""
 
     targets = {"critic_target": "critic", "actor_target": "actor"}
 
@@ -85,7 +85,7 @@ class DDPG(ActorCritic[DDPGConfig]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """TD target for the critic, (B,), without gradient."""
+        """Return the TD target (B,) for the critic, without gradient."""
         actions = self._target_actions(batch)
         values = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
         return cast(Tensor, batch["rewards"] + batch["discounts"] * self._ensemble_value(values))
@@ -104,7 +104,7 @@ class DDPG(ActorCritic[DDPGConfig]):
         return loss, {"Actor_Loss": loss}
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Critic, actor, targets."""
+        """Update critic, actor and targets, in this order."""
         update.step("critic", self._critic_loss(batch))
         update.step("actor", self._actor_loss(batch))
         if update.learn:

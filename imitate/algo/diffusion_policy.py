@@ -1,4 +1,4 @@
-"""Diffusion policy: chunks of actions by denoising.
+"""Diffusion policy: action chunks by denoising.
 
 Chi et al., "Diffusion Policy: Visuomotor Policy Learning via Action Diffusion", RSS 2023 (arXiv:2303.04137). With
 a = the demonstrated chunk, s = the last observations, k = a random step of the noise schedule, z ~ N(0, I):
@@ -8,11 +8,11 @@ a = the demonstrated chunk, s = the last observations, k = a random step of the 
     acting: from noise to the chunk by the steps of DDPM or DDIM             -> DiffusionPolicy._predict
 
 With ``prediction_type`` the network predicts the chunk (``sample``) or the velocity (``v_prediction``) instead of the
-noise. The averaged weights act. Actions must lie in [-1, 1]: normalize them with ``min_max`` where they do not, since
-the predicted chunk is clipped (``clip_sample``).
+noise. The policy acts with averaged weights. Actions must be in [-1, 1], because the predicted chunk is clipped
+(``clip_sample``): normalize others with ``min_max``.
 
-Departures from robomimic: ``prediction_type`` changes what is learned too, not only how it is sampled; ``algo.unet.*``
-is heeded; padded steps are left out of the loss; batches of observations give batches of actions.
+Departures from robomimic: ``prediction_type`` changes the training target too, not only the sampling; ``algo.unet.*``
+is used; padded steps are left out of the loss; batches of observations give batches of actions.
 """
 
 from __future__ import annotations
@@ -46,27 +46,31 @@ from imitate.models.denoiser import Denoiser, gaussian_noise
 
 
 class SamplerConfig(Section):
-    """A noise schedule and the steps back."""
+    """Noise schedule and sampling steps."""
 
-    enabled: bool = Field(False, description="act with this sampler")
-    num_train_timesteps: int = Field(100, ge=1, description="steps from data to noise")
-    num_inference_timesteps: int = Field(100, ge=1, description="steps back")
-    beta_schedule: BetaSchedule = Field("squaredcos_cap_v2", description="noise of each step")
+    enabled: bool = Field(False, description="use this sampler for acting")
+    num_train_timesteps: int = Field(100, ge=1, description="number of steps from data to noise")
+    num_inference_timesteps: int = Field(100, ge=1, description="number of sampling steps")
+    beta_schedule: BetaSchedule = Field("squaredcos_cap_v2", description="noise schedule")
     beta_start: float = Field(
-        0.0001, gt=0, lt=1, description="first of linear and scaled_linear, as variance"
+        0.0001, gt=0, lt=1, description="first variance of linear and scaled_linear schedules"
     )
-    beta_end: float = Field(0.02, gt=0, lt=1, description="last of these")
+    beta_end: float = Field(
+        0.02, gt=0, lt=1, description="last variance of linear and scaled_linear schedules"
+    )
     clip_sample: bool = Field(True, description="clip the predicted chunk at each step")
-    clip_sample_range: float = Field(1.0, gt=0, description="to plus and minus this")
-    prediction_type: Prediction = Field("epsilon", description="what the network predicts")
+    clip_sample_range: float = Field(1.0, gt=0, description="limit of the clipping")
+    prediction_type: Prediction = Field("epsilon", description="quantity that the network predicts")
 
 
 class DDIMConfig(SamplerConfig):
-    """Deterministic, fewer steps. (Song et al., ICLR 2021, arXiv:2010.02502)."""
+    """Deterministic sampler with fewer steps (Song et al., ICLR 2021, arXiv:2010.02502)."""
 
-    num_inference_timesteps: int = Field(10, ge=1, description="steps back")
+    num_inference_timesteps: int = Field(10, ge=1, description="number of sampling steps")
     set_alpha_to_one: bool = Field(True, description="alpha_bar is 1 after the last denoising step")
-    steps_offset: int = Field(0, ge=0, description="the step with the least noise that is used")
+    steps_offset: int = Field(
+        0, ge=0, description="last step of sampling, the one with the least noise"
+    )
 
 
 class DiffusionPolicyConfig(DenoisingConfig):
@@ -94,11 +98,11 @@ class DiffusionPolicyConfig(DenoisingConfig):
 
     @property
     def sampler(self) -> SamplerConfig:
-        """The sampler that is enabled."""
+        """The enabled sampler."""
         return self.ddim if self.ddim.enabled else self.ddpm
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained or cannot act."""
+        """List combinations that cannot be trained or cannot act."""
         problems = super().conflicts(config)
         if self.ddpm.enabled == self.ddim.enabled:
             problems.append(
@@ -114,7 +118,7 @@ class DiffusionPolicyConfig(DenoisingConfig):
 
 @register("diffusion_policy", DiffusionPolicyConfig)
 class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
-    """Chunks by denoising."""
+    """Policy that predicts action chunks by denoising."""
 
     chunk_key = "horizon"
     aligned_with_oldest_frame = True
@@ -126,7 +130,7 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
 
     @cached_property
     def schedule(self) -> NoiseSchedule:
-        """The noise of each step."""
+        """Noise schedule of the training."""
         config = self.config.sampler
         schedule = noise_schedule(
             config.beta_schedule,
@@ -138,7 +142,7 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
 
     @cached_property
     def sampler(self) -> Sampler:
-        """The steps back."""
+        """Sampling steps."""
         config: SamplerConfig = self.config.sampler
         ddim = config if isinstance(config, DDIMConfig) else None
         return make_sampler(
@@ -153,7 +157,7 @@ class DiffusionPolicy(ChunkPolicy[DiffusionPolicyConfig]):
 
     @property
     def max_prefix(self) -> int:
-        """Planned actions that a prediction can be given."""
+        """Largest number of planned actions that a prediction can be given."""
         return self.config.prefix.max_delay
 
     def _create_networks(self) -> None:

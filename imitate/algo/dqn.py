@@ -6,14 +6,14 @@ Reinforcement Learning with Double Q-learning" (arXiv:1509.06461). With targets 
     target = r + g Q'(s', a*), a* = argmax_a Q(s', a) [double] or argmax_a Q'(s', a), r after a terminal  -> DQN._target
     L = E[ huber(target - Q(s, a)) ]                                                              -> DQN._critic_loss
 
-With ``critic.num_quantiles`` above 1 the network says as many quantiles of the return of each choice, Q is their mean,
-and target and loss are those of quantiles (Dabney, Rowland, Bellemare, Munos, "Distributional Reinforcement Learning
+With ``critic.num_quantiles`` above 1 the network predicts that number of quantiles of each choice's return; Q is their
+mean, and target and loss use the quantiles (Dabney, Rowland, Bellemare, Munos, "Distributional Reinforcement Learning
 with Quantile Regression", AAAI 2018, arXiv:1710.10044).
 
-Where choices are masked, the best and random ones are among those that are allowed.
+If choices are masked, the best and the random choices are taken from the allowed ones.
 
-Rollouts take a random action with probability epsilon, which is annealed linearly. Targets are copied every
-``target_update_freq`` updates where ``target_tau`` is 1, or follow slowly where it is less.
+Rollouts take a random action with probability epsilon, which is annealed linearly. Every ``target_update_freq`` updates
+the targets are copied if ``target_tau`` is 1, or moved by this fraction if it is less.
 """
 
 from __future__ import annotations
@@ -47,14 +47,18 @@ class DQNOptimParams(Section):
 
 
 class DQNCriticConfig(Section):
-    """The network of values."""
+    """Network of values."""
 
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
     num_quantiles: int = Field(
-        1, ge=1, description="quantiles of the return of each choice, 200 in the paper; 1: its mean"
+        1,
+        ge=1,
+        description="number of quantiles of each choice's return, 200 in the paper; 1: predict the mean",
     )
     use_huber: bool = Field(
-        True, description="smooth L1 rather than squared error, or with quantiles absolute error"
+        True,
+        description="use the smooth L1 error instead of the squared error, or with quantiles "
+        "instead of the absolute error",
     )
     max_gradient_norm: float | None = Field(
         10.0, gt=0, description="gradients are scaled down to this norm; null: train.max_grad_norm"
@@ -64,8 +68,8 @@ class DQNCriticConfig(Section):
 class EpsilonConfig(Section):
     """Probability of a random action in rollouts (epsilon-greedy)."""
 
-    start: float = Field(1.0, ge=0, le=1, description="at the start")
-    end: float = Field(0.05, ge=0, le=1, description="at last")
+    start: float = Field(1.0, ge=0, le=1, description="initial probability")
+    end: float = Field(0.05, ge=0, le=1, description="final probability")
     part: float = Field(
         0.1, gt=0, le=1, description="fraction of the training over which it is annealed"
     )
@@ -78,18 +82,22 @@ class DQNConfig(ActorCriticConfig):
 
     optim_params: DQNOptimParams = Field(DQNOptimParams())
     num_choices: int | None = Field(
-        None, ge=0, description="choices of an action; null: as the environment says"
+        None, ge=0, description="number of choices of an action; null: taken from the environment"
     )
     critic: DQNCriticConfig = Field(DQNCriticConfig())
-    double: bool = Field(True, description="the network, not its target, chooses the next action")
+    double: bool = Field(
+        True, description="choose the next action by the online network, not by the target"
+    )
     epsilon: EpsilonConfig = Field(EpsilonConfig())
     target_tau: float = Field(
-        1.0, gt=0, le=1, description="Polyak rate of the target network; 1: a copy"
+        1.0, gt=0, le=1, description="Polyak rate of the target network; 1: copy"
     )
-    target_update_freq: int = Field(1000, ge=1, description="updates between two moves of targets")
+    target_update_freq: int = Field(
+        1000, ge=1, description="number of updates between two updates of the target"
+    )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         problems = super().conflicts(config)
         if self.num_choices == 0:
             problems.append(
@@ -99,7 +107,7 @@ class DQNConfig(ActorCriticConfig):
 
 
 class ChoiceValues(nn.Module):
-    """The value of each choice, by quantiles of its return."""
+    """Value of each choice, from quantiles of its return."""
 
     def __init__(self, encoder: GroupEncoder, config: DQNCriticConfig, num_choices: int) -> None:
         super().__init__()
@@ -109,18 +117,18 @@ class ChoiceValues(nn.Module):
         self.head = FullPrecisionLinear(self.mlp.output_dim, num_choices * self.num_quantiles)
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """(B, A)."""
+        """Return values (B, A)."""
         return self.quantiles(obs, goal).mean(-1)
 
     def quantiles(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """(B, A, N)."""
+        """Return quantiles (B, A, N)."""
         said: Tensor = self.head(self.mlp(self.encoder(obs, goal)))
         return said.reshape(len(said), -1, self.num_quantiles)
 
 
 @register("dqn", DQNConfig)
 class DQN(ActorCritic[DQNConfig]):
-    """Values of choices; the best one is taken."""
+    """Values of discrete choices; the best choice is taken."""
 
     main_net = "critic"
 
@@ -141,7 +149,7 @@ class DQN(ActorCritic[DQNConfig]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """TD target of each quantile, (B, N), without gradient."""
+        """Return the TD target (B, N) of each quantile, without gradient."""
         after = self._values("critic_target").quantiles(batch["next_obs"], batch["goal_obs"])
         chooser = (
             self.nets["critic"](batch["next_obs"], batch["goal_obs"])
@@ -171,13 +179,13 @@ class DQN(ActorCritic[DQNConfig]):
         return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Values; every ``target_update_freq`` updates the target."""
+        """Update the values; every ``target_update_freq`` updates also the target."""
         update.step("critic", self._critic_loss(batch))
         if update.turn("updates", self.config.target_update_freq) and update.learn:
             self._follow()
 
     def _validation_info(self, batch: Batch) -> Info:
-        """How often the best choice is another than the data's."""
+        """Fraction of states in which the best choice differs from the data's."""
         values = self.nets["critic"](batch["obs"], batch["goal_obs"])
         best = self.action_mask.scores(values, batch["obs"]).argmax(-1)
         return {"Action_Error": (best != batch["actions"].argmax(-1)).float().mean()}

@@ -1,4 +1,4 @@
-"""Decision Transformer: actions as the continuation of a sequence of returns-to-go, observations and actions.
+"""Decision Transformer: predicts actions from a sequence of returns-to-go, observations and actions.
 
 Chen, Lu et al., "Decision Transformer: Reinforcement Learning via Sequence Modeling", NeurIPS 2021 (arXiv:2106.01345).
 With R_t = the sum of the rewards from step t to the end of the episode, K = ``algo.context_length``:
@@ -7,12 +7,12 @@ With R_t = the sum of the rewards from step t to the end of the episode, K = ``a
     loss = | f(R_t-K+1, s_t-K+1, a_t-K+1, ..., R_t, s_t) - a_t |^2 at every real step         -> DT._loss
     acting: R_0 = ``algo.target_return``, and R_t+1 = R_t - r_t                               -> DT.observe_reward
 
-Returns are those of the rewards in the file, without discount, divided by ``algo.return_scale``. The rewards of a
-rollout come by :meth:`imitate.policy.rollout_policy.RolloutPolicy.observe`, which ``imitate eval`` calls after each
-step. Where nobody calls it, as on a robot without rewards, the return-to-go stays constant.
+Returns are undiscounted sums of the rewards in the file, divided by ``algo.return_scale``. The rewards of a rollout are
+passed to :meth:`imitate.policy.rollout_policy.RolloutPolicy.observe`, which ``imitate eval`` calls after each step. If
+it is not called, as on a robot without rewards, the return-to-go remains constant.
 
-Departures from the published code: return scale and target come from the data where they are not given, and actions
-that lie before the episode are hidden rather than shown as -10.
+Departures from the published code: return scale and target are computed from the data if they are not given, and
+actions before the episode's start are masked instead of set to -10.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class DTTransformerConfig(Section):
     embed_dim: int = Field(128, ge=1, description="width, a multiple of num_heads")
     num_layers: int = Field(3, ge=1, description="blocks")
     num_heads: int = Field(1, ge=1, description="attention heads")
-    dropout: float = Field(0.1, ge=0, lt=1, description="of inputs, attention and each block")
+    dropout: float = Field(
+        0.1, ge=0, lt=1, description="dropout of inputs, attention and each block"
+    )
 
 
 class DTConfig(AlgoSection):
@@ -71,30 +73,32 @@ class DTConfig(AlgoSection):
         )
     )
     context_length: int = Field(
-        CONTEXT_LENGTH, ge=1, description="steps that the policy sees; equal to train.frame_stack"
+        CONTEXT_LENGTH,
+        ge=1,
+        description="number of steps that the policy sees; must equal train.frame_stack",
     )
     max_episode_steps: int = Field(
         1000,
         ge=1,
-        description="steps of an episode with an embedding of their own; later ones share the last",
+        description="number of step embeddings; later steps of an episode share the last one",
     )
     target_return: float | None = Field(
         None,
-        description="return that a rollout is conditioned on; null: the best of the training demos",
+        description="return that a rollout is conditioned on; null: the best return of the training demos",
     )
     return_scale: float | None = Field(
         None,
         gt=0,
-        description="returns are divided by it; null: the largest magnitude in the training demos",
+        description="divisor of returns; null: the largest magnitude in the training demos",
     )
     transformer: DTTransformerConfig = Field(DTTransformerConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Returns without discount and scale, as a rollout sums rewards."""
+        """Returns without discount and reward scaling, because a rollout sums the environment's rewards."""
         return DataNeeds(returns=Returns(discount=1.0, scaled=False))
 
     def values_from_data(self, dataset: TrainingSet) -> dict[str, Any]:
-        """Target and scale of returns, where they are null."""
+        """Compute target and scale of returns from the data, if they are null."""
         values: dict[str, Any] = {}
         if self.target_return is None:
             values["target_return"] = dataset.return_statistics.best
@@ -103,7 +107,7 @@ class DTConfig(AlgoSection):
         return values
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained or cannot act."""
+        """List combinations that cannot be trained or cannot act."""
         train, problems = config.train, []
         if train.frame_stack != self.context_length:
             problems.append(
@@ -125,10 +129,10 @@ class DTConfig(AlgoSection):
 
 
 class DecisionTransformer(nn.Module):
-    """Sequences of returns, observations and actions to actions.
+    """Network from sequences of returns, observations and actions to features of the next action.
 
     Args:
-        encoder: of observation and goal.
+        encoder: encoder of observation and goal.
         ac_dim: action dimensions A.
         config: section ``algo``.
     """
@@ -162,18 +166,18 @@ class DecisionTransformer(nn.Module):
         step: Tensor,
         real: Tensor,
     ) -> Tensor:
-        """Features at the observations of a window; each depends on the steps before it, and not on its own action.
+        """Return features at the observations of a window; each depends on the earlier steps and not on its own action.
 
         Args:
             obs: (B, K, ...).
-            goal: (B, ...), where the policy has goals.
-            returns: (B, K) scaled.
+            goal: (B, ...), if the policy has goals.
+            returns: (B, K) scaled returns-to-go.
             actions: (B, K, A).
             step: (B, K) int64, number of the step in its episode.
-            real: (B, K) bool, false before the episode.
+            real: (B, K) bool, false for steps before the episode.
 
         Returns:
-            (B, K, E).
+            (B, K, E) features.
         """
         when = self.embed_step(step.clamp(max=self.embed_step.num_embeddings - 1))
         tokens = torch.stack(
@@ -194,7 +198,7 @@ class DT(Algo[DTConfig]):
     """Decision Transformer.
 
     Attributes:
-        target_return: what rollouts ask for; it may be set, and holds from the next episode on.
+        target_return: return that rollouts are conditioned on; it may be set, and is used from the next episode on.
     """
 
     @property
@@ -204,14 +208,14 @@ class DT(Algo[DTConfig]):
 
     def _create_networks(self) -> None:
         config: DTConfig = self.config
-        # Null outside of `imitate train`, which takes it from the data.
+        # null outside of `imitate train`, which computes it from the data
         self._scale = 1.0 if config.return_scale is None else config.return_scale
         self.target_return = self._scale if config.target_return is None else config.target_return
         policy = DecisionTransformer(self._create_encoder(frames=1), self.ac_dim, config)
         self.nets = nn.ModuleDict({"policy": policy})
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """The whole window."""
+        """Select the whole window."""
         actions = batch["actions"]
         mask = batch.get("pad_mask")
         return {
@@ -227,7 +231,7 @@ class DT(Algo[DTConfig]):
         }
 
     def _features(self, batch: Batch) -> Tensor:
-        """Inputs of the head at each step, (B, K, E)."""
+        """Return the inputs of the head at each step, (B, K, E)."""
         features: Tensor = self.policy(
             batch["obs"],
             batch["goal_obs"],
@@ -239,7 +243,7 @@ class DT(Algo[DTConfig]):
         return features
 
     def _error(self, batch: Batch) -> Tensor:
-        """Predicted minus recorded actions (B, K, A)."""
+        """Return predicted minus recorded actions (B, K, A)."""
         with self.autocast():
             features = self._features(batch)
         predicted = self.policy.head.act(features.float())
@@ -250,7 +254,7 @@ class DT(Algo[DTConfig]):
         return loss, {"Loss": loss}
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Mean absolute error of the actions that follow the demonstrations' own returns."""
+        """Mean absolute error of the actions that are predicted for the demonstrations' own returns."""
         error = self._error(batch).abs().mean(-1)
         return {"Action_Error": masked_mean(error, batch["pad_mask"])}
 
@@ -291,7 +295,7 @@ class DT(Algo[DTConfig]):
             "pad_mask": step >= 0,
         }
         action = self.policy.head.act(self._features(inputs)[:, -1])
-        # The current action's place is filled, and a new one opened, which nothing sees before it is filled.
+        # Store the current action, and append an empty entry, which is masked until it is filled.
         actions = torch.cat(
             [state["actions"][:, 1:-1], action.unsqueeze(1), torch.zeros_like(action).unsqueeze(1)],
             dim=1,

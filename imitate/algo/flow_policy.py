@@ -1,4 +1,4 @@
-"""Flow policy: chunks of actions by flow matching.
+"""Flow policy: action chunks by flow matching.
 
 Lipman et al., "Flow Matching for Generative Modeling", ICLR 2023 (arXiv:2210.02747), on the windows, networks and
 execution of Chi et al., "Diffusion Policy", RSS 2023 (arXiv:2303.04137). With a = the demonstrated chunk, s = the
@@ -8,7 +8,7 @@ last observations, z ~ N(0, I), t = a random time in [0, 1]:
     loss = | v(x_t, t, s) - (a - z) |^2, padded steps left out               -> FlowPolicy._loss
     acting: dx/dt = v(x, t, s) from x_0 = z to the chunk x_1, few steps      -> FlowPolicy._predict
 
-The default network is an MLP over the flattened chunk, which a CPU trains in a minute and evaluates in a millisecond.
+The default network is an MLP over the flattened chunk, which a CPU can train in a minute and evaluate in a millisecond.
 """
 
 from __future__ import annotations
@@ -32,16 +32,14 @@ from imitate.functional.realtime import Prefix
 from imitate.models.denoiser import Denoiser, gaussian_noise
 
 TIME_SCALE = 100.0
-"""Factor from times in [0, 1] to the network's time input, which is that of a diffusion of 100 steps."""
+"""Factor from times in [0, 1] to the network's time input, which is scaled like a diffusion of 100 steps."""
 
 
 class FlowConfig(Section):
     """Flow matching."""
 
-    time_density: TimeDensity = Field(
-        "uniform", description="distribution of the times in training"
-    )
-    num_inference_steps: int = Field(4, ge=1, description="steps from noise to actions")
+    time_density: TimeDensity = Field("uniform", description="distribution of training times")
+    num_inference_steps: int = Field(4, ge=1, description="number of steps from noise to actions")
     integrator: Integrator = Field("euler", description="heun evaluates the network twice per step")
 
 
@@ -54,7 +52,7 @@ class FlowPolicyConfig(DenoisingConfig):
 
 @register("flow_policy", FlowPolicyConfig)
 class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
-    """Chunks by flow matching."""
+    """Policy that predicts action chunks by flow matching."""
 
     chunk_key = "horizon"
     aligned_with_oldest_frame = True
@@ -66,7 +64,7 @@ class FlowPolicy(ChunkPolicy[FlowPolicyConfig]):
 
     @property
     def max_prefix(self) -> int:
-        """Planned actions that a prediction can be given."""
+        """Largest number of planned actions that a prediction can be given."""
         return self.config.prefix.max_delay
 
     def _create_networks(self) -> None:

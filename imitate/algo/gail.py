@@ -1,4 +1,4 @@
-"""Generative adversarial imitation (GAIL): PPO with rewards for steps that a discriminator takes for the expert's.
+"""Generative adversarial imitation (GAIL): PPO with a reward for steps that resemble the expert's, by a discriminator.
 
 Ho & Ermon, "Generative Adversarial Imitation Learning", NeurIPS 2016 (arXiv:1606.03476). The environment's rewards are
 not used. With D(s, a) the probability that a transition is the expert's, and l its logit:
@@ -6,8 +6,8 @@ not used. With D(s, a) the probability that a transition is the expert's, and l 
     discriminator, absorbing states    see adversarial.py
     reward   -log(1 - D(s, a)) = softplus(l)                                               -> GAILRewards.reward_of
 
-Departures: PPO in place of TRPO; a gradient penalty; absorbing states, without which a reward that is never negative
-would teach a policy to live long.
+Departures: PPO instead of TRPO; a gradient penalty; absorbing states, without which non-negative rewards would teach a
+policy to prolong episodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class GAILRewards(AdversarialRewards):
     """Rewards that are never negative."""
 
     def reward_of(self, logits: Tensor) -> Tensor:
-        """-log(1 - D)."""
+        """Return -log(1 - D)."""
         return softplus(logits)
 
 

@@ -1,16 +1,16 @@
-"""Goal prediction: from an observation to the observation some steps later, a subgoal.
+"""Goal prediction: predict the observation some steps later, a subgoal.
 
 The planner of hierarchical policies: Mandlekar et al., "Learning to Generalize Across Long-Horizon Tasks from Human
 Demonstrations", RSS 2020 (arXiv:2003.06085), and "IRIS", ICRA 2020 (arXiv:1911.05321). With g = the observation
-``subgoal_horizon`` steps after s, or the demo's last one, K its keys, |g_k|^2 the mean of squares:
+``subgoal_horizon`` steps after s, or the demo's last one, K the number of its keys, and |g_k|^2 the mean of squares:
 
     GL       sum_k |f(s)_k - g_k|^2                                                     -> GL._planner_loss
     GL_VAE   1/K sum_k |decode(z, s)_k - g_k|^2 + kl_weight KL(q(z|g, s) || p(z|s)), z ~ q
              with ``reconstruction_sum_across_elements`` the sum of all squares          -> GL_VAE._planner_loss
 
-A planner alone does not act: see ``hbc`` and ``iris``. Departures from robomimic: where only the state
-``subgoal_horizon`` steps ahead is wanted, only that one is read from the file, so that ``train.seq_length`` may stay 1;
-the decoder leaves out the observation where ``vae.decoder.is_conditioned`` is false.
+A planner alone does not act: see ``hbc`` and ``iris``. Departures from robomimic: if only the state ``subgoal_horizon``
+steps ahead is needed, only that one is read from the file, so that ``train.seq_length`` may be 1; the decoder does not
+see the observation if ``vae.decoder.is_conditioned`` is false.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from imitate.system.wording import counted
 
 @register_algo_factory_func("gl", section=GLConfig)
 def algo_config_to_class(algo_config: GLConfig) -> tuple[type[GL], dict[str, Any]]:
-    """The mean subgoal, or a distribution."""
+    """Return the class: GL for the mean subgoal, GL_VAE for a distribution."""
     return (GL_VAE if algo_config.vae.enabled else GL), {}
 
 
 class GL(Algo[GLConfig]):
-    """Predicts the mean subgoal."""
+    """Planner that predicts the mean subgoal."""
 
     main_net = "goal_network"
 
@@ -50,11 +50,13 @@ class GL(Algo[GLConfig]):
     # ---- training ------------------------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Batch) -> Batch:
-        """As in the base class; a batch that lacks ``subgoals`` may have them in its window of ``next_obs``."""
+        """Prepare a batch; missing ``subgoals`` are taken from its window of ``next_obs``."""
         return super().process_batch_for_training(self.with_subgoals(batch))
 
     def with_subgoals(self, batch: Batch) -> Batch:
-        """A raw batch with ``subgoals`` {key: (B, horizon, ...)}, from its ``next_obs`` where it lacks them.
+        """Return a raw batch with ``subgoals`` {key: (B, horizon, ...)}.
+
+        If missing, they are taken from its ``next_obs``.
 
         Raises:
             DatasetError: the windows are shorter than the horizon.
@@ -75,13 +77,14 @@ class GL(Algo[GLConfig]):
         return {**batch, "subgoals": {key: window[key][:, first : first + horizon] for key in keys}}
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """The observation at the sample's step, and its subgoal."""
+        """Select the observation at the sample's step, and its subgoal."""
         frames, now = self.frame_stack, self.frame_stack - 1
         steps = slice(0, frames) if frames > 1 else 0
         weight = batch.get("weight")
         subgoals = {}
         for key, value in batch["subgoals"].items():
-            every = value.dim() > len(self.subgoal_shapes[key]) + 1  # then the last is that of now
+            # the last frame is then the current one
+            every = value.dim() > len(self.subgoal_shapes[key]) + 1
             subgoals[key] = value[:, -1] if every else value
         return {
             "obs": {key: value[:, steps] for key, value in batch["obs"].items()},
@@ -91,14 +94,14 @@ class GL(Algo[GLConfig]):
         }
 
     def _errors(self, predicted: Batch, wanted: Batch) -> dict[str, Tensor]:
-        """(B,) mean squared error of each key."""
+        """Return the mean squared error (B,) of each key."""
         return {
             key: (value - wanted[key]).square().flatten(1).mean(-1)
             for key, value in predicted.items()
         }
 
     def _planner_loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Loss of network ``goal_network``."""
+        """Return the loss of network ``goal_network``."""
         predicted = self.active_nets["goal_network"](batch["obs"], batch["goal_obs"])
         errors = self._errors(predicted, batch["subgoals"])
         info = {f"{k}_Loss": masked_mean(v, batch["weight"]) for k, v in errors.items()}
@@ -109,7 +112,7 @@ class GL(Algo[GLConfig]):
         return self._planner_loss(batch)
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """Update once, or with ``validate`` compute the same losses without it."""
+        """Make one update, or with ``validate`` only compute the losses."""
         with torch.set_grad_enabled(not validate):
             loss, info = self._planner_loss(batch)
         if not validate:
@@ -125,12 +128,12 @@ class GL(Algo[GLConfig]):
         number: int = 1,
         generator: torch.Generator | None = None,
     ) -> Batch:
-        """{key: (B, N, ...)} subgoals that are possible; of a planner of means N times the same.
+        """Sample possible subgoals {key: (B, N, ...)}; a planner of means returns N equal ones.
 
         Args:
-            obs: prepared, (B, ...), or (B, frame_stack, ...) where frames are stacked.
-            goal: prepared, where the planner has goals.
-            number: N.
+            obs: prepared observations (B, ...), or (B, frame_stack, ...) if frames are stacked.
+            goal: prepared goals, if the planner has goals.
+            number: N, number of samples.
             generator: source of randomness.
         """
         mean = self.active_nets["goal_network"](obs, goal)
@@ -154,11 +157,11 @@ class GL(Algo[GLConfig]):
 
 
 class GL_VAE(GL):  # noqa: N801 - the name users know
-    """Predicts a distribution over subgoals."""
+    """Planner that predicts a distribution of subgoals."""
 
     @property
     def planner(self) -> SubgoalVAE:
-        """The network."""
+        """The VAE that predicts subgoals."""
         return cast(SubgoalVAE, self.active_nets["goal_network"])
 
     def _create_networks(self) -> None:
@@ -182,7 +185,7 @@ class GL_VAE(GL):  # noqa: N801 - the name users know
         return loss, {"Loss": loss, "Reconstruction_Loss": reconstruction, "KL_Loss": kl}
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """As in the base class, at this epoch's Gumbel-softmax temperature where latents are discrete."""
+        """Make one update, or only compute the losses, with this epoch's Gumbel-softmax temperature."""
         prior = self.config.vae.prior
         if prior.use_categorical:
             self.planner.vae.set_gumbel_temperature(prior.temperature(epoch))
@@ -195,12 +198,12 @@ class GL_VAE(GL):  # noqa: N801 - the name users know
         number: int = 1,
         generator: torch.Generator | None = None,
     ) -> Batch:
-        """{key: (B, N, ...)} from latents of the prior."""
+        """Sample subgoals {key: (B, N, ...)} from latents of the prior."""
         return self.planner.sample(obs, goal, number, generator)
 
     @property
     def latent_size(self) -> int:
-        """Z."""
+        """Size Z of the latent."""
         return self.planner.vae.latent.size
 
     def sample_latents(
@@ -210,20 +213,21 @@ class GL_VAE(GL):  # noqa: N801 - the name users know
         number: int = 1,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """(B, N, Z) latents of the prior: subgoals that are not decoded."""
+        """Sample latents (B, N, Z) from the prior: subgoals that are not decoded."""
         return self.planner.sample_prior(obs, goal, number, generator)
 
     @torch.no_grad()
     def latents_of(
         self, subgoals: Batch, obs: Batch, goal: Batch | None, prior_samples: int = 0
     ) -> Tensor:
-        """(B, Z) latents that stand for given subgoals: samples of the posterior.
+        """Return latents (B, Z) that represent given subgoals: samples of the posterior.
 
         Args:
             subgoals: {key: (B, ...)}.
             obs: as in :meth:`sample_subgoals`.
-            goal: as there.
-            prior_samples: take so many latents of the prior instead, and of them the one nearest to the posterior's.
+            goal: goals, as in :meth:`sample_subgoals`.
+            prior_samples: if positive, draw this number of latents from the prior and return the one nearest to the
+                posterior's.
         """
         latent: Tensor = self.planner(subgoals, obs, goal).latent
         if prior_samples == 0:

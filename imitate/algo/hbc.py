@@ -7,12 +7,12 @@ CoRL 2021 (arXiv:2108.03298). With g = the observation ``subgoal_horizon`` steps
     planner   p(g | s), by gl                                                          -> slot planner
     actor     p(a | s, g), by bc, g from the data (``separate``) or the planner (``cascade``)
     acting    every ``subgoal_update_interval`` steps g ~ planner(s); a ~ actor(s, g)   -> hierarchy.py
-    latent    the actor's goal is the planner's z: in training the posterior's, or of N samples of the prior the one
-              nearest to it, in acting the prior's                                      -> HBC._goals_in_data, _plan
+    latent    the actor's goal is the planner's z: in training from the posterior, or the nearest one of N samples of
+              the prior; in acting from the prior                                      -> HBC._goals_in_data, _plan
 
 Departures from robomimic: the actor sees the subgoal (there it is built without goals, so that it is plain BC);
 ``actor_use_random_subgoals`` draws from 1 to ``subgoal_horizon`` steps ahead as its documentation says, not to
-``train.seq_length``, and goes together with latent subgoals; the actor may have any of bc's distributions.
+``train.seq_length``, and can be combined with latent subgoals; the actor may have any of bc's distributions.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ class HBCObservations(PartedObservations):
     """Section ``observation`` of algorithm ``hbc``."""
 
     planner: ObservationConfig = Field(
-        PLANNER_OBSERVATIONS, description="Of the planner; subgoal: what it predicts."
+        PLANNER_OBSERVATIONS,
+        description="Observations of the planner; subgoal: the observations that it predicts.",
     )
-    actor: ObservationConfig = Field(ObservationConfig(), description="Of the actor.")
+    actor: ObservationConfig = Field(ObservationConfig(), description="Observations of the actor.")
 
 
 class HBCConfig(HierarchyConfig):
@@ -52,7 +53,7 @@ class HBCConfig(HierarchyConfig):
 
 @register("hbc", HBCConfig)
 class HBC(Hierarchy[HBCConfig]):
-    """A planner and an actor, both cloned."""
+    """Planner and actor, both trained by behavioral cloning."""
 
     def _create_parts(self) -> dict[str, Algo]:
         return {"planner": self._part("gl", self.config.planner, self.obs_config.planner)}

@@ -1,22 +1,22 @@
-"""Imitation bootstrapped reinforcement learning: a frozen imitation policy proposes, and the critics choose.
+"""Imitation bootstrapped RL: a frozen imitation policy proposes actions, and the critics choose.
 
 Hu, Mirchandani, Sadigh, "Imitation Bootstrapped Reinforcement Learning", RSS 2024 (arXiv:2311.02198). With the
 imitation policy b, the learned one pi, targets Q' and pi':
 
-    acting:  of b(s) and pi(s) + noise the one whose least Q' is greater                     -> IBRL._act
+    acting: b(s) or pi(s) + noise, the one with the larger minimal Q'                     -> IBRL._act
     target = r + g max over a' in {b(s'), clip(pi'(s') + clipped noise)}
                    of min over Z random critics of Q'_e(s', a')                              -> IBRL._target
-    soft (``beta``): both instead draw one of the two, with probability in proportion to
-             exp(beta least Q')                                                              -> IBRL._imitates
+    soft (``beta``): both instead draw one of the two, with probability in proportion to exp(beta min Q')
+                                                           -> IBRL._imitates
     critics: mean over the batch, sum over e, of (Q_e(s, a) - target)^2                      -> IBRL._critic_loss
     actor:   -mean over e of Q_e(s, pi(s)), with dropout in the actor                        -> IBRL._actor_loss
 
-Critics begin at 0 and ties go to the imitation policy, so that it acts alone until something has been learned. The
-published settings for states are the soft choice with beta 10, which goes on trying both where their values hardly
-differ, and draws at test time too; as published, critics have layer normalization.
+Critics are initialized to 0 and ties go to the imitation policy, so that it acts alone until something has been
+learned. The published settings for states are the soft choice with beta 10, which keeps trying both if their values
+hardly differ, and also draws at test time. As published, critics have layer normalization.
 
-Departures: acting uses all critics, not a random few. In updates an imitation policy with a memory decides as at an
-episode's start, from no more than ``train.frame_stack`` observations.
+Departures: acting uses all critics instead of a few random ones. In updates, an imitation policy with a memory acts as
+at the start of an episode, from at most ``train.frame_stack`` observations.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from imitate.functional.sampling import fill_uniform, smoothed_actions
 
 
 class IBRLOptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     critic: StagedOptimizerConfig = Field(optimizer(1e-3))
     actor: StagedOptimizerConfig = Field(optimizer(1e-3))
@@ -62,13 +62,15 @@ class IBRLActorConfig(DelayedActorConfig):
 
 
 class IBRLCriticConfig(CriticConfig):
-    """Several critics, of which a random few make each target."""
+    """Several critics; each target uses a few random ones."""
 
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
     ensemble: EnsembleConfig = Field(EnsembleConfig(n=5))
     subset: int = Field(
-        2, ge=1, description="critics, drawn anew for each update, whose least value is the target"
+        2,
+        ge=1,
+        description="number of critics, drawn anew for each update, whose smallest value is the target",
     )
 
 
@@ -84,14 +86,15 @@ class IBRLConfig(ActorCriticConfig):
     beta: float | None = Field(
         None,
         gt=0,
-        description="proposals are drawn in proportion to exp(beta value), published with 10; null: the better one",
+        description="proposals are drawn in proportion to exp(beta value), with 10 in the paper; "
+        "null: the better one is chosen",
     )
     actor: IBRLActorConfig = Field(IBRLActorConfig())
     critic: IBRLCriticConfig = Field(IBRLCriticConfig())
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         problems = super().conflicts(config) + wants_online(config)
         if self.critic.subset > self.critic.ensemble.n:
             problems.append(
@@ -103,7 +106,7 @@ class IBRLConfig(ActorCriticConfig):
 
 @register("ibrl", IBRLConfig)
 class IBRL(ActorCritic[IBRLConfig]):
-    """Critics that choose between a deterministic actor and an imitation policy."""
+    """Critics that choose between the actions of a deterministic actor and of an imitation policy."""
 
     targets = {"critic_target": "critic", "actor_target": "actor"}
     frozen = "base"
@@ -132,12 +135,12 @@ class IBRL(ActorCritic[IBRLConfig]):
     def _proposals_values(
         self, obs: Batch, goal: Batch | None, imitated: Tensor, learned: Tensor
     ) -> Tensor:
-        """Q' (E, B, 2) of what the imitation policy and the actor propose, (B, A) each."""
+        """Return Q' (E, B, 2) of the proposals of the imitation policy and the actor, (B, A) each."""
         proposals = torch.stack([imitated, learned], dim=1)
         return cast(Tensor, self._critic("critic_target")(obs, proposals, goal))
 
     def _imitates(self, least: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """(B,) true where the imitation policy's proposal is taken, from the values (B, 2) of both."""
+        """Return true (B,) if the imitation policy's proposal is chosen, from the values (B, 2) of both."""
         imitated, learned = least.unbind(-1)
         if self.config.beta is None:
             return imitated >= learned
@@ -148,7 +151,7 @@ class IBRL(ActorCritic[IBRLConfig]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """TD target for the critics (B,); (B,) true where it is for the imitation policy's proposal."""
+        """Return the TD target (B,), and true (B,) if it uses the imitation policy's proposal."""
         obs = batch["next_obs"]
         imitated = self.base.act_afresh(obs, self.preprocess, self.frame_stack)
         noise = self.config.actor
@@ -180,7 +183,7 @@ class IBRL(ActorCritic[IBRLConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Critics; every few updates the actor and the targets."""
+        """Update the critics; every few updates also the actor and the targets."""
         update.step("critic", self._critic_loss(batch))
         if update.turn("critic_updates", self.config.actor.update_freq):
             update.step("actor", self._actor_loss(batch))
@@ -194,7 +197,7 @@ class IBRL(ActorCritic[IBRLConfig]):
         return {**super()._initial_policy_state(batch_size), "base": base}
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
-        """As in the base class, and the frozen policy's plan."""
+        """Discard the planned actions, including the frozen policy's plan."""
         return self.base.cut_within(super().cut_plan(state))
 
     def _act(

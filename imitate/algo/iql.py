@@ -1,16 +1,16 @@
-"""Implicit Q-learning: values of a dataset's own actions, and regression towards the better ones.
+"""Implicit Q-learning: values of the dataset's own actions, and regression towards the better ones.
 
 Kostrikov, Nair, Levine, "Offline Reinforcement Learning with Implicit Q-Learning", ICLR 2022 (arXiv:2110.06169). With
-targets Q' of the critics Q, the least of each ensemble, and g the discount:
+targets Q' of the critics Q, minima over the ensemble, and the discount g:
 
     L_V = E[ L2_tau(min Q'(s, a) - V(s)) ],  L2_tau(u) = |tau - 1(u < 0)| u^2       -> IQL._value_loss
     L_Q = E[ (r + g V(s') - Q(s, a))^2 ], without V(s') after a terminal             -> IQL._critic_loss
     L_pi = -E[ min(exp(beta (min Q'(s, a) - V(s))), 100) log pi(a | s) ]             -> IQL._actor_loss
 
-No action that is not in the data is ever valued. The order is that of the authors' code: V, actor, Q, targets, where
-the actor and L_Q see the new V.
+Only actions in the data are ever evaluated. The order is as in the authors' code: V, actor, Q, targets; the actor and
+L_Q use the new V.
 
-Departure from robomimic, whose keys these are: there all losses see the V of before the step. As there, ``adv.beta`` is
+Departure from robomimic, whose keys these are: there all losses use V from before the step. As there, ``adv.beta`` is
 a temperature, the inverse of the paper's beta: 1/3 for locomotion, 0.1 for antmaze, 2 for kitchen and adroit. The
 authors' recipes, which scale rewards, do not normalize observations and learn one standard deviation for all states,
 are ready configurations: ``iql_locomotion``, ``iql_antmaze``, ``iql_adroit``.
@@ -38,11 +38,11 @@ from imitate.functional.expectile import advantage_weights, expectile_loss
 from imitate.functional.losses import masked_mean
 
 MAX_WEIGHT = 100.0
-"""Ceiling of the weights of actions, where ``adv.use_final_clip``."""
+"""Largest weight of an action, if ``adv.use_final_clip`` is set."""
 
 
 class IQLOptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     critic: StagedOptimizerConfig = Field(optimizer(1e-4))
     vf: StagedOptimizerConfig = Field(optimizer(1e-4))
@@ -50,22 +50,29 @@ class IQLOptimParams(Section):
 
 
 class AdvantageConfig(Section):
-    """How advantages become weights of actions."""
+    """Weighting of actions by their advantages."""
 
-    clip_adv_value: float | None = Field(None, description="advantages count as no more than this")
+    clip_adv_value: float | None = Field(None, description="upper limit of advantages")
     beta: float = Field(
-        1.0, gt=0, description="temperature: weights are exp(advantage / beta); small is greedy"
+        1.0,
+        gt=0,
+        description="temperature: weights are exp(advantage / beta); smaller values are greedier",
     )
-    use_final_clip: bool = Field(True, description="weights are at most 100")
+    use_final_clip: bool = Field(True, description="limit weights to 100")
 
 
 class IQLConfig(ActorCriticConfig):
     """Section ``algo`` of algorithm ``iql``."""
 
     optim_params: IQLOptimParams = Field(IQLOptimParams())
-    target_tau: float = Field(0.01, gt=0, le=1, description="critics' targets move this fraction")
+    target_tau: float = Field(
+        0.01, gt=0, le=1, description="Polyak rate of the critics' targets per update"
+    )
     vf_quantile: float = Field(
-        0.9, gt=0, lt=1, description="expectile of the actions' values that V learns; 0.5 the mean"
+        0.9,
+        gt=0,
+        lt=1,
+        description="expectile of the actions' values that V learns; 0.5 is the mean",
     )
     actor: StochasticActorConfig = Field(StochasticActorConfig())
     critic: CriticConfig = Field(CriticConfig())
@@ -75,7 +82,7 @@ class IQLConfig(ActorCriticConfig):
 
 @register("iql", IQLConfig)
 class IQL(ActorCritic[IQLConfig]):
-    """Expectile V, critics on top of it, an actor by advantage-weighted regression."""
+    """Expectile regression of V, critics that use V, and an actor trained by advantage-weighted regression."""
 
     def _create_networks(self) -> None:
         config = self.config
@@ -89,14 +96,14 @@ class IQL(ActorCritic[IQLConfig]):
         self._add_targets()
 
     def _value(self, obs: Batch, goal: Batch | None) -> Tensor:
-        """V (B,)."""
+        """Return V (B,)."""
         value: Tensor = self._critic("vf")(obs, None, goal)[0]
         return value
 
     @torch.no_grad()
     def _target_q(self, batch: Batch) -> Tensor:
-        """Q' of the data's actions (B,)."""
-        obs = batch.get("target_obs", batch["obs"])  # with a memory, that of the targets
+        """Return Q' (B,) of the data's actions."""
+        obs = batch.get("target_obs", batch["obs"])  # with a memory, use the targets' features
         values = self._critic("critic_target")(obs, batch["actions"], batch["goal_obs"])
         return self._ensemble_value(values)
 
@@ -108,7 +115,7 @@ class IQL(ActorCritic[IQLConfig]):
 
     @torch.no_grad()
     def _values_here_and_next(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """V(s), V(s') (B,) in one pass."""
+        """Return V(s) and V(s'), (B,) each, in one pass."""
         both = {key: torch.cat([x, batch["next_obs"][key]]) for key, x in batch["obs"].items()}
         goal = batch["goal_obs"]
         if goal is not None:
@@ -141,7 +148,7 @@ class IQL(ActorCritic[IQLConfig]):
         return loss, {"Critic_Loss": loss, "Q": values.mean()}
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """V, actor, Q, targets."""
+        """Update V, actor, Q and targets, in this order."""
         target_q = self._target_q(batch)
         update.step("vf", self._value_loss(batch, target_q))
         here, following = self._values_here_and_next(batch)

@@ -1,4 +1,4 @@
-"""IRIS: choose the subgoal of the highest value among those that the data make possible, and act to reach it.
+"""IRIS: choose the subgoal with the highest value among those that are possible in the data, and act towards it.
 
 Mandlekar et al., "IRIS: Implicit Reinforcement without Interaction at Scale for Learning Control from Offline Robot
 Manipulation Data", ICRA 2020 (arXiv:1911.05321). With g = the observation ``subgoal_horizon`` steps after s:
@@ -6,10 +6,12 @@ Manipulation Data", ICRA 2020 (arXiv:1911.05321). With g = the observation ``sub
     planner   p(g | s), by gl with a VAE                                                  -> gl.py
     value     V(s) = max_i Q(s, a_i), a_i ~ the data's actions in s, by bcq               -> bcq.py
     actor     p(a | s, g), by bc                                                          -> hierarchy.py
-    acting    every ``subgoal_update_interval`` steps the best of ``num_samples`` g_i ~ planner(s) by V(g_i), of the
+     planner(s) by V(g_i), of the online critics, not the targets; a ~ actor(s, g)~acting    every
+     ``subgoal_update_interval`` steps the best of ``num_samples`` g_i ~ planner(s) by V(g_i), with the online critics,
+     not the targets; a ~ actor(s, g) ~ planner(s) by V(g_i), of the
               online critics, not the targets; a ~ actor(s, g)                            -> IRIS._plan
 
-Demonstrations may be suboptimal: they show which states can be reached, rewards tell their value.
+Demonstrations may be suboptimal: they show which states can be reached, and rewards define their value.
 
 Departures from robomimic: the actor sees the subgoal (there it is built without goals); ``cascade`` works (there it
 fails): the actor then learns with the subgoals of the highest value; random subgoals as in hbc.
@@ -38,10 +40,12 @@ class ValuePlannerObservations(PartedObservations):
     """Observations of planner and value."""
 
     planner: ObservationConfig = Field(
-        PLANNER_OBSERVATIONS, description="Of the planner; subgoal: what it predicts."
+        PLANNER_OBSERVATIONS,
+        description="Observations of the planner; subgoal: the observations that it predicts.",
     )
     value: ObservationConfig = Field(
-        ObservationConfig(), description="Of the value; all of it must be among the subgoal's."
+        ObservationConfig(),
+        description="Observations of the value; all must be among the subgoal's.",
     )
 
 
@@ -49,17 +53,19 @@ class IRISObservations(PartedObservations):
     """Section ``observation`` of algorithm ``iris``."""
 
     value_planner: ValuePlannerObservations = Field(
-        ValuePlannerObservations(), description="Of planner and value."
+        ValuePlannerObservations(), description="Observations of planner and value."
     )
-    actor: ObservationConfig = Field(ObservationConfig(), description="Of the actor.")
+    actor: ObservationConfig = Field(ObservationConfig(), description="Observations of the actor.")
 
 
 class ValuePlannerConfig(Section):
-    """The planner, and the value that chooses among its samples."""
+    """Planner, and the value that chooses among its samples."""
 
     planner: GLConfig = Field(GLConfig())
     value: BCQConfig = Field(BCQConfig())
-    num_samples: int = Field(100, ge=1, description="subgoals, of which the best is taken")
+    num_samples: int = Field(
+        100, ge=1, description="number of sampled subgoals, of which the best is chosen"
+    )
 
 
 class IRISConfig(HierarchyConfig):
@@ -75,12 +81,12 @@ class IRISConfig(HierarchyConfig):
         return self.value_planner.planner
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """As in the base class, and the transitions of the value."""
+        """Data of the base class, and the transitions of the value."""
         of_value = self.value_planner.value.data_needs(config)
         return replace(super().data_needs(config), transitions=of_value.transitions)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained or cannot act."""
+        """List combinations that cannot be trained or cannot act."""
         path = "algo.value_planner"
         problems = super().conflicts(config)
         problems += [
@@ -111,7 +117,7 @@ class IRISConfig(HierarchyConfig):
 
 
 class StateValue(Protocol):
-    """Slot ``value``: an algorithm that also values states, such as ``bcq``."""
+    """Slot ``value``: an algorithm that also estimates values of states, such as ``bcq``."""
 
     obs_shapes: dict[str, tuple[int, ...]]
     goal_shapes: dict[str, tuple[int, ...]]
@@ -119,16 +125,16 @@ class StateValue(Protocol):
     def state_value(
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None
     ) -> Tensor:
-        """Values (B,) of prepared observations (B, ...)."""
+        """Return values (B,) of prepared observations (B, ...)."""
 
 
 @register("iris", IRISConfig)
 class IRIS(Hierarchy[IRISConfig]):
-    """A planner and an actor, both cloned, and a value that chooses between them."""
+    """Cloned planner and actor, and a value that chooses among subgoals."""
 
     @property
     def value(self) -> StateValue:
-        """The part that values states."""
+        """The part that estimates values of states."""
         return cast(StateValue, self.parts["value"])
 
     def _create_parts(self) -> dict[str, Algo]:
@@ -156,7 +162,7 @@ class IRIS(Hierarchy[IRISConfig]):
         number: int,
         generator: torch.Generator | None,
     ) -> Tensor:
-        """(B, N) values of subgoals {key: (B, N, ...)}."""
+        """Return values (B, N) of subgoals {key: (B, N, ...)}."""
         states = {key: subgoals[key].flatten(0, 1) for key in self.value.obs_shapes}
         wanted = None
         if self.value.goal_shapes and goal is not None:

@@ -1,17 +1,18 @@
-"""Model-based RL: a model of the environment is learned, and each action is the first of the best plan in it.
+"""Model-based RL: learn a model of the environment, and execute the first action of the best plan in it.
 
 Chua, Calandra, McAllister, Levine, "Deep Reinforcement Learning in a Handful of Trials using Probabilistic Dynamics
 Models" (PETS), NeurIPS 2018 (arXiv:1805.12114). With the model in the slot ``dynamics``
 (:mod:`imitate.algo.slots.dynamics.ensemble`), the search in the slot ``planner``
 (:mod:`imitate.algo.slots.dynamics.planner`), and the discount g:
 
-    model   learns s' and r of (s, a) from replayed or recorded transitions                    -> MBRL._loss
+    model   predicts s' and r from (s, a), learned from replayed or recorded transitions                    ->
+    MBRL._loss
     score   E[ sum_t g^t r(s_t, a_t) ] over H steps of a plan, nothing after an end            -> Dynamics.returns
-    act     first action of the plan that the planner finds, begun at the last one             -> MBRL._act
+    act     first action of the planner's plan, whose search starts from the last plan             -> MBRL._act
 
 Departures: the reward is learned rather than known; the model learns ``train.online.update_ratio`` batches per
-environment step rather than anew after each episode; returns are discounted. There is no policy and no value of what
-comes after the plan, so that the plan has to reach as far as its consequences.
+environment step rather than anew after each episode; returns are discounted. There is no policy and no value function
+after the end of the plan, so the plan must be long enough to include its consequences.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from imitate.algo.slots.dynamics.planner import built as planner_of
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Transitions
 
 WORST = -1e30
-"""Score of a plan whose states leave what can be computed with."""
+"""Score of a plan whose predicted states are not finite."""
 
 
 class MBRLConfig(AlgoSection):
@@ -43,17 +44,18 @@ class MBRLConfig(AlgoSection):
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
 
-    discount: float = Field(0.99, gt=0, le=1, description="of a reward one step later")
+    discount: float = Field(0.99, gt=0, le=1, description="discount factor per step")
     dynamics: Annotated[DynamicsConfig, DYNAMICS] = Field(
         EnsembleConfig(), description="model of the environment"
     )
     planner: Annotated[PlannerConfig, PLANNERS] = Field(
-        CEMConfig(), description="search for actions"
+        CEMConfig(), description="planner, which searches for actions"
     )
     particles: int = Field(
         1,
         ge=1,
-        description="trajectories of each member of the model for each plan; more than 1 where predictions are drawn",
+        description="number of trajectories per plan for each member of the model; more than 1 "
+        "is useful if predictions are sampled",
     )
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
@@ -61,7 +63,7 @@ class MBRLConfig(AlgoSection):
         return DataNeeds(transitions=Transitions(discount=self.discount), observed_steps=1)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         problems = self.dynamics.problems(config)
         if config.train.hdf5_load_next_obs is False:
             problems.append(
@@ -72,7 +74,7 @@ class MBRLConfig(AlgoSection):
 
 @register("mbrl", MBRLConfig)
 class MBRL(Algo[MBRLConfig]):
-    """Acts by planning in a learned model."""
+    """Algorithm that acts by planning in a learned model."""
 
     main_net = "dynamics"
 
@@ -93,7 +95,7 @@ class MBRL(Algo[MBRLConfig]):
     # ---- training ------------------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """The transition at the window's step."""
+        """Select the transition at the window's step."""
         batch = with_transitions(batch, self, 0)
         weight = batch.get("weight")
         return {
@@ -107,12 +109,12 @@ class MBRL(Algo[MBRLConfig]):
         }
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """The model's."""
+        """Return the model's loss."""
         loss, info = self.dynamics.loss(batch)
         return loss, {**info, "Loss": loss}
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """One update of the model; with ``validate`` its loss and nothing else."""
+        """Update the model once; with ``validate`` only compute its loss."""
         if validate:
             return super().train_on_batch(batch, epoch, validate=True)
         self.dynamics.follow(batch)
@@ -123,7 +125,7 @@ class MBRL(Algo[MBRLConfig]):
     # ---- test time -----------------------------------------------------------------------------------------------
 
     def _score(self, states: Tensor, generator: torch.Generator | None, plans: Tensor) -> Tensor:
-        """Returns (B, P) of plans (B, P, H, A) from states (B, D)."""
+        """Return the predicted returns (B, P) of plans (B, P, H, A) from states (B, D)."""
         config = self.config
         returns = self.dynamics.returns(states, plans, config.discount, config.particles, generator)
         return returns.nan_to_num(nan=WORST, posinf=WORST, neginf=WORST)
@@ -146,6 +148,6 @@ class MBRL(Algo[MBRLConfig]):
         return {"plan": self.planner.initial_plan(batch_size, self.device)}
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
-        """The state without the last plan."""
+        """Return the state without the last plan."""
         batch_size = len(next(iter(state["policy"]["plan"].values())))
         return {**state, "policy": self._initial_policy_state(batch_size)}

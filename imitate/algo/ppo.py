@@ -1,4 +1,4 @@
-"""Proximal policy optimization: several passes over each rollout, held near the policy that collected it.
+"""Proximal policy optimization: several passes over each rollout, with a limited change of the policy.
 
 Schulman et al., "Proximal Policy Optimization Algorithms" (arXiv:1707.06347). With the ratio
 rho = pi(a | s) / pi_old(a | s), generalized advantages A and their returns R = A + V_old:
@@ -29,7 +29,7 @@ from imitate.functional.policy_gradient import (
 
 @register("ppo", PPOConfig)
 class PPO(OnPolicy[PPOConfig]):
-    """Clipped surrogate loss."""
+    """Policy and value trained with the clipped surrogate loss."""
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
         config = self.config
@@ -52,7 +52,7 @@ class PPO(OnPolicy[PPOConfig]):
         }
 
     def leaves_rollout(self, info: Info) -> bool:
-        """True where the policy is further than ``target_kl`` from the one that collected the rollout."""
+        """Return true if the policy is further than ``target_kl`` from the one that collected the rollout."""
         target = self.config.target_kl
         if target is None:
             return False

@@ -1,4 +1,4 @@
-"""PPO that is held near an imitation policy, ever more loosely.
+"""PPO that is kept near an imitation policy, with a weight that decays.
 
 Schmitt et al., "Kickstarting Deep Reinforcement Learning" (arXiv:1803.03835), with a schedule as in Rajeswaran et al.,
 "Learning Complex Dexterous Manipulation with Deep Reinforcement Learning and Demonstrations", RSS 2018
@@ -11,8 +11,8 @@ R = A + V_old, the frozen imitation policy b and the number n of rollouts before
         + w d^n E[ |mean of pi(. | s) - b(s)|^2 / 2 ]                  -> PPOBC._imitation_loss
           or, for choices, w d^n E[ -log pi(b(s) | s) ]
 
-The imitation policy acts beside the policy in its rollouts, in the policy's own states, with a memory of its own.
-Unlike a likelihood of continuous actions, the distance leaves the noise of exploration alone.
+In rollouts, the imitation policy computes actions in the policy's states, with a memory of its own. Unlike a likelihood
+of continuous actions, the distance does not affect the exploration noise.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ImitationConfig(Section):
         description="weight of the distance from the imitation policy in the first rollout",
     )
     decay: float = Field(
-        0.95, ge=0, le=1, description="from rollout to rollout the weight is multiplied by this"
+        0.95, ge=0, le=1, description="factor of the weight from one rollout to the next"
     )
 
 
@@ -64,7 +64,7 @@ class PPOBCConfig(PPOConfig):
 
 @register("ppo_bc", PPOBCConfig)
 class PPOBC(OnPolicy[PPOBCConfig]):
-    """PPO beside an imitation policy."""
+    """PPO with an imitation policy."""
 
     frozen = "base"
     acting_nets = ("base",)
@@ -84,19 +84,19 @@ class PPOBC(OnPolicy[PPOBCConfig]):
         return {**super()._initial_policy_state(batch_size), "base": base}
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
-        """As in the base class, and the frozen policy's plan."""
+        """Discard the planned actions, including the frozen policy's plan."""
         return self.base.cut_within(super().cut_plan(state))
 
     @property
     def imitation_weight(self) -> float:
-        """Weight of the distance in the present rollout."""
+        """Weight of the distance in the current rollout."""
         config = self.config.imitation
         return float(config.weight * config.decay ** max(self.counters["rollouts"] - 1, 0))
 
     # ---- rollouts ------------------------------------------------------------------------------------------------
 
     def prepare_rollout(self, rollout: Batch) -> Batch:
-        """As in the base class, with ``base_actions`` (B, A), the imitation policy's."""
+        """Prepare a raw rollout, and add the imitation policy's actions ``base_actions`` (B, A)."""
         batch = super().prepare_rollout(rollout)
         self.counters["rollouts"] += 1
         kept = np.flatnonzero(rollout["mask"].reshape(-1))
@@ -104,7 +104,7 @@ class PPOBC(OnPolicy[PPOBCConfig]):
         return {**batch, "base_actions": torch.from_numpy(base).to(self.device)}
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """As in the base class, with ``base_actions``, computed afresh for a dataset's windows."""
+        """Select a batch with ``base_actions``, which are computed here for windows of a dataset."""
         selected = super()._select_batch(batch)
         base = self.base.act_afresh(selected["obs"], self.preprocess, 1)
         return {**selected, "base_actions": base}
@@ -112,7 +112,7 @@ class PPOBC(OnPolicy[PPOBCConfig]):
     # ---- losses --------------------------------------------------------------------------------------------------
 
     def _imitation_loss(self, policy: StochasticPolicy, base: Tensor) -> Tensor:
-        """Mean distance () of the policy from the imitation policy's actions ``base`` (B, A)."""
+        """Return the mean distance () of the policy from the imitation policy's actions ``base`` (B, A)."""
         if isinstance(policy, Categorical):
             return -policy.log_prob(base).mean()
         return 0.5 * (policy.mean - base).square().sum(-1).mean()
@@ -142,7 +142,7 @@ class PPOBC(OnPolicy[PPOBCConfig]):
         }
 
     def leaves_rollout(self, info: Info) -> bool:
-        """True where the policy is further than ``target_kl`` from the one that collected the rollout."""
+        """Return true if the policy is further than ``target_kl`` from the one that collected the rollout."""
         target = self.config.target_kl
         if target is None:
             return False

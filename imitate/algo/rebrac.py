@@ -1,4 +1,4 @@
-"""ReBRAC: TD3 with layer-normed critics and two penalties on leaving the data.
+"""ReBRAC: TD3 with layer normalization in the critics and two penalties on leaving the data.
 
 Tarasov, Kurenkov, Nikulin, Kolesnikov, "Revisiting the Minimalist Approach to Offline Reinforcement Learning", NeurIPS
 2023 (arXiv:2305.09836). With targets pi', Q', the discount g, a_next the action that the data took in s', and a' the
@@ -8,9 +8,10 @@ target actor's smoothed action:
     L_pi = E[ beta_1 |pi(s) - a|^2 - lambda min_i Q_i(s, pi(s)) ],
            lambda = 1 / mean |min_i Q_i|, without gradient, or 1                      -> ReBRAC._actor_loss
 
-Squares are summed over the dimensions of actions. Nothing follows a terminal. The next action of a demo's last step is
-not known: see :mod:`imitate.data.batches.transitions`. Critics normalize after each ReLU, as the authors' code does.
-Departure: layers are initialised as torch's own, not with biases of 0.1. robomimic has no ReBRAC; keys are as in
+Squares are summed over the dimensions of actions. There is no bootstrapping after a terminal. The next action of a
+demo's last step is not known; see :mod:`imitate.data.batches.transitions`. Critics normalize after each ReLU, as the
+authors' code does.
+Departure: layers have torch's default initialization instead of biases of 0.1. robomimic has no ReBRAC; keys are as in
 ``td3_bc``.
 """
 
@@ -38,7 +39,7 @@ from imitate.functional.sampling import smoothed_actions
 
 
 class ReBRACOptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     critic: StagedOptimizerConfig = Field(optimizer(1e-3))
     actor: StagedOptimizerConfig = Field(optimizer(1e-3))
@@ -47,7 +48,7 @@ class ReBRACOptimParams(Section):
 class ReBRACActorConfig(DelayedActorConfig):
     """Actor and its penalty."""
 
-    layer_dims: LayerDims = Field((256, 256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256, 256), description="widths of the hidden layers")
     bc_weight: float = Field(
         1.0, ge=0, description="beta_1: penalty on the distance to the data's actions"
     )
@@ -57,10 +58,12 @@ class ReBRACActorConfig(DelayedActorConfig):
 class ReBRACCriticConfig(CriticConfig):
     """Critics and their penalty."""
 
-    layer_dims: LayerDims = Field((256, 256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256, 256), description="widths of the hidden layers")
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
     bc_weight: float = Field(
-        1.0, ge=0, description="beta_2: penalty of target values, for the distance to next actions"
+        1.0,
+        ge=0,
+        description="beta_2: penalty on the distance to the data's next actions, in target values",
     )
 
 
@@ -78,7 +81,7 @@ class ReBRACConfig(ActorCriticConfig):
 
 @register("rebrac", ReBRACConfig)
 class ReBRAC(ActorCritic[ReBRACConfig]):
-    """Deterministic actor, both losses penalized for leaving the data."""
+    """Deterministic actor; both losses have a penalty for leaving the data."""
 
     targets = {"critic_target": "critic", "actor_target": "actor"}
 
@@ -96,7 +99,7 @@ class ReBRAC(ActorCritic[ReBRACConfig]):
 
     @torch.no_grad()
     def _next_actions(self, batch: Batch) -> Tensor:
-        """Actions (B, A) of the target actor in the next states, smoothed by clipped noise."""
+        """Return actions (B, A) of the target actor in the next states, smoothed by clipped noise."""
         config = self.config.actor
         return smoothed_actions(self._target_actions(batch), config.noise_std, config.noise_clip)
 
@@ -130,7 +133,7 @@ class ReBRAC(ActorCritic[ReBRACConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Critics; every few updates the actor and the targets."""
+        """Update the critics; every few updates also the actor and the targets."""
         update.step("critic", self._critic_loss(batch))
         if update.turn("critic_updates", self.config.actor.update_freq):
             update.step("actor", self._actor_loss(batch))

@@ -1,25 +1,27 @@
-"""Residual reinforcement learning: a frozen policy acts, and a learned correction of limited size is added.
+"""Residual reinforcement learning: a learned correction of limited size is added to the actions of a frozen policy.
 
 Silver et al., "Residual Policy Learning" (arXiv:1812.06298); Johannink et al., "Residual Reinforcement Learning for
 Robot Control", ICRA 2019 (arXiv:1812.03201); for frozen imitation policies Ankile et al. (arXiv:2509.19301). With the
-frozen policy b, the correction f in [-1, 1] and its reach k:
+frozen policy b, the correction f in [-1, 1] and its scale k:
 
     pi(s) = clip(b(s) + k f(s, b(s)), -1, 1), f = 0 at the start                             -> Residual._corrected
-    in rollouts f has noise, and stays within [-1, 1]                                        -> Residual._act
-    critics as in TD3 with this pi, its target with that f's target                          -> Residual._target_actions
+    in rollouts noise is added to f, within [-1, 1]                                        -> Residual._act
+    critics as in TD3 with this pi; target actions use f's target network                          ->
+    Residual._target_actions
     actor:   -mean over e of Q_e(s, pi(s)) + p mean |Q| f(s, b(s))^2                         -> Residual._actor_loss
 
 The frozen policy may be of any kind; only its actions are used. Critics evaluate the action that was taken, so that
 demonstrations and replayed steps have one form (``train.online.demo_ratio``).
 
-The penalty is this toolkit's: akin to that of Andrychowicz et al., "Hindsight Experience Replay", NIPS 2017
-(arXiv:1707.01495), on what enters the actor's tanh, and measured against the values as in TD3+BC (arXiv:2106.06860).
-With rewards at success alone one action hardly changes a value, less than the critics err; an optimizer that divides
-by the gradient's size would follow these errors to the end of the reach, everywhere. So the correction stays away from
-0 only where it raises the value.
+The penalty is specific to this toolkit. It is similar to the penalty of Andrychowicz et al., "Hindsight Experience
+Replay", NIPS 2017
+(arXiv:1707.01495), on the input of the actor's tanh, and scaled by the values as in TD3+BC (arXiv:2106.06860). With
+rewards only at success, one action changes a value by less than the critics' errors, and an optimizer that divides by
+the gradient's size would follow these errors to the largest correction everywhere. With the penalty, the correction
+differs from 0 only where it increases the value.
 
-Departures: the clip has the gradient 1, so that a correction that has gone beyond the limits can return. In updates a
-policy with a memory decides as at an episode's start, from no more than ``train.frame_stack`` observations.
+Departures: the clip has the gradient 1, so that a correction beyond the limits can return. In updates, a policy with a
+memory acts as at the start of an episode, from at most ``train.frame_stack`` observations.
 """
 
 from __future__ import annotations
@@ -54,16 +56,16 @@ from imitate.models.mlp import MLP
 
 
 class ResidualOptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     critic: StagedOptimizerConfig = Field(optimizer(1e-3))
     actor: StagedOptimizerConfig = Field(optimizer(1e-3))
 
 
 class ResidualCriticConfig(CriticConfig):
-    """Critics with layer normalization, which bounds their values away from the data."""
+    """Critics with layer normalization, which bounds values far from the data."""
 
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
 
 
@@ -77,7 +79,7 @@ class ResidualConfig(ActorCriticConfig):
     optim_params: ResidualOptimParams = Field(ResidualOptimParams())
     base: FrozenPolicyConfig = Field(FrozenPolicyConfig())
     reach: float = Field(
-        0.2, gt=0, le=2, description="the largest correction of an action between -1 and 1"
+        0.2, gt=0, le=2, description="k: largest correction of an action, whose range is [-1, 1]"
     )
     penalty: float = Field(
         0.05,
@@ -89,12 +91,12 @@ class ResidualConfig(ActorCriticConfig):
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         return super().conflicts(config) + wants_online(config)
 
 
 class Correction(nn.Module):
-    """f(s, b), 0 at the start."""
+    """Network f(s, b), which returns 0 at the start."""
 
     def __init__(self, encoder: GroupEncoder, ac_dim: int, config: Any) -> None:
         super().__init__()
@@ -105,14 +107,14 @@ class Correction(nn.Module):
         nn.init.zeros_(self.head.action.bias)
 
     def forward(self, obs: Obs, base: Tensor, goal: Obs | None = None) -> Tensor:
-        """Corrections (B, A) of the frozen policy's actions ``base`` (B, A)."""
+        """Return corrections (B, A) of the frozen policy's actions ``base`` (B, A)."""
         features = torch.cat([self.encoder(obs, goal), base], dim=-1)
         return self.head.act(self.mlp(features))
 
 
 @register("residual", ResidualConfig)
 class Residual(ActorCritic[ResidualConfig]):
-    """A frozen policy and its correction, which learns like TD3's actor."""
+    """Frozen policy and its correction, which is trained like TD3's actor."""
 
     targets = {"critic_target": "critic", "actor_target": "actor"}
     frozen = "base"
@@ -156,23 +158,23 @@ class Residual(ActorCritic[ResidualConfig]):
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def _corrected(self, base: Tensor, correction: Tensor) -> Tensor:
-        """The action (B, A), within the limits."""
+        """Return the corrected action (B, A), within the limits."""
         action: Tensor = base + self.config.reach * correction
         return action + (action.clamp(-1.0, 1.0) - action).detach()
 
     def _decided(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Actions of the frozen policy in the batch's states, and their correction with gradient, (B, A) each."""
+        """Return the frozen policy's actions in the batch's states, and their correction with gradient, (B, A) each."""
         obs = batch["obs"]
         base = self.base.act_afresh(obs, self.preprocess, self.frame_stack)
         return base, self.nets["actor"](obs, base, batch["goal_obs"])
 
     def _policy_actions(self, batch: Batch) -> Tensor:
-        """Actions (B, A) in the batch's states, with gradient."""
+        """Return corrected actions (B, A) in the batch's states, with gradient."""
         return self._corrected(*self._decided(batch))
 
     @torch.no_grad()
     def _target_actions(self, batch: Batch) -> Tensor:
-        """Actions (B, A) in the next states, by the target of the correction, smoothed by clipped noise."""
+        """Return actions (B, A) in the next states, with the target of the correction, smoothed by clipped noise."""
         config, obs = self.config.actor, batch["next_obs"]
         base = self.base.act_afresh(obs, self.preprocess, self.frame_stack)
         correction = self.nets["actor_target"](obs, base, batch["goal_obs"])
@@ -180,13 +182,13 @@ class Residual(ActorCritic[ResidualConfig]):
         return self._corrected(base, smoothed)
 
     def _validation_info(self, batch: Batch) -> Info:
-        """As in the base class."""
+        """Mean absolute difference between the actor's and the data's actions, in normalized units."""
         return {"Action_Error": (self._policy_actions(batch) - batch["actions"]).abs().mean()}
 
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Critics; every few updates the correction and the targets."""
+        """Update the critics; every few updates also the correction and the targets."""
         update.step("critic", self._critic_loss(batch))
         if update.turn("critic_updates", self.config.actor.update_freq):
             update.step("actor", self._actor_loss(batch))
@@ -200,7 +202,7 @@ class Residual(ActorCritic[ResidualConfig]):
         return {**super()._initial_policy_state(batch_size), "base": base}
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
-        """As in the base class, and the frozen policy's plan."""
+        """Discard the planned actions, including the frozen policy's plan."""
         return self.base.cut_within(super().cut_plan(state))
 
     def _act(

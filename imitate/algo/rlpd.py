@@ -9,10 +9,10 @@ Q', the discount g and a tanh-Gaussian policy pi:
     critic: mean over the batch, sum over e, of (Q_e(s, a) - target)^2; 10, layer normalization   -> RLPD._critic_loss
     actor:  alpha log pi(a | s) - mean over all e of Q_e(s, a), a ~ pi(s)   -> RLPD._actor_loss
     alpha:  rises where the entropy is below its target, falls where it is above   -> EntropyWeight.loss
-    20 updates of the critics per step, after the last of which the actor and alpha follow   -> RLPD._update
+    20 updates of the critics per step, and one update of the actor and alpha   -> RLPD._update
 
-Departures: the actor takes its turn at the first of each ``actor.update_freq`` updates rather than at the last; a
-layer is normalized after its ReLU, not before; as in ``sac``, errors are summed over the critics and not halved.
+Departures: the actor is updated at the first of each ``actor.update_freq`` updates instead of the last; layers are
+normalized after the ReLU, not before; as in ``sac``, errors are summed over the critics and not halved.
 """
 
 from __future__ import annotations
@@ -37,22 +37,24 @@ from imitate.functional.losses import masked_mean
 
 
 class RLPDActorConfig(SoftActorConfig):
-    """A tanh-Gaussian policy that follows more slowly than its critics."""
+    """Tanh-Gaussian policy that is updated less often than its critics."""
 
     update_freq: int = Field(
         20,
         ge=1,
-        description="the actor and the temperature follow every so many updates of the critics",
+        description="number of critic updates between two updates of the actor and the temperature",
     )
 
 
 class RLPDCriticConfig(SoftCriticConfig):
-    """Many critics, of which few are asked at a time."""
+    """Many critics, of which a few random ones are used for each target."""
 
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
     ensemble: EnsembleConfig = Field(EnsembleConfig(n=10))
     subset: int = Field(
-        2, ge=1, description="critics, drawn anew for each update, of which targets are the least"
+        2,
+        ge=1,
+        description="number of critics, drawn anew for each update, whose smallest value is the target",
     )
 
 
@@ -69,11 +71,12 @@ class RLPDConfig(SoftActorCriticConfig):
     actor: RLPDActorConfig = Field(RLPDActorConfig())
     critic: RLPDCriticConfig = Field(RLPDCriticConfig())
     entropy_backup: bool = Field(
-        True, description="targets count the next action's entropy; false: the actor alone does"
+        True,
+        description="include the next action's entropy in targets; false: only the actor's loss includes the entropy",
     )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         problems = super().conflicts(config)
         critic = self.critic
         if critic.subset > critic.ensemble.n:
@@ -91,7 +94,7 @@ class RLPDConfig(SoftActorCriticConfig):
 
 @register("rlpd", RLPDConfig)
 class RLPD(ActorCritic[RLPDConfig]):
-    """A tanh-Gaussian actor and many normalized critics."""
+    """Tanh-Gaussian actor and many critics with layer normalization."""
 
     def _create_networks(self) -> None:
         config = self.config
@@ -116,7 +119,7 @@ class RLPD(ActorCritic[RLPDConfig]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """TD target for the critics, (B,), without gradient: by the least of a random few."""
+        """Return the TD target (B,) for the critics, without gradient: the minimum of a few random target critics."""
         actions, log_prob = sampled_actions(self.actor, batch["next_obs"], batch["goal_obs"])
         values = self._critic("critic_target")(batch["next_obs"], actions, batch["goal_obs"])
         asked = torch.randperm(len(values), device=values.device)[: self.config.critic.subset]
@@ -142,7 +145,7 @@ class RLPD(ActorCritic[RLPDConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Critics and targets; every few updates the actor and the temperature."""
+        """Update critics and targets; every few updates also the actor and the temperature."""
         update.step("critic", self._critic_loss(batch))
         if update.learns("critic"):
             self._follow()

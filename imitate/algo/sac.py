@@ -1,9 +1,9 @@
-"""Soft actor-critic (SAC): values that count the policy's entropy, and a policy as random as the task allows.
+"""Soft actor-critic (SAC): values include the policy's entropy, so that the policy is as random as the task allows.
 
 Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (arXiv:1812.05905), for continuous actions u;
 Christodoulou, "Soft Actor-Critic for Discrete Action Settings" (arXiv:1910.07207), for choices c; Delalleau, Peter,
 Alonso, Logut, "Discrete and Continuous Action Representation for Practical RL in Video Games" (arXiv:1912.11077), for a
-choice with numbers beside it, pi(c | s) pi(u | s, c). With targets Q' and the discount g:
+choice combined with continuous numbers, pi(c | s) pi(u | s, c). With targets Q' and the discount g:
 
     V(s) = min_e Q'_e(s, u) - alpha log pi(u | s), u ~ pi(s)                           -> SAC._of_numbers
          = sum_c pi(c | s) (min_e Q'_e(s)[c] - alpha log pi(c | s))                    -> SAC._of_choices
@@ -13,10 +13,10 @@ choice with numbers beside it, pi(c | s) pi(u | s, c). With targets Q' and the d
     actor:  -V(s), with Q for Q'                                                       -> SAC._actor_loss
     alpha:  rises where the entropy is below its target, falls where it is above       -> SAC._temperature_loss
 
-Of numbers the target entropy is -(their count), as in the paper; of choices half of log(choices)
-(``temperature.choice_entropy``) rather than 0.98 of it, which leaves a policy of two choices all but a coin. Choices
-are always summed over rather than sampled. Departures: errors are summed over the critics and not halved; alpha is
-moved by its logarithm, as in the authors' code. With ``algo.rnn`` a recurrent encoder stands before all networks
+The target entropy of continuous numbers is -(their count), as in the paper. For choices it is half of log(choices)
+(``temperature.choice_entropy``) instead of 0.98 of it, which would make a policy of two choices almost uniform. Choices
+are always summed over instead of sampled. Departures: errors are summed over the critics and not halved; the logarithm
+of alpha is learned, as in the authors' code. With ``algo.rnn`` all networks share a recurrent encoder
 (:mod:`imitate.algo.slots.recurrent_replay`).
 """
 
@@ -42,11 +42,11 @@ from imitate.models.mixed import Mixed, MixedHead
 
 
 class SoftValue(NamedTuple):
-    """Value of states under the policy, and its entropies there.
+    """Value of states under the policy, and the policy's entropies in them.
 
     Attributes:
         value: (B,) V(s), with gradient for the policy.
-        entropies: (B, K) without gradient, one for each temperature: of the numbers, then of the choice.
+        entropies: (B, K) without gradient, one per temperature: first of the continuous numbers, then of the choice.
     """
 
     value: Tensor
@@ -54,12 +54,12 @@ class SoftValue(NamedTuple):
 
 
 Values = Callable[[Tensor | None], Tensor]
-"""From numbers (B, [C,] N), or None, to the believed values of the critics (B,) or (B, C)."""
+"""Function from continuous numbers (B, [C,] N), or None, to the critics' combined values (B,) or (B, C)."""
 
 
 @register("sac", SACConfig)
 class SAC(ActorCritic[SACConfig]):
-    """Actions are N numbers, one of C choices (one-hot), or [one-hot of C choices | N numbers]."""
+    """Soft actor-critic. Actions are N numbers, one of C choices (one-hot), or [one-hot of C choices | N numbers]."""
 
     def _create_networks(self) -> None:
         config = self.config
@@ -77,12 +77,12 @@ class SAC(ActorCritic[SACConfig]):
 
     @property
     def _num_choices(self) -> int:
-        """C; 0: there is no choice."""
+        """C, the number of choices; 0 if there is no choice."""
         return self.config.num_choices or 0
 
     @property
     def _num_numbers(self) -> int:
-        """N."""
+        """N, the number of continuous numbers."""
         return (self.config.num_continuous or 0) if self._num_choices else self.ac_dim
 
     def _check_actions(self) -> None:
@@ -106,7 +106,7 @@ class SAC(ActorCritic[SACConfig]):
         return MixedHead(input_dim, self._num_choices, self._num_numbers, **settings)
 
     def _wanted_entropy(self) -> Tensor:
-        """Target entropies, () or (2,): of the numbers, then of the choice."""
+        """Return the target entropies, () or (2,): first of the continuous numbers, then of the choice."""
         temperature = self.config.temperature
         wanted = temperature.target_entropy
         of_numbers = -float(self._num_numbers) if wanted is None else wanted
@@ -121,14 +121,14 @@ class SAC(ActorCritic[SACConfig]):
     # ---- soft values ---------------------------------------------------------------------------------------------
 
     def _soft_value(self, critic: str, obs: Batch, goal: Batch | None) -> SoftValue:
-        """V(s) by the critics of this name."""
+        """Return V(s) by the critics of this name."""
 
         def values(numbers: Tensor | None) -> Tensor:
             each = self._critic(critic)(obs, numbers, goal)
             if numbers is not None and self._num_choices:
                 each = each.diagonal(
                     dim1=-2, dim2=-1
-                )  # (E, B, C): each choice with its own numbers
+                )  # (E, B, C): each choice combined with its own numbers
             return self._ensemble_value(each)
 
         policy = self._policy(obs, goal)
@@ -139,14 +139,14 @@ class SAC(ActorCritic[SACConfig]):
         return self._of_numbers(cast(TanhDistribution, policy), values)
 
     def _of_numbers(self, policy: TanhDistribution, values: Values) -> SoftValue:
-        """By one action of the policy in each state."""
+        """Return the value of continuous actions, from one action of the policy per state."""
         numbers, log_prob = (drawn[:, 0] for drawn in policy.draw(1))
         return SoftValue(
             values(numbers) - self.entropy.value * log_prob, -log_prob.detach().unsqueeze(-1)
         )
 
     def _of_choices(self, policy: Categorical, values: Values) -> SoftValue:
-        """Summed over the choices."""
+        """Return the value of discrete actions, summed over the choices."""
         with torch.no_grad():
             believed = values(None)
         soft = believed - self.entropy.value * policy.logits
@@ -154,7 +154,7 @@ class SAC(ActorCritic[SACConfig]):
         return SoftValue((policy.probabilities * soft).sum(-1), entropy)
 
     def _of_both(self, policy: Mixed, values: Values) -> SoftValue:
-        """Summed over the choices, with one sample of the numbers of each."""
+        """Return the value of mixed actions, summed over the choices, with one sample of the numbers for each."""
         numbers, log_prob = policy.numbers.draw(1)
         log_prob = log_prob.squeeze(-1)
         of_numbers, of_choice = self.entropy.value
@@ -169,7 +169,7 @@ class SAC(ActorCritic[SACConfig]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """TD target for the critics, (B,), without gradient."""
+        """Return the TD target (B,) for the critics, without gradient."""
         soft = self._soft_value("critic_target", batch["next_obs"], batch["goal_obs"])
         return cast(Tensor, batch["rewards"] + batch["discounts"] * soft.value)
 
@@ -180,7 +180,7 @@ class SAC(ActorCritic[SACConfig]):
         return loss, {"Critic_Loss": loss, "Q": values.mean(), "Q_Targets": target.mean()}
 
     def _taken_values(self, batch: Batch) -> Tensor:
-        """Values (E, B) of the batch's actions."""
+        """Return the values (E, B) of the batch's actions."""
         critic, actions = self._critic("critic"), batch["actions"]
         if not self._num_choices:
             return critic(batch["obs"], actions, batch["goal_obs"])  # type: ignore[no-any-return]
@@ -204,9 +204,9 @@ class SAC(ActorCritic[SACConfig]):
         return loss, info
 
     def _temperature_loss(self, info: Info) -> Tensor:
-        """Loss of network ``temperature``, from the entropies that the actor's loss logged.
+        """Return the loss of network ``temperature``, from the entropies in the info of the actor's loss.
 
-        Where choices are masked, the target of their entropy is a share of log(allowed choices).
+        If choices are masked, the target of their entropy is a fraction of log(allowed choices).
         """
         target = self.entropy.target
         names = ["Entropy", "Choice_Entropy"][: target.numel()]
@@ -219,7 +219,7 @@ class SAC(ActorCritic[SACConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Critics, actor, temperature, targets."""
+        """Update critics, actor, temperature and targets, in this order."""
         update.step("critic", self._critic_loss(batch))
         update.step("actor", self._actor_loss(batch))
         if self.entropy.net is not None and update.learns("actor"):
@@ -228,7 +228,7 @@ class SAC(ActorCritic[SACConfig]):
             self._follow()
 
     def _validation_info(self, batch: Batch) -> Info:
-        """With choices alone: the fraction of states where the likeliest choice differs from the data's."""
+        """Fraction of states in which the most likely choice differs from the data's; only for discrete actions."""
         if not self._num_choices or self._num_numbers:
             return super()._validation_info(batch)
         policy = cast(Categorical, self._policy(batch["obs"], batch["goal_obs"]))

@@ -1,13 +1,15 @@
-"""Soft Q imitation learning (SQIL): SAC in which the expert's steps have reward 1 and the policy's own 0.
+"""Soft Q imitation learning (SQIL): SAC with reward 1 for the expert's steps and 0 for the policy's own.
 
 Reddy, Dragan, Levine, "SQIL: Imitation Learning via Reinforcement Learning with Sparse Rewards", ICLR 2020
-(arXiv:1905.11108). Each batch is half demonstrations (``train.online.demo_ratio``). Critics, actor and temperature
+(arXiv:1905.11108). Half of each batch consists of demonstrations (``train.online.demo_ratio``). Critics, actor and
+temperature
 learn as in ``sac``; the environment's rewards are not used:
 
     r = 1 for demonstrations, 0 for steps from the replay buffer                         -> SQILRewards.rewards
 
-Departure: what follows a terminal goes on for ever with the same reward, r / (1 - discount) in place of r. Otherwise an
-expert that ends its task would be worse off for that, and a policy that drops what it holds could be better off.
+Departure: the reward of a terminal is assumed to continue for ever, r / (1 - discount) instead of r. Otherwise an
+expert that finishes its task would be punished for that, and a policy that ends an episode by a failure could be
+rewarded.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from imitate.config import BaseConfig
 
 
 class SQILRewards(RewardSource):
-    """Rewards of 1 for demonstrations and 0 for replayed steps, continued for ever after a terminal."""
+    """Rewards of 1 for demonstrations and 0 for replayed steps, which continue for ever after a terminal."""
 
     def rewards(self, batch: Batch) -> Tensor:
-        """(B,) 1 / (1 - discount) in place of 1 before a terminal."""
+        """Return rewards (B,), with 1 / (1 - discount) instead of 1 before a terminal."""
         for_ever = 1.0 / max(1.0 - self.config.discount, 1e-3)
         expert: Tensor = batch["expert"]
         return torch.where(batch["terminals"] > 0, for_ever * expert, expert)
@@ -44,5 +46,5 @@ class SQILConfig(SACConfig):
     reward_free = True
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         return [*super().conflicts(config), *needs_demonstrations(config)]

@@ -1,4 +1,4 @@
-"""Twin delayed DDPG (TD3): deterministic policy gradient with the lesser of two critics.
+"""Twin delayed DDPG (TD3): deterministic policy gradient with the minimum of two critics.
 
 Fujimoto, van Hoof, Meger, "Addressing Function Approximation Error in Actor-Critic Methods", ICML 2018
 (arXiv:1802.09477). With targets pi', Q' and the discount g:
@@ -7,8 +7,8 @@ Fujimoto, van Hoof, Meger, "Addressing Function Approximation Error in Actor-Cri
     L_Q = E[ (r + g min_i Q'_i(s', a') - Q_j(s, a))^2 ], without Q' after a terminal  -> TD3._critic_loss
     L_pi = -E[ Q_1(s, pi(s)) ]                                                        -> TD3._actor_loss
 
-The actor and all targets follow every ``actor.update_freq``-th update of the critics. Rollouts have Gaussian noise on
-their actions (``exploration``).
+The actor and all targets are updated after every ``actor.update_freq``-th update of the critics. In rollouts, Gaussian
+noise is added to the actions (``exploration``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from imitate.functional.sampling import smoothed_actions
 
 
 class TD3OptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     critic: StagedOptimizerConfig = Field(optimizer(1e-3))
     actor: StagedOptimizerConfig = Field(optimizer(1e-3))
@@ -44,7 +44,7 @@ class TD3OptimParams(Section):
 class TD3CriticConfig(CriticConfig):
     """Critics of 256 by 256."""
 
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
 
 
 class TD3Config(ActorCriticConfig):
@@ -60,7 +60,7 @@ class TD3Config(ActorCriticConfig):
 
 @register("td3", TD3Config)
 class TD3(ActorCritic[TD3Config]):
-    """Deterministic actor, twin critics."""
+    """Deterministic actor and twin critics."""
 
     targets = {"critic_target": "critic", "actor_target": "actor"}
 
@@ -78,7 +78,7 @@ class TD3(ActorCritic[TD3Config]):
 
     @torch.no_grad()
     def _next_actions(self, batch: Batch) -> Tensor:
-        """Actions (B, A) of the target actor in the next states, smoothed by clipped noise."""
+        """Return actions (B, A) of the target actor in the next states, smoothed by clipped noise."""
         config = self.config.actor
         return smoothed_actions(self._target_actions(batch), config.noise_std, config.noise_clip)
 
@@ -101,7 +101,7 @@ class TD3(ActorCritic[TD3Config]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Critics; every few updates the actor and the targets."""
+        """Update the critics; every few updates also the actor and the targets."""
         update.step("critic", self._critic_loss(batch))
         if update.turn("critic_updates", self.config.actor.update_freq):
             update.step("actor", self._actor_loss(batch))

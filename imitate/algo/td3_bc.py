@@ -1,4 +1,4 @@
-"""TD3+BC: deterministic policy gradient, held near the data by regression.
+"""TD3+BC: deterministic policy gradient, kept near the data by regression.
 
 Fujimoto, Gu, "A Minimalist Approach to Offline Reinforcement Learning", NeurIPS 2021 (arXiv:2106.06860), on top of TD3
 (Fujimoto, van Hoof, Meger, ICML 2018, arXiv:1802.09477). With targets pi', Q' and the discount g:
@@ -8,11 +8,12 @@ Fujimoto, Gu, "A Minimalist Approach to Offline Reinforcement Learning", NeurIPS
     L_pi = -lambda E[ Q_1(s, pi(s)) ] + E[ (pi(s) - a)^2 ],
            lambda = alpha / mean |Q_1(s, pi(s))|, without gradient                    -> TD3_BC._actor_loss
 
-The actor and all targets follow every ``actor.update_freq``-th update of the critics. Observations are normalized
+The actor and all targets are updated after every ``actor.update_freq``-th update of the critics. Observations are
+normalized
 (``train.obs_normalization``), which is part of the method.
 
 Departures from robomimic, whose keys these are: the number of updates is saved, so that a resumed training is exact;
-the actor's loss is computed only where it is used.
+the actor's loss is computed only if it is used.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from imitate.functional.sampling import smoothed_actions
 
 
 class TD3BCOptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     critic: StagedOptimizerConfig = Field(optimizer(3e-4))
     actor: StagedOptimizerConfig = Field(optimizer(3e-4))
@@ -48,7 +49,7 @@ class TD3BCOptimParams(Section):
 class TD3BCCriticConfig(CriticConfig):
     """Critics of 256 by 256."""
 
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
 
 
 class TD3BCConfig(ActorCriticConfig):
@@ -57,7 +58,7 @@ class TD3BCConfig(ActorCriticConfig):
     tree_defaults = {"train": {"obs_normalization": "mean_std", "batch_size": 256}}
 
     optim_params: TD3BCOptimParams = Field(TD3BCOptimParams())
-    alpha: float = Field(2.5, ge=0, description="weight of values against regression; 0 is BC")
+    alpha: float = Field(2.5, ge=0, description="weight of values relative to regression; 0 is BC")
     actor: DelayedActorConfig = Field(DelayedActorConfig())
     critic: TD3BCCriticConfig = Field(TD3BCCriticConfig())
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig())
@@ -65,7 +66,7 @@ class TD3BCConfig(ActorCriticConfig):
 
 @register("td3_bc", TD3BCConfig)
 class TD3_BC(ActorCritic[TD3BCConfig]):  # noqa: N801 - the name users know
-    """Twin critics, and a deterministic actor between their values and the data."""
+    """Twin critics, and a deterministic actor that trades their values against the distance from the data."""
 
     targets = {"critic_target": "critic", "actor_target": "actor"}
 
@@ -83,7 +84,7 @@ class TD3_BC(ActorCritic[TD3BCConfig]):  # noqa: N801 - the name users know
 
     @torch.no_grad()
     def _next_actions(self, batch: Batch) -> Tensor:
-        """Actions (B, A) of the target actor in the next states, smoothed by clipped noise."""
+        """Return actions (B, A) of the target actor in the next states, smoothed by clipped noise."""
         config = self.config.actor
         return smoothed_actions(self._target_actions(batch), config.noise_std, config.noise_clip)
 
@@ -108,7 +109,7 @@ class TD3_BC(ActorCritic[TD3BCConfig]):  # noqa: N801 - the name users know
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Critics; every few updates the actor and the targets."""
+        """Update the critics; every few updates also the actor and the targets."""
         update.step("critic", self._critic_loss(batch))
         if update.turn("critic_updates", self.config.actor.update_freq):
             update.step("actor", self._actor_loss(batch))

@@ -1,4 +1,4 @@
-"""Truncated quantile critics (TQC): soft values from a pool of quantiles of the return, without the highest of them.
+"""Truncated quantile critics (TQC): soft values from the pooled quantiles of several critics without the highest ones.
 
 Kuznetsov, Shvechikov, Grishin, Vetrov, "Controlling Overestimation Bias with Truncated Mixture of Continuous
 Distributional Quantile Critics", ICML 2020 (arXiv:2005.04269), on Haarnoja et al., "Soft Actor-Critic Algorithms and
@@ -12,9 +12,9 @@ discount g and a tanh-Gaussian policy pi:
     actor:  alpha log pi(a | s) - mean of all atoms of Z_e(s, a), a ~ pi(s)            -> TQC._actor_loss
     alpha:  rises where the entropy is below its target, falls where it is above       -> EntropyWeight.loss
 
-``critic.num_dropped`` d is the paper's dial between over- and underestimation: 2 for most of its tasks, 5 for Hopper, 0
-for HalfCheetah. Departure: hidden layers are 256 by 256 as in ``sac``; the paper's critics have three of 512. With
-``algo.rnn`` a recurrent encoder stands before all networks (:mod:`imitate.algo.slots.recurrent_replay`).
+``critic.num_dropped`` d balances over- and underestimation: in the paper 2 for most tasks, 5 for Hopper, 0 for
+HalfCheetah. Departure: hidden layers are 256 by 256 as in ``sac``; the paper's critics have three of 512. With
+``algo.rnn`` all networks share a recurrent encoder (:mod:`imitate.algo.slots.recurrent_replay`).
 """
 
 from __future__ import annotations
@@ -40,16 +40,18 @@ from imitate.functional.losses import masked_mean
 
 
 class TQCCriticConfig(SoftCriticConfig):
-    """Critics that give quantiles of the return."""
+    """Critics that predict quantiles of the return."""
 
     ensemble: EnsembleConfig = Field(EnsembleConfig(n=5))
-    use_huber: bool = Field(True, description="Huber rather than absolute error of quantiles")
-    num_quantiles: int = Field(25, ge=2, description="quantiles (atoms) of each critic")
+    use_huber: bool = Field(
+        True, description="use the Huber error of quantiles instead of the absolute error"
+    )
+    num_quantiles: int = Field(25, ge=2, description="number of quantiles (atoms) of each critic")
     num_dropped: int = Field(
         2,
         ge=0,
-        description="highest atoms that targets leave out, per critic, of all critics together; more where values "
-        "are too high",
+        description="number of highest atoms per critic that targets drop from the pool of all "
+        "critics; increase it if values are too high",
     )
 
 
@@ -60,7 +62,7 @@ class TQCConfig(SoftActorCriticConfig):
     rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         problems, critic = super().conflicts(config), self.critic
         if critic.num_dropped >= critic.num_quantiles:
             problems.append(
@@ -82,7 +84,7 @@ class TQCConfig(SoftActorCriticConfig):
 
 @register("tqc", TQCConfig)
 class TQC(ActorCritic[TQCConfig]):
-    """A tanh-Gaussian actor and critics of quantiles."""
+    """Tanh-Gaussian actor and quantile critics."""
 
     def _create_networks(self) -> None:
         config = self.config
@@ -107,7 +109,7 @@ class TQC(ActorCritic[TQCConfig]):
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """TD targets of the atoms, (B, E (M - d)), without gradient."""
+        """Return TD targets (B, E (M - d)) of the atoms, without gradient."""
         next_obs, goal = batch["next_obs"], batch["goal_obs"]
         actions, log_prob = sampled_actions(self.actor, next_obs, goal)
         atoms = self._critic("critic_target")(next_obs, actions, goal)
@@ -138,7 +140,7 @@ class TQC(ActorCritic[TQCConfig]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def _update(self, batch: Batch, update: Update) -> None:
-        """Critics, actor, temperature, targets."""
+        """Update critics, actor, temperature and targets, in this order."""
         update.step("critic", self._critic_loss(batch))
         update.step("actor", self._actor_loss(batch))
         if self.entropy.net is not None and update.learns("actor"):

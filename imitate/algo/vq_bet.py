@@ -1,4 +1,4 @@
-"""VQ-BeT: chunks of actions as codes that a transformer chooses, and an offset from the decoded chunk.
+"""VQ-BeT: a transformer chooses codes of action chunks, and an offset is added to the decoded chunk.
 
 Lee, Wang, Etukuru, Kim, Shafiullah & Pinto, "Behavior Generation with Latent Actions", ICML 2024 (arXiv:2403.03181).
 With a = the demonstrated chunk, phi and psi = encoder and decoder of the autoencoder, c_1 .. c_L = the codes of phi(a),
@@ -6,19 +6,20 @@ layer by layer, e(c) = the sum of their vectors, o = the last observations:
 
     stage 1, the first ``vq.pretrain_epochs`` epochs, of the autoencoder     -> VQBeT._autoencoder_loss
         | a - psi(e(c)) | + commitment_weight | phi(a) - sg[e(c)] |^2; codes are moving averages (ResidualVQ)
-    stage 2, the other epochs, of the policy; the autoencoder stays          -> VQBeT._loss
+    stage 2, the other epochs, of the policy; the autoencoder is frozen          -> VQBeT._loss
         focal(c_1 | o) + secondary_code_weight sum_l focal(c_l | o, c_<l)
         + offset_weight | a - psi(e(c)) - offset(o, c) |
     acting: draw c_1, then c_2 given c_1, ...; psi(e(c)) + offset(o, c)      -> VQBeT._predict
 
-The stage follows from the epoch alone, so a run that is resumed is in the right one; each stage has a learning-rate
-schedule of its own, which ends with it.
+The stage depends only on the epoch, so a resumed run continues in the right one. Each stage has its own learning-rate
+schedule, which ends with the stage.
 
 Departures from the published code: a layer's code is drawn given those of the layers before (an option there), since
-codes drawn apart mix ways of doing it; the offset is learned for the codes of the demonstration, as in BeT, not for
-codes that are drawn, whose offset would lead from one way to another; it comes from a network that sees the codes,
-not as one output per code; padded actions are replaced by the last real one and left out of the losses; one chunk is
-predicted, from the newest observation. The weights of the losses are divided by that of the first code.
+independently drawn codes mix different ways of solving a task; the offset is learned for the codes of the
+demonstration, as in BeT, not for drawn codes, whose offset would point from one way to another; it is the output of a
+network that sees the codes, not one output per code; padded actions are replaced by the last real one and left out of
+the losses; one chunk is
+predicted, from the newest observation. The weights of the losses are divided by the weight of the first code.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from imitate.models.vq import ChunkAutoencoder
 
 
 class VQBeTOptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     autoencoder: OptimizerConfig = Field(
         OptimizerConfig.model_validate(
@@ -71,28 +72,34 @@ class VQBeTOptimParams(Section):
 
 
 class VQConfig(Section):
-    """The autoencoder of chunks and its codes."""
+    """Autoencoder of chunks, and its codes."""
 
     pretrain_epochs: int = Field(
-        10, ge=1, description="epochs in which the autoencoder learns; the policy has the others"
+        10,
+        ge=1,
+        description="number of epochs in which the autoencoder is trained; the policy is trained in the others",
     )
-    num_layers: int = Field(2, ge=1, description="codes per chunk")
-    num_codes: int = Field(16, ge=2, description="codes of each layer to choose from")
+    num_layers: int = Field(2, ge=1, description="number of codes per chunk")
+    num_codes: int = Field(16, ge=2, description="number of possible codes per layer")
     latent_dim: int = Field(512, ge=1, description="size of a code's vector")
     hidden_dims: LayerDims = Field((128, 128), description="hidden layers of encoder and decoder")
-    decay: float = Field(0.95, ge=0, lt=1, description="of the moving averages that codes follow")
+    decay: float = Field(
+        0.95, ge=0, lt=1, description="decay of the moving averages that define the codes"
+    )
     commitment_weight: float = Field(
-        1.0, ge=0, description="weight of the distance of chunks from their codes"
+        1.0, ge=0, description="weight of the distance between encoded chunks and their codes"
     )
 
 
 class VQBeTTransformerConfig(Section):
-    """The transformer over the last observations."""
+    """Transformer over the last observations."""
 
     embed_dim: int = Field(512, ge=1, description="width, a multiple of num_heads")
     num_layers: int = Field(8, ge=1, description="blocks")
     num_heads: int = Field(8, ge=1, description="attention heads")
-    dropout: float = Field(0.1, ge=0, lt=1, description="of inputs, attention and each block")
+    dropout: float = Field(
+        0.1, ge=0, lt=1, description="dropout of inputs, attention and each block"
+    )
 
 
 class VQBeTConfig(AlgoSection):
@@ -105,26 +112,28 @@ class VQBeTConfig(AlgoSection):
     vq: VQConfig = Field(VQConfig())
     transformer: VQBeTTransformerConfig = Field(VQBeTTransformerConfig())
     focal_gamma: float = Field(
-        2.0, ge=0, description="how much less a code counts that is predicted well; 0: all alike"
+        2.0,
+        ge=0,
+        description="gamma of the focal loss: how much less well predicted codes count; 0: equal weights",
     )
     secondary_code_weight: float = Field(
-        0.1, ge=0, description="weight of the codes after the first; the first has 1"
+        0.1, ge=0, description="weight of the codes after the first, whose weight is 1"
     )
     offset_weight: float = Field(20.0, ge=0, description="weight of the offset's error")
     temperature: float = Field(
         0.5,
         ge=0,
-        description="of drawing codes: below 1 likely ones more often, which makes up for the focal loss; "
-        "0: the likeliest",
+        description="temperature of drawing codes: below 1 likely codes are drawn more often, "
+        "which compensates for the focal loss; 0: the most likely code",
     )
     ema: EMAConfig = Field(EMAConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Images of the frames before the first predicted action."""
+        """Images of the frames up to the first predicted action."""
         return DataNeeds(observed_steps=config.train.frame_stack)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained or cannot act."""
+        """List combinations that cannot be trained or cannot act."""
         problems = self.chunk.prediction_problems("algo.chunk", config.train.seq_length)
         epochs = config.train.num_epochs
         if epochs is not None and epochs <= self.vq.pretrain_epochs:
@@ -148,13 +157,13 @@ class VQBeTConfig(AlgoSection):
 
 
 class CodePolicy(nn.Module):
-    """Network from observations to codes and an offset.
+    """Network that predicts codes and an offset from observations.
 
     Args:
-        encoder: of one observation, and the goal.
+        encoder: encoder of one observation, and the goal.
         config: section ``algo``.
-        ac_dim: A.
-        frames: F, observations that the policy sees.
+        ac_dim: A, action dimensions.
+        frames: F, number of observations that the policy sees.
     """
 
     def __init__(
@@ -186,7 +195,7 @@ class CodePolicy(nn.Module):
         self.offset = head(num_layers, config.chunk.size * ac_dim)
 
     def features(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """Features ``(B, E)`` of the newest of the observations ``(B, [F,] ...)``, given the ones before it."""
+        """Return features ``(B, E)`` of the newest of the observations ``(B, [F,] ...)``, given the earlier ones."""
         encoded: Tensor = self.encoder(obs, goal)
         if self.frames == 1:
             encoded = encoded.unsqueeze(1)
@@ -194,7 +203,7 @@ class CodePolicy(nn.Module):
         return mixed[:, -1]
 
     def forward(self, obs: Obs, goal: Obs | None, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits ``(B, L, C)`` of each layer given the codes ``(B, L)`` before it, and the offset ``(B, K, A)``."""
+        """Return logits ``(B, L, C)`` of each layer given the codes ``(B, L)`` before it, and offsets ``(B, K, A)``."""
         features = self.features(obs, goal)
         logits = [head(self._joined(features, codes[:, :i])) for i, head in enumerate(self.codes)]
         return torch.stack(logits, dim=1), self.offset_of(features, codes)
@@ -202,7 +211,7 @@ class CodePolicy(nn.Module):
     def draw(
         self, features: Tensor, temperature: float, generator: torch.Generator | None
     ) -> Tensor:
-        """Codes ``(B, L)``, layer by layer; temperature 0 takes the likeliest."""
+        """Draw codes ``(B, L)``, layer by layer; temperature 0 takes the most likely ones."""
         codes = features.new_zeros(len(features), 0, dtype=torch.long)
         for head in self.codes:
             logits = head(self._joined(features, codes)).float()
@@ -212,7 +221,7 @@ class CodePolicy(nn.Module):
         return codes
 
     def offset_of(self, features: Tensor, codes: Tensor) -> Tensor:
-        """Offset ``(B, K, A)`` from the chunk of these codes."""
+        """Return the offset ``(B, K, A)`` from the decoded chunk of these codes."""
         offset: Tensor = self.offset(self._joined(features, codes))
         return offset.view(-1, *self.chunk_shape)
 
@@ -225,7 +234,7 @@ class CodePolicy(nn.Module):
 class VQBeT(ChunkPolicy[VQBeTConfig]):
     """Vector-quantized behavior transformer."""
 
-    learns_deltas = False  # what padded steps hold is an action, not a difference
+    learns_deltas = False  # padded steps contain an action, not a difference
 
     @property
     def policy(self) -> CodePolicy:
@@ -234,7 +243,7 @@ class VQBeT(ChunkPolicy[VQBeTConfig]):
 
     @property
     def autoencoder(self) -> ChunkAutoencoder:
-        """The network that codes stand for chunks in; never an averaged one, since it stays when the policy learns."""
+        """The network that encodes chunks as codes; its weights are never averaged, since it is frozen in stage 2."""
         return cast(ChunkAutoencoder, self.nets["autoencoder"])
 
     def _create_networks(self) -> None:
@@ -253,30 +262,33 @@ class VQBeT(ChunkPolicy[VQBeTConfig]):
         self.nets = nn.ModuleDict({"autoencoder": autoencoder, "policy": policy})
 
     def _epochs_of(self, name: str) -> int:
-        """Number of epochs of the network's stage."""
+        """Return the number of epochs of the network's stage."""
         pretrain: int = self.config.vq.pretrain_epochs
         return pretrain if name == "autoencoder" else super()._epochs_of(name) - pretrain
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Chunks whose padded steps repeat the last real action: what they held does not matter."""
+        """Select chunks; padded steps repeat the last real action, so that their content does not matter."""
         selected = super()._select_batch(batch)
         selected["actions"] = hold_last(selected["actions"], selected["pad_mask"])
         return selected
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """Stage 1 or stage 2, by the epoch; validation is of the policy in both, so that its losses compare."""
+        """Update once, in stage 1 or 2 by the epoch.
+
+        Validation always measures the policy, so that its losses are comparable.
+        """
         if validate or epoch > self.config.vq.pretrain_epochs:
             return super().train_on_batch(batch, epoch, validate)
         loss, info = self._autoencoder_loss(batch, learn=True)
         info["Autoencoder_Grad_Norms"] = self._gradient_step("autoencoder", loss)
         share = self.optimization.share_weights
         if share is not None:
-            # Each process has moved the codes by its part of the batch.
+            # each process has updated the codes with its part of the batch
             share(self.autoencoder.quantizer)
         return {name: value.detach() for name, value in info.items()}
 
     def _autoencoder_loss(self, batch: Batch, learn: bool) -> tuple[Tensor, Info]:
-        """Reconstruction and commitment; with ``learn`` the codes move too."""
+        """Return the loss of reconstruction and commitment; with ``learn`` the codes are updated too."""
         made, quantized = self.autoencoder(batch["actions"], learn)
         error = (made - batch["actions"]).abs().mean(-1)
         reconstruction = masked_mean(error, step_weight(batch))
@@ -324,7 +336,7 @@ class VQBeT(ChunkPolicy[VQBeTConfig]):
 
 
 def hold_last(actions: Tensor, mask: Tensor | None) -> Tensor:
-    """Actions ``(B, K, A)`` with those where the mask (B, K) is false replaced by the last real one before them."""
+    """Replace actions ``(B, K, A)`` where the mask (B, K) is false by the last real action before them."""
     if mask is None:
         return actions
     steps = torch.arange(actions.shape[1], device=actions.device)

@@ -17,15 +17,15 @@ from imitate.train.setup import Setup
 
 TOLERANCE = 1e-4
 STEPS = 2
-"""Control steps of a tried episode."""
+"""Control steps of each tried episode."""
 
 
 class ActingCheck:
     """Checks of the actions of a policy.
 
     Args:
-        setup: whose algorithm acts.
-        obs: (N, ...) raw states by key, in which it acts.
+        setup: parts of the run, with the algorithm that acts.
+        obs: (N, ...) raw states by key in which the policy acts.
         goal: (N, ...) goals, for a policy with goals.
     """
 
@@ -36,13 +36,14 @@ class ActingCheck:
         self._count = len(next(iter(obs.values())))
 
     def actions(self) -> str:
-        """Check shape, numbers, and that the same call gives the same actions.
+        """Check the shape of actions, that they are finite, and that the same call gives the same actions.
 
         Raises:
-            ContractError: it does not hold.
+            ContractError: one of these does not hold.
         """
         shapes = self._setup.shape_metadata
-        policy = RolloutPolicy(self._algo)  # without limits, at which all would look alike
+        # no limits: after clipping, all actions might look alike
+        policy = RolloutPolicy(self._algo)
         first = self._asked(policy)
         wanted = (self._count, len(np.atleast_1d(shapes["action_low"])))
         if first.shape[1:] != wanted:
@@ -64,10 +65,10 @@ class ActingCheck:
         return f"{wanted[1]} numbers, from {first.min():.2g} to {first.max():.2g} here, {words}"
 
     def checkpoint(self, folder: Path) -> str:
-        """Check that a loaded policy acts as the one that was saved.
+        """Check that a policy loaded from a checkpoint acts like the saved one.
 
         Raises:
-            ContractError: it does not hold.
+            ContractError: it acts differently.
         """
         setup, path = self._setup, folder / "policy.pth"
         ckpt = checkpoint_dict(
@@ -90,13 +91,13 @@ class ActingCheck:
         return f"{path.stat().st_size / 1e6:.1f} MB, acts the same when loaded"
 
     def _asked(self, policy: RolloutPolicy, seed: int = 0) -> Array:
-        """Return the actions (STEPS, N, A) of a policy in the states, with these random numbers."""
+        """Return the actions (STEPS, N, A) of a policy in the test states, with random numbers from this seed."""
         torch.manual_seed(seed)
         policy.start_episode()
         return np.stack([policy(self._obs, self._goal, True) for _ in range(STEPS)])
 
     def _check_decision(self, count: int, *, explore: bool) -> None:
-        """Check the algorithm itself, for one state and for several."""
+        """Check the algorithm's own decisions, for one state and for several."""
         algo = self._algo
         prepare = algo.preprocess.prepare_obs
         obs = prepare({key: x[:count] for key, x in self._obs.items()}, tuple(algo.obs_shapes))

@@ -1,7 +1,7 @@
 """Check of an algorithm's contracts: environment, policy and trainer together, for a few steps in one process.
 
-The run is the configuration's own, made small (:func:`small`); it is interrupted after its first epoch as by a
-signal, and resumed, so that its stages and schedules stay as they are.
+The run uses the given configuration, made small (:func:`small`), but keeps its stages and schedules. It is interrupted
+after the first epoch, as if by a signal, and resumed.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from imitate.train.setup import Setup, build
 
 EPOCH_STEPS = 60
 UPDATES = 8
-"""So many updates are watched at first, or as many as two steps of the optimizers take."""
+"""Number of updates that are observed at first, unless two steps of the optimizers take more."""
 HORIZON = 50
 SEEN = 3
-"""States in which the policy acts."""
+"""Number of states in which the policy acts."""
 ENV_STEPS = 200
 MOST_COLLECTED = 64
-"""Steps of each environment in a rollout, unless sequences are longer."""
+"""Largest number of steps of each environment in a rollout, unless sequences are longer."""
 Update = Callable[[], Info | None]
-"""One update; None where there are no more."""
+"""A function that makes one update and returns its info, or None if there are no more."""
 LIMITS = {
     "train.batch_size": 32,
     "experiment.rollout.horizon": HORIZON,
@@ -65,7 +65,7 @@ LIMITS = {
     "train.online.update_ratio": 0.5,
     "train.online.num_envs": 2,
 }
-"""No more than that of these."""
+"""Upper limits of these keys in the small configuration."""
 FIXED = {
     "experiment.epoch_every_n_steps": EPOCH_STEPS,
     "experiment.validate": False,
@@ -86,14 +86,14 @@ FIXED = {
 
 
 def small(config: Config) -> Config:
-    """Make a configuration that takes a few seconds; algorithm and networks stay as they are."""
+    """Shrink a configuration so that its run takes a few seconds; algorithm and networks are unchanged."""
     values = dict(FIXED)
     for path, most in LIMITS.items():
         value = operator.attrgetter(path)(config)
         if value is not None:
             values[path] = min(value, most)
     values["train.num_epochs"] = max(2, config.train.num_epochs or 2)
-    # A sequence is within a rollout, and a rollout within an epoch.
+    # A sequence must fit into a rollout, and a rollout into an epoch.
     rollout = min(config.train.online.collect_steps, max(MOST_COLLECTED, config.train.seq_length))
     values["train.online.collect_steps"] = rollout
     envs = values["train.online.num_envs"] or 1
@@ -106,12 +106,12 @@ def check_algo(
     on_finding: Callable[[Finding], None] | None = None,
     only: Collection[str] | None = None,
 ) -> list[Finding]:
-    """Try everything that training, evaluation and resuming need.
+    """Check everything that training, evaluation and resuming need.
 
     Args:
         config: resolved (:func:`imitate.train.setup.resolve`).
-        on_finding: called with each finding as it comes.
-        only: names of the contracts to try, with those that they depend on; None: all.
+        on_finding: called with each finding as soon as it is made.
+        only: names of the contracts to check, together with those that they depend on; None: all.
     """
     with (
         tempfile.TemporaryDirectory(prefix="imitate-check-") as folder,
@@ -123,14 +123,14 @@ def check_algo(
 
 
 class AlgoCheck:
-    """Check of the contracts of one configuration, in their order.
+    """Check of the contracts of one configuration, in order.
 
     Args:
-        config: resolved.
-        folder: for the run.
+        config: the resolved configuration.
+        folder: folder of the test run.
 
     Attributes:
-        config: small.
+        config: the small configuration.
     """
 
     def __init__(self, config: Config, folder: Path) -> None:
@@ -159,7 +159,7 @@ class AlgoCheck:
         on_finding: Callable[[Finding], None] | None = None,
         only: Collection[str] | None = None,
     ) -> list[Finding]:
-        """Try all contracts, or ``only`` those of these names."""
+        """Check all contracts, or only those named in ``only``."""
         trials = Trials(on_finding, only)
         acts = self.config.algo.acts
         if self._plays:
@@ -202,7 +202,7 @@ class AlgoCheck:
         return environments(self.config)
 
     def _evaluates(self, config: Config) -> bool:
-        """Return true if the given configuration has rollouts, and an environment for them that is no real robot."""
+        """Return true if the configuration has rollouts, and their environment is not a real robot."""
         enabled = config.experiment.rollout.enabled
         return enabled and not all(is_real(meta) for meta in self._metas())
 
@@ -251,7 +251,7 @@ class AlgoCheck:
     # ---- steps and updates ------------------------------------------------------------------------
 
     def _steps(self) -> str:
-        """Collect steps at random, then with the policy."""
+        """Collect steps with random actions, then with the policy."""
         setup, online = self.setup, self.config.train.online
         assert isinstance(setup, OnlineSetup)
         learner, collector = make_learner(setup), make_collector(setup)
@@ -276,7 +276,7 @@ class AlgoCheck:
         return f"{total} in {episodes} whole episodes"
 
     def _see_data(self) -> None:
-        """Read states of the demonstrations."""
+        """Read some states of the demonstrations."""
         raw = next(self._batches())
         self._seen = {key: np.asarray(x[:SEEN, 0]) for key, x in raw["obs"].items()}
         if self.setup.algo.goal_shapes:
@@ -298,7 +298,7 @@ class AlgoCheck:
         return max(UPDATES, 2 * int(self.config.train.gradient_accumulation))
 
     def _loss(self) -> str:
-        """Update as in the first epoch, or as in the last one where some networks learn later."""
+        """Make updates as in the first epoch, or as in the last one if some networks learn only later."""
         algo = self.setup.algo
         algo.set_train()
         watch = self._watch = Watch(algo)
@@ -314,7 +314,7 @@ class AlgoCheck:
         return watch.loss()
 
     def _watched(self, name: str) -> str:
-        """Return the result of a check of the watched updates: gradients, weights, targets."""
+        """Return the result of one check of the observed updates: gradients, weights or targets."""
         words: str = getattr(self._watch, name)()
         return words
 
@@ -340,7 +340,7 @@ class AlgoCheck:
     def _trained(
         self, setup: Setup, *, epochs: int, ckpt: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Train the run in the folder for so many epochs and return its counters."""
+        """Train the run in the folder for this number of epochs and return its counters."""
         assert self._run_folder is not None
         folder, console, interrupt = self._run_folder, Console(quiet=True), _AfterEpochs(epochs)
         source = batch_source(setup, folder, console, ALONE)
@@ -369,7 +369,7 @@ class AlgoCheck:
 
 
 class _AfterEpochs(Interrupt):
-    """An interrupt that reports a signal after so many epochs."""
+    """An interrupt that reports a signal after a number of epochs."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
@@ -377,7 +377,7 @@ class _AfterEpochs(Interrupt):
 
     @property
     def signal(self) -> int | None:
-        """SIGTERM once these epochs are over."""
+        """SIGTERM once these epochs are over, None before."""
         over = self.run is not None and self.run.state.epoch >= self._epochs
         return 15 if over else None
 

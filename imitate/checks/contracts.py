@@ -1,4 +1,4 @@
-"""Contracts that are tried one after another, and their findings."""
+"""Checks of contracts one after another, and their findings."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class ContractError(Exception):
 
 
 class Trials:
-    """Trials of contracts in their order; one that depends on a broken contract is not tried.
+    """Checks of contracts in order; a contract that depends on a broken one is not checked.
 
     Args:
-        on_finding: called with each finding as it comes.
-        only: names of the contracts to try; None: all.
+        on_finding: called with each finding as soon as it is made.
+        only: names of the contracts to check; None: all.
 
     Attributes:
-        findings: one for each contract that was tried.
+        findings: one for each contract that was checked.
     """
 
     def __init__(
@@ -45,17 +45,17 @@ class Trials:
         self._on_finding = on_finding
 
     def failed(self, name: str) -> bool:
-        """Return true if a contract does not hold or could not be tried."""
+        """Return true if a contract does not hold or could not be checked."""
         verdicts = [finding.verdict for finding in self.findings if finding.name == name]
         return any(verdict in ("error", "untried") for verdict in verdicts)
 
     def add(self, name: str, trial: Callable[[], str], *, after: tuple[str, ...] = ()) -> None:
-        """Try a contract.
+        """Check a contract.
 
         Args:
-            name: of the contract.
+            name: name of the contract.
             trial: returns a message if it holds, and raises if it does not.
-            after: contracts that it depends on.
+            after: names of the contracts that it depends on.
         """
         if self._only is not None and name not in self._only:
             return
@@ -72,6 +72,6 @@ class Trials:
             return Finding(name, "ok", trial())
         except (ContractError, UserError) as error:
             return Finding(name, "error", str(error))
-        except Exception as error:  # whatever somebody's algorithm or environment may raise
+        except Exception as error:  # a user's algorithm or environment may raise anything
             words = f"raised {type(error).__name__}: {error}"
             return Finding(name, "error", words.splitlines()[0])

@@ -21,7 +21,7 @@ from imitate.errors import EnvError
 
 GYMNASIUM = 2
 TRIED_STEPS = 20
-_COLOURS = re.compile("\\x1b\\[[0-9;]*m")  # of gymnasium's warnings
+_COLOURS = re.compile("\\x1b\\[[0-9;]*m")  # the message of gymnasium's warnings
 
 __all__ = ["Finding", "check_env"]
 
@@ -29,12 +29,12 @@ __all__ = ["Finding", "check_env"]
 def check_env(
     make: Callable[[], Env], meta: Mapping[str, Any], *, steps: int = 1000
 ) -> list[Finding]:
-    """Try an environment.
+    """Check an environment.
 
     Args:
-        make: makes a copy.
-        meta: its env_args.
-        steps: random steps in which an episode should end.
+        make: function that makes a copy of the environment.
+        meta: env_args of the environment.
+        steps: number of random steps within which an episode should end.
     """
     findings: list[Finding] = []
     try:
@@ -52,7 +52,7 @@ def check_env(
             findings.append(_tried(trial, env, other, steps))
     finally:
         for made in (env, other):
-            with contextlib.suppress(Exception):  # what is broken may not close either
+            with contextlib.suppress(Exception):  # a broken environment may fail to close, too
                 made.close()
     return findings
 
@@ -63,7 +63,7 @@ Trial = Callable[[Env, Env, int], Finding]
 def _tried(trial: Trial, env: Env, other: Env, steps: int) -> Finding:
     try:
         return trial(env, other, steps)
-    except Exception as error:  # whatever an environment may raise
+    except Exception as error:  # an environment may raise anything
         name = trial.__name__.strip("_").replace("_", " ")
         return Finding(name, "error", f"raised {type(error).__name__}: {error}")
 
@@ -76,7 +76,7 @@ def _gymnasium(meta: Mapping[str, Any]) -> list[Finding]:
         env = gymnasium.make(str(meta["env_name"]), **kwargs)
         try:
             gymnasium_check(env.unwrapped, skip_render_check=True)
-        except Exception as error:  # its findings are assertions and errors of all kinds
+        except Exception as error:  # gymnasium reports findings as errors of all kinds
             first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
             return [Finding("gymnasium's checker", "error", first)]
         finally:
@@ -119,7 +119,7 @@ def _observations(env: Env, other: Env, steps: int) -> Finding:
 
 
 def _seeding(env: Env, other: Env, steps: int) -> Finding:
-    """Check that a seed gives the same episode in two copies, and another seed another episode."""
+    """Check that the same seed gives the same episode in two copies, and another seed a different one."""
     first, second, third = _trace(env, 7), _trace(other, 7), _trace(env, 8)
     if not _same(first, second):
         return Finding(
@@ -168,7 +168,7 @@ def _success(env: Env, other: Env, steps: int) -> Finding:
 
 
 def _states(env: Env, other: Env, steps: int) -> Finding:
-    """Check that a state that was read can be set again."""
+    """Check that a simulator state can be read and set again."""
     env.reset(seed=3)
     try:
         state = env.get_state()
@@ -187,7 +187,7 @@ Outcome = tuple[Mapping[str, Any], float, bool, bool, dict[str, Any]]
 
 
 def _random_steps(env: Env, number: int) -> Iterator[Outcome]:
-    """Take random steps up to the episode's end."""
+    """Take random steps until the episode ends."""
     rng = np.random.default_rng(0)
     low = np.where(np.isfinite(env.action_low), env.action_low, -1.0)
     high = np.where(np.isfinite(env.action_high), env.action_high, 1.0)

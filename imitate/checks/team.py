@@ -17,12 +17,12 @@ TRIED_STEPS = 20
 
 
 def check_team(env: Any, other: Any, steps: int) -> list[Finding]:
-    """Try an environment with several agents.
+    """Check an environment with several agents.
 
     Args:
         env: see :class:`imitate.envs.lanes.Lanes`, with the attributes of an ``Env``.
-        other: another copy.
-        steps: random steps in which all agents should leave.
+        other: another copy of it.
+        steps: number of random steps within which all agents should leave.
     """
     trials = Trials()
     check = _Team(env, lanes_of(env), lanes_of(other), steps)
@@ -52,7 +52,7 @@ class _Team:
         with (
             warnings.catch_warnings(record=True) as caught,
             redirect_stdout(sys.stderr),
-        ):  # it prints
+        ):  # the test prints
             warnings.simplefilter("always")
             try:
                 parallel_api_test(self._env.parallel, num_cycles=100)
@@ -77,7 +77,7 @@ class _Team:
         return ", ".join(f"{key} {shape}" for key, shape in shapes.items())
 
     def seeding(self) -> str:
-        """Check that a seed gives the same episode in two copies and twice in one."""
+        """Check that the same seed gives the same episode in two copies, and twice in one copy."""
         if not _same(self._trace(self._lanes), self._trace(self._other)):
             raise ContractError("the same seed and actions gave two different episodes")
         if not _same(self._trace(self._lanes), self._trace(self._lanes)):
@@ -85,7 +85,7 @@ class _Team:
         return "a seed gives one episode"
 
     def episode_end(self) -> str:
-        """Check that agents leave, and stay away."""
+        """Check that agents leave and do not return."""
         self._lanes.reset(seed=1)
         rng, away = np.random.default_rng(0), np.zeros(len(self._lanes.agents), dtype=np.bool_)
         for number in range(1, self._steps + 1):
@@ -106,7 +106,7 @@ class _Team:
         return [*first, *(outcome[0] for outcome in self._random(lanes, TRIED_STEPS))]
 
     def _random(self, lanes: Lanes, number: int) -> list[Outcome]:
-        """Outcomes of random steps up to the end of the episode, of all agents."""
+        """Return the outcomes of random steps until the episode of all agents ends."""
         rng, found = np.random.default_rng(0), []
         for _ in range(number):
             outcomes = [o for o in lanes.step(self._actions(rng)) if o is not None]

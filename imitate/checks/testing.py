@@ -6,8 +6,8 @@
         test_environment("my_package:MyEnv-v0")
 
 Each check returns its findings, or raises :class:`CheckFailedError`, an AssertionError that names what
-does not hold. They are those of ``imitate check-env`` and ``imitate check-algo``, with everything made small: seconds
-each, in one process.
+does not hold. The checks are those of ``imitate check-env`` and ``imitate check-algo`` on a small scale: each takes
+seconds, in one process.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ TRAINER = (
     *("observations", "networks", "steps", "loss", "gradients", "weights", "targets"),
     *("training", "resume"),
 )
-"""Checks of a configuration by what they are about; those that the named ones depend on are among them."""
+"""Checks of a configuration by subject; checks that they depend on are run too."""
 
 
 class CheckFailedError(AssertionError):
     """A contract does not hold.
 
     Attributes:
-        findings: of all checks.
+        findings: the findings of all checks.
     """
 
     def __init__(self, subject: str, findings: Sequence[Finding]) -> None:
@@ -60,12 +60,12 @@ class CheckFailedError(AssertionError):
 def test_environment(
     env: str | Mapping[str, Any] | Callable[[], Env], *, steps: int = 1000, warnings: bool = True
 ) -> tuple[Finding, ...]:
-    """Check an environment: limits, observations, seeds, ends of episodes, success, states.
+    """Check an environment: limits, observations, seeds, episode ends, success, states.
 
     Args:
-        env: a name as for ``--env``, env_args, or a function that makes a copy.
-        steps: random steps in which an episode should end.
-        warnings: accept findings that are warnings.
+        env: a name as for ``--env``, env_args, or a function that makes a copy of the environment.
+        steps: number of random steps within which an episode should end.
+        warnings: accept findings that are only warnings.
 
     Returns:
         the findings.
@@ -90,8 +90,8 @@ def test_policy(
 
     Args:
         config: a configuration, as for ``load_config``.
-        dataset: in place of ``train.data``.
-        overrides: values for other keys, ``"train.batch_size=8"``.
+        dataset: file that replaces ``train.data``.
+        overrides: values of other keys, such as ``"train.batch_size=8"``.
 
     Returns:
         the findings.
@@ -129,7 +129,7 @@ def _tried(
     overrides: Sequence[str],
     names: Sequence[str] | None,
 ) -> tuple[Finding, ...]:
-    """Try the contracts of these names, of those that apply to the configuration; None: all."""
+    """Check the contracts of these names that apply to the configuration; None: all."""
     loaded: Config = load_resolved(config, overrides, dataset, None)
     trust_named(loaded)
     findings = check_algo(loaded, only=names)
@@ -144,4 +144,5 @@ def _passed(subject: str, findings: Sequence[Finding], warnings: bool) -> tuple[
 
 
 for _check in (test_environment, test_policy, test_trainer, test_pipeline):
-    vars(_check)["__test__"] = False  # pytest would collect them in the modules that import them
+    # pytest would collect these functions in modules that import them
+    vars(_check)["__test__"] = False

@@ -13,14 +13,14 @@ from imitate.algo.base.algo import Algo, Info
 from imitate.checks.contracts import ContractError
 
 NAMED = 4
-"""So many weights are named in full."""
+"""Number of weights that are named in full."""
 
 
 class Watch:
-    """Record of the networks before, in and after each update.
+    """Record of the networks before, during and after each update.
 
     Args:
-        algo: about to be updated.
+        algo: the algorithm whose updates are recorded.
     """
 
     def __init__(self, algo: Algo) -> None:
@@ -50,10 +50,10 @@ class Watch:
             handle.remove()
 
     def update(self, update: Callable[[], Info | None]) -> bool:
-        """Watch one update; return false if there was none left.
+        """Record one update; return false if there was none left.
 
         Raises:
-            ContractError: a logged value is no number.
+            ContractError: a logged value is not a number.
         """
         before = {key: self._vectors(*key) for key in self._targets}
         info = update()
@@ -82,7 +82,7 @@ class Watch:
         """Check that each trainable weight gets a gradient, and that it is finite.
 
         Raises:
-            ContractError: it does not hold.
+            ContractError: a gradient is missing or not finite.
         """
         bad = [name for name, value in self._largest.items() if not math.isfinite(float(value))]
         if bad:
@@ -100,7 +100,7 @@ class Watch:
         """Check that weights with a gradient change, and stay finite.
 
         Raises:
-            ContractError: it does not hold.
+            ContractError: a weight does not change or is not finite.
         """
         moved = [name for name, value in self._largest.items() if float(value) > 0.0]
         still = [name for name in moved if torch.equal(self._first[name], self._trainable[name])]
@@ -118,7 +118,7 @@ class Watch:
         """Check that target networks move towards their online networks only.
 
         Raises:
-            ContractError: it does not hold.
+            ContractError: a target network moves in another way, or not at all.
         """
         if not self._targets:
             return "there are none"
@@ -156,13 +156,13 @@ class Watch:
 
 
 def follows(old: Tensor, new: Tensor, online: Tensor) -> bool:
-    """Return true if a target network moved from ``old`` (P,) a part or all of the way to ``online``."""
+    """Return true if a target network moved from ``old`` (P,) part or all of the way to ``online``."""
     moved, way = new - old, online - old
     length = way.square().sum()
     if length == 0:
         return False
     part = float((moved * way).sum() / length)
-    # What float32 cannot tell from standing still is no movement elsewhere.
+    # If float32 cannot resolve the difference, the target must not have moved elsewhere.
     rounding = 1e-6 * old.norm()
     aside = (moved - part * way).norm() - rounding
     return -1e-6 <= part <= 1.0 + 1e-3 and bool(aside <= 0.05 * moved.norm())
@@ -175,6 +175,6 @@ def shortened(names: list[str]) -> str:
 
 
 def _vector(net: torch.nn.Module) -> Tensor:
-    """Concatenate all weights to (P,)."""
+    """Concatenate all weights into a vector (P,)."""
     weights = [weight.detach().double().flatten() for weight in net.parameters()]
     return torch.cat(weights).clone()

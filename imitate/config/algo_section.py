@@ -1,4 +1,4 @@
-"""Base of the section ``algo`` of each algorithm."""
+"""Base class of the section ``algo`` of each algorithm."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class AlgoSection(Section):
     """Section ``algo`` of an algorithm: its keys, and its conditions on data and on the rest of the configuration.
 
     Attributes:
-        tree_defaults: the algorithm's defaults of the shared sections, a partial tree.
-        observations: type of the section ``observation``; None: one list of observations for all networks.
+        tree_defaults: the algorithm's defaults for the shared sections, as a partial tree.
+        observations: type of the section ``observation``; None: one list of observations that all networks share.
         acts: true if the algorithm learns a policy, which can be evaluated.
     """
 
@@ -25,7 +25,7 @@ class AlgoSection(Section):
     acts: ClassVar[bool] = True
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """List combinations of values that cannot work.
+        """List combinations of values that cannot work together.
 
         Args:
             config: the whole `Config`.
@@ -36,7 +36,7 @@ class AlgoSection(Section):
         return []
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Name the data that the algorithm needs beside windows of observations and actions.
+        """Return the data that the algorithm needs in addition to windows of observations and actions.
 
         Args:
             config: the whole `Config`.
@@ -44,7 +44,7 @@ class AlgoSection(Section):
         return DataNeeds()
 
     def values_from_data(self, dataset: TrainingSet) -> dict[str, Any]:
-        """Compute values for keys of this section that are null; they are written into the run's configuration.
+        """Compute values for keys of this section that are null. They are written into the run's configuration.
 
         Args:
             dataset: the training set.

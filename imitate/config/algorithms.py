@@ -1,4 +1,4 @@
-"""The write-once registry of algorithms, filled on first use."""
+"""Registry of algorithms, filled on first use; an entry cannot be replaced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENTRY_POINTS = "imitate.algos"
 
 
 class OpenAlgorithm(AlgoSection, OpenSection):
-    """The subtree ``algo`` of an algorithm without a section of its own: any key, and optimizers as everywhere."""
+    """Section ``algo`` of an algorithm that is registered without a section: any key, and the usual optimizers."""
 
     optim_params: OptimizerConfigs = Field(
         OptimizerConfigs(), description="Optimizers, by the name of the network."
@@ -33,8 +33,8 @@ class OpenAlgorithm(AlgoSection, OpenSection):
 
     def _words_for_missing(self, key: str) -> str:
         return (
-            f"algo.{key}: is read by the algorithm, but not set, and the algorithm is registered without a section, "
-            f"which would hold a default: set algo.{key} in the configuration, read it with "
+            f"algo.{key}: is read by the algorithm but not set, and there is no default because the "
+            f"algorithm is registered without a section: set algo.{key} in the configuration, read it with "
             f".get('{key}', a default), or register the algorithm with section=... (docs/own_algorithm.md)"
         )
 
@@ -44,13 +44,13 @@ class AlgorithmEntry:
     """Registered section and class of an algorithm."""
 
     section: type[AlgoSection]
-    """Type of the subtree ``algo``."""
+    """Type of the section ``algo``."""
     to_class: Callable[[Any], tuple[type, dict[str, Any]]]
-    """Function from the subtree ``algo`` to the class and its extra arguments."""
+    """Function that maps the section ``algo`` to the class and its extra arguments."""
 
 
 _FILES = {"cal_ql": "cql"}
-"""Algorithms that stand in the file of another one: variants of its paper's method."""
+"""Algorithms defined in the file of another algorithm, whose method they vary."""
 
 _entries: dict[str, AlgorithmEntry] = {}
 
@@ -60,12 +60,12 @@ def register(
     section: type[AlgoSection] | None,
     to_class: Callable[[Any], tuple[type, dict[str, Any]]],
 ) -> None:
-    """Enter an algorithm; a second one of the same name is refused.
+    """Register an algorithm; a name can be registered only once.
 
     Args:
         algo_name: the value of the key ``algo_name``.
-        section: type of the subtree ``algo``; None: :class:`OpenAlgorithm`.
-        to_class: picks the class from the subtree ``algo``.
+        section: type of the section ``algo``; None: :class:`OpenAlgorithm`.
+        to_class: chooses the class from the values of the section ``algo``.
 
     Raises:
         ConfigError: the name is taken, or the section does not derive from :class:`AlgoSection`.
@@ -84,7 +84,7 @@ def register(
 
 
 def unregister(algo_name: str) -> None:
-    """Remove an entry, as a notebook does before it defines the algorithm again.
+    """Remove an entry, for example before a notebook defines the algorithm again.
 
     Raises:
         ConfigError: no algorithm of this name is registered.
@@ -99,7 +99,7 @@ def unregister(algo_name: str) -> None:
 def find(algo_name: str) -> AlgorithmEntry:
     """Return the entry of the algorithm of this name.
 
-    On first use ``imitate.algo.<algo_name>`` is imported, or the entry point of that name.
+    On first use, the module ``imitate.algo.<algo_name>`` or the entry point of that name is imported.
     """
     module = None if algo_name in _entries else _import(algo_name)
     if algo_name in _entries:
@@ -116,23 +116,23 @@ def find(algo_name: str) -> AlgorithmEntry:
 
 
 def subtree_type(algo_name: str, key: str) -> type[Section] | None:
-    """Type of the subtrees ``algo`` and ``observation``, where it depends on the algorithm."""
+    """Type of the sections ``algo`` and ``observation``, if it depends on the algorithm; else None."""
     section = find(algo_name).section
     return {"algo": section, "observation": section.observations or ObservationConfig}.get(key)
 
 
 def available() -> list[str]:
-    """Names of all algorithms. Imports every module that may hold one."""
+    """Names of all algorithms. Imports every module that may register one."""
     names = {point.name for point in installed_points(ENTRY_POINTS)}
     package = find_spec(PACKAGE)
     for module in iter_modules(package.submodule_search_locations if package else []):
-        with suppress(ImportError):  # a broken module must not hide the answer
+        with suppress(ImportError):  # a broken module must not hide the other names
             _import(module.name)
     return sorted(names | _entries.keys())
 
 
 def _import(algo_name: str) -> str | None:
-    """Import the module that may register the algorithm; the module that an entry point of the name stands for."""
+    """Import the module that may register the algorithm: ours, or that of an entry point of this name."""
     module = f"{PACKAGE}.{_FILES.get(algo_name, algo_name)}"
     if re.fullmatch(r"[A-Za-z]\w*", algo_name) and find_spec(module) is not None:
         import_module(module)
@@ -145,6 +145,6 @@ def _import(algo_name: str) -> str | None:
         except (ImportError, AttributeError) as error:
             raise ConfigError(
                 f"algo_name: the entry point '{algo_name}' of the group {ENTRY_POINTS}, {point.value}, cannot be "
-                f"loaded: {error}: mend its module, or the entry point in its pyproject.toml"
+                f"loaded: {error}: repair its module, or the entry point in its pyproject.toml"
             ) from error
     return loaded

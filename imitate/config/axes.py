@@ -1,4 +1,4 @@
-"""A configuration with lists of values to try, expanded into one configuration for each combination."""
+"""Configuration with lists of values to try, expanded into one configuration per combination."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from imitate.config.section import OpenSection, Section, child_type
 from imitate.errors import ConfigError
 
 Axes = dict[str, list[Any]]
-"""Values to try, by dotted key."""
+"""Values to try by dotted key."""
 
 
 def expand(source: Source, grid: Iterable[str] = ()) -> tuple[dict[str, Any], Axes]:
-    """A tree without alternatives, and the alternatives.
+    """Separate a configuration with alternatives into a tree without them and the alternatives.
 
-    A list is one where the key takes no list but takes each of its items: ``"seed": [1, 2, 3]``, or
+    A list counts as alternatives if the key accepts each item but not the list itself: ``"seed": [1, 2, 3]``, or
     ``"actor_layer_dims": [[256], [512, 512]]``. ``meta.hp_keys`` and ``meta.hp_values`` (one list of values per key) on
-    ``meta.hp_base_config_file`` say the same in robomimic's words.
+    ``meta.hp_base_config_file`` mean the same; they are robomimic's keys.
 
     Args:
         source: see :func:`imitate.config.load_config`.
-        grid: ``"train.seed=[1, 2, 3]"``, further alternatives.
+        grid: further alternatives, such as ``"train.seed=[1, 2, 3]"``.
 
     Raises:
         ConfigError: a key is unknown, or has no values to try.
@@ -54,7 +54,7 @@ def expand(source: Source, grid: Iterable[str] = ()) -> tuple[dict[str, Any], Ax
 
 
 def combinations(tree: Mapping[str, Any], axes: Axes) -> list[tuple[str, Config]]:
-    """A name and a configuration for each combination of values, the last axis fastest.
+    """Return a name and a configuration for each combination of values; the last axis changes fastest.
 
     Raises:
         ConfigError: a combination cannot work; the message names it.
@@ -70,7 +70,7 @@ def combinations(tree: Mapping[str, Any], axes: Axes) -> list[tuple[str, Config]
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from None
     if len({name for name, _ in made}) < len(made):
-        raise ConfigError("the same value stands twice in a list of values to try: remove one")
+        raise ConfigError("the same value occurs twice in a list of values to try: remove one")
     return made
 
 
@@ -90,7 +90,7 @@ def _from_meta(tree: dict[str, Any], meta: Mapping[str, Any]) -> tuple[dict[str,
 def _lists(
     section: type[Section], tree: Mapping[str, Any], path: str, algo_name: str
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Dotted keys whose list holds alternatives."""
+    """Yield the dotted keys whose value is a list of alternatives."""
     for key, value in tree.items():
         here = f"{path}.{key}" if path else key
         if isinstance(value, dict):
@@ -103,14 +103,14 @@ def _lists(
 
 
 def _are_alternatives(section: type[Section], key: str, values: list[object]) -> bool:
-    """Return true if the key takes each of the values, but not their list; ``data`` is a path or a list."""
+    """Return true if the key accepts each of the values, but not their list. ``data`` may be a path or a list."""
     if key == "data" or key not in section.model_fields or _takes(section, key, values):
         return False
     return all(_takes(section, key, value) for value in values)
 
 
 def _takes(section: type[Section], key: str, value: object) -> bool:
-    """Return true if the value is valid under the key."""
+    """Return true if the value is valid for the key."""
     field = section.model_fields[key]
     try:
         TypeAdapter(field.rebuild_annotation(), config={"strict": True}).validate_python(
@@ -126,7 +126,7 @@ def _tuples(value: object) -> object:
 
 
 def short_name(path: str, axes: Mapping[str, object]) -> str:
-    """The fewest last words of a dotted key that tell it from the other keys."""
+    """Shorten a dotted key to the fewest last words that distinguish it from the other keys."""
     words = path.split(".")
     for count in range(1, len(words) + 1):
         tail = ".".join(words[-count:])
@@ -136,7 +136,7 @@ def short_name(path: str, axes: Mapping[str, object]) -> str:
 
 
 def _word(value: object) -> str:
-    """A value as part of a file's name."""
+    """Convert a value to a part of a file name."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "x".join(map(_word, value)) or "none"
     text = str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -1,4 +1,4 @@
-"""The tree of a configuration without its checks, which need the registry of algorithms."""
+"""Tree of a configuration without its checks, which need the registry of algorithms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from imitate.config.train import TrainConfig
 class BaseConfig(Section):
     """Sections of a whole configuration; `Config` adds the types that depend on the algorithm, and all checks.
 
-    The type of ``config`` in the methods of an algorithm's section, which `Config` in its turn contains.
+    It is the type of ``config`` in the methods of an algorithm's section: `Config` contains such a section, so that
+    section cannot import `Config`.
     """
 
     algo_name: str = Field(min_length=1, description="Name of the algorithm.")
@@ -27,7 +28,7 @@ class BaseConfig(Section):
     observation: Observations = Field(
         ObservationConfig(), description="Observations and their encoders."
     )
-    cluster: ClusterConfig = Field(ClusterConfig(), description="Where workers run.")
+    cluster: ClusterConfig = Field(ClusterConfig(), description="Machines on which workers run.")
     meta: MetaConfig = Field(MetaConfig(), description="Filled in by a hyper-parameter sweep.")
 
     @property
@@ -37,5 +38,5 @@ class BaseConfig(Section):
 
     @property
     def all_obs_keys(self) -> tuple[str, ...]:
-        """All keys of the groups obs, goal and subgoal, sorted, each once."""
+        """All keys of the groups obs, goal and subgoal, sorted and without duplicates."""
         return tuple(sorted(self.observation.modalities_of_all()))

@@ -1,4 +1,4 @@
-"""The section ``cluster``: where the workers of a run are."""
+"""The section ``cluster``: the machines on which the workers of a run are placed."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from imitate.system.processes import check_place
 
 
 class ClusterConfig(Section):
-    """Where workers run: on this machine, or on the nodes of a Ray cluster."""
+    """Placement of workers: on this machine, or on the nodes of a Ray cluster."""
 
     on: str = Field(
         "local",
-        description="local: processes of this machine; ray: the Ray cluster of RAY_ADDRESS or the one that runs "
-        "here, else a private one of this machine; ray:HOST:PORT. Set by --on.",
+        description=(
+            "local: processes on this machine; ray: the Ray cluster at RAY_ADDRESS or the one "
+            "running here, else a private one on this machine; ray:HOST:PORT: the cluster at this "
+            "address. The option --on sets this key."
+        ),
     )
     cpus_per_worker: NonNegativeFloat = Field(
-        1.0, description="On Ray: processors that a worker has to itself."
+        1.0, description="On Ray: CPU cores reserved for each worker."
     )
     gpus_per_worker: NonNegativeFloat = Field(
-        0.0, description="On Ray: GPUs, or a part of one, that a worker has to itself."
+        0.0, description="On Ray: GPUs reserved for each worker; may be a fraction."
     )
     start_timeout_s: PositiveFloat = Field(
-        300.0, description="On Ray: time after which a run ends for which no worker got a place."
+        300.0,
+        description="On Ray: seconds to wait for a place for the workers before the run ends.",
     )
     spread: bool = Field(
-        True, description="On Ray: workers are spread over the nodes; false: packed on few of them."
+        True, description="On Ray: spread workers over the nodes; false: pack them on few nodes."
     )
 
     @field_validator("on")

@@ -32,7 +32,7 @@ def _as_the_algorithm_wants(
     value: object, handler: Callable[[object], AlgoSection], info: ValidationInfo
 ) -> AlgoSection:
     name = info.data.get("algo_name")
-    if name is None:  # already an error of its own
+    if name is None:  # this is already an error of its own
         return handler({})
     return find(name).section.model_validate(value)
 
@@ -46,7 +46,7 @@ def _observed_as_the_algorithm_wants(
 
 
 class Config(BaseConfig):
-    """A configuration, made by `load_config`; never changed, only copied with other values."""
+    """Checked configuration, made by `load_config`. It is never changed, only copied with other values."""
 
     algo: Annotated[AlgoSection, WrapValidator(_as_the_algorithm_wants)] = Field(
         AlgoSection(), validate_default=True, description="Settings of the algorithm."
@@ -73,12 +73,12 @@ class Config(BaseConfig):
 
     @classmethod
     def build(cls, tree: dict[str, Any], *, label: str = "", folder: Path | None = None) -> Config:
-        """Check a plain tree.
+        """Check a plain tree and make a configuration of it.
 
         Args:
-            tree: in today's form (see `imitate.config.migration`).
-            label: stands before each problem: the file's name.
-            folder: of the file, for relative paths of data.
+            tree: tree in the present form (see `imitate.config.migration`).
+            label: name of the file, written before each problem.
+            folder: folder of the file, for relative paths of data.
 
         Raises:
             ConfigError: one line per problem.
@@ -102,19 +102,18 @@ class Config(BaseConfig):
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the JSON file this was read from, if it was."""
+        """Folder of the JSON file from which the configuration was read; None if it was not a file."""
         return self._folder
 
     def to_json(self) -> str:
-        """The whole tree as JSON text; `load_config` of it gives an equal object."""
+        """Return the whole tree as JSON text; `load_config` turns it into an equal object."""
         return json.dumps(self.to_dict(), indent=2)
 
     def with_overrides(self, values: Mapping[str, Any]) -> Config:
-        """A new configuration with other values, checked like any other.
+        """Return a copy with other values, checked like any other configuration.
 
         Args:
-            values: dotted key -> value, as in ``{"train.batch_size": 10}``. An object replaces the
-                whole subtree.
+            values: values by dotted key, such as ``{"train.batch_size": 10}``. An object replaces the whole subtree.
         """
         tree = self.to_dict()
         for path, value in values.items():

@@ -11,47 +11,55 @@ from imitate.config.section import OpenSection, Section
 
 
 class UntilConfig(Section):
-    """Condition under which a stage ends, judged after each evaluation; all that are given have to hold."""
+    """Condition under which a stage ends, checked after each evaluation. All given limits must be reached."""
 
     success_rate: float | None = Field(
-        None, ge=0, le=1, description="Success rate of the evaluation, at least."
+        None, ge=0, le=1, description="Smallest success rate of the evaluation."
     )
     mean_return: float | None = Field(
-        None, description="Mean return of the evaluation, at least; of several agents their sum."
+        None,
+        description="Smallest mean return of the evaluation; with several agents, of the sum of their returns.",
     )
     min_steps: NonNegativeInt = Field(
-        0, description="Environment steps since the stage began, at least."
+        0, description="Smallest number of environment steps since the stage began."
     )
 
     @property
     def ends(self) -> bool:
-        """True if there is any condition."""
+        """True if any condition is set."""
         return self.success_rate is not None or self.mean_return is not None or self.min_steps > 0
 
 
 class StageConfig(Section):
-    """One stage: a form of the environment, and when it has been learned."""
+    """One stage: a variant of the environment, and the condition under which the stage ends."""
 
-    name: str | None = Field(None, description="Shown in the log; null: its number alone.")
+    name: str | None = Field(
+        None, description="Name of the stage in the log; null: only its number."
+    )
     env_kwargs: OpenSection = Field(
-        OpenSection(), description="Arguments laid over the environment's own. Free-form."
+        OpenSection(), description="Arguments that replace the environment's own. Free-form."
     )
     until: UntilConfig = Field(
-        UntilConfig(), description="When the next stage begins; the last stage needs none."
+        UntilConfig(), description="Condition for the next stage; the last stage needs none."
     )
 
 
 class CurriculumConfig(Section):
     """Stages of the environment, from easy to hard; the last one is the task."""
 
-    stages: tuple[StageConfig, ...] = Field((), description="In their order; empty: no curriculum.")
+    stages: tuple[StageConfig, ...] = Field(
+        (), description="The stages in order; empty: no curriculum."
+    )
     evaluate: Literal["both", "stage", "last"] = Field(
         "both",
-        description="Environment of evaluations: that of the present stage, by which the stage is judged, "
-        "and that of the last one, by which checkpoints are; or one of them for both.",
+        description=(
+            "Environments of the evaluations. Both: the current stage's, which decides when the stage "
+            "ends, and the last stage's, which selects checkpoints; or only one of them for both purposes."
+        ),
     )
     buffer: Literal["keep", "clear"] = Field(
-        "keep", description="Replay buffer when a stage begins, for off-policy algorithms."
+        "keep",
+        description="Keep or empty the replay buffer when a stage begins; for off-policy algorithms.",
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Data that an algorithm needs beside windows of observations and actions."""
+"""Data that an algorithm needs in addition to windows of observations and actions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Transitions:
 
     Attributes:
         discount: factor per environment step, in [0, 1].
-        n_step: steps whose rewards are summed before the TD target bootstraps; fewer where the demo ends before.
+        n_step: number of steps whose rewards are summed before the TD target bootstraps; fewer at the end of a demo.
         next_actions: add the action that was taken in the next state.
-        infinite_horizon: count the reward at a terminal 1 / (1 - discount) times, as if it were received forever.
+        infinite_horizon: multiply the reward at a terminal by 1 / (1 - discount), as if it were received forever.
     """
 
     discount: float = 0.99
@@ -29,8 +29,9 @@ class Returns:
 
     Attributes:
         discount: factor per environment step, in [0, 1].
-        continue_truncated: after a demo whose last step is no terminal, repeat its last reward forever; false: 0.
-        scaled: sum the rewards after ``train.reward``; false: as the file has them.
+        continue_truncated: after a demo whose last step is not terminal, repeat the last reward forever; false: assume
+            0.
+        scaled: sum the rewards after the scaling of ``train.reward``; false: as stored in the file.
     """
 
     discount: float
@@ -40,12 +41,13 @@ class Returns:
 
 @dataclass(frozen=True)
 class Subgoals:
-    """Later observations of the same demo; past its end those of its last step.
+    """Later observations of the same demo; past its end, the observations of its last step.
 
     Attributes:
         keys: observation keys.
-        horizon: steps ahead of the sample's step.
-        every: ``{key: (B, horizon, ...)}``, 1 to ``horizon`` steps ahead; false: ``{key: (B, ...)}``, the last alone.
+        horizon: number of steps between the sample's step and the subgoal.
+        every: return all observations ``{key: (B, horizon, ...)}``, 1 to ``horizon`` steps ahead; false: only the last
+            one, ``{key: (B, ...)}``.
     """
 
     keys: tuple[str, ...]
@@ -59,7 +61,7 @@ class Sequences:
 
     Attributes:
         length: steps of a sequence, without ``burn_in``.
-        burn_in: steps before them that update the recurrent state and are not learned from.
+        burn_in: number of earlier steps that update the recurrent state but are not learned from.
     """
 
     length: int
@@ -68,16 +70,17 @@ class Sequences:
 
 @dataclass(frozen=True)
 class DataNeeds:
-    """Data that an algorithm learns from, beside the windows of observations and actions that every batch has.
+    """Data that an algorithm learns from, in addition to the windows of observations and actions of every batch.
 
     Attributes:
-        transitions: next observations, rewards and terminals, loaded whatever ``train`` says; None: not needed.
+        transitions: next observations, rewards and terminals, loaded regardless of ``train``; None: not needed.
         returns: ``returns (B, T)`` and the number of each step in its demo, ``step (B, T)``; None: not needed.
         subgoals: later observations; None: not needed.
         sequences: form of the samples of a replay buffer; None: single steps.
-        observed_steps: steps of a window, from the first, whose images are read (the vectors of all are); None: all.
-        environment_rewards: rewards of demos and environments are learned from; false: the algorithm makes its own, so
-            that demos need none.
+        observed_steps: number of steps, from the first of a window, whose images are read (vectors are read for all
+            steps); None: all.
+        environment_rewards: true if the algorithm learns from the rewards of demos and environments; false: it makes
+            its own rewards, so that demos need none.
     """
 
     transitions: Transitions | None = None
@@ -89,11 +92,11 @@ class DataNeeds:
 
 
 class ReturnStatistics(Protocol):
-    """Statistics of the returns of the training data; they follow :attr:`DataNeeds.returns`.
+    """Statistics of the returns of the training data; the returns are defined by :attr:`DataNeeds.returns`.
 
     Attributes:
         best: highest return of a whole demo.
-        largest: largest magnitude of a return from any step on.
+        largest: largest magnitude of the return from any step on.
     """
 
     best: float
@@ -101,7 +104,7 @@ class ReturnStatistics(Protocol):
 
 
 class TrainingSet(Protocol):
-    """The part of :class:`imitate.data.SequenceDataset` from which an algorithm's section takes values."""
+    """The part of :class:`imitate.data.SequenceDataset` that an algorithm's section reads values from."""
 
     @property
     def return_statistics(self) -> ReturnStatistics:

@@ -18,10 +18,10 @@ _MAX_FILES = 10_000
 
 
 class MissingFileError(ConfigError):
-    """A file that a configuration names is not there.
+    """Error: a file that a configuration names does not exist.
 
     Attributes:
-        path: as the configuration names it.
+        path: the path as given in the configuration.
     """
 
     def __init__(self, path: str, words: str) -> None:
@@ -30,14 +30,15 @@ class MissingFileError(ConfigError):
 
 
 def located_data(config: Config) -> tuple[DatasetConfig, ...]:
-    """The entries of ``train.data`` with absolute paths.
+    """Return the entries of ``train.data`` with absolute paths.
 
-    A relative path is looked for in the working directory, then in the folder of the JSON file. Datasets of other
-    formats, which may be folders, keep their own paths: :class:`imitate.data.DatasetFile` converts what it opens. An
-    index of shards stands for its folder, and ``{000..127}`` in a path for that many entries. URLs stay as they are.
+    A relative path is searched in the working directory, then in the folder of the JSON file. Datasets of other
+    formats, which may be folders, keep their paths: :class:`imitate.data.DatasetFile` converts them when it opens them.
+    The path of an index of shards means its folder, and a range such as ``{000..127}`` is expanded to that many
+    entries. URLs are not changed.
 
     Raises:
-        ConfigError: no data are named, or a file is in neither place (:class:`MissingFileError`).
+        ConfigError: no data are given, or a file is in neither folder (:class:`MissingFileError`).
     """
     if not config.train.data:
         raise ConfigError(
@@ -51,7 +52,10 @@ def located_data(config: Config) -> tuple[DatasetConfig, ...]:
 
 
 def expanded(path: str) -> list[str]:
-    """Return the paths that a path with a range of numbers stands for: ``shard_{000..127}.hdf5``; else the path."""
+    """Expand a path with a range of numbers, such as ``shard_{000..127}.hdf5``, to a list.
+
+    Other paths are returned alone.
+    """
     match = _RANGE.search(path)
     if match is None:
         return [path]
@@ -63,7 +67,7 @@ def expanded(path: str) -> list[str]:
         )
     if not int(first) <= int(last) < int(first) + _MAX_FILES:
         raise ConfigError(
-            f"{path}: wanted a range of at most {_MAX_FILES} numbers that grow, such as {{000..127}}"
+            f"{path}: wanted an ascending range of at most {_MAX_FILES} numbers, such as {{000..127}}"
         )
     width = len(first) if len(first) == len(last) else 0
     return [
@@ -73,9 +77,9 @@ def expanded(path: str) -> list[str]:
 
 
 def url_of(path: str | Path) -> str | None:
-    """Return a URL, also one that has lost a slash as a ``Path``; None for a path on this machine.
+    """Return the URL of a path, or None if the path is on this machine. A slash lost in a ``Path`` is restored.
 
-    Indexes of shards stand for their folder.
+    The URL of an index of shards becomes that of its folder.
     """
     match = _URL.fullmatch(str(path))
     if match is None:
@@ -94,7 +98,7 @@ def _located(path: str, key: str, folder: Path | None) -> str:
 
 
 def located_file(config: Config, key: str) -> Path:
-    """The absolute path of another file that the key ``key`` of the configuration names, found in the same way."""
+    """Return the absolute path of another file that is named under ``key``, searched in the same folders."""
     section, _, name = key.partition(".")
     return _locate(str(config[section][name]), key, config.folder)
 

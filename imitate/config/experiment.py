@@ -14,7 +14,7 @@ DEFAULT_HORIZON = 400
 
 
 class LoggingConfig(Section):
-    """Outputs of the logger; ``metrics.jsonl`` is always written."""
+    """Outputs of the logger. ``metrics.jsonl`` is always written."""
 
     terminal_output_to_txt: bool = Field(
         True, description="Copy the terminal's output to a text file in the run."
@@ -25,17 +25,17 @@ class LoggingConfig(Section):
 
 
 class SaveConfig(Section):
-    """Checkpoints that are kept beside the last one, which is always there."""
+    """Checkpoints that are kept in addition to the last one, which is always saved."""
 
     enabled: bool = Field(True, description="Write checkpoints.")
     every_n_seconds: PositiveFloat | None = Field(
-        None, description="Save a checkpoint when so many seconds have passed; null: no."
+        None, description="Seconds between two checkpoints; null: not by time."
     )
     every_n_epochs: PositiveInt | None = Field(
-        50, description="Save a checkpoint every n epochs; null: no."
+        50, description="Epochs between two checkpoints; null: not by epochs."
     )
     epochs: tuple[PositiveInt, ...] = Field(
-        (), description="Epochs after which a checkpoint is saved."
+        (), description="List of epochs after which a checkpoint is saved."
     )
     on_best_validation: bool = Field(
         False, description="Save when the validation loss is the lowest so far."
@@ -47,7 +47,7 @@ class SaveConfig(Section):
         True, description="Save when the success rate of the rollouts is the highest so far."
     )
     keep_last: PositiveInt | None = Field(
-        None, description="Keep only so many of the periodic checkpoints, the newest; null: all."
+        None, description="Number of the newest periodic checkpoints that are kept; null: all."
     )
 
 
@@ -58,10 +58,12 @@ class RolloutConfig(Section):
     n: PositiveInt = Field(50, description="Episodes per evaluation.")
     horizon: PositiveInt | None = Field(
         DEFAULT_HORIZON,
-        description="Longest episode, in environment steps; null: twice the length that "
-        "95 % of the training demos stay under, at least the longest.",
+        description=(
+            "Longest episode, in environment steps; null: twice the 95 % quantile of the lengths of "
+            "the training demos, but at least the longest length."
+        ),
     )
-    rate: PositiveInt = Field(50, description="Evaluate every so many epochs.")
+    rate: PositiveInt = Field(50, description="Epochs between two evaluations.")
     warmstart: NonNegativeInt = Field(0, description="Epochs before the first evaluation.")
     terminate_on_success: bool = Field(True, description="End an episode at success.")
     num_workers: NonNegativeInt | None = Field(
@@ -71,17 +73,20 @@ class RolloutConfig(Section):
     )
     step_timeout_s: PositiveFloat = Field(
         60.0,
-        description="With workers: a step, reset or picture that takes longer counts as hung; its process is "
-        "replaced, and the episode is played once more. For making an environment five times as long.",
+        description=(
+            "With workers: if a step, reset or rendering takes longer, its process counts as hung and "
+            "is replaced, and the episode is repeated. Creating an environment may take five times as long."
+        ),
     )
     background: bool = Field(
-        True, description="Evaluate in a separate process, beside the training."
+        True, description="Evaluate in a separate process while training continues."
     )
     seed: NonNegativeInt = Field(
         100000, description="Episode i of an evaluation starts from seed + i."
     )
     give_up_after: PositiveInt | None = Field(
-        None, description="Stop an evaluation whose first so many episodes all failed; null: never."
+        None,
+        description="Stop an evaluation if its first episodes, as many as this number, all failed; null: never.",
     )
 
 
@@ -90,10 +95,10 @@ class EarlyStoppingConfig(Section):
 
     enabled: bool = Field(False, description="Let training end early.")
     metric: Literal["success_rate", "valid_loss"] = Field(
-        "success_rate", description="Metric that decides."
+        "success_rate", description="Metric that decides when training ends."
     )
     patience: PositiveInt = Field(
-        10, description="Stop after so many measurements without improvement."
+        10, description="Stop after this number of measurements without improvement."
     )
     target: float | None = Field(
         None,
@@ -125,7 +130,7 @@ with warnings.catch_warnings():
             100, description="Gradient steps in an epoch; null: one pass over the data."
         )
         validation_epoch_every_n_steps: PositiveInt | None = Field(
-            10, description="Batches in a validation; null: one pass over the validation data."
+            10, description="Batches per validation; null: one pass over the validation data."
         )
         env: str | None = Field(
             None,
@@ -141,7 +146,7 @@ with warnings.catch_warnings():
             False, description="Keep every video, not only those of saved checkpoints."
         )
         video_skip: PositiveInt = Field(
-            5, description="A video frame every so many environment steps."
+            5, description="Environment steps between two video frames."
         )
         rollout: RolloutConfig = Field(RolloutConfig(), description="Evaluation during training.")
         early_stopping: EarlyStoppingConfig = Field(
@@ -149,13 +154,11 @@ with warnings.catch_warnings():
         )
         env_meta_update_dict: OpenSection = Field(
             OpenSection(),
-            description="Laid over the environment's metadata from the data. Free-form.",
+            description="Values that replace those of the environment's metadata in the data. Free-form.",
         )
         ckpt_path: str | None = Field(
             None,
             description="Checkpoint (ours, robomimic's, or a policy folder of LeRobot) whose weights and normalization "
             "the training starts from; null: fresh weights.",
         )
-        ckpt_optimizers: bool = Field(
-            False, description="Start with the moments of its optimizers too."
-        )
+        ckpt_optimizers: bool = Field(False, description="Also load the state of its optimizers.")

@@ -12,11 +12,14 @@ from imitate.config.schema import Key, keys
 from imitate.config.section import Section
 
 Applies = Callable[[Any, Config], bool]
-"""Condition under which a difference concerns a file: a function of the key's value and the configuration."""
+"""Function of a key's value and the configuration that is true if a difference matters for the file."""
 
 
 class Difference(NamedTuple):
-    """Behaviour of robomimic under keys (``*`` for any characters), and the condition under which it matters."""
+    """Difference from robomimic under some keys, and the condition under which it matters.
+
+    ``*`` matches any characters.
+    """
 
     pattern: str
     words: str
@@ -24,7 +27,7 @@ class Difference(NamedTuple):
 
 
 def _set(value: object, config: Config) -> bool:
-    """The key has a value other than null, false, an empty list."""
+    """Return true if the key has a value other than null, false or an empty list."""
     return bool(value)
 
 
@@ -161,11 +164,11 @@ DIFFERENCES: tuple[Difference, ...] = (
         "the count of updates is not saved, so that resuming overwrites the average; saved here",
     ),
 )
-"""Keys under which robomimic behaves differently. A key of a part that is switched off is not reported."""
+"""Keys that behave differently in robomimic. Keys of a part that is switched off are not reported."""
 
 
 class Explanation(NamedTuple):
-    """One key that a file sets: its value, its meaning, and the difference from robomimic ('' for none)."""
+    """Explanation of one key that a file sets: its value, meaning, and difference from robomimic ('' for none)."""
 
     path: str
     value: object
@@ -174,11 +177,11 @@ class Explanation(NamedTuple):
 
 
 def explain(tree: Mapping[str, Any], config: Config) -> Iterator[Explanation]:
-    """Each value that a file sets.
+    """Yield an explanation of each value that a file sets.
 
     Args:
-        tree: what the file has.
-        config: what it loads as.
+        tree: the content of the file.
+        config: the configuration loaded from it.
     """
     known = [
         *keys(config, ""),
@@ -196,7 +199,7 @@ def _leaves(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]]
 
 
 def _meaning(path: str, known: list[Key]) -> str:
-    """Meaning of the key, or of the free-form object that it is in."""
+    """Return the meaning of the key, or of the free-form object that contains it."""
     if path == "algo_name":
         return "The algorithm."
     for key in known:
@@ -207,7 +210,7 @@ def _meaning(path: str, known: list[Key]) -> str:
 
 
 def _difference(path: str, value: object, config: Config) -> str:
-    """Difference from robomimic that concerns the file; empty for none."""
+    """Return the difference from robomimic that matters for the file, or an empty string."""
     if _is_off(path, config):
         return ""
     for difference in DIFFERENCES:
@@ -218,7 +221,7 @@ def _difference(path: str, value: object, config: Config) -> str:
 
 
 def _is_off(path: str, config: Config) -> bool:
-    """Return true for a key of a part that is not enabled, or of the encoder of a modality without observations."""
+    """Return true if the key belongs to a part that is not enabled, or to the encoder of an unused modality."""
     node: object = config
     names = path.split(".")
     for name in names[:-1]:
@@ -234,7 +237,7 @@ def _is_off(path: str, config: Config) -> bool:
 
 
 def lines(explanations: Iterator[Explanation]) -> Iterator[str]:
-    """For a person."""
+    """Format explanations as lines of text."""
     for one in explanations:
         yield f"{one.path} = {json.dumps(one.value)}"
         yield f"    {one.meaning}"

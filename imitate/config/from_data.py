@@ -10,51 +10,52 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 HORIZON_PER_DEMO = 2.0
-"""A policy gets so many times the steps of the demonstrations: it hesitates, misses and tries again."""
+"""Factor between the length of demonstrations and the evaluation horizon: a policy hesitates, misses and tries again.
+"""
 LONG_DEMO = 0.95
-"""Quantile of the lengths that stands for a long demonstration; the few above it may be accidents."""
+"""Quantile of the lengths that represents a long demonstration; the few longer ones may be accidents."""
 PASSES = 20
-"""Times that a training of null epochs sees each sample, about."""
+"""Approximate number of passes over the samples if the number of epochs is null."""
 LEAST_UPDATES = 1000
-"""Updates of a training of null epochs, however few the samples."""
+"""Smallest number of updates if the number of epochs is null, however few the samples."""
 SMALL_ACTIONS = 0.5
-"""Actions that all stay within +- this are small beside the noise and the output range of the networks."""
+"""If all actions are within +- this, they are small compared with the noise and output range of the networks."""
 
 
 def rollout_horizon(lengths: Sequence[int]) -> int:
-    """Steps after which an episode of the policy ends, as in ``experiment.rollout.horizon``.
+    """Compute the length at which an evaluation episode ends, for ``experiment.rollout.horizon``.
 
     Args:
-        lengths: steps of each demonstration; at least one.
+        lengths: number of steps of each demonstration; at least one demonstration.
 
     Returns:
-        Twice the length that 95 % of the demonstrations stay under, at least the longest; a multiple of ten.
+        Twice the 95 % quantile of the lengths, but at least the longest length; rounded to a multiple of ten.
     """
     long = float(np.quantile(np.asarray(lengths, dtype=np.float64), LONG_DEMO))
     return 10 * math.ceil(max(HORIZON_PER_DEMO * long, max(lengths)) / 10)
 
 
 def num_epochs(samples: int, batch_size: int, epoch_steps: int) -> int:
-    """Epochs of a training, as in ``train.num_epochs``: 20 passes over the samples, at least 1,000 updates.
+    """Compute ``train.num_epochs``: 20 passes over the samples, but at least 1,000 updates.
 
     Args:
-        samples: windows to train on, one per step of the demonstrations.
-        batch_size: samples in an update.
-        epoch_steps: updates in an epoch.
+        samples: number of training windows, one per step of the demonstrations.
+        batch_size: samples per update.
+        epoch_steps: updates per epoch.
     """
     updates = max(LEAST_UPDATES, PASSES * samples / batch_size)
     return math.ceil(updates / epoch_steps)
 
 
 def action_normalization(low: ArrayLike, high: ArrayLike) -> Literal["min_max"] | None:
-    """Normalization of an action key, as in ``train.action_config.<key>.normalization``.
+    """Choose ``train.action_config.<key>.normalization`` for an action key.
 
     Args:
         low: (A,) lowest action of the demonstrations per dimension.
-        high: (A,) highest.
+        high: (A,) highest action, likewise.
 
     Returns:
-        ``min_max`` where actions leave [-1, 1], or are all small; else None: they are in the networks' range already.
+        ``min_max`` if actions leave [-1, 1] or are all small; else None, since they are in the networks' range already.
     """
     largest = max(float(np.abs(low).max()), float(np.abs(high).max()))
     return None if SMALL_ACTIONS <= largest <= 1.0 else "min_max"

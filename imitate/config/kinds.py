@@ -1,4 +1,4 @@
-"""Kinds of a component that a configuration names by the key ``type``, each with a section of its own."""
+"""Kinds of a component, chosen in a configuration by the key ``type``; each kind has its own section."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Kind = TypeVar("Kind", bound=type[Any])
 class Kinds(SectionChoice, Generic[T, SectionT]):
     """Classes of a component and their sections, by name.
 
-    ``Annotated[SectionT, KINDS]`` is the type of a key whose value the section of its kind checks.
+    ``Annotated[SectionT, KINDS]`` is the type of a key whose value is checked by the section of its kind.
 
-    A kind is found by its name: registered already, in the module ``<package>.<name>``, or an entry point of another
-    package in ``group``.
+    A kind is searched by name: among the registered kinds, as the module ``<package>.<name>``, and as an entry point of
+    another package in ``group``.
 
     Args:
         key: dotted key of the component, for messages.
-        package: package of our own kinds.
-        group: entry points of other packages.
-        section: base of the sections; its default of ``type`` is what a section without one means.
+        package: package that contains our own kinds.
+        group: group of entry points of other packages.
+        section: base class of the sections; its default of ``type`` is used if a section names no type.
         own: names of our own kinds, for messages.
     """
 
@@ -58,7 +58,7 @@ class Kinds(SectionChoice, Generic[T, SectionT]):
         return decorator
 
     def find(self, name: str) -> tuple[type[T], type[SectionT]]:
-        """Class and section of a kind. Raises ConfigError with the nearest name for an unknown one."""
+        """Return the class and section of a kind. Raises ConfigError with the nearest name if it is unknown."""
         if name not in self._kinds:
             module = f"{self._package}.{name}"
             if re.fullmatch(r"[A-Za-z]\w*", name) and find_spec(module) is not None:
@@ -72,7 +72,7 @@ class Kinds(SectionChoice, Generic[T, SectionT]):
         return self._kinds[name]
 
     def section_of(self, tree: object) -> type[SectionT]:
-        """Section of the kind that these values name; the base of all for none, or for an unknown one."""
+        """Return the section of the kind named by these values; the base class if they name none, or an unknown one."""
         try:
             return self._named(tree) or self._section
         except ConfigError:
@@ -86,7 +86,7 @@ class Kinds(SectionChoice, Generic[T, SectionT]):
     def __get_pydantic_core_schema__(
         self, source: type[SectionT], handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Let pydantic check values by the section of their kind."""
+        """Make pydantic check a value with the section of its kind."""
         return no_info_wrap_validator_function(self._validated, handler(source))
 
     def _validated(self, value: object, handler: Callable[[object], SectionT]) -> SectionT:

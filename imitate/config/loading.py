@@ -1,4 +1,4 @@
-"""Loading of a `Config` from a JSON file, a JSON text or a dict."""
+"""Loading of a `Config` from a JSON file, JSON text or a dict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from imitate.system.plain_files import check_depth, json_fault, read_text
 from imitate.system.recognition import archive_words, diagnosis, hdf5_words, recognise
 
 MOST_NEAR = 3
-"""Largest number of near names in the message about a configuration that is not found."""
+"""Largest number of similar names in the message about a configuration that is not found."""
 Source = str | os.PathLike[str] | Mapping[str, Any] | Config
 
 
@@ -27,12 +27,12 @@ def load_config(source: Source, overrides: Iterable[str] = ()) -> Config:
     """Read and check a configuration.
 
     Args:
-        source: path of a JSON file, name of a bundled one (``robosuite/lift/bc``), JSON text that
-            begins with ``{``, or a dict. robomimic's tree; what is absent has its default.
-        overrides: ``"a.b=value"``, laid over it in turn.
+        source: path of a JSON file, name of a bundled configuration (``robosuite/lift/bc``), JSON text that begins with
+            ``{``, or a dict; a tree as in robomimic. Missing keys have their defaults.
+        overrides: values ``"a.b=value"`` that replace those of the source, one after another.
 
     Raises:
-        ConfigError: one line per problem: the file, the key, what was found, what is wanted.
+        ConfigError: the message has one line per problem: the file, the key, the value found and the value wanted.
     """
     tree, label, folder = _read(source)
     tree = migrate(tree)
@@ -65,7 +65,7 @@ def _is_good(tree: dict[str, Any]) -> bool:
 
 
 def _blamed(problem: str, label: str, laid: Mapping[str, str]) -> str:
-    """A problem with its source before it: the override of its key, by dotted key in ``laid``, else the file."""
+    """Write the source before a problem: the override of its key, found by dotted key in ``laid``, else the file."""
     key = problem.partition(" ")[0].rstrip(":,")
     for path, text in reversed(list(laid.items())):
         if f"{path}.".startswith(f"{key}.") or f"{key}.".startswith(f"{path}."):
@@ -74,11 +74,11 @@ def _blamed(problem: str, label: str, laid: Mapping[str, str]) -> str:
 
 
 def read_tree(source: Source, *, quiet: bool = False) -> dict[str, Any]:
-    """The tree as written, moved to today's keys but not checked; ``quiet``: drop keys without a warning."""
+    """Read a tree and rename its old keys, without checks. ``quiet`` drops keys without a warning."""
     tree, _, folder = _read(source)
     data = (tree.get("train") or {}).get("data")
     if folder is not None and isinstance(data, str) and not Path(data).expanduser().is_absolute():
-        # A path beside the JSON file, as load_config finds it.
+        # resolve a path relative to the JSON file, as load_config does
         beside = folder / data
         if beside.exists() and not Path(data).exists():
             tree["train"]["data"] = str(beside)
@@ -86,7 +86,7 @@ def read_tree(source: Source, *, quiet: bool = False) -> dict[str, Any]:
 
 
 def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
-    """The tree (a private copy), the words for error messages, the folder of the file."""
+    """Return the tree (a private copy), its name for error messages, and the folder of the file."""
     if isinstance(source, Config):
         return source.to_dict(), "", source.folder
     if isinstance(source, Mapping):
@@ -118,7 +118,7 @@ def _read(source: Source) -> tuple[dict[str, Any], str, Path | None]:
 
 
 def _near(path: Path) -> str:
-    """Words for the nearest file beside, and the nearest bundled names; or how to list these."""
+    """Name the nearest file in the same folder and the nearest bundled names, or the command that lists these."""
     beside = [] if path.is_dir() else sorted(path.parent.glob("*.json"))
     files = get_close_matches(path.name, [one.name for one in beside], n=1)
     bundled_names = names()
@@ -142,7 +142,7 @@ def _parse(text: str, label: str) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for key, value in pairs:
             if key in out:
-                raise ConfigError(f"{label}: key '{key}' stands twice in one object: remove one")
+                raise ConfigError(f"{label}: key '{key}' occurs twice in one object: remove one")
             out[key] = value
         return out
 

@@ -1,4 +1,4 @@
-"""The section ``meta``: what a hyper-parameter sweep records."""
+"""The section ``meta``: keys that a hyper-parameter sweep fills in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Migration of trees of robomimic's releases to the present form."""
+"""Migration of configuration trees from earlier releases of robomimic to the present form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STRAY_KEYS = {
     "algo.optim_params.*.num_train_batches": "written by robomimic's training script, means nothing",
     "algo.optim_params.*.num_epochs": "written by robomimic's training script, means nothing",
 }
-"""Keys in robomimic's files that nothing here reads: dropped with a warning. ``*`` is any one key."""
+"""Keys of robomimic's files that are not used here; they are dropped with a warning. ``*`` matches any one key."""
 
 FLAT_ENCODER_KEYS = {
     "visual_core",
@@ -23,18 +23,18 @@ FLAT_ENCODER_KEYS = {
     "obs_randomizer_class",
     "obs_randomizer_kwargs",
 }
-"""Keys that stood in ``observation.encoder`` itself before 0.2: the encoder of images."""
+"""Image encoder keys that were directly in ``observation.encoder`` before 0.2."""
 
 CORE_KEYS = ("feature_dimension", "pool_class", "pool_kwargs")
-"""Keys that stood beside ``core_kwargs`` in 0.2, now inside."""
+"""Keys that were beside ``core_kwargs`` in 0.2 and are now inside it."""
 
 
 def migrate(tree: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
-    """A tree in today's form.
+    """Convert a tree to the present form.
 
     Args:
-        tree: a private copy, which may be changed.
-        quiet: drop keys that mean nothing without a warning.
+        tree: a private copy, which is changed.
+        quiet: drop meaningless keys without a warning.
     """
     tree.pop("$schema", None)
     for pattern, reason in STRAY_KEYS.items():
@@ -60,7 +60,7 @@ def _update_observation(observation: object) -> None:
     if not isinstance(observation, dict):
         return
     if "modalities" not in observation and "encoder" not in observation:
-        for child in observation.values():  # hierarchical algorithms nest one level deeper
+        for child in observation.values():  # hierarchical algorithms are nested one level deeper
             _update_observation(child)
         return
     for group in _objects_in(observation.get("modalities")):
@@ -80,7 +80,7 @@ def _objects_in(node: object) -> list[dict[str, Any]]:
 
 def _move_into_core_kwargs(encoder: dict[str, Any]) -> None:
     moved = {key: encoder.pop(key) for key in CORE_KEYS if key in encoder}
-    if moved and encoder.get("core_class"):  # without a core they meant nothing
+    if moved and encoder.get("core_class"):  # these keys had no effect without a core
         encoder["core_kwargs"] = {**moved, **(encoder.get("core_kwargs") or {})}
 
 

@@ -1,4 +1,4 @@
-"""The section ``observation``: which observations a policy sees and how they are encoded."""
+"""The section ``observation``: the observations of a policy and their encoders."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from imitate.config.section import OpenSection, Section
 from imitate.errors import nearest
 
 AUTO = "auto"
-"""In place of keys: all those of the modality that the training data have."""
+"""Value used instead of a list of keys: all keys of the modality in the training data."""
 MASK = "mask"
-"""Modality of the observation (C,) that says which choices of a discrete action are allowed; it is not encoded."""
+"""Modality of the observation (C,) that marks the allowed choices of a discrete action. It is not encoded."""
 ACTION_MASK = "action_mask"
-"""Name of that observation in environments."""
+"""Name of the action mask among the observations of environments."""
 
 
 def _auto_is_a_list(value: object) -> object:
@@ -29,17 +29,17 @@ ObsKeys = Annotated[
 
 
 class ModalityGroup(Section):
-    """Observation keys by modality; other modalities than these four may be named too, such as ``mask``.
+    """Observation keys by modality. Modalities other than these four, such as ``mask``, may be added.
 
     ``"auto"`` stands for all keys of the modality that the training data have.
     """
 
     model_config = ConfigDict(extra="allow")
 
-    low_dim: ObsKeys = Field((), description="Vectors; auto: all of the data.")
-    rgb: ObsKeys = Field((), description="Colour images, uint8, (H, W, 3); auto: all of the data.")
-    depth: ObsKeys = Field((), description="Depth images, (H, W, 1); auto: all of the data.")
-    scan: ObsKeys = Field((), description="Laser scans, (L, C); auto: all of the data.")
+    low_dim: ObsKeys = Field((), description="Vectors; auto: all vectors in the data.")
+    rgb: ObsKeys = Field((), description="Colour images, uint8, (H, W, 3); auto: all in the data.")
+    depth: ObsKeys = Field((), description="Depth images, (H, W, 1); auto: all in the data.")
+    scan: ObsKeys = Field((), description="Laser scans, (L, C); auto: all in the data.")
 
     __pydantic_extra__: dict[str, tuple[str, ...]] = Field(init=False)
 
@@ -65,7 +65,7 @@ ROBOT_STATE = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "obje
 
 
 class ModalitiesConfig(Section):
-    """The observations of each group."""
+    """Observations of each group."""
 
     obs: ModalityGroup = Field(
         ModalityGroup(low_dim=ROBOT_STATE), description="Observations of the policy."
@@ -96,23 +96,29 @@ def _auto_is_an_object(value: object) -> object:
 
 
 class EncoderConfig(Section):
-    """The network of one modality, or of one observation."""
+    """Encoder network of one modality or one observation."""
 
-    core_class: str | None = Field(None, description="Network; null: the values go in as they are.")
-    core_kwargs: OpenSection = Field(OpenSection(), description="Its arguments. Free-form.")
-    share: bool = Field(False, description="One network for all keys of equal shape.")
+    core_class: str | None = Field(
+        None, description="Name of the network; null: no network, the values are used directly."
+    )
+    core_kwargs: OpenSection = Field(
+        OpenSection(), description="Arguments of the network. Free-form."
+    )
+    share: bool = Field(False, description="Share one network among all keys of equal shape.")
     feature_activation: Literal["relu"] | None = Field(
-        "relu", description="After the network; null: none, as robomimic's transformers have it."
+        "relu",
+        description="Activation after the network; null: none, as in robomimic's transformers.",
     )
     obs_randomizer_class: str | tuple[str, ...] | None = Field(
-        None, description="Augmentation, or a list of them."
+        None, description="Name of the augmentation, or a list of names."
     )
     obs_randomizer_kwargs: OpenSection | tuple[OpenSection, ...] = Field(
-        OpenSection(), description="Its arguments, or one object per augmentation. Free-form."
+        OpenSection(),
+        description="Arguments of the augmentation; with a list, one object per augmentation. Free-form.",
     )
 
     def wants_unit_range(self) -> bool:
-        """Return true if values must lie in [0, 1]."""
+        """Return true if values must be in [0, 1]."""
         names = self.obs_randomizer_class or ()
         trunk = self.core_kwargs.get("backbone_kwargs")
         trunk = trunk if isinstance(trunk, Section) else OpenSection()
@@ -136,9 +142,9 @@ class EncoderConfig(Section):
 
 
 class EncodersConfig(Section):
-    """One encoder per modality; other modalities than these four may be named too.
+    """One encoder per modality. Modalities other than these four may be added.
 
-    An entry under the name of an observation stands in for its modality's.
+    An entry under the name of an observation replaces the encoder of its modality.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -159,10 +165,10 @@ class EncodersConfig(Section):
 
 
 class Observations(Section):
-    """Observations of an algorithm: one group (:class:`ObservationConfig`) or parts (:class:`PartedObservations`)."""
+    """Observations of an algorithm: one group (:class:`ObservationConfig`) or several (:class:`PartedObservations`)."""
 
     def modality_of(self, group: str = "obs") -> dict[str, str]:
-        """Modality of each key of a group ('obs', 'goal' or 'subgoal')."""
+        """Return the modality of each key of a group ('obs', 'goal' or 'subgoal')."""
         return {
             key: modality
             for part in self._parts
@@ -170,15 +176,18 @@ class Observations(Section):
         }
 
     def modalities_of_all(self) -> dict[str, str]:
-        """Modality of each key of all groups."""
+        """Return the modality of each key of all groups."""
         return {key: kind for group in GROUPS for key, kind in self.modality_of(group).items()}
 
     def mask_key(self) -> str | None:
-        """Observation of modality ``mask``; None if there is none."""
+        """Name of the observation of modality ``mask``; None if there is none."""
         return next((k for k, kind in self.modality_of("obs").items() if kind == MASK), None)
 
     def unit_range_keys(self) -> set[str]:
-        """Images that networks must see in [0, 1], as colour jitter and networks pretrained on ImageNet need them."""
+        """Return the images that networks must see in [0, 1].
+
+        Colour jitter and networks pretrained on ImageNet need this range.
+        """
         return {key for part in self._parts for key in part.unit_range_keys()}
 
     @property
@@ -187,7 +196,7 @@ class Observations(Section):
 
 
 class PartedObservations(Observations):
-    """The observations of an algorithm that consists of others: each of its entries is one's."""
+    """Observations of an algorithm that consists of several algorithms: one entry for each of these."""
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
@@ -202,7 +211,7 @@ class PartedObservations(Observations):
 
 
 class ObservationConfig(Observations):
-    """Observations that a policy sees, and their encoders."""
+    """Observations of a policy, and their encoders."""
 
     modalities: Annotated[
         ModalitiesConfig,
@@ -213,7 +222,7 @@ class ObservationConfig(Observations):
     encoder: EncodersConfig = Field(EncodersConfig(), description="Networks by modality.")
 
     def unit_range_keys(self) -> set[str]:
-        """See the base class."""
+        """Return the images that networks must see in [0, 1]."""
         sections = {
             key: self.encoder.get(key) or self.encoder.get(modality)
             for group in self.modalities
@@ -235,5 +244,5 @@ class ObservationConfig(Observations):
         return self
 
     def modality_of(self, group: str = "obs") -> dict[str, str]:
-        """See the base class."""
+        """Return the modality of each key of a group ('obs', 'goal' or 'subgoal')."""
         return {key: modality for modality, keys in self.modalities[group].items() for key in keys}

@@ -13,29 +13,33 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class LearningRateConfig(Section):
-    """The learning rate and how it moves."""
+    """Learning rate and its schedule."""
 
     initial: PositiveFloat = Field(1e-4, description="Learning rate after warm-up.")
     decay_factor: float = Field(
         0.1,
         ge=0,
-        description="multistep: the rate is multiplied by it at each epoch of epoch_schedule; "
-        "linear: fraction of the initial rate reached at the end of the decay.",
+        description=(
+            "multistep: factor of the rate at each epoch of epoch_schedule; linear: fraction of the "
+            "initial rate that is reached at the end of the decay."
+        ),
     )
     epoch_schedule: tuple[NonNegativeInt, ...] = Field(
-        (), description="Epochs of the decay. linear takes exactly one: the epoch where it ends."
+        (),
+        description="Epochs at which the rate decays; for linear exactly one, the epoch at which the decay ends.",
     )
     scheduler_type: Literal["multistep", "linear", "cosine"] = Field(
         "multistep", description="Shape of the decay; cosine runs over the whole training."
     )
     warmup_steps: NonNegativeInt = Field(
-        0, description="Steps (batches) in which the rate rises linearly from 0 to initial."
+        0, description="Number of updates during which the rate rises linearly from 0 to initial."
     )
     num_cycles: PositiveFloat = Field(
-        0.5, description="cosine: number of waves over the training; 0.5 falls once, to 0."
+        0.5,
+        description="cosine: number of waves during training; with 0.5 the rate falls once, to 0.",
     )
     step_every_batch: bool = Field(
-        True, description="Change the rate at every batch; false: at the end of an epoch."
+        True, description="Change the rate after every batch; false: after every epoch."
     )
 
     @model_validator(mode="after")
@@ -56,14 +60,16 @@ class RegularizationConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """One optimizer: the one of a policy, of a critic ..."""
+    """Optimizer of one network, such as a policy or a critic."""
 
-    optimizer_type: Literal["adam", "adamw"] = Field("adam", description="The optimizer.")
+    optimizer_type: Literal["adam", "adamw"] = Field("adam", description="Name of the optimizer.")
     betas: tuple[Decay, Decay] = Field(
         (0.9, 0.999),
-        description="Decay rates of Adam's averages: of gradients, and of their squares.",
+        description="Decay rates of Adam's averages: for gradients, and for their squares.",
     )
-    learning_rate: LearningRateConfig = Field(LearningRateConfig(), description="Learning rate.")
+    learning_rate: LearningRateConfig = Field(
+        LearningRateConfig(), description="Learning rate and its schedule."
+    )
     regularization: RegularizationConfig = Field(
         RegularizationConfig(), description="Penalties on the weights."
     )
@@ -75,6 +81,8 @@ class OptimizerConfigs(Section):
     model_config = ConfigDict(extra="allow")
     entry_type: ClassVar[type[Section] | None] = OptimizerConfig
 
-    policy: OptimizerConfig = Field(OptimizerConfig(), description="The network that acts.")
+    policy: OptimizerConfig = Field(
+        OptimizerConfig(), description="Optimizer of the policy network."
+    )
 
     __pydantic_extra__: dict[str, OptimizerConfig] = Field(init=False)

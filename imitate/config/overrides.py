@@ -1,4 +1,4 @@
-"""Single values laid over a tree: ``--set a.b=value``."""
+"""Overrides of single values of a tree: ``--set a.b=value``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from imitate.errors import ConfigError
 
 
 def put(tree: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a dotted path, making objects on the way.
+    """Set the value at a dotted path; missing objects on the way are created.
 
-    A number in the path is a place in a list.
+    A number in the path is an index of a list.
     """
     node: Any = tree
     keys = path.split(".")
@@ -46,10 +46,10 @@ def _place(node: object, key: str, here: str, path: str) -> Any:
 
 
 def parse_override(text: str, root: type[Section], algo_name: str | None) -> tuple[str, Any]:
-    """Path and value of ``a.b=value``.
+    """Parse ``a.b=value`` into path and value.
 
-    The value is read as JSON, else taken as a plain string; where the key is a text, a number
-    stays a text.
+    The value is parsed as JSON, or used as a plain string if that fails. If the key is a string, a number stays a
+    string.
     """
     path, equals, raw = text.partition("=")
     path = path.strip()

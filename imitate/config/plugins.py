@@ -9,15 +9,15 @@ from pathlib import Path
 
 
 def installed_points(group: str, name: str | None = None) -> list[metadata.EntryPoint]:
-    """Entry points of a group that installed packages offer.
+    """Return the entry points of a group that installed packages offer.
 
-    ``python -m`` puts the working folder on the module path. A folder of demonstrations or checkpoints is not a place
-    of installed packages, so metadata that lie in it do not count, unless the folder is on the path otherwise
-    (PYTHONPATH, an editable installation).
+    ``python -m`` adds the working directory to the module path, but a folder of demonstrations or checkpoints does not
+    contain installed packages. Package metadata found there are therefore ignored, unless the folder is on the path for
+    another reason (PYTHONPATH, an editable installation).
 
     Args:
-        group: such as ``imitate.algos``.
-        name: only entry points of this name; None: all.
+        group: name of the group, such as ``imitate.algos``.
+        name: return only entry points of this name; None: all.
     """
     points = metadata.entry_points(group=group)
     return [

@@ -1,4 +1,4 @@
-"""Lines for pydantic's errors: the key, the value found, the value wanted, the remedy."""
+"""Messages for pydantic's errors: the key, the value found, the value wanted, the remedy."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ WANTED = {
     "too_short": "a list that is not empty",
     "tuple_type": "a list",
 }
-"""Values wanted by pydantic's kinds of errors, in the words of JSON."""
+"""Description of the wanted value, in JSON's terms, for each of pydantic's kinds of errors."""
 
 
 def problem_lines(error: ValidationError, root: type[Section], tree: dict[str, Any]) -> list[str]:
-    """One line per problem.
+    """Describe the problems, one line each.
 
     Args:
         error: problems that pydantic found in ``tree``.
-        root: the type that ``tree`` was checked against.
+        root: the type that checked ``tree``.
         tree: the plain JSON tree.
     """
     plain: list[str] = []
@@ -64,7 +64,7 @@ def problem_lines(error: ValidationError, root: type[Section], tree: dict[str, A
 
 
 def _real_keys(loc: Sequence[int | str], tree: Any) -> Keys:
-    """``loc`` without the names of union branches that pydantic puts in."""
+    """Return ``loc`` without the names of union branches that pydantic inserts."""
     keys: Keys = []
     node = tree
     for depth, key in enumerate(loc):
@@ -79,7 +79,7 @@ def _real_keys(loc: Sequence[int | str], tree: Any) -> Keys:
 
 
 def _plain_problem(detail: ErrorDetails, keys: Keys, root: type[Section], tree: Any) -> str:
-    """The line of a problem that is not the type or the range of a single value."""
+    """Describe a problem that does not concern the type or the range of a single value."""
     path = ".".join(str(key) for key in keys)
     if detail["type"] == "conflict":
         return detail["msg"]
@@ -98,7 +98,7 @@ def _wanted(detail: ErrorDetails) -> str:
 
 
 def _hint(detail: ErrorDetails, field: FieldInfo | None) -> str:
-    """Further values that the key allows, and its meaning."""
+    """Describe further values that the key allows, and its meaning."""
     if field is None:
         return ""
     text = " or null" if type(None) in get_args(field.annotation) else ""

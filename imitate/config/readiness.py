@@ -7,12 +7,12 @@ from imitate.errors import ConfigError
 
 
 def check_trainable(config: Config) -> None:
-    """Refuse settings that each are valid but cannot work together in a training.
+    """Refuse settings that are valid one by one but cannot be trained together.
 
     `load_config` accepts them, because files of robomimic contain them.
 
     Raises:
-        ConfigError: one line per problem, with what to do.
+        ConfigError: the message has one line per problem, with the remedy.
     """
     problems = [*_data_problems(config), *_measurement_problems(config)]
     if problems:

@@ -8,21 +8,21 @@ SCHEMA = "schema"
 
 
 def folder() -> Path:
-    """The folder of bundled configurations: in an installed package, or at a clone's root."""
+    """Return the folder of bundled configurations: in the installed package, or at the root of a clone."""
     package = Path(__file__).resolve().parent.parent
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
 
 
 def names() -> list[str]:
-    """Names of all bundled configurations, such as ``robosuite/lift/bc``."""
+    """Return the names of all bundled configurations, such as ``robosuite/lift/bc``."""
     root = folder()
     files = (path.relative_to(root) for path in root.rglob("*.json"))
     return sorted(path.with_suffix("").as_posix() for path in files if path.parts[0] != SCHEMA)
 
 
 def bundled(name: str) -> Path | None:
-    """The file of a bundled configuration, or None.
+    """Return the file of a bundled configuration, or None if there is none of this name.
 
     Args:
         name: ``configs/robosuite/lift/bc.json`` or ``robosuite/lift/bc``.
@@ -33,5 +33,5 @@ def bundled(name: str) -> Path | None:
     parts = short.split("/")
     if {"", ".", ".."} & set(parts) or parts[0] == SCHEMA:
         return None
-    path = folder() / f"{short}.json"  # not among names(), which takes longer than to read it
+    path = folder() / f"{short}.json"  # reading the file is faster than a search in names()
     return path if path.is_file() else None

@@ -1,4 +1,4 @@
-"""JSON schema of a configuration, for editors, and the table of its keys, for people."""
+"""JSON schema of a configuration for editors, and a table of its keys for readers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imitate.config.section import OpenSection, Section, SectionChoice
 
 
 def json_schema(algo_name: str) -> dict[str, Any]:
-    """JSON schema (draft 2020-12) of a configuration of the algorithm."""
+    """Return the JSON schema (draft 2020-12) of a configuration of the algorithm."""
     section = find(algo_name).section
     name: Any = Literal[algo_name]
     fields: dict[str, Any] = {"algo_name": (name, ...), "algo": (section, section())}
@@ -31,12 +31,12 @@ def json_schema(algo_name: str) -> dict[str, Any]:
 
 
 def schema_text(algo_name: str) -> str:
-    """The text of ``configs/schema/<algo_name>.json``."""
+    """Return the text of ``configs/schema/<algo_name>.json``."""
     return json.dumps(json_schema(algo_name), indent=2) + "\n"
 
 
 def _without_noise(node: Any) -> Any:
-    """Without generated titles and defaults of whole objects, which repeat those of their keys."""
+    """Remove generated titles, and defaults of whole objects, which repeat the defaults of their keys."""
     if isinstance(node, list):
         return [_without_noise(item) for item in node]
     if not isinstance(node, dict):
@@ -59,11 +59,11 @@ class Key(NamedTuple):
 
 
 def keys(section: type[Section] | Section, prefix: str) -> Iterator[Key]:
-    """Every key of a section and of those in it, in order.
+    """Yield every key of a section and of its subsections, in order.
 
     Args:
-        section: the type; or a section, whose values stand for defaults, with the keys of its entries.
-        prefix: its own dotted key.
+        section: a type; or an instance, whose values are used as defaults, including the keys of its entries.
+        prefix: dotted key of the section itself.
     """
     if isinstance(section, Section):
         yield from _keys(type(section), prefix, section, with_entries=True)
@@ -79,7 +79,7 @@ def _keys(
         default = field.get_default(call_default_factory=True) if values is None else values[name]
         inner = field.annotation
         if isinstance(default, Section) and type(default) is not OpenSection:
-            # It may be of a subclass, such as that of its kind.
+            # The value may have a subclass of the declared type, such as the section of its kind.
             inner = type(default)
         wanted = kind(inner) + _range(field.metadata)
         meaning = field.description or ""
@@ -109,7 +109,7 @@ def _keys_of_entries(section: type[Section], prefix: str, values: Section) -> It
 
 
 def kind(annotation: Any) -> str:
-    """A type in JSON's words."""
+    """Describe a type in JSON's terms."""
     if annotation in _KINDS:
         return _KINDS[annotation]
     origin, args = get_origin(annotation), get_args(annotation)
@@ -125,7 +125,7 @@ def kind(annotation: Any) -> str:
 
 
 def _range(metadata: Iterable[object]) -> str:
-    """Limits as in `` > 0``; other metadata say nothing to a reader."""
+    """Describe limits, for example `` > 0``; other metadata are left out."""
     signs = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))
     limits = [(sign, getattr(m, name, None)) for m in metadata for name, sign in signs]
     return "".join(f" {sign} {limit}" for sign, limit in limits if limit is not None)
@@ -148,7 +148,7 @@ def _text(value: object) -> str:
 
 
 def table(section: type[Section], prefix: str) -> str:
-    """A Markdown table of the keys of a section."""
+    """Return a Markdown table of the keys of a section."""
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     rows += [
         f"| `{k.path}` | {k.kind} | {k.default} | {k.meaning} |" for k in keys(section, prefix)

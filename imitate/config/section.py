@@ -1,4 +1,4 @@
-"""The base of every typed section: frozen, checked, read by attribute or by key."""
+"""Base class of every typed section: frozen, checked, read by attribute or by key."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SCALARS = (str, int, float, bool, type(None))
 
 
 class MissingKeyError(ConfigError, AttributeError):
-    """A key of a free-form section that is read, but has neither a value nor a default."""
+    """Error: a key of a free-form section is read, but has neither a value nor a default."""
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """A new tree: ``above`` laid over ``below``, mapping by mapping; lists and scalars replace."""
+    """Merge two trees: mappings are merged key by key; lists and scalars of ``above`` replace those of ``below``."""
     out = dict(below)
     for key, value in above.items():
         old = out.get(key)
@@ -33,8 +33,8 @@ class Section(BaseModel):
     """One object of the JSON tree.
 
     Unknown keys are refused and values are never coerced (``"10"`` is no integer); lists become
-    tuples. A partial object is laid over the field's own default, so that a nested section may
-    have other defaults than its class. Values are read as ``section.key`` or ``section["key"]``;
+    tuples. A partial object is merged with the field's own default, so that a nested section may have other defaults
+    than its class. Values are read as ``section.key`` or ``section["key"]``;
     ``in``, ``keys``, ``values``, ``items`` and ``get`` work as for a dict.
     """
 
@@ -43,7 +43,7 @@ class Section(BaseModel):
     )
 
     entry_type: ClassVar[type[Section] | SectionChoice | None] = None
-    """Type of the freely named entries, where a section has such."""
+    """Type of entries with user-chosen names, if the section allows them."""
 
     @model_validator(mode="before")
     @classmethod
@@ -92,17 +92,17 @@ class Section(BaseModel):
         return tuple((key, self[key]) for key in self)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of ``key``, or ``default`` if there is no such key."""
+        """Return the value of ``key``, or ``default`` if there is no such key."""
         if key not in self:
             return default
         return self[key]
 
     def given(self) -> dict[str, Any]:
-        """Like `to_dict`, but without the keys that were left to the class's defaults."""
+        """Return plain dicts like `to_dict`, but only of keys that were set explicitly."""
         return {key: _plain(self[key]) for key in self if key in self.model_fields_set}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists and scalars, as JSON has them: a new copy."""
+        """Return a new copy as plain dicts, lists and scalars, as in JSON."""
         return {key: _plain(self[key]) for key in self}
 
 
@@ -137,16 +137,16 @@ Free = Annotated[Any, AfterValidator(_freeze)]
 
 
 class OpenSection(Section):
-    """A free-form object: any key, any JSON value; nested objects are `OpenSection` too."""
+    """Free-form object with any keys and JSON values; nested objects are `OpenSection` too."""
 
     model_config = ConfigDict(extra="allow")
 
     __pydantic_extra__: dict[str, Free] = Field(init=False)
 
-    if not TYPE_CHECKING:  # for mypy every name would be an attribute
+    if not TYPE_CHECKING:  # otherwise mypy would accept every attribute name
 
         def __getattr__(self, key: str) -> Any:
-            """Return the value of a key; the error for a missing one names the remedies."""
+            """Return the value of a key; the error message for a missing one names the remedies."""
             try:
                 return super().__getattr__(key)
             except AttributeError:
@@ -164,18 +164,18 @@ class OpenSection(Section):
 
 
 class SectionChoice(ABC):
-    """Metadata of a field, or ``entry_type``, where the type of the section follows from a value in it."""
+    """Metadata of a field, or ``entry_type``, if a value inside the section determines its type."""
 
     @abstractmethod
     def section_of(self, tree: object) -> type[Section]:
-        """Type of the section with these values; the common base where they do not say."""
+        """Return the type of the section with these values; the common base class if they do not determine it."""
 
 
 def child_type(section: type[Section], key: str, tree: object = None) -> type[Section] | None:
-    """The section type under ``key`` of ``section``, if a single one stands there.
+    """Return the type of the section under ``key``, or None if there is no single section.
 
     Args:
-        section: the type around it.
+        section: type of the section that contains the key.
         key: name of a field, or of an entry.
         tree: the values there; None: unknown.
     """

@@ -20,7 +20,7 @@ from imitate.config.online import OnlineConfig
 from imitate.config.section import OpenSection, Section
 
 ALL_DEMOS = "all"
-"""Filter key of every demo of a file, unless a mask of the file has this name."""
+"""Filter key that selects every demo of a file, unless a mask of the file has this name."""
 
 
 class DatasetConfig(Section):
@@ -28,14 +28,14 @@ class DatasetConfig(Section):
 
     path: str = Field(
         min_length=1,
-        description="HDF5 file or folder of shards, relative to the working directory, else to the "
-        "JSON's folder; or the URL of one.",
+        description="HDF5 file or folder of shards, relative to the working directory or to the "
+        "folder of the JSON file; or a URL.",
     )
     eval: bool = Field(True, description="Evaluate the policy in this file's environment.")
     lang: str | None = Field(
         None,
-        description="Instruction, or name of the task, of all demos of the file; null: each demo's "
-        "attribute language, else task_id.",
+        description="Language instruction, or name of the task, for all demos of the file; null: "
+        "the attribute language of each demo, or else task_id.",
     )
     key: str | None = Field(
         None,
@@ -47,12 +47,13 @@ class DatasetConfig(Section):
         description="Train on the demos of this mask; 'all': every demo; null: train.hdf5_filter_key.",
     )
     demo_limit: PositiveInt | None = Field(
-        None, description="Train on the first so many demos; null: all."
+        None, description="Train on only this number of demos, the first ones; null: all."
     )
     weight: NonNegativeFloat = Field(
         1.0,
-        description="Probability of each of this file's samples, relative to the others' (see "
-        "normalize_weights_by_ds_size); 0: not read, only evaluated in its environment.",
+        description="Sampling probability of each sample of this file, relative to the other "
+        "files (see normalize_weights_by_ds_size); 0: the data are not used, but the policy is "
+        "evaluated in the file's environment.",
     )
 
 
@@ -62,16 +63,16 @@ class ActionConfig(Section):
     normalization: Literal["min_max", "gaussian", "quantile", "quantile10", "auto"] | None = Field(
         None,
         description="min_max: to [-1, 1]; gaussian: mean 0 and standard deviation 1; quantile: the "
-        "quantiles 0.01 and 0.99 of each number to -1 and 1, so that rare extremes lie beyond; "
+        "quantiles 0.01 and 0.99 of each number to -1 and 1, so that rare extremes are outside this range; "
         "quantile10: the quantiles 0.1 and 0.9; null: as "
-        "stored; auto: min_max where actions of the training demos leave [-1, 1] or are all "
+        "stored; auto: min_max if actions of the training demos leave [-1, 1] or are all "
         "smaller than 0.5, else as stored.",
     )
     format: Literal["rot_6d"] | None = Field(
         None, description="Rotation format stored under this key; null: no rotation."
     )
     convert_at_runtime: Literal["rot_axis_angle", "rot_euler"] | None = Field(
-        None, description="Rotation format sent to the robot; needs format."
+        None, description="Rotation format of the actions sent to the robot; needs format."
     )
 
     @model_validator(mode="after")
@@ -91,29 +92,30 @@ class ActionConfigs(Section):
 
 
 class PreprocessStepConfig(OpenSection):
-    """One step of the preprocessing pipeline; its options stand beside its name."""
+    """One step of the preprocessing pipeline; its options are keys of the same object."""
 
     step: str = Field(
         min_length=1,
-        description="Name: clip, pad, relative_actions, resize, tokenize, one of another package, or "
-        "normalize for the place of obs_normalization and action_config.",
+        description="Name of the step: clip, pad, relative_actions, resize, tokenize, a step of "
+        "another package, or normalize, which marks the position of obs_normalization and "
+        "action_config.",
     )
 
 
 class RewardConfig(Section):
-    """Rewards as an algorithm sees them: scale * reward / divisor + shift, then clipped."""
+    """Scaling of the rewards given to an algorithm: scale * reward / divisor + shift, then clipped."""
 
     scale: float = Field(1.0, description="Factor of the rewards.")
-    shift: float = Field(0.0, description="Added to the scaled rewards.")
+    shift: float = Field(0.0, description="Value added to the scaled rewards.")
     normalization: Literal["return_range", "std", "running"] | None = Field(
         None,
         description="The divisor: return_range, the best minus the worst return of a training "
-        "demo (D4RL's locomotion has it with scale 1000); std, the standard deviation of the "
-        "rewards; running, that of the discounted returns so far, for algorithms that learn from "
-        "whole rollouts; null: 1.",
+        "demo (used in D4RL's locomotion tasks with scale 1000); std, the standard deviation of "
+        "the rewards; running, the standard deviation of the discounted returns so far, for "
+        "algorithms that learn from whole rollouts; null: 1.",
     )
     clip: tuple[float, float] | None = Field(
-        None, description="Least and greatest value of the result; null: any."
+        None, description="Lower and upper limit of the result; null: no limits."
     )
 
     @model_validator(mode="after")
@@ -128,23 +130,27 @@ class SampleWeightConfig(Section):
 
     kind: Literal["return", "return_to_go", "key", "interventions"] | None = Field(
         None,
-        description="return: exp(R / temperature) with R the demo's return, 0 the worst and 1 the "
-        "best; return_to_go: the same of the discounted rewards from the step on; key: an array of "
-        "the file; interventions: where a person acted, by the array of that name; null: all alike.",
+        description="return: exp(R / temperature) with R the demo's return, 0 the worst and 1 "
+        "the best; return_to_go: the same with the discounted rewards from the step on; key: "
+        "values of an array of the file; interventions: depends on whether a person acted, "
+        "according to the array of that name; null: equal weights.",
     )
     temperature: PositiveFloat = Field(
-        0.2, description="return, return_to_go: small prefers the best sharply."
+        0.2,
+        description="return, return_to_go: the smaller the temperature, the more the best demos dominate.",
     )
-    discount: float = Field(0.99, ge=0, le=1, description="return_to_go: of later rewards.")
+    discount: float = Field(
+        0.99, ge=0, le=1, description="return_to_go: discount factor of later rewards."
+    )
     key: str | None = Field(
-        None, description="key: name of an array (T,) in each demo, of weights of 0 or more."
+        None, description="key: name of an array (T,) in each demo with weights >= 0."
     )
     policy_share: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="interventions: share of the whole weight for the steps that the policy took; 0 "
-        "leaves them out, 0.5 balances them with those of the person.",
+        description="interventions: fraction of the total weight for the steps in which the "
+        "policy acted; 0 ignores them, 0.5 gives them the same total weight as the person's.",
     )
 
     @model_validator(mode="after")
@@ -164,61 +170,62 @@ class TrainConfig(Section):
     data: tuple[DatasetConfig, ...] | None = Field(
         None,
         json_schema_extra=_or_a_path,
-        description="Demonstrations: a path or URL, or a list of objects with at least a path. Null: "
-        "given on the command line.",
+        description="Demonstrations: a path or URL, or a list of objects with at least a path. "
+        "null: they are given on the command line.",
     )
     output_dir: str = Field(
         "runs",
         min_length=1,
-        description="Runs are written to output_dir/experiment.name/timestamp; relative to the "
-        "working directory.",
+        description="Folder of all runs, relative to the working directory; a run is written to "
+        "output_dir/experiment.name/timestamp.",
     )
     normalize_weights_by_ds_size: bool = Field(
         False,
-        description="Divide the weights of several files by their numbers of samples: a weight is "
-        "then the file's share of a batch.",
+        description="Divide the weight of each file by its number of samples, so that the weight "
+        "is the file's fraction of a batch.",
     )
     shard_window: PositiveInt | None = Field(
         None,
-        description="Shards of a folder that are in memory at a time; the next ones are fetched and "
-        "read meanwhile. Null: all, or of a URL as many as have 4 GB together.",
+        description="Number of shards of a folder that are in memory at a time; the next ones "
+        "are loaded meanwhile. null: all, or for a URL as many as fit into 4 GB.",
     )
     language_embeddings: str | None = Field(
         None,
-        description="An .npz file with instructions (N,) and embeddings (N, D), the observation "
-        "lang_emb; null: one-hot over the instructions in the data.",
+        description="File .npz with instructions (N,) and embeddings (N, D) for the observation "
+        "lang_emb; null: one-hot vectors, one per instruction in the data.",
     )
     language_bytes: PositiveInt | None = Field(
         None,
-        description="lang_emb is the text itself, so many UTF-8 bytes with zeros behind, for a step "
-        "of preprocess that tokenizes it: the policy may then get instructions that the data "
-        "do not have; null: lang_emb is a vector.",
+        description="Makes lang_emb the text itself, as this number of UTF-8 bytes padded with "
+        "zeros, for a step of preprocess that tokenizes it; the policy can then be given "
+        "instructions that are not in the data. null: lang_emb is an embedding.",
     )
     num_data_workers: NonNegativeInt = Field(
-        0, description="Processes that read data; 0 is best for data in RAM."
+        0, description="Number of processes that read data; 0 is best for data in RAM."
     )
     hdf5_cache_mode: Literal["auto", "all", "low_dim"] | None = Field(
         "auto",
-        description="Data held in RAM: auto (what fits the free memory); all; low_dim (images "
-        "stay in the file); null: nothing.",
+        description="Data held in RAM: auto (as much as fits into free memory), all, low_dim "
+        "(images stay in the file); null: nothing.",
     )
     cache_features: bool = Field(
         True,
         description="Compute the features of frozen image encoders once per dataset, into the cache.",
     )
     hdf5_use_swmr: bool = Field(
-        True, description="Open the HDF5 file so that a writer may append meanwhile."
+        True,
+        description="Open the HDF5 file in SWMR mode, so that another process can append to it.",
     )
     hdf5_load_next_obs: bool | None = Field(
-        None, description="Add next_obs to batches; null: if the algorithm needs them."
+        None, description="Add next_obs to batches; null: only if the algorithm needs it."
     )
     hdf5_normalize_obs: bool = Field(
         False, description="robomimic's key; true means obs_normalization mean_std."
     )
     hdf5_filter_key: str | None = Field(
         None,
-        description="Train on the demos of this mask; null: of the mask 'train' where a file has it, "
-        "else all; 'all': every demo, those of the mask 'train' where validate is on.",
+        description="Train on the demos of this mask; null: the mask 'train' if a file has it, "
+        "else all; 'all': every demo, but only those of the mask 'train' if validate is on.",
     )
     hdf5_validation_filter_key: str | None = Field(
         None, description="Mask of the validation demos."
@@ -227,12 +234,16 @@ class TrainConfig(Section):
     pad_seq_length: bool = Field(
         True, description="Let samples reach beyond the demo's end (last step repeated)."
     )
-    frame_stack: PositiveInt = Field(1, description="Observations up to now that the policy sees.")
+    frame_stack: PositiveInt = Field(
+        1,
+        description="Number of successive observations, up to the current one, that the policy sees.",
+    )
     pad_frame_stack: bool = Field(
         True, description="Let samples reach before the demo's start (first step repeated)."
     )
     dataset_keys: tuple[str, ...] = Field(
-        ("actions", "rewards", "dones"), description="Step arrays in a batch, beside observations."
+        ("actions", "rewards", "dones"),
+        description="Arrays of each step that are added to a batch, beside observations.",
     )
     reward: RewardConfig = Field(RewardConfig(), description="Scale of the rewards.")
     sample_weight: SampleWeightConfig = Field(
@@ -242,19 +253,21 @@ class TrainConfig(Section):
         None,
         gt=0,
         le=1,
-        description="Train on this fraction of the demos, those of the highest return (of equal "
-        "ones the shorter); null: on all.",
+        description="Train on this fraction of the demos, those with the highest returns (the "
+        "shorter ones if returns are equal); null: on all.",
     )
     action_keys: tuple[str, ...] = Field(
-        ("actions",), min_length=1, description="Step arrays that, concatenated, are the action."
+        ("actions",),
+        min_length=1,
+        description="Arrays of each step that are concatenated to form the action.",
     )
     action_config: ActionConfigs = Field(
         ActionConfigs(), description="Per action key: normalization and rotation format."
     )
     preprocess: tuple[PreprocessStepConfig, ...] = Field(
         (),
-        description="Further steps between the data and the networks, in order, for training, "
-        "evaluation and deployment alike.",
+        description="Further preprocessing steps between the data and the networks, in order; "
+        "the same in training, evaluation and deployment.",
     )
     goal_mode: Literal["last"] | None = Field(
         None, description="last: the goal is the demo's last observation; null: no goal."
@@ -263,31 +276,32 @@ class TrainConfig(Section):
     batch_size: PositiveInt = Field(100, description="Samples in a batch.")
     num_epochs: PositiveInt | None = Field(
         2000,
-        description="Epochs of training; null: so many that each sample is seen 20 times, and that "
-        "there are at least 1000 updates.",
+        description="Epochs of training; null: as many as needed to see each sample 20 times, "
+        "and for at least 1000 updates.",
     )
-    seed: int = Field(1, ge=0, lt=2**32, description="Seed of everything random in the training.")
+    seed: int = Field(1, ge=0, lt=2**32, description="Seed of all random numbers of the training.")
     max_grad_norm: PositiveFloat | None = Field(
-        None, description="Gradients are scaled down to this norm; null: never."
+        None,
+        description="Largest norm of the gradients, which are scaled down to it; null: no limit.",
     )
     gradient_accumulation: PositiveInt = Field(
         1, description="Batches whose gradients are averaged for one update."
     )
     obs_normalization: Literal["mean_std", "min_max", "quantile", "quantile10"] | None = Field(
         None,
-        description="Observations: mean 0 and standard deviation 1, or to [-1, 1]; quantile, for "
-        "vectors: the quantiles 0.01 and 0.99 of each number to -1 and 1; quantile10: those of 0.1 and "
-        "0.9; null: as stored.",
+        description="Normalization of observations. mean_std: to mean 0 and standard deviation "
+        "1; min_max: to [-1, 1]; quantile, for vectors: the quantiles 0.01 and 0.99 of each "
+        "number to -1 and 1; quantile10: the quantiles 0.1 and 0.9; null: as stored.",
     )
     obs_clip: PositiveFloat | None = Field(
         None,
-        description="Low-dimensional observations are clipped to this magnitude once they are "
-        "normalized, against values far from all that was learned from; null: never.",
+        description="Magnitude to which normalized low-dimensional observations are clipped, as "
+        "protection against values far from the training data; null: no clipping.",
     )
     precision: Literal["fp32", "bf16", "auto"] = Field(
         "fp32",
-        description="Number format of the networks' arithmetic; auto: bf16 on a device that computes "
-        "in it, for algorithms that it is exact enough for.",
+        description="Number format of the networks' arithmetic; auto: bf16 if the device "
+        "supports it and it is precise enough for the algorithm, else fp32.",
     )
     compile: bool = Field(False, description="Compile the training step with torch.compile.")
     device: str | None = Field(
@@ -305,10 +319,10 @@ class TrainConfig(Section):
         "weights.",
     )
     data_on_device: bool = Field(
-        False, description="Hold the training data in the device's memory."
+        False, description="Keep the training data in the device's memory."
     )
     online: OnlineConfig = Field(
-        OnlineConfig(), description="Learning from steps in an environment."
+        OnlineConfig(), description="Online RL: learning from steps in an environment."
     )
 
     @field_validator("data", mode="before")

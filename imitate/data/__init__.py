@@ -1,6 +1,6 @@
 """Demonstration files: reading, writing, checking, and batches of windows for training.
 
-The public names are imported on first use: writing a file needs no torch.
+The public names are imported on first use, so that writing a file needs no torch.
 """
 
 from __future__ import annotations

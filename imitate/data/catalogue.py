@@ -1,4 +1,4 @@
-"""The catalogue of public demonstration files: ``datasets/catalogue.json``, which is also in an installed package."""
+"""Catalogue of public demonstration files, ``datasets/catalogue.json``, which is part of the installed package."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _ACTIONS = "`imitate dataset actions --to absolute --action-dict` makes it"
 
 @dataclass(frozen=True)
 class PublicFile:
-    """One file that can be downloaded.
+    """One downloadable file.
 
     Attributes:
-        name: such as ``robomimic/lift/ph/low_dim``.
-        url: where it is.
-        place: its path below the folder of downloads.
-        licence: of the data; None: the publisher states none.
-        size_bytes: None: not known.
-        about_bytes: rounded size, where the exact one is not known.
-        sha256: None: not known.
-        horizon: steps of an evaluation episode, as the publisher has them.
-        note: what is special about it.
+        name: name, such as ``robomimic/lift/ph/low_dim``.
+        url: address of the file.
+        place: path below the folder of downloads.
+        licence: licence of the data; None: the publisher states none.
+        size_bytes: exact size; None: not known.
+        about_bytes: rounded size, if the exact one is not known.
+        sha256: checksum; None: not known.
+        horizon: steps of an evaluation episode, as used by the publisher.
+        note: remarks on the file.
     """
 
     name: str
@@ -43,18 +43,18 @@ class PublicFile:
 
 
 def catalogue_path() -> Path:
-    """Return the path of the file: in an installed package, or at a clone's root."""
+    """Return the path of the catalogue: in the installed package, or at the root of a clone."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "catalogue.json"
     return installed if installed.is_file() else package.parent / "datasets" / "catalogue.json"
 
 
 def load_catalogue(path: Path | None = None, base_url: str | None = None) -> list[PublicFile]:
-    """Read all files of the catalogue, in its order.
+    """Read all files of the catalogue, in order.
 
     Args:
-        path: another catalogue than the one that comes with the package.
-        base_url: another server with the same paths.
+        path: path of another catalogue than the package's.
+        base_url: address of another server with the same paths.
     """
     tree = json.loads((path or catalogue_path()).read_text(encoding="utf-8"))
     if tree["version"] != VERSION:
@@ -83,10 +83,12 @@ def load_catalogue(path: Path | None = None, base_url: str | None = None) -> lis
 
 
 def download_advice(path: str) -> str | None:
-    """Return the commands that download a file whose path ends as one of the catalogue does; None without one.
+    """Return the commands that download a file whose path ends like one of the catalogue.
+
+    None if there is no such file.
 
     Args:
-        path: such as ``datasets/lift/ph/low_dim_v15.hdf5``: the task, the kind of demonstrations, the name.
+        path: path such as ``datasets/lift/ph/low_dim_v15.hdf5``: the task, the kind of demonstrations, the name.
     """
     wanted = PurePosixPath(path.replace("\\", "/"))
     beside = [file for file in load_catalogue() if file.place.parts[-3:-1] == wanted.parts[-3:-1]]
@@ -105,10 +107,10 @@ def download_advice(path: str) -> str | None:
 
 
 def chosen(files: Sequence[PublicFile], names: Sequence[str]) -> list[PublicFile]:
-    """Return the files of these names; ``*`` stands for any letters, as in ``robomimic/*/ph/low_dim``.
+    """Return the files of these names; ``*`` matches any characters, as in ``robomimic/*/ph/low_dim``.
 
     Raises:
-        UserError: a name fits no file; the message lists the nearest.
+        UserError: a name matches no file; the message lists the nearest names.
     """
     found: dict[str, PublicFile] = {}
     for name in names:

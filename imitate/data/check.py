@@ -1,4 +1,4 @@
-"""The schema check of a demonstration file."""
+"""Schema check of a demonstration file."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ def check_dataset(
     action_keys: Sequence[str] = ("actions",),
     bounded_actions: bool = True,
 ) -> None:
-    """Read a whole file and refuse the first fault.
+    """Read a whole file and raise an error for the first fault.
 
     Args:
         path: the HDF5 file.
         filter_key: check the demos of this mask; None: all.
-        modalities: modality per observation key that a policy needs; None: the keys of the first demo, any modality.
-        action_keys: arrays that are actions.
-        bounded_actions: true if actions must lie in [-1, 1].
+        modalities: modality of each observation key that a policy needs; None: the keys of the first demo, with any
+            modality.
+        action_keys: arrays that contain actions.
+        bounded_actions: true if actions must be in [-1, 1].
 
     Raises:
-        DatasetError: one line that names the file, the demo, the key and what to do.
+        DatasetError: one line that names the file, the demo, the key and the remedy.
     """
     with DatasetFile(path) as file:
         _ = file.env_meta
@@ -64,7 +65,7 @@ def check_dataset(
 def _keys_of(
     file: DatasetFile, demo: str, modalities: Mapping[str, str] | None, action_keys: Sequence[str]
 ) -> list[str]:
-    """Return the arrays to check: those of one demo, and those that are required."""
+    """Return the arrays to check: those of one demo, and the required ones."""
     obs = file.obs_keys(demo) if modalities is None else list(modalities)
     keys = ["actions", *action_keys, *(key for key in SCALARS if file.has(demo, key))]
     keys += [f"obs/{key}" for key in obs]

@@ -1,4 +1,4 @@
-"""Datasets of every format, read as demonstration files."""
+"""Datasets of all formats, read as demonstration files."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from imitate.data.formats.cached import as_demonstration_file, convertible_forma
 
 
 class DatasetFile(DemoFile):
-    """A dataset, open for reading; also a context manager.
+    """Dataset opened for reading; also a context manager.
 
-    A path of another format, such as a LeRobot folder, is read through a conversion in the cache
+    A dataset of another format, such as a LeRobot folder, is converted to a file in the cache and read from there
     (:mod:`imitate.data.formats.cached`).
 
     Args:
-        path: the HDF5 file, or a dataset of another format.
-        swmr: open it such that a process that writes in HDF5's SWMR mode may go on.
+        path: the path as given, which errors name.
+        swmr: open it in HDF5's SWMR mode, so that another process can write to it.
 
     Attributes:
         path: as given; errors name it.
-        hdf5_path: the HDF5 file that is read: ``path``, or its conversion.
+        hdf5_path: the HDF5 file that is read: ``path``, or the converted file.
 
     Raises:
-        DatasetError: here and in every method: what is missing or damaged, in which file and demo.
+        DatasetError: raised here and by every method: names what is missing or damaged, in which file and demo.
     """
 
     def __init__(self, path: str | Path, *, swmr: bool = False) -> None:
@@ -37,9 +37,9 @@ class DatasetFile(DemoFile):
         except NoDemosError:
             if foreign or convertible_format(path) is None:
                 raise
-            # An HDF5 file in the layout of another toolkit.
+            # an HDF5 file in the layout of another toolkit
             super().__init__(path, swmr=swmr, hdf5_path=as_demonstration_file(path))
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return digests that tell this file's content from another's: see :mod:`imitate.data.file.fingerprint`."""
+        """Return digests that distinguish this file's content from others: see :mod:`imitate.data.file.fingerprint`."""
         return fingerprint(self)

@@ -1,4 +1,4 @@
-"""Downloads over HTTP that resume, are verified, and leave a whole file or none."""
+"""Downloads over HTTP that can be resumed and are verified; the file appears only when it is complete."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from imitate.system.plain_files import appended, fresh, read_json, sync
 _BLOCK = 2**20
 _SPARE_BYTES = 64 * 2**20
 _MOST_UNANNOUNCED = 2**36
-"""Bytes that are taken from a server which does not say how many there are."""
+"""Largest number of bytes that are accepted from a server that does not announce the size."""
 _MAX_WAIT_S = 60.0
 _TIMEOUT_S = 60.0
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
-"""Answers after which the same request may succeed."""
+"""HTTP status codes after which the same request may succeed."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Downloaded:
     """Result of a download.
 
     Attributes:
-        verified: 'sha256'; or 'size' or 'structure' where no checksum is known.
-        resumed_at: bytes that an earlier attempt had left.
-        fetched_bytes: bytes that came over the network now; 0 for a file that was there already.
+        verified: check that was made: 'sha256'; or 'size' or 'structure' if no checksum is known.
+        resumed_at: number of bytes from an earlier attempt.
+        fetched_bytes: number of bytes downloaded now; 0 for an existing file.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Downloaded:
 
 
 OnBytes = Callable[[int, "int | None"], None]
-"""Called with the bytes there are, and with their final number, where that is known."""
+"""Called with the current number of bytes, and the final number if it is known."""
 
 
 def download(
@@ -69,22 +69,22 @@ def download(
     wait_s: float = 1.0,
     on_bytes: OnBytes | None = None,
 ) -> Downloaded:
-    """Fetch a demonstration file.
+    """Download a demonstration file.
 
-    Until it is whole and verified it is called ``<target>.part``; a later call resumes it, if the server still has the
-    same file. Proxies are those of the environment (``https_proxy`` ...).
+    Until the file is complete and verified, its name is ``<target>.part``; a later call resumes the download if the
+    server still has the same file. Proxies are taken from the environment (``https_proxy`` ...).
 
     Args:
-        wanted: name, address, and size and checksum where they are known.
-        target: the file to make.
-        overwrite: replace another file of this name, once the new one is whole.
-        retries: attempts in a row that bring no byte before it gives up.
-        wait_s: pause before the first of them; doubled each time.
-        on_bytes: for a progress bar.
+        wanted: name and address, and size and checksum if known.
+        target: the file to write.
+        overwrite: replace another file of this name when the download is complete.
+        retries: number of successive attempts without a byte after which the download fails.
+        wait_s: pause before the first retry, doubled each time.
+        on_bytes: called for a progress bar.
 
     Raises:
-        DatasetError: the server has no such file, it cannot be reached, the disk is too small, the content is not what
-            the catalogue says, or ``target`` is there with other content.
+        DatasetError: the server has no such file or cannot be reached, the disk is too small, the content differs from
+            the catalogue's, or ``target`` exists with other content.
     """
     if urlsplit(wanted.url).scheme not in ("http", "https"):
         raise DatasetError(f"{wanted.url}: not an address that begins with http:// or https://")
@@ -113,7 +113,7 @@ def sha256_of(path: Path) -> str:
 
 
 class _Part:
-    """A download in progress: its bytes, and beside them the marks by which the server's file is recognised."""
+    """A download in progress: its bytes, and next to them the identifiers of the server's file."""
 
     def __init__(self, target: Path, url: str) -> None:
         self.path = target.with_name(target.name + ".part")
@@ -132,9 +132,9 @@ class _Part:
         return self.path.stat().st_size if self.path.is_file() else 0
 
     def restart(self, headers: Message) -> None:
-        """Empty the part, for the file of this answer."""
+        """Empty the partial file, for the server's file of this response."""
         self.forget()
-        # A weak ETag does not promise equal bytes.
+        # a weak ETag does not guarantee equal bytes
         etag = headers.get("ETag")
         self.validator = (
             etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
@@ -164,7 +164,7 @@ def _there_already(wanted: PublicFile, target: Path) -> Downloaded:
 def _fetch(
     wanted: PublicFile, part: _Part, retries: int, wait_s: float, on_bytes: OnBytes | None
 ) -> int:
-    """Fill the part; return the number of bytes fetched."""
+    """Complete the partial file; return the number of downloaded bytes."""
     fetched, failures = 0, 0
     while True:
         before = part.size
@@ -189,13 +189,13 @@ def _fetch(
         if failures > retries:
             raise DatasetError(
                 f"{wanted.url}: given up after {retries} retries ({reason or 'the connection ended early'}); "
-                f"{part.size} bytes are kept in {part.path}: the same command goes on from there"
+                f"{part.size} bytes are kept in {part.path}: the same command continues from there"
             )
         time.sleep(min(wait_s * 2 ** (failures - 1) if pause_s is None else pause_s, _MAX_WAIT_S))
 
 
 def _one_request(wanted: PublicFile, part: _Part, on_bytes: OnBytes | None) -> bool:
-    """Request the missing bytes and write them; return true if the part is now whole."""
+    """Request the missing bytes and write them; return true if the file is now complete."""
     headers = {"Accept-Encoding": "identity", "User-Agent": "imitate"}
     start = part.size
     if start and part.validator:
@@ -214,7 +214,7 @@ def _one_request(wanted: PublicFile, part: _Part, on_bytes: OnBytes | None) -> b
         if answer.status != 206 or not answer.headers.get("Content-Range", "").startswith(
             f"bytes {start}-"
         ):
-            # The server knows no ranges, or has another file by now: it sends the whole file.
+            # The server supports no ranges, or has another file by now, so it sends the whole file.
             if answer.status == 206:
                 part.forget()
                 return False
@@ -226,7 +226,8 @@ def _one_request(wanted: PublicFile, part: _Part, on_bytes: OnBytes | None) -> b
         if _written(
             answer, wanted, part, start, most, lambda done: on_bytes and on_bytes(done, total)
         ):
-            return True  # another file than the catalogue's, or than the server's own words
+            # differs from the catalogue's size, or from the size that the server announced
+            return True
     return total is None or part.size == total
 
 
@@ -238,10 +239,10 @@ def _written(
     most: int | None,
     told: Callable[[int], Any],
 ) -> bool:
-    """Write what comes, and a block at most beyond the size that is known; return true where that much came.
+    """Write the received bytes, at most one block beyond the known size; return true if all bytes were received.
 
     Raises:
-        DatasetError: no size is known, and what comes does not end.
+        DatasetError: the size is not known, and the response does not end.
     """
     with appended(part.path, text=False) as file:
         while block := answer.read(_BLOCK):
@@ -261,7 +262,7 @@ def _written(
 
 
 def _total(headers: Message, start: int) -> int | None:
-    """Return the size of the whole file by an answer's headers."""
+    """Return the size of the whole file from the headers of a response."""
     _, _, total = headers.get("Content-Range", "").rpartition("/")
     if total.isdigit():
         return int(total)
@@ -275,7 +276,7 @@ def _check_space(wanted: PublicFile, part: _Part, total: int | None) -> None:
     if needed > 0 and free < needed + _SPARE_BYTES:
         raise DatasetError(
             f"{part.path.parent}: has {free / 1e9:.2f} GB free, but '{wanted.name}' needs {needed / 1e9:.2f} GB more: "
-            "make room, or choose another folder with --out"
+            "free some space, or choose another folder with --out"
         )
 
 
@@ -286,12 +287,13 @@ def _raise_if_disk_is_full(error: Exception, part: _Part) -> None:
         ) from error
     if isinstance(error, OSError) and error.errno in (28, 122):
         raise DatasetError(
-            f"{part.path}: the disk is full; {part.size} bytes are kept: make room, the same command goes on from there"
+            f"{part.path}: the disk is full; {part.size} bytes are kept: free some space; the same "
+            "command then continues from there"
         ) from error
 
 
 def _verified(wanted: PublicFile, part: _Part, digest: str) -> str:
-    """Check the content and return the kind of check; remove a part with another content."""
+    """Check the content and return the kind of check; remove a partial file with wrong content."""
     size = part.size
     if wanted.size_bytes is not None and size != wanted.size_bytes:
         part.forget()
@@ -316,7 +318,7 @@ def _verified(wanted: PublicFile, part: _Part, digest: str) -> str:
 
 
 def _check_structure(path: Path, shown: str) -> None:
-    """Refuse a file that is no HDF5 file with a demo that has actions."""
+    """Refuse a file that is not an HDF5 file with a demo that has actions."""
     with DatasetFile(path) as file:
         demos = file.demos()
         if not demos:

@@ -1,4 +1,4 @@
-"""Instructions in words: one per demo, and the vector that a policy reads in its place."""
+"""Language instructions of demos, and their embeddings, which a policy receives."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _UNREADABLE: tuple[type[Exception], ...] = (
     *(OSError, ValueError, LookupError, EOFError, TypeError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error, DatasetError),
 )
-"""Errors of numpy on what is no file of arrays, or a damaged one."""
+"""numpy's errors for files that are not archives of arrays, or are damaged."""
 LANGUAGE_KEY = "lang_emb"
-"""The observation that holds the vector of the instruction."""
+"""Name of the observation with the embedding of the language instruction."""
 TASK_ATTRS = ("language", "task_id")
-"""Attributes of a demo that hold its instruction."""
+"""Attributes of a demo that may contain its instruction."""
 
 
 @dataclass(frozen=True, eq=False)
 class Instructions:
-    """Known instructions, with a vector each.
+    """Known instructions with their embeddings.
 
     Attributes:
-        names: distinct instructions; the number of one is its ``task_id``.
+        names: distinct instructions; the index of an instruction is its ``task_id``.
         vectors: (number of instructions, D) float32.
-        are_texts: True where a vector is the instruction itself, its UTF-8 bytes with zeros behind, so that an
-            instruction may be any that is not longer.
-        encoder: text model that made the vectors, by which others can be made; None: it is not known.
+        are_texts: True if a vector is the instruction itself, as UTF-8 bytes padded with zeros, so that any instruction
+            of at most this length can be used.
+        encoder: name of the text model that made the embeddings and can make others; None: not known.
     """
 
     names: tuple[str, ...]
@@ -49,25 +49,25 @@ class Instructions:
 
     @classmethod
     def one_hot(cls, names: Iterable[str]) -> Self:
-        """Make a table without a language model: instruction i of the sorted ones is the i-th unit vector."""
+        """Make a table without a language model: one-hot vectors of the sorted instructions."""
         known = tuple(sorted(set(names)))
         return cls(known, np.eye(len(known), dtype=np.float32))
 
     @classmethod
     def texts(cls, names: Iterable[str], size: int) -> Self:
-        """Make a table whose vectors are the instructions' ``size`` UTF-8 bytes."""
+        """Make a table whose vectors are the instructions' UTF-8 bytes, padded to ``size``."""
         known = tuple(sorted(set(names)))
         vectors = np.array([_bytes_of(name, size) for name in known], dtype=np.float32)
         return cls(known, vectors.reshape(-1, size), are_texts=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a table that a text encoder has made: an .npz file with ``instructions`` (N,) and ``embeddings`` (N, D).
+        """Read a table made by a text encoder: an .npz file with ``instructions`` (N,) and ``embeddings`` (N, D).
 
-        The file may name the text model, ``encoder``.
+        The file may contain the name of the text model, ``encoder``.
 
         Raises:
-            ConfigError: there is no such file, or it holds something else.
+            ConfigError: the file does not exist or has other content.
         """
         path = Path(path)
         try:
@@ -88,21 +88,21 @@ class Instructions:
             )
         if len(set(names.tolist())) < len(names) or not np.isfinite(vectors).all():
             raise ConfigError(
-                f"train.language_embeddings: {path}: an instruction is there twice, or a value is not finite: "
-                "write the table anew"
+                f"train.language_embeddings: {path}: an instruction occurs twice, or a value is "
+                "not finite: write the table again"
             )
         return cls(tuple(names.tolist()), vectors.astype(np.float32), encoder=encoder)
 
     @property
     def size(self) -> int:
-        """D, the size of a vector."""
+        """D, the size of an embedding."""
         return int(self.vectors.shape[1])
 
     def number(self, name: str) -> int:
         """Return the ``task_id`` of an instruction.
 
         Raises:
-            UserError: it is not known; the message lists those that are.
+            UserError: the instruction is not known; the message lists the known ones.
         """
         if name in self.names:
             return self.names.index(name)
@@ -114,7 +114,7 @@ class Instructions:
         )
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """Return the vector (D,) of an instruction."""
+        """Return the embedding (D,) of an instruction."""
         if self.are_texts:
             return _bytes_of(name, self.size)
         vector: NDArray[np.float32] = self.vectors[self.number(name)]
@@ -156,8 +156,8 @@ def instruction_of(attrs: Mapping[str, Any], given: str | None = None) -> str | 
     """Return the instruction of a demo.
 
     Args:
-        attrs: of the demo.
-        given: for the whole file, by the configuration; it comes first.
+        attrs: attributes of the demo.
+        given: instruction of the whole file in the configuration, which takes precedence.
 
     Returns:
         ``given``, else the attribute ``language``, else 'task <task_id>', else None.
@@ -166,7 +166,7 @@ def instruction_of(attrs: Mapping[str, Any], given: str | None = None) -> str | 
         DatasetError: the attribute is an array of several values.
     """
     said = given or attrs.get("language")
-    if not isinstance(said, str | None):  # as h5py writes a list of texts
+    if not isinstance(said, str | None):  # h5py writes a list of strings like this
         texts = [
             t.decode() if isinstance(t, bytes) else t for t in np.asarray(said).ravel().tolist()
         ]

@@ -1,7 +1,7 @@
-"""Advantages of actions, over rollouts that may hold several episodes.
+"""Advantages of actions in rollouts, which may contain several episodes.
 
-Rollouts are (T, N): T steps of N environments. ``values`` are those of the states before the steps, ``next_values``
-of the states after them: at a timeout of the state that the episode was cut in.
+Rollouts are (T, N): T steps of N environments. ``values`` are the values of the states before the steps and
+``next_values`` of the states after them; at a timeout, of the state in which the episode was truncated.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def generalized_advantages(
 ) -> Numbers:
     """GAE: ``A[t] = d[t] + discount trace A[t+1]``, ``d[t] = r[t] + discount V(s[t+1]) - V(s[t])``.
 
-    Nothing follows a terminal; after a timeout the sum ends, but the value of the state there counts. With
-    ``trace`` 1 it is the discounted return minus the value, with 0 the one-step error. (Schulman et al. 2016,
+    The sum ends at terminals and timeouts; after a timeout, the value of the final state is included. With ``trace`` 1
+    the advantage is the discounted return minus the value, with 0 the one-step TD error. (Schulman et al. 2016,
     arXiv:1506.02438.)
 
     Args:
         rewards: (T, N).
         values: (T, N).
         next_values: (T, N).
-        terminals: (T, N) the task ended.
-        timeouts: (T, N) the clock ended.
+        terminals: (T, N), true where the task ended.
+        timeouts: (T, N), true where the episode was truncated by its time limit.
         discount: in [0, 1].
         trace: the paper's lambda, in [0, 1].
 
     Returns:
-        (T, N). Added to ``values`` they are the returns TD(lambda) learns towards.
+        (T, N) advantages. Advantages plus ``values`` are the regression targets of TD(lambda).
     """
     errors = rewards + discount * next_values * ~terminals - values
     factors = (discount * trace * ~(terminals | timeouts)).astype(np.float32)
@@ -60,15 +60,15 @@ def lambda_returns(
 ) -> Numbers:
     """TD(lambda): ``G[t] = r[t] + discount ((1 - trace) V(s[t+1]) + trace G[t+1])``.
 
-    At a timeout, and at the rollout's end, G[t+1] is the value of the state there; after a terminal it is 0.
+    At a timeout and at the end of the rollout, G[t+1] is the value of the final state; after a terminal it is 0.
 
     Args:
         rewards: (T, N).
         next_values: (T, N).
-        terminals: (T, N).
-        timeouts: (T, N).
+        terminals: (T, N), true where the task ended.
+        timeouts: (T, N), true where the episode was truncated.
         discount: in [0, 1].
-        trace: in [0, 1].
+        trace: the paper's lambda, in [0, 1].
     """
     returns = np.empty_like(rewards)
     following = next_values[-1]

@@ -1,9 +1,9 @@
-"""Formulas of adversarial imitation: telling transitions of an expert from a policy's, with absorbing states.
+"""Formulas of adversarial imitation: a discriminator between expert and policy transitions, with absorbing states.
 
 With the probability D that a transition is the expert's, the logit is l = log D - log(1 - D). A terminal is followed by
-an absorbing state, in which everything stays as it is for ever (Kostrikov et al., "Discriminator-Actor-Critic", ICLR
-2019, arXiv:1809.02925). Without it a reward that is never negative would favour long episodes, and one that is never
-positive short ones.
+an absorbing state, which is never left (Kostrikov et al., "Discriminator-Actor-Critic", ICLR
+2019, arXiv:1809.02925). Without it, rewards that are never negative would favour long episodes, and rewards that are
+never positive short ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from imitate.functional.losses import masked_mean
 def discriminator_loss(
     logits: Tensor, absorbing: Tensor, expert: Tensor, terminals: Tensor
 ) -> Tensor:
-    """Cross-entropy: mean of -log D over the expert's steps plus mean of -log(1 - D) over the policy's.
+    """Cross-entropy: mean of -log D over the expert's transitions plus mean of -log(1 - D) over the policy's.
 
     Each terminal counts as one more step, in the absorbing state.
 
@@ -40,16 +40,16 @@ def discriminator_loss(
 def with_absorbing_state(
     rewards: Tensor, absorbing: Tensor, terminals: Tensor, discount: float
 ) -> Tensor:
-    """Rewards to which each terminal adds the return of the absorbing state: discount / (1 - discount) its reward.
+    """Add the return of the absorbing state to the reward of each terminal: discount / (1 - discount) times its reward.
 
     Args:
-        rewards: (B,).
+        rewards: (B,) rewards of the transitions.
         absorbing: () reward of a step in the absorbing state.
         terminals: (B,) 1 or 0.
-        discount: in [0, 1]; the factor is at most 1000, since else the absorbing state alone would count.
+        discount: in [0, 1]; the factor is limited to 1000, since otherwise the absorbing state would dominate.
 
     Returns:
-        (B,).
+        (B,) rewards.
     """
     steps = discount / max(1.0 - discount, 1e-3)
     return rewards + steps * absorbing * terminals

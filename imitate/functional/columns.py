@@ -1,4 +1,4 @@
-"""Numbers of the last axis of a tensor, by their places."""
+"""Selection of columns: numbers of the last axis of a tensor, by their indices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor
 def columns(x: Tensor, dims: Sequence[int]) -> Tensor:
     """Return the numbers at ``dims`` of ``x`` (*B, D): (*B, len(dims)).
 
-    A list as an index gives the same, but is copied to the device of ``x``, for which a GPU would be waited for.
+    Indexing with a list gives the same result, but copies the list to the device of ``x``, which makes the CPU wait for
+    a GPU.
     """
     first, count = dims[0], len(dims)
     if list(dims) == list(range(first, first + count)):

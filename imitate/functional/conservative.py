@@ -1,4 +1,4 @@
-"""The conservative term of CQL: how far a critic overrates actions that nobody took.
+"""The conservative term of CQL: how much a critic overestimates actions that are not in the data.
 
 Kumar, Zhou, Tucker & Levine, "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020
 (arXiv:2006.04779).
@@ -20,7 +20,7 @@ def uniform_log_density(action_dim: int) -> float:
 def sampled_logsumexp(q: Tensor, log_density: Tensor) -> Tensor:
     """Estimate of ``log of the integral of exp(Q(s, a)) over a`` by importance samples.
 
-    The samples may come from several distributions, in equal numbers: the estimates of each are averaged.
+    The samples may come from several distributions, the same number from each; their estimates are averaged.
 
     Args:
         q: (*E, B, N) values of N sampled actions.
@@ -33,9 +33,9 @@ def sampled_logsumexp(q: Tensor, log_density: Tensor) -> Tensor:
 
 
 def calibrated(q: Tensor, reference: Tensor) -> Tensor:
-    """Values that are pushed down no further than a reference policy's (Cal-QL).
+    """Values that are pushed down only as far as a reference policy's values (Cal-QL).
 
-    Nakamoto et al., NeurIPS 2023 (arXiv:2303.05479). Below the reference a value gives no gradient.
+    Nakamoto et al., NeurIPS 2023 (arXiv:2303.05479). A value below the reference has no gradient.
 
     Args:
         q: (*E, B, N) values of N actions of the policy.

@@ -1,10 +1,10 @@
-"""Gaussian diffusion: noise schedules, what the network predicts, reverse steps.
+"""Gaussian diffusion: noise schedules, prediction types, reverse steps.
 
 DDPM: Ho et al. 2020, arXiv:2006.11239. DDIM: Song et al. 2021, arXiv:2010.02502. Cosine schedule: Nichol and
-Dhariwal 2021, arXiv:2102.09672. Velocity: Salimans and Ho 2022, arXiv:2202.00512. The numbers are those of
-the schedulers of the library diffusers, which trained the published policies.
+Dhariwal 2021, arXiv:2102.09672. Velocity: Salimans and Ho 2022, arXiv:2202.00512. The numbers equal those of the
+schedulers of the library diffusers, with which the published policies were trained.
 
-Step t, counted from 0, holds ``noisy = alpha * data + sigma * noise`` with
+At step t, counted from 0, ``noisy = alpha * data + sigma * noise`` with
 ``alpha = sqrt(alphas_cumprod[t])`` and ``sigma = sqrt(1 - alphas_cumprod[t])``.
 """
 
@@ -30,8 +30,8 @@ class NoiseSchedule:
     """Noise level of each step. Build it with :func:`noise_schedule`.
 
     Attributes:
-        betas: (S,) variance that each step adds, float32.
-        alphas_cumprod: (S,) share of the data's variance that is left, float32.
+        betas: (S,) variance of the noise that each step adds, float32.
+        alphas_cumprod: (S,) remaining fraction of the data's variance, float32.
     """
 
     betas: Tensor
@@ -39,30 +39,30 @@ class NoiseSchedule:
 
     @property
     def num_steps(self) -> int:
-        """Steps from data to noise."""
+        """Number of steps from data to noise."""
         return len(self.betas)
 
     def to(self, device: torch.device | str) -> NoiseSchedule:
-        """The same schedule on a device, for training there."""
+        """Return the same schedule on a device, for training there."""
         return NoiseSchedule(self.betas.to(device), self.alphas_cumprod.to(device))
 
     def alpha_sigma(self, step: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Factors of data and noise for each row, shaped to multiply ``like``: ``(B,)`` steps."""
+        """Return the factors of data and noise at the steps (B,), shaped to multiply ``like``."""
         left = self.alphas_cumprod[step].to(like.dtype).view(-1, *[1] * (like.dim() - 1))
         return left.sqrt(), (1.0 - left).sqrt()
 
     def add_noise(self, data: Tensor, noise: Tensor, step: Tensor) -> Tensor:
-        """Data as it looks at step ``(B,)``; ``data`` and ``noise`` are (B, ...)."""
+        """Return noisy data at the steps (B,); ``data`` and ``noise`` are (B, ...)."""
         alpha, sigma = self.alpha_sigma(step, data)
         return alpha * data + sigma * noise
 
     def velocity(self, data: Tensor, noise: Tensor, step: Tensor) -> Tensor:
-        """Derivative of the noisy data with respect to the angle between data and noise."""
+        """Return the derivative of the noisy data with respect to the angle between data and noise."""
         alpha, sigma = self.alpha_sigma(step, data)
         return alpha * noise - sigma * data
 
     def target(self, prediction: Prediction, data: Tensor, noise: Tensor, step: Tensor) -> Tensor:
-        """Regression target of the network for noisy data at step ``(B,)``."""
+        """Return the regression target of the network for noisy data at the steps (B,)."""
         _check_name("prediction_type", prediction, get_args(Prediction))
         if prediction == "epsilon":
             return noise
@@ -80,12 +80,12 @@ def noise_schedule(
     """Build a schedule.
 
     Args:
-        name: ``linear`` in beta, ``scaled_linear`` in sqrt(beta), or ``squaredcos_cap_v2``, where the data's share
-            falls as a squared cosine.
-        num_steps: steps from data to noise.
-        beta_start: first beta of the linear ones.
-        beta_end: last beta of the linear ones.
-        max_beta: cap of the cosine one.
+        name: ``linear`` in beta, ``scaled_linear`` in sqrt(beta), or ``squaredcos_cap_v2``, in which the fraction of
+            the data falls as a squared cosine.
+        num_steps: number of steps from data to noise.
+        beta_start: first beta of the linear schedules.
+        beta_end: last beta of the linear schedules.
+        max_beta: upper limit of beta in the cosine schedule.
     """
     _check_name("beta_schedule", name, get_args(BetaSchedule))
     if num_steps < 1:
@@ -112,7 +112,7 @@ def predicted_data(
     alpha: Tensor | float,
     sigma: Tensor | float,
 ) -> Tensor:
-    """The clean data that a network's output stands for."""
+    """Return the clean data that a network's output implies."""
     if prediction == "epsilon":
         return (noisy - sigma * output) / alpha
     return output if prediction == "sample" else alpha * noisy - sigma * output
@@ -125,7 +125,7 @@ def predicted_noise(
     alpha: Tensor | float,
     sigma: Tensor | float,
 ) -> Tensor:
-    """The noise that a network's output stands for."""
+    """Return the noise that a network's output implies."""
     if prediction == "epsilon":
         return output
     return (
@@ -142,7 +142,7 @@ def output_of_data(
     alpha: Tensor | float,
     sigma: Tensor | float,
 ) -> Tensor:
-    """The network's output that stands for clean data: the inverse of :func:`predicted_data`."""
+    """Return the network's output that implies the given clean data: the inverse of :func:`predicted_data`."""
     if prediction == "sample":
         return data
     noise = (noisy - alpha * data) / sigma
@@ -151,10 +151,10 @@ def output_of_data(
 
 @dataclass(frozen=True)
 class ReverseStep:
-    """One step towards the data, all coefficients plain numbers: nothing waits for a device.
+    """One step towards the data. All coefficients are plain numbers, so that no step waits for a device.
 
-    The result is ``data_factor * data + noisy_factor * noisy + noise_factor * noise + std * fresh noise`` with
-    the predicted data (clipped if so wished) and the predicted noise.
+    The result is ``data_factor * data + noisy_factor * noisy + noise_factor * noise + std * fresh noise`` with the
+    predicted data (possibly clipped) and the predicted noise.
     """
 
     timestep: int
@@ -168,7 +168,7 @@ class ReverseStep:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Reverse steps in the order in which they run. Build it with :func:`make_sampler`."""
+    """Reverse steps in order of execution. Build it with :func:`make_sampler`."""
 
     steps: tuple[ReverseStep, ...]
     prediction: Prediction
@@ -176,7 +176,7 @@ class Sampler:
 
     @property
     def timesteps(self) -> tuple[int, ...]:
-        """Times (S,) that the network is given at each step."""
+        """Timesteps (S,) that are given to the network, one per reverse step."""
         return tuple(step.timestep for step in self.steps)
 
     def step(
@@ -186,7 +186,7 @@ class Sampler:
         output: Tensor,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Denoise by one step, from noisy data and the network's output, (B, ...) each."""
+        """Denoise by one step, given the noisy data and the network's output, (B, ...) each."""
         data = predicted_data(self.prediction, output, noisy, step.alpha, step.sigma)
         if self.clip is not None:
             data = data.clamp(-self.clip, self.clip)
@@ -210,9 +210,9 @@ class Sampler:
         """Run all steps.
 
         Args:
-            network: from noisy data (B, ...) and a timestep to the prediction.
-            noise: (B, ...) standard normal.
-            generator: source of DDPM's noise.
+            network: function of noisy data (B, ...) and a timestep that returns the prediction.
+            noise: (B, ...) standard normal noise to start from.
+            generator: source of the noise in DDPM's steps.
         """
         x = noise
         for step in self.steps:
@@ -230,16 +230,16 @@ def make_sampler(
     steps_offset: int = 0,
     set_alpha_to_one: bool = True,
 ) -> Sampler:
-    """The reverse process: ``ddpm`` (variance fixed, the smaller one) or ``ddim`` (eta 0, no fresh noise).
+    """Build the reverse process: ``ddpm`` (fixed variance, the smaller one) or ``ddim`` (eta 0, no fresh noise).
 
     Args:
         name: kind of steps.
-        schedule: the one of the training.
-        num_steps: steps at inference, spread evenly from ``steps_offset`` upwards.
-        prediction: what the network outputs.
-        clip: bound of the predicted data; None leaves it alone.
-        steps_offset: the last timestep, 0 for the least noise.
-        set_alpha_to_one: whether DDIM's last step ends at pure data or at the data of step 0.
+        schedule: noise schedule of the training.
+        num_steps: number of steps at inference, spread evenly from ``steps_offset`` upwards.
+        prediction: meaning of the network's output.
+        clip: limit of the predicted data's magnitude; None: no clipping.
+        steps_offset: the last timestep; 0 has the least noise.
+        set_alpha_to_one: true: DDIM's last step ends at pure data; false: at the noise level of step 0.
     """
     _check_name("sampler", name, get_args(SamplerName))
     _check_name("prediction_type", prediction, get_args(Prediction))

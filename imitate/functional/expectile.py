@@ -1,4 +1,4 @@
-"""Losses of implicit Q-learning and of regression weighted by advantage."""
+"""Losses of implicit Q-learning and of advantage-weighted regression."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def expectile_loss(error: Tensor, expectile: float) -> Tensor:
 
     Args:
         error: (*B) target minus prediction.
-        expectile: in (0, 1); 0.5 is half the squared error, towards 1 only positive errors count.
+        expectile: in (0, 1); 0.5 gives half the squared error, and towards 1 only positive errors count.
 
     Returns:
         (*B), unreduced.
@@ -27,13 +27,13 @@ def advantage_weights(
     max_advantage: float | None = None,
     max_weight: float | None = None,
 ) -> Tensor:
-    """``exp(advantage / temperature)``, the weights of regression that prefers good actions.
+    """Return ``exp(advantage / temperature)``, the weights of a regression that prefers good actions.
 
     Args:
         advantage: (*B).
-        temperature: large weighs all actions alike.
-        max_advantage: advantages count as no more than this.
-        max_weight: ceiling of the weights.
+        temperature: the larger, the more equal are the weights.
+        max_advantage: upper limit of the advantages; None: no limit.
+        max_weight: upper limit of the weights; None: no limit.
 
     Returns:
         (*B), without gradient.

@@ -18,7 +18,7 @@ Integrator = Literal["euler", "heun"]
 
 
 def straight_path(noise: Tensor, data: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    """A point between noise and data, and the velocity there, which the network has to predict.
+    """Return a point between noise and data, and the velocity there, which the network has to predict.
 
     Args:
         noise: (B, ...).
@@ -43,19 +43,19 @@ def draw_times(
     mean: float = 0.0,
     std: float = 1.0,
 ) -> Tensor:
-    """Times at which to train, (B,) in [0, 1].
+    """Draw training times (B,) in [0, 1].
 
     Args:
         batch_size: B.
-        density: ``uniform``; ``beta``, which dwells near the noise (Black et al. 2024, arXiv:2410.24164:
-            time = max_time * (1 - z), z of Beta(beta, 1)); or ``logit_normal``, which dwells in the
-            middle (Esser et al. 2024, arXiv:2403.03206).
-        device: where the result is.
-        generator: source of randomness.
-        beta: see ``beta``; 1 is uniform.
-        max_time: the largest time of ``beta``.
-        mean: of the logit; positive moves towards the data.
-        std: of the logit.
+        density: ``uniform``; ``beta``, with more times near the noise (Black et al. 2024, arXiv:2410.24164: time =
+            max_time * (1 - z), z of Beta(beta, 1)); or ``logit_normal``, with more times in the middle (Esser et al.
+            2024, arXiv:2403.03206).
+        device: device of the result.
+        generator: source of randomness; None: torch's default generator.
+        beta: parameter of ``beta``; 1 is uniform.
+        max_time: largest time of ``beta``.
+        mean: mean of the logit of ``logit_normal``; a positive mean moves the times towards the data.
+        std: standard deviation of the logit.
     """
     valid = get_args(TimeDensity)
     if density not in valid:
@@ -79,9 +79,9 @@ def integrate(
     """Follow the flow from noise at time 0 to data at time 1.
 
     Args:
-        velocity: from a point (B, ...) and its time to the velocity there.
+        velocity: function of a point (B, ...) and its time that returns the velocity there.
         noise: (B, ...).
-        num_steps: equal steps; Heun's method asks for the velocity twice in each.
+        num_steps: number of equal steps; Heun's method evaluates the velocity twice per step.
         method: ``euler`` (first order) or ``heun`` (second order).
     """
     valid = get_args(Integrator)

@@ -1,4 +1,4 @@
-"""Layout of images among the observations of environments and of datasets made in them, and their names."""
+"""Layout and names of images among the observations of environments and of datasets recorded from them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 _CHANNELS = {1, 3, 4}
-_LEAST_SIDE = 16  # pixels: smaller arrays of numbers may be boards, matrices or stacks of vectors
-_LEAST_BYTES_SIDE = 5  # of three axes of bytes
+# smallest side in pixels: smaller arrays may be boards, matrices or stacks of vectors
+_LEAST_SIDE = 16
+_LEAST_BYTES_SIDE = 5  # smallest side of a uint8 array with three axes
 
 
 def image_layout(shape: Sequence[int], dtype: Any) -> str | None:
-    """Return the layout of an observation by the shape and type of one step.
+    """Return the layout of an observation, from the shape and dtype of one step.
 
     Returns:
-        'HWC', 'CHW' (to be turned) or 'HW' (a channel is to be added) of an image; 'unknown' of what is as large as an
-        image and has none of these layouts, such as (84, 84, 12) or (4, 84, 84, 3); None of a vector.
+        'HWC', 'CHW' (axes have to be permuted) or 'HW' (a channel axis has to be added) for an image; 'unknown' for an
+        array as large as an image with none of these layouts, such as (84, 84, 12) or (4, 84, 84, 3); None for a
+        vector.
     """
     size, is_uint8 = tuple(shape), dtype == np.uint8
     if len(size) < 2 or not (is_uint8 or np.dtype(dtype).kind == "f"):
@@ -35,12 +37,15 @@ def image_layout(shape: Sequence[int], dtype: Any) -> str | None:
 
 
 def in_layout(images: NDArray[Any], layout: str | None) -> NDArray[Any]:
-    """Return images (..., H, W, C) of those in a layout of :func:`image_layout`."""
+    """Convert images in a layout of :func:`image_layout` to (..., H, W, C)."""
     if layout == "CHW":
         return np.ascontiguousarray(np.moveaxis(images, -3, -1))
     return images[..., None] if layout == "HW" else images
 
 
 def nested_name(outer: str, key: str) -> str:
-    """Return the name of a part: ``{"pixels": {"the top": ...}}`` is ``pixels_the_top``; '' stands for no outer."""
+    """Return the flat name of a nested observation: ``{"pixels": {"the top": ...}}`` becomes ``pixels_the_top``.
+
+    An ``outer`` of '' means that the observation is not nested.
+    """
     return f"{outer}_{key.replace(' ', '_')}" if outer else key

@@ -1,4 +1,4 @@
-"""Losses and divergences that several algorithms share: pure, unreduced over the batch."""
+"""Losses and divergences that several algorithms share. They are pure functions, unreduced over the batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def cosine_loss(predicted: Tensor, target: Tensor, eps: float = 1e-8) -> Tensor:
     Args:
         predicted: (*B, D).
         target: (*B, D).
-        eps: floor of each vector's norm.
+        eps: smallest norm of a vector.
 
     Returns:
         (*B,) in [0, 2].
@@ -21,26 +21,26 @@ def cosine_loss(predicted: Tensor, target: Tensor, eps: float = 1e-8) -> Tensor:
 
 
 def masked_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean of the values where the mask is true; 0 where it is true nowhere.
+    """Return the mean of the values where the mask is true; 0 if it is true nowhere.
 
     Args:
         values: (*B).
-        mask: (*B), bool or weights; None means everywhere.
+        mask: (*B), bool or weights; None includes all values.
     """
     if mask is None:
         return values.mean()
     weight = mask.to(values.dtype)
-    # where, not a product: a padded value may be inf or NaN.
+    # torch.where instead of a product, because a padded value may be inf or NaN
     kept = torch.where(weight > 0, values * weight, 0.0)
     return kept.sum() / weight.sum().clamp(min=torch.finfo(values.dtype).tiny)
 
 
 def step_weights(mask: Tensor | None, weight: Tensor | None) -> Tensor | None:
-    """Weight of each step in a mean over steps, 0 where it is padding; None: all alike.
+    """Return the weight of each step in a mean over steps; 0 for padding, None for equal weights.
 
     Args:
-        mask: (*B) bool, true where a step is real; None: all are.
-        weight: (*B); None: all alike.
+        mask: (*B) bool, true where a step is real; None: all steps are real.
+        weight: (*B); None: equal weights.
     """
     if weight is None:
         return mask
@@ -48,14 +48,14 @@ def step_weights(mask: Tensor | None, weight: Tensor | None) -> Tensor | None:
 
 
 def focal_loss(logits: Tensor, target: Tensor, gamma: float = 2.0) -> Tensor:
-    """Cross-entropy that counts less where the class is predicted well: ``-(1 - p)^gamma log p``.
+    """Cross-entropy that weights well predicted classes less: ``-(1 - p)^gamma log p``.
 
     Lin et al., ICCV 2017, arXiv:1708.02002.
 
     Args:
         logits: (*B, C), unnormalized.
         target: (*B), int64.
-        gamma: 0 is the cross-entropy.
+        gamma: focusing exponent; 0 gives the cross-entropy.
 
     Returns:
         (*B).
@@ -65,7 +65,7 @@ def focal_loss(logits: Tensor, target: Tensor, gamma: float = 2.0) -> Tensor:
 
 
 def gaussian_log_prob(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-    """Log-density of a diagonal Gaussian: ``(*B, D)`` each, to ``(*B,)``."""
+    """Log-density of a diagonal Gaussian, from ``(*B, D)`` each to ``(*B,)``."""
     log_two_pi = 1.8378770664093453
     return -0.5 * (var.log() + (x - mean).square() / var + log_two_pi).sum(-1)
 

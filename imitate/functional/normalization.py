@@ -1,8 +1,8 @@
 """Offset and scale of a normalization: ``normalized = (raw - offset) / scale``.
 
-Computed in float64. A dimension that is constant in the data is shifted and never scaled: its spread is rounding, and
-dividing by it would blow up the first value that differs. What counts as rounding depends on the magnitude of the
-values, not on their unit: actions of 40 micrometres are as good as actions of a metre.
+Computed in float64. A dimension that is constant in the data is shifted but never scaled, because its spread is only
+rounding noise, and dividing by it would blow up the first value that differs. The limit for rounding noise is relative
+to the magnitude of the values, so that it does not depend on their unit.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 
 OBS_STD_FLOOR = 0.01
-"""Observations with a smaller standard deviation are divided by this, unless all of a key are that small."""
+"""Smallest standard deviation by which observations are divided, unless all numbers of a key vary less."""
 FLOOR_RATIO = 0.1
-"""Part of the largest standard deviation of a key that replaces the floor where it is smaller."""
+"""Fraction of a key's largest standard deviation that replaces the floor if it is smaller."""
 ROUNDING = 1e-6
-"""A spread of at most this part of the largest value of a key is rounding: the dimension is constant."""
+"""If a dimension's spread is at most this fraction of the key's largest value, it counts as constant."""
 QUANTILE_REACH = 10.0
-"""Greatest magnitude of the data's values when they are scaled by quantiles."""
+"""Largest magnitude of data that are scaled by quantiles."""
 ACTION_LIMIT = 0.999999
-"""Actions scaled by min_max stay inside +- this, off the ends where tanh is infinite."""
+"""Actions scaled by min_max stay within +- this, because the inverse of tanh is infinite at +-1."""
 
 
 def mean_std_with_floor(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Offset and scale to mean 0 and standard deviation 1, or less where std is under the floor."""
+    """Offset and scale to mean 0 and standard deviation 1, or a smaller one if the data's is below the floor."""
     mean, std = mean.double(), std.double()
     largest = std.max() if std.numel() else torch.zeros((), dtype=torch.float64)
     floor = torch.clamp(FLOOR_RATIO * largest, max=OBS_STD_FLOOR)
@@ -34,13 +34,13 @@ def mean_std_with_floor(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mean_std_unless_constant(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Offset and scale to mean 0 and standard deviation 1; scale 1 where the dimension is constant."""
+    """Offset and scale to mean 0 and standard deviation 1; the scale of constant dimensions is 1."""
     mean, std = mean.double(), std.double()
     return mean, torch.where(std <= _rounding(mean.abs() + std), 1.0, std)
 
 
 def min_max(low: Tensor, high: Tensor, limit: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Offset and scale to [-limit, limit]; scale 1 where the dimension is constant."""
+    """Offset and scale to [-limit, limit]; the scale of constant dimensions is 1."""
     low, high = low.double(), high.double()
     scale = torch.where(is_constant(low, high), 1.0, (high - low) / (2.0 * limit))
     return (low + high) / 2.0, scale
@@ -49,17 +49,17 @@ def min_max(low: Tensor, high: Tensor, limit: float = 1.0) -> tuple[Tensor, Tens
 def quantiles(
     lower: Tensor, upper: Tensor, low: Tensor, high: Tensor, reach: float = QUANTILE_REACH
 ) -> tuple[Tensor, Tensor]:
-    """Offset and scale that take two quantiles to -1 and 1, and no value beyond ``reach``.
+    """Offset and scale that map two quantiles to -1 and 1, and no value beyond ``reach``.
 
-    A number that changes in rare events alone, such as a gripper that closes once, has quantiles that hardly differ;
-    scaled by them, the events would become targets in the thousands.
+    A number that changes only in rare events, such as a gripper that closes once, has quantiles that hardly differ;
+    scaled by them, the rare values would become targets in the thousands.
 
     Args:
-        lower: the lower quantile of each number.
-        upper: the upper quantile.
-        low: the smallest value.
-        high: the largest value.
-        reach: greatest magnitude of a scaled value.
+        lower: lower quantile of each number.
+        upper: upper quantile of each number.
+        low: smallest value of each number.
+        high: largest value of each number.
+        reach: largest magnitude of a scaled value.
     """
     lower, upper, low, high = (x.double() for x in (lower, upper, low, high))
     offset = (lower + upper) / 2.0
@@ -69,7 +69,7 @@ def quantiles(
 
 
 def is_constant(low: Tensor, high: Tensor) -> Tensor:
-    """Tell for each number of a key whether its range, from ``low`` to ``high``, is mere rounding."""
+    """Return for each number of a key whether its range, from ``low`` to ``high``, is only rounding noise."""
     low, high = low.double(), high.double()
     return high - low <= _rounding(torch.maximum(low.abs(), high.abs()))
 

@@ -1,8 +1,8 @@
-"""One number and its interval from the results of several training seeds.
+"""Mean, interquartile mean or median over several training seeds, with a confidence interval.
 
-Mean: Student's t interval, which holds for few seeds where their results are roughly normal; a percentile bootstrap of
-three to five seeds is too narrow (Colas, Sigaud, Oudeyer 2018, arXiv:1806.08295). Interquartile mean and median:
-percentile bootstrap over seeds, as Agarwal et al. 2021 (arXiv:2108.13264) have it for the interquartile mean.
+The mean has Student's t interval, which is valid for few seeds if their results are roughly normal; a percentile
+bootstrap of three to five seeds is too narrow (Colas, Sigaud, Oudeyer 2018, arXiv:1806.08295). Interquartile mean and
+median have a percentile bootstrap over seeds, as in Agarwal et al. 2021 (arXiv:2108.13264) for the interquartile mean.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 Statistic = Literal["mean", "iqm", "median"]
 FEWEST_SEEDS = {"mean": 1, "iqm": 4, "median": 1}
-"""Smallest useful number of seeds for a statistic: of three values a quarter at each end is none."""
+"""Smallest number of seeds for each statistic. The interquartile mean needs four to drop a quarter at each end."""
 RESAMPLES = 10_000
 
 
@@ -24,10 +24,10 @@ class Estimate(NamedTuple):
     """A statistic over seeds.
 
     Attributes:
-        value: in the unit of the results.
-        low, high: confidence interval; None of a single seed.
-        std: sample standard deviation (n - 1); None of a single seed.
-        n: seeds.
+        value: the statistic, in the unit of the results.
+        low, high: confidence interval; None for a single seed.
+        std: sample standard deviation (n - 1); None for a single seed.
+        n: number of seeds.
     """
 
     value: float
@@ -43,13 +43,13 @@ def estimate(
     confidence: float = 0.95,
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> Estimate:
-    """A statistic of one result per seed.
+    """Estimate a statistic from one result per seed.
 
     Args:
-        values: one per seed, at least ``FEWEST_SEEDS[statistic]``.
+        values: results, one per seed; at least ``FEWEST_SEEDS[statistic]``.
         statistic: 'mean', 'iqm' (interquartile mean) or 'median'.
-        confidence: of the interval, in (0, 1).
-        bounds: range of possible results; the interval is cut to it.
+        confidence: level of the interval, in (0, 1).
+        bounds: range of possible results; the interval is clipped to it.
 
     Raises:
         ValueError: too few values, or one that is not finite.
@@ -73,7 +73,7 @@ def estimate(
 
 
 def student_t_quantile(probability: float, dof: int) -> float:
-    """Quantile of Student's t distribution with a whole number of degrees of freedom.
+    """Quantile of Student's t distribution with an integer number of degrees of freedom.
 
     The distribution function is Abramowitz and Stegun's finite series (26.7.3 and 26.7.4), solved by bisection.
 
@@ -97,7 +97,7 @@ def student_t_quantile(probability: float, dof: int) -> float:
 
 
 def _within(angle: float, dof: int) -> float:
-    """P(|T| <= sqrt(dof) tan(angle))."""
+    """Return P(|T| <= sqrt(dof) tan(angle))."""
     cosine = math.cos(angle)
     odd = dof % 2
     term = cosine if odd else 1.0
@@ -112,7 +112,7 @@ def _within(angle: float, dof: int) -> float:
 def _bootstrap(
     values: NDArray[np.float64], statistic: Statistic, confidence: float
 ) -> tuple[float, float]:
-    """Percentile interval; always from the same draws, so that a table can be made again."""
+    """Percentile interval. The random draws are always the same, so that a table can be reproduced."""
     rows = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
     outside = (1.0 - confidence) / 2.0
     low, high = np.quantile(_statistic(values[rows], statistic), (outside, 1.0 - outside))
@@ -120,7 +120,7 @@ def _bootstrap(
 
 
 def _statistic(values: NDArray[np.float64], statistic: Statistic) -> NDArray[np.float64]:
-    """(N,) of (N, seeds)."""
+    """Compute the statistic (N,) of each row of values (N, seeds)."""
     if statistic == "mean":
         return np.asarray(values.mean(axis=1))
     if statistic == "median":

@@ -1,4 +1,4 @@
-"""Unit of an image's values, by the type of the recorded ones; free of torch, because bundles import it."""
+"""Unit of an image's values, by the type of the recorded images. Needs no torch, because bundles import it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ IMAGE_MODALITIES = ("rgb", "depth")
 
 
 def image_type(dtype: object) -> str:
-    """Return the type of an image's values: 'uint8', 'integer' (of other sizes, or of a mask) or 'float'."""
+    """Return the type of an image's values: 'uint8', 'integer' (other sizes, or a mask) or 'float'."""
     name = str(dtype).removeprefix("torch.")
     return name if name == "uint8" else "float" if "float" in name else "integer"
 
 
 def image_divisor(modality: str, recorded: str | None, given: str, key: str) -> float:
-    """Return by how much an image is divided for a network.
+    """Return the number by which an image is divided before it is given to a network.
 
-    Depth keeps the unit of the data: only what was recorded as uint8 is divided by 255, whatever type arrives later.
+    Depth keeps the unit of the data: only images that were recorded as uint8 are divided by 255, whatever type arrives
+    later.
 
     Args:
         modality: 'rgb' or 'depth'.
         recorded: :func:`image_type` of the training data; None if it is not known.
         given: :func:`image_type` of the image.
-        key: names the observation in the error.
+        key: name of the observation, for the error message.
 
     Raises:
         UserError: the values cannot be in the unit of the recorded ones.

@@ -1,7 +1,7 @@
 """Search for sequences of actions with the highest score: random shooting, cross-entropy method, MPPI.
 
 ``score(plans (B, P, H, A)) -> (B, P)`` scores P candidate plans of H actions, for each of B problems; higher
-is better. Actions lie within ``[-1, 1]``. The B problems never influence each other.
+is better. Actions are within ``[-1, 1]``. The B problems never influence each other.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 Score = Callable[[Tensor], Tensor]
-"""``(B, P, H, A) -> (B, P)``."""
+"""Function that scores plans: ``(B, P, H, A) -> (B, P)``."""
 
 MIDDLE = 0.0
 """Middle of the limits of an action."""
 INITIAL_STD = 1.0
-"""Half of the limits' distance."""
+"""Half the distance between the limits."""
 
 
 class Search(NamedTuple):
@@ -28,7 +28,7 @@ class Search(NamedTuple):
         mean: (B, H, A) weighted mean of the last elites.
         std: (B, H, A) their weighted standard deviation.
         elites: (B, E, H, A) the last elites.
-        weights: (B, E) theirs, which sum to 1.
+        weights: (B, E) weights of the last elites, which sum to 1.
     """
 
     mean: Tensor
@@ -38,7 +38,7 @@ class Search(NamedTuple):
 
 
 def shifted(plan: Tensor) -> Tensor:
-    """The plan (B, H, A) one step later; its last action is the middle of the limits."""
+    """Shift a plan (B, H, A) by one step; its last action becomes the middle of the limits."""
     return torch.cat([plan[:, 1:], torch.full_like(plan[:, :1], MIDDLE)], dim=1)
 
 
@@ -49,17 +49,17 @@ def random_shooting(
     generator: torch.Generator | None = None,
     device: torch.device | None = None,
 ) -> Tensor:
-    """The best of P plans drawn uniformly.
+    """Return the best of P uniformly drawn plans.
 
     Args:
-        score: of plans.
+        score: scores plans.
         shape: (B, H, A).
-        population: P.
+        population: number of plans, P.
         generator: source of randomness.
-        device: of the draws.
+        device: device on which the plans are drawn.
 
     Returns:
-        (B, H, A).
+        (B, H, A) best plans.
     """
     size, horizon, ac_dim = shape
     plans = torch.empty(size, population, horizon, ac_dim, device=device)
@@ -80,24 +80,25 @@ def cem(
     min_std: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Mean of a Gaussian that is refitted to the best of its draws (cross-entropy method).
+    """Return the mean of a Gaussian that is repeatedly refitted to its best samples (cross-entropy method).
 
-    ``mean <- (1 - rate) mean + rate mean(elites)``, and the variance alike (Chua et al. 2018, arXiv:1805.12114). Draws
-    are clipped to the limits before they are scored, and elites are the clipped ones, so that the mean stays within.
+    ``mean <- (1 - rate) mean + rate mean(elites)``, and likewise for the variance (Chua et al. 2018, arXiv:1805.12114).
+    Samples are clipped to the limits before they are scored, and elites are clipped samples, so that the mean stays
+    within the limits.
 
     Args:
-        score: of plans.
-        mean: (B, H, A) of the first draws.
-        std: (B, H, A) of the first draws.
-        population: P, draws of an iteration.
-        elites: best draws, to which the Gaussian is fitted.
-        iterations: refits.
-        rate: in (0, 1], of a refit.
-        min_std: floor of the standard deviation.
+        score: scores plans.
+        mean: (B, H, A) mean of the first samples.
+        std: (B, H, A) standard deviation of the first samples.
+        population: number of samples per iteration, P.
+        elites: number of best samples, to which the Gaussian is fitted.
+        iterations: number of refits.
+        rate: step size of a refit, in (0, 1].
+        min_std: smallest standard deviation.
         generator: source of randomness.
 
     Returns:
-        (B, H, A).
+        (B, H, A) mean of the last Gaussian.
     """
     variance = std.square()
     for _ in range(iterations):
@@ -119,20 +120,20 @@ def mppi(
     std_limits: tuple[float, float] = (0.05, 2.0),
     generator: torch.Generator | None = None,
 ) -> Search:
-    """Gaussian that is refitted to the best of its draws, each weighted by its score.
+    """Refit a Gaussian repeatedly to its best samples, each weighted by its score.
 
     Weights are ``exp(inverse_temperature (score - greatest score))``, normalized (Williams et al. 2015,
     arXiv:1509.01149; with elites as in Hansen et al. 2022, arXiv:2203.04955).
 
     Args:
-        score: of plans.
-        mean: (B, H, A) of the first draws.
-        std: (B, H, A) of the first draws.
-        population: P, draws of an iteration.
-        elites: E, best draws, to which the Gaussian is fitted.
-        iterations: refits, at least 1.
-        inverse_temperature: of the weights; 0: all elites count the same.
-        std_limits: least and greatest standard deviation.
+        score: scores plans.
+        mean: (B, H, A) mean of the first samples.
+        std: (B, H, A) standard deviation of the first samples.
+        population: number of samples per iteration, P.
+        elites: number of best samples, E, to which the Gaussian is fitted.
+        iterations: number of refits, at least 1.
+        inverse_temperature: sharpness of the weights; with 0 all elites count the same.
+        std_limits: smallest and largest standard deviation.
         generator: source of randomness.
     """
     for _ in range(iterations):
@@ -152,7 +153,7 @@ def _best(
     elites: int,
     generator: torch.Generator | None,
 ) -> tuple[Tensor, Tensor]:
-    """The elites (B, E, H, A) of P clipped draws, best first, and their scores (B, E)."""
+    """Return the elites (B, E, H, A) of P clipped samples, best first, and their scores (B, E)."""
     noise = torch.empty(
         mean.shape[0], population, *mean.shape[1:], dtype=mean.dtype, device=mean.device
     )

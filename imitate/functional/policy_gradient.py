@@ -1,4 +1,4 @@
-"""Losses of policy gradients from rollouts: pure, unreduced over the batch."""
+"""Losses of policy gradients from rollouts. They are pure functions, unreduced over the batch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip: float) -> Ten
     Schulman et al. 2017, arXiv:1707.06347.
 
     Args:
-        log_ratio: (B,) log rho, the log-density of an action now minus the one when it was taken.
+        log_ratio: (B,) log rho: the action's current log-density minus its log-density when it was taken.
         advantages: (B,) A.
-        clip: bound of the ratio's distance from 1.
+        clip: largest distance of the ratio from 1.
 
     Returns:
         (B,).
@@ -27,7 +27,7 @@ def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip: float) -> Ten
 def clipped_value_error(
     values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None
 ) -> Tensor:
-    """Squared error of values; the larger one of the value's and of the clipped value's.
+    """Squared error of values: the larger one of the value's and the clipped value's.
 
     Args:
         values: (B,).
@@ -46,7 +46,7 @@ def clipped_value_error(
 
 
 def divergence_of_ratios(log_ratio: Tensor) -> Tensor:
-    """Estimate of KL(old || new) from samples of the old policy: ``rho - 1 - log rho``, never negative.
+    """Estimate KL(old || new) from samples of the old policy: ``rho - 1 - log rho``, never negative.
 
     Schulman, "Approximating KL Divergence", 2020 (http://joschu.net/blog/kl-approx.html).
 
@@ -60,5 +60,5 @@ def divergence_of_ratios(log_ratio: Tensor) -> Tensor:
 
 
 def clipped_share(log_ratio: Tensor, clip: float) -> Tensor:
-    """Share () of the ratios (B,) that are further than ``clip`` from 1."""
+    """Fraction () of the ratios (B,) that differ from 1 by more than ``clip``."""
     return ((log_ratio.exp() - 1.0).abs() > clip).float().mean()

@@ -1,7 +1,7 @@
-"""Commands to the pose of a hand: relative ones in a controller's units, and the goals that they mean.
+"""Pose commands of an end effector: relative commands in a controller's units, and the goal poses that they mean.
 
-As robosuite's ``OSC_POSE`` reads them: a command u in [low, high] is a motion ``m = (u - mid(u)) * scale + mid(m)``;
-with the hand at position p and rotation R, and commands given in a frame F, the goal is
+As in robosuite's ``OSC_POSE``, a command u in [low, high] is a motion ``m = (u - mid(u)) * scale + mid(m)``;
+for a hand at position p with rotation R and commands in a frame F, the goal is
 
     p' = p + F m_pos        R' = exp(F m_rot) R
 """
@@ -21,7 +21,7 @@ class CommandRange:
     """Limits and scale of commands.
 
     Attributes:
-        low, high: (6,) limits of commands, beyond which they are clipped.
+        low, high: (6,) limits to which commands are clipped.
         motion_low, motion_high: (6,) metres and radians at these limits.
     """
 
@@ -31,28 +31,28 @@ class CommandRange:
     motion_high: Tensor
 
     def clipped(self, commands: Tensor) -> Tensor:
-        """(*B, 6) within the limits."""
+        """Clip commands (*B, 6) to the limits."""
         return torch.minimum(torch.maximum(commands, self.low), self.high)
 
     def to_motion(self, commands: Tensor) -> Tensor:
-        """(*B, 6) commands to metres and radians."""
+        """Convert commands (*B, 6) to metres and radians."""
         share = (self.clipped(commands) - self.low) / (self.high - self.low)
         return self.motion_low + share * (self.motion_high - self.motion_low)
 
     def to_commands(self, motion: Tensor) -> Tensor:
-        """The inverse of :meth:`to_motion`, not clipped."""
+        """Convert metres and radians to commands, without clipping: the inverse of :meth:`to_motion`."""
         share = (motion - self.motion_low) / (self.motion_high - self.motion_low)
         return self.low + share * (self.high - self.low)
 
 
 @dataclass(frozen=True)
 class HandPoses:
-    """Hands, and the frames that their commands are given in.
+    """Poses of hands, and the frames of their commands.
 
     Attributes:
         position: (*B, 3) in the world, metres.
         rotation: (*B, 3, 3) in the world.
-        frame: (*B, 3, 3) or (3, 3) from the commands' frame to the world.
+        frame: (*B, 3, 3) or (3, 3) rotation from the frame of the commands to the world.
     """
 
     position: Tensor
@@ -61,7 +61,7 @@ class HandPoses:
 
 
 def goals_of(commands: Tensor, hands: HandPoses, limits: CommandRange) -> tuple[Tensor, Tensor]:
-    """Target poses of relative commands (*B, 6): (*B, 3) positions and (*B, 3, 3) rotations in the world."""
+    """Return the target poses of relative commands (*B, 6): (*B, 3) positions and (*B, 3, 3) rotations in the world."""
     motion = limits.to_motion(commands)
     position = hands.position + _turned(hands.frame, motion[..., :3])
     rotation = axis_angle_to_matrix(_turned(hands.frame, motion[..., 3:])) @ hands.rotation
@@ -71,7 +71,10 @@ def goals_of(commands: Tensor, hands: HandPoses, limits: CommandRange) -> tuple[
 def commands_to(
     position: Tensor, rotation: Tensor, hands: HandPoses, limits: CommandRange
 ) -> Tensor:
-    """The relative commands (*B, 6) that lead to goals in the world; beyond the limits where the goal is too far."""
+    """Return the relative commands (*B, 6) that lead to goals in the world.
+
+    They exceed the limits if a goal is too far.
+    """
     back = hands.frame.transpose(-1, -2)
     turn = matrix_to_axis_angle(rotation @ hands.rotation.transpose(-1, -2))
     motion = (_turned(back, position - hands.position), _turned(back, turn))

@@ -1,17 +1,17 @@
-"""Real-time chunking: a new chunk that agrees with the actions which are executed while it is computed.
+"""Real-time chunking: a new chunk that agrees with the actions that are executed while it is computed.
 
 Black, Galliker, Levine, "Real-Time Execution of Action Chunking Flow Policies", 2025 (arXiv:2506.07339). The policy
 needs d control steps for a prediction, during which d actions of the old chunk are executed. The new chunk (H actions)
-is guided towards what is left of the old one: fully in the first d actions, less and less up to its end, and not at
-all where the old chunk has no action:
+is guided towards the remaining actions of the old one: fully in the first d actions, less and less up to its end, and
+not at all after the old chunk's last action:
 
     W_i = 1 for i < d;  f((E - i) / (E - d + 1)) for d <= i < E;  0 for i >= E            -> prefix_weights
     x1  = x + (1 - t) v(x, t),  the end of the flow as seen from x at time t
     v'  = v + min(beta, c r) J^T [W (prefix - x1)],  J = d x1 / d x,
           c = (1 - t) / t,  r = ((1 - t)^2 + t^2) / (1 - t)^2                               -> guided_velocity
 
-``f`` is the identity (linear) or c (e^c - 1) / (e - 1) (exponential). With ``jacobian="identity"`` J is taken as the
-identity, which spares the backward pass through the network; ``"vjp"`` is the paper's.
+``f`` is the identity (linear) or c (e^c - 1) / (e - 1) (exponential). With ``jacobian="identity"`` J is replaced by the
+identity, which saves the backward pass through the network; ``"vjp"`` is the paper's method.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from imitate.functional.diffusion import Sampler, output_of_data, predicted_data
 Schedule = Literal["exponential", "linear", "ones", "zeros"]
 Jacobian = Literal["identity", "vjp"]
 Guidance = Literal["identity", "vjp", "prefix"]
-"""How a prediction is made to agree with planned actions: guided, with one of the Jacobians, or, as
-:mod:`imitate.functional.prefix` describes, given those that are executed meanwhile."""
+"""Method by which a prediction agrees with planned actions: guided with one of the Jacobians, or, as
+:mod:`imitate.functional.prefix` describes, given the actions that are executed meanwhile."""
 
 
 def prefix_weights(
@@ -41,17 +41,18 @@ def prefix_weights(
     schedule: Schedule = "exponential",
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Weights with which each action of a new chunk is guided to the old one: (chunk,) in [0, 1].
+    """Weights (chunk,) in [0, 1] with which each action of a new chunk is guided towards the old one.
 
     Args:
-        delay: d, actions of the old chunk that are executed before the new one begins, 0 to ``end``.
-        end: E, actions of the new chunk for which the old one has a plan, up to ``chunk``.
-        chunk: H.
-        schedule: between ``delay`` and ``end``: ``exponential``, ``linear``, ``ones`` or ``zeros``.
-        device: where the result is.
+        delay: d, number of actions of the old chunk that are executed before the new one begins, 0 to ``end``.
+        end: E, number of actions of the new chunk for which the old one has a plan, up to ``chunk``.
+        chunk: H, number of actions in a chunk.
+        schedule: shape of the weights between ``delay`` and ``end``: ``exponential``, ``linear``, ``ones`` or
+            ``zeros``.
+        device: device of the result.
 
     Raises:
-        ConfigError: the schedule is unknown, or not 0 <= delay <= end <= chunk.
+        ConfigError: the schedule is unknown, or 0 <= delay <= end <= chunk does not hold.
     """
     valid = get_args(Schedule)
     if schedule not in valid:
@@ -72,7 +73,7 @@ def prefix_weights(
 
 
 def guidance_weight(time: float, beta: float) -> float:
-    """min(beta, c r): strength of the guidance at a time in [0, 1), 0 being noise; ``beta`` at 0."""
+    """Strength of the guidance, min(beta, c r), at a time in [0, 1), where 0 is noise; it is ``beta`` at 0."""
     if time <= 0.0:
         return beta
     rest = 1.0 - time
@@ -88,14 +89,14 @@ def guided_velocity(
     beta: float = 5.0,
     jacobian: Jacobian = "identity",
 ) -> Callable[[Tensor, float], Tensor]:
-    """The velocity of a flow that ends near ``prefix``, for :func:`imitate.functional.flow.integrate`.
+    """Return the velocity of a flow that ends near ``prefix``, for :func:`imitate.functional.flow.integrate`.
 
     Args:
-        velocity: of the flow, from a point (B, H, A) and its time in [0, 1] to the velocity there.
-        prefix: (B, H, A) what is left of the old chunk, shifted so that its first action is the present one; its
+        velocity: velocity of the unguided flow: a function of a point (B, H, A) and its time in [0, 1].
+        prefix: (B, H, A) remaining actions of the old chunk, shifted so that the first one is the present action; its
             values do not matter where ``weights`` is 0.
-        weights: (H,) or (B, H), of :func:`prefix_weights`.
-        beta: greatest strength of the guidance.
+        weights: (H,) or (B, H), from :func:`prefix_weights`.
+        beta: largest strength of the guidance.
         jacobian: ``identity`` or ``vjp``, see the module.
 
     Raises:
@@ -130,17 +131,17 @@ def guided_data(
     strength: float = 1.0,
     jacobian: Jacobian = "identity",
 ) -> Callable[[Tensor, int], Tensor]:
-    """The same for diffusion: the estimate of the clean chunk, moved towards ``prefix``.
+    """Return the guided estimate of a diffusion model's clean chunk, moved towards ``prefix``.
 
     A diffusion sampler works with the estimate x0(x, k) of the clean chunk at timestep k. Guidance replaces it by
     x0 + strength * J^T [W (prefix - x0)], J = d x0 / d x, or the identity: with identity and strength 1 the guided part
-    is W prefix + (1 - W) x0, the usual inpainting made soft.
+    is W prefix + (1 - W) x0, a soft form of the usual inpainting.
 
     Args:
-        denoised: from a noisy chunk (B, H, A) and its timestep to the estimate x0 (B, H, A).
+        denoised: function of a noisy chunk (B, H, A) and its timestep that returns the estimate x0 (B, H, A).
         prefix: (B, H, A) as for :func:`guided_velocity`.
         weights: (H,) or (B, H).
-        strength: at most 1 for ``identity``.
+        strength: strength of the guidance, at most 1 for ``identity``.
         jacobian: ``identity`` or ``vjp``.
     """
     valid = get_args(Jacobian)
@@ -168,9 +169,9 @@ class Prefix:
 
     Attributes:
         actions: (B, H, A) normalized; see :func:`guided_velocity`.
-        weights: (H,) of :func:`prefix_weights`.
+        weights: (H,) from :func:`prefix_weights`.
         jacobian: ``identity`` or ``vjp``.
-        beta: greatest strength of a flow's guidance.
+        beta: largest strength of a flow's guidance.
     """
 
     actions: Tensor
@@ -181,13 +182,13 @@ class Prefix:
     def velocity(
         self, velocity: Callable[[Tensor, float], Tensor]
     ) -> Callable[[Tensor, float], Tensor]:
-        """The guided velocity of a flow."""
+        """Return the guided velocity of a flow."""
         return guided_velocity(velocity, self.actions, self.weights, self.beta, self.jacobian)
 
     def network(
         self, network: Callable[[Tensor, int], Tensor], sampler: Sampler
     ) -> Callable[[Tensor, int], Tensor]:
-        """The network of a diffusion sampler whose outputs stand for the guided estimate of the clean chunk."""
+        """Return a network for a diffusion sampler whose outputs imply the guided estimate of the clean chunk."""
         steps = {step.timestep: step for step in sampler.steps}
 
         def denoised(noisy: Tensor, timestep: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Returns: sums of the rewards that remain in an episode."""
+"""Returns: sums of the remaining rewards of an episode."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ def returns_to_go(
     """Discounted sum of the rewards from each step to the end of its episode.
 
     Args:
-        rewards: (N,) of episodes one after another.
-        terminals: (N,) 1 where the task ended: rewards after such a step do not count.
-        starts: (M,) first row of each episode.
-        ends: (M,) row after the last of each episode.
+        rewards: (N,) rewards of several episodes, one after another.
+        terminals: (N,) 1 where the task ended; later rewards of the episode do not count.
+        starts: (M,) index of the first row of each episode.
+        ends: (M,) index after the last row of each episode.
         discount: in [0, 1].
-        continue_truncated: an episode whose last step is no terminal repeats its last reward forever, that is
-            with ``reward / (1 - discount)``, rather than with nothing. Needs a discount below 1.
+        continue_truncated: if the last step of an episode is not terminal, assume that its last reward is repeated
+            forever, with the sum ``reward / (1 - discount)``; false: assume no further rewards. Needs a discount below
+            1.
 
     Returns:
         (N,) float32; computed in float64.
@@ -34,7 +35,7 @@ def returns_to_go(
     after = np.zeros(len(ends), dtype=np.float64)
     if continue_truncated:
         after = rewards[ends - 1].astype(np.float64) / (1.0 - discount)
-    # All episodes together, from their last step backwards.
+    # process all episodes together, from their last step backwards
     row, running = ends - 1, np.arange(len(ends))
     while len(running):
         now = row[running]

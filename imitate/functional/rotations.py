@@ -1,13 +1,13 @@
-"""Conversions among representations of a rotation.
+"""Conversions between representations of rotations.
 
-All functions take and return tensors with any leading dimensions ``*B``, in the type of their input; float64 where
-1e-15 matters. Conventions:
+All functions take and return tensors with any leading dimensions ``*B``, in the dtype of their input; use float64 if
+errors of 1e-7 matter. Conventions:
 
 * matrix (*B, 3, 3): acts on columns, ``v_world = R v_body``.
-* quaternion (*B, 4): ``x, y, z, w``, as robosuite's observations are; results have ``w >= 0``.
+* quaternion (*B, 4): ``x, y, z, w``, as in robosuite's observations; results have ``w >= 0``.
 * axis-angle (*B, 3): axis times angle; results have an angle in [0, pi].
 * rotation-6d (*B, 6): the first two ROWS of the matrix, one after the other, as in PyTorch3D, Diffusion Policy and
-  robomimic. (Zhou et al. 2019, arXiv:1812.07035, write the first two columns: that is the 6d of the inverse.)
+  robomimic. (Zhou et al. 2019, arXiv:1812.07035, use the first two columns, which is the 6d of the inverse rotation.)
 * Euler angles (*B, 3): ``R = Rx(a) Ry(b) Rz(c)``, intrinsic x, y', z'', which is robomimic's ``rot_euler`` ("XYZ");
   results have a and c in [-pi, pi] and b in [-pi/2, pi/2]. At b = +-pi/2 only a +- c is determined.
 """
@@ -22,11 +22,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 _TINY = 1e-9
-"""Below, sin(x) is x to all digits."""
+"""Below this, sin(x) equals x to all digits."""
 
 
 def axis_angle_to_quaternion(axis_angle: Tensor) -> Tensor:
-    """(*B, 3) to (*B, 4)."""
+    """Convert axis-angle (*B, 3) to a quaternion (*B, 4)."""
     angle = axis_angle.norm(dim=-1, keepdim=True)
     tiny = angle < _TINY
     divisor = torch.where(tiny, 1.0, angle)
@@ -35,18 +35,18 @@ def axis_angle_to_quaternion(axis_angle: Tensor) -> Tensor:
 
 
 def quaternion_to_axis_angle(quaternion: Tensor) -> Tensor:
-    """(*B, 4), of any length but 0, to (*B, 3)."""
+    """Convert a quaternion (*B, 4), of any length but 0, to axis-angle (*B, 3)."""
     unit = _positive(normalize(quaternion, dim=-1))
     vector, real = unit[..., :3], unit[..., 3:]
-    sine = vector.norm(dim=-1, keepdim=True)  # of half the angle
+    sine = vector.norm(dim=-1, keepdim=True)  # sine of half the angle
     tiny = sine < _TINY
-    # Unlike arccos, arctan2 is exact at 0 and at pi.
+    # unlike arccos, arctan2 is exact at 0 and at pi
     angle = 2.0 * torch.atan2(sine, real)
     return vector * torch.where(tiny, 2.0, angle / torch.where(tiny, 1.0, sine))
 
 
 def quaternion_to_matrix(quaternion: Tensor) -> Tensor:
-    """(*B, 4), of any length but 0, to (*B, 3, 3)."""
+    """Convert a quaternion (*B, 4), of any length but 0, to a matrix (*B, 3, 3)."""
     x, y, z, w = normalize(quaternion, dim=-1).unbind(-1)
     rows = (
         (1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)),
@@ -57,11 +57,12 @@ def quaternion_to_matrix(quaternion: Tensor) -> Tensor:
 
 
 def matrix_to_quaternion(matrix: Tensor) -> Tensor:
-    """(*B, 3, 3) to (*B, 4)."""
+    """Convert a matrix (*B, 3, 3) to a quaternion (*B, 4)."""
     (m00, m01, m02), (m10, m11, m12), (m20, m21, m22) = (
         row.unbind(-1) for row in matrix.unbind(-2)
     )
-    # Four times the quaternion times its x, y, z and w: rows that differ in length only; the longest is the exact one.
+    # Rows of four times the quaternion times its x, y, z and w. They differ only in length; the longest is the most
+    # exact.
     products = (
         (1 + m00 - m11 - m22, m01 + m10, m02 + m20, m21 - m12),
         (m01 + m10, 1 - m00 + m11 - m22, m12 + m21, m02 - m20),
@@ -75,24 +76,24 @@ def matrix_to_quaternion(matrix: Tensor) -> Tensor:
 
 
 def axis_angle_to_matrix(axis_angle: Tensor) -> Tensor:
-    """(*B, 3) to (*B, 3, 3)."""
+    """Convert axis-angle (*B, 3) to a matrix (*B, 3, 3)."""
     return quaternion_to_matrix(axis_angle_to_quaternion(axis_angle))
 
 
 def matrix_to_axis_angle(matrix: Tensor) -> Tensor:
-    """(*B, 3, 3) to (*B, 3)."""
+    """Convert a matrix (*B, 3, 3) to axis-angle (*B, 3)."""
     return quaternion_to_axis_angle(matrix_to_quaternion(matrix))
 
 
 def matrix_to_rotation_6d(matrix: Tensor) -> Tensor:
-    """(*B, 3, 3) to (*B, 6)."""
+    """Convert a matrix (*B, 3, 3) to rotation-6d (*B, 6)."""
     return matrix[..., :2, :].flatten(start_dim=-2)
 
 
 def rotation_6d_to_matrix(rotation_6d: Tensor) -> Tensor:
-    """Any (*B, 6), such as a network's output, to the (*B, 3, 3) whose rows Gram-Schmidt makes of it.
+    """Convert any numbers (*B, 6), such as a network's output, to a matrix (*B, 3, 3) by Gram-Schmidt.
 
-    Where the halves are parallel or zero there is no such rotation and the result is none.
+    If the two halves are parallel or zero, no such rotation exists, and the result is not a rotation.
     """
     first, second = rotation_6d[..., :3], rotation_6d[..., 3:]
     x = normalize(first, dim=-1)
@@ -101,17 +102,17 @@ def rotation_6d_to_matrix(rotation_6d: Tensor) -> Tensor:
 
 
 def axis_angle_to_rotation_6d(axis_angle: Tensor) -> Tensor:
-    """(*B, 3) to (*B, 6)."""
+    """Convert axis-angle (*B, 3) to rotation-6d (*B, 6)."""
     return matrix_to_rotation_6d(axis_angle_to_matrix(axis_angle))
 
 
 def rotation_6d_to_axis_angle(rotation_6d: Tensor) -> Tensor:
-    """Any (*B, 6) to (*B, 3)."""
+    """Convert any numbers (*B, 6), as in :func:`rotation_6d_to_matrix`, to axis-angle (*B, 3)."""
     return matrix_to_axis_angle(rotation_6d_to_matrix(rotation_6d))
 
 
 def euler_to_matrix(euler: Tensor) -> Tensor:
-    """(*B, 3) to (*B, 3, 3)."""
+    """Convert Euler angles (*B, 3) to a matrix (*B, 3, 3)."""
     (sa, sb, sc), (ca, cb, cc) = euler.sin().unbind(-1), euler.cos().unbind(-1)
     rows = (
         (cb * cc, -cb * sc, sb),
@@ -122,30 +123,30 @@ def euler_to_matrix(euler: Tensor) -> Tensor:
 
 
 def matrix_to_euler(matrix: Tensor) -> Tensor:
-    """(*B, 3, 3) to (*B, 3)."""
+    """Convert a matrix (*B, 3, 3) to Euler angles (*B, 3)."""
     (m00, m01, m02), (m10, m11, m12), (m20, m21, m22) = (
         row.unbind(-1) for row in matrix.unbind(-2)
     )
     a = torch.atan2(-m12, m22)
     b = torch.atan2(m02, torch.hypot(m00, m01))
-    # From the second row of Rx(-a) R, so that c fits a where a itself is rounding noise.
+    # computed from the second row of Rx(-a) R, so that c fits a even if a itself is rounding noise
     sine, cosine = a.sin(), a.cos()
     c = torch.atan2(cosine * m10 + sine * m20, cosine * m11 + sine * m21)
     return torch.stack((a, b, c), dim=-1)
 
 
 def _positive(quaternion: Tensor) -> Tensor:
-    """Quaternion with w >= 0, of the two of a rotation."""
+    """Return the quaternion with w >= 0, of the two that describe a rotation."""
     return torch.where(quaternion[..., 3:] < 0, -quaternion, quaternion)
 
 
 class Form(NamedTuple):
-    """Numbers in which a rotation is written.
+    """Representation of a rotation by numbers.
 
     Attributes:
-        size: how many there are.
-        to_matrix: from (*B, size) to (*B, 3, 3).
-        from_matrix: from (*B, 3, 3) to (*B, size).
+        size: how many numbers there are.
+        to_matrix: conversion from (*B, size) to (*B, 3, 3).
+        from_matrix: conversion from (*B, 3, 3) to (*B, size).
     """
 
     size: int
@@ -160,4 +161,4 @@ FORMS = {
     "matrix": Form(9, lambda x: x.reshape(*x.shape[:-1], 3, 3), lambda x: x.flatten(start_dim=-2)),
     "rotation_6d": Form(6, rotation_6d_to_matrix, matrix_to_rotation_6d),
 }
-"""Forms by their name; a matrix is written row by row."""
+"""Representations by name; a matrix is flattened row by row."""

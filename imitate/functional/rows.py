@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 CHUNK = 4096
-"""Number of rows that networks see at a time in a pass over a whole rollout."""
+"""Number of rows that networks process at a time in a pass over a whole rollout."""
 
 
 def select_rows(batch: Mapping[str, Any], rows: Tensor | slice) -> dict[str, Any]:
-    """These rows of every tensor: their numbers, a mask, or a slice."""
+    """Select rows of every tensor, by their numbers, a mask, or a slice."""
     if isinstance(rows, Tensor) and rows.dtype == torch.bool:
-        rows = rows.nonzero()[:, 0]  # once for all, because a GPU is waited for
+        # computed once for all tensors, because the CPU waits for the GPU here
+        rows = rows.nonzero()[:, 0]
     return {
         key: select_rows(value, rows) if isinstance(value, Mapping) else value[rows]
         for key, value in batch.items()
@@ -23,7 +24,7 @@ def select_rows(batch: Mapping[str, Any], rows: Tensor | slice) -> dict[str, Any
 
 
 def join_rows(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows of one batch, then those of another, of the tensors of the first."""
+    """Concatenate the rows of two batches, for the tensors of the first."""
     return {
         key: join_rows(value, second[key])
         if isinstance(value, Mapping)
@@ -37,7 +38,7 @@ def by_parts(
     batch: Mapping[str, Any],
     size: int = CHUNK,
 ) -> Tensor | None:
-    """The function's result (B,) for a batch, computed for ``size`` rows at a time; None where it is None."""
+    """Compute a function's result (B,) for a batch, ``size`` rows at a time; None if the function returns None."""
     parts = range(0, num_rows(batch), size)
     found = [function(select_rows(batch, slice(start, start + size))) for start in parts]
     known = [part for part in found if part is not None]
@@ -45,6 +46,6 @@ def by_parts(
 
 
 def num_rows(batch: Mapping[str, Any]) -> int:
-    """B, the length of the first tensor."""
+    """Return the number of rows B: the length of the first tensor."""
     first = next(iter(batch.values()))
     return num_rows(first) if isinstance(first, Mapping) else len(first)

@@ -1,4 +1,4 @@
-"""Random draws, in the order and with the results of torch's, at a fraction of their overhead."""
+"""Random numbers with the same order and results as torch's, at a fraction of the overhead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @cache
 def _poisson(device: torch.device) -> Tensor:
-    """Poisson(1): probabilities of at most 0, 1, ... 9. Not in float64, which MPS lacks."""
+    """Cumulative probabilities of Poisson(1) for 0, 1, ... 9. They are not in float64, which MPS lacks."""
     exactly = torch.tensor([1.0 / math.factorial(k) for k in range(10)], dtype=torch.float64)
     return (exactly.cumsum(0) / math.e).float().to(device)
 
@@ -22,18 +22,18 @@ _GOLDEN = -0x61C8864680B583EB
 
 
 class RowGenerator(torch.Generator):
-    """Randomness with a stream of its own for each row of a batch, whichever rows are beside it.
+    """Generator with a separate random stream for each row of a batch, independent of the other rows.
 
-    The functions of this module that take a generator give row b the numbers of ``seeds[b]``. Torch's own functions
-    see an ordinary generator, seeded with the first of the seeds.
+    The functions of this module that take a generator give row b the stream of ``seeds[b]``. For torch's own functions
+    it is an ordinary generator, seeded with the first seed.
 
     Args:
-        seeds: (B,) int64, on the CPU.
-        device: of the tensors that torch's own functions fill.
+        seeds: (B,) int64 seeds, on the CPU.
+        device: device of tensors that torch's own functions fill.
     """
 
     def __new__(cls, seeds: Tensor, device: torch.device | str = "cpu") -> RowGenerator:
-        """Torch's generator takes the device alone."""
+        """Create the generator; torch's constructor takes only the device."""
         return super().__new__(cls, device)  # type: ignore[call-arg]
 
     def __init__(self, seeds: Tensor, device: torch.device | str = "cpu") -> None:
@@ -41,72 +41,74 @@ class RowGenerator(torch.Generator):
         self._seeds, self._drawn = seeds, 0
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
-        """The next numbers in (0, 1): float64 (B, ...) on the CPU."""
+        """Return the next uniform numbers in (0, 1): float64 (B, ...) on the CPU."""
         size = math.prod(shape[1:])
         if shape[0] != len(self._seeds):
             raise ValueError(f"a draw of shape {tuple(shape)} for {len(self._seeds)} rows")
         count = torch.arange(self._drawn + 1, self._drawn + size + 1)
         self._drawn += size
-        # Hashed once before the counter is added, so that streams of near seeds are no shifts of each other.
+        # Seeds are hashed before the counter is added, so that streams of similar seeds are not shifted copies of each
+        # other.
         bits = split_mix(split_mix(self._seeds).unsqueeze(-1) + count * _GOLDEN)
         return (((bits >> 11) & (2**53 - 1)).double() + 0.5).mul_(2.0**-53).view(*shape)
 
     def normal(self, shape: Sequence[int]) -> Tensor:
-        """The next standard normal numbers: float64 (B, ...) on the CPU (Box and Muller 1958)."""
+        """Return the next standard normal numbers: float64 (B, ...) on the CPU (Box and Muller 1958)."""
         pair = self.uniform((*shape, 2))
         return (-2.0 * pair[..., 0].log()).sqrt() * (2.0 * math.pi * pair[..., 1]).cos()
 
 
 def split_mix(bits: Tensor) -> Tensor:
-    """Mix the bits of int64 numbers as SplitMix64 does (Steele, Lea, Flood 2014), in integers that wrap around."""
+    """Mix the bits of int64 numbers as in SplitMix64 (Steele, Lea, Flood 2014), with wrap-around arithmetic."""
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
-        # A shift of int64 fills with the sign, which is masked out.
+        # a right shift of int64 copies the sign bit, which is masked out
         bits = (bits ^ ((bits >> shift) & (2 ** (64 - shift) - 1))) * factor
     return bits
 
 
 def fill_normal(out: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Fill a tensor (B, ...) with standard normal numbers in place; the draws of ``out.normal_()``."""
+    """Fill a tensor (B, ...) in place with the standard normal numbers that ``out.normal_()`` would draw."""
     if isinstance(generator, RowGenerator):
         return out.copy_(generator.normal(out.shape))
     return out.normal_(generator=generator)
 
 
 def fill_uniform(out: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Fill a tensor (B, ...) with uniform numbers in [0, 1) in place; the draws of ``out.uniform_()``."""
+    """Fill a tensor (B, ...) in place with the uniform numbers in [0, 1) that ``out.uniform_()`` would draw."""
     if isinstance(generator, RowGenerator):
-        # A double next to 1 becomes 1 as a float.
+        # a double just below 1 would become 1 as a float
         return out.copy_(generator.uniform(out.shape)).clamp_(max=1.0 - 2.0**-24)
     return out.uniform_(generator=generator)
 
 
 def fill_exponential(out: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Fill a tensor (B, ...) with numbers of rate 1 in place; the draws of ``out.exponential_()``."""
+    """Fill a tensor (B, ...) in place with the exponential numbers of rate 1 that ``out.exponential_()`` would draw."""
     if isinstance(generator, RowGenerator):
         return out.copy_(-generator.uniform(out.shape).log())
     return out.exponential_(generator=generator)
 
 
 def draw_class(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """One class of each categorical distribution.
+    """Draw one class from each categorical distribution.
 
-    Same draws as ``torch.multinomial`` of the probabilities, without its checks, which would wait for a GPU.
+    The result equals that of ``torch.multinomial`` on the probabilities, without its checks, which would wait for a
+    GPU.
 
     Args:
         logits: (*B, C), unnormalized.
-        generator: source of randomness; the default generator otherwise.
+        generator: source of randomness; None: the default generator.
 
     Returns:
         (*B) class indices.
     """
     weights = logits.detach().softmax(-1)
-    # Each class is the first of exponential clocks to ring with its probability.
+    # The first of several exponential clocks to ring is class c with the probability of c.
     waits = fill_exponential(torch.empty_like(weights), generator)
     return (weights / waits).argmax(-1)
 
 
 def draw_normal(mean: Tensor, std: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """One normal number for each element, without gradient; the draws of ``torch.normal``."""
+    """Draw one normal number per element, without gradient, as ``torch.normal`` would."""
     mean = mean.detach()
     return fill_normal(torch.empty_like(mean), generator).mul_(std.detach()).add_(mean)
 
@@ -117,7 +119,7 @@ def smoothed_actions(actions: Tensor, noise_std: float, noise_clip: float) -> Te
     Args:
         actions: (B, A) in [-1, 1].
         noise_std: standard deviation of the normal noise.
-        noise_clip: c, bound of the noise.
+        noise_clip: c, largest magnitude of the noise.
 
     Returns:
         (B, A) in [-1, 1].
@@ -127,21 +129,21 @@ def smoothed_actions(actions: Tensor, noise_std: float, noise_clip: float) -> Te
 
 
 def bootstrap_counts(index: Tensor, members: int) -> Tensor:
-    """Counts of each sample in the bootstrap of each member of an ensemble: Poisson(1), always the same.
+    """Count how often each sample is in the bootstrap of each ensemble member: Poisson(1), always the same counts.
 
     Oza and Russell, "Online Bagging and Boosting" (AISTATS 2001), with a hash of the sample's number in place of a
-    generator, so that a member never sees what it was not given.
+    generator, so that the samples of a member never change.
 
     Args:
-        index: (B,) int64 numbers of samples.
-        members: M.
+        index: (B,) int64 numbers of the samples.
+        members: M, number of ensemble members.
 
     Returns:
         (M, B) int64.
     """
     member = torch.arange(1, members + 1, device=index.device).unsqueeze(-1)
     bits = index * _GOLDEN + member * -0x4B47D0C5A1A6B4B3
-    # SplitMix64 but for its shifts, which fill with the sign: the low bits that are used do not mind.
+    # SplitMix64 without masking the sign of shifts, because the low bits used here are not affected.
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         bits = (bits ^ (bits >> shift)) * factor
     uniform = ((bits ^ (bits >> 31)) & 0xFFFFFF).to(torch.float32) / 2.0**24
@@ -149,6 +151,6 @@ def bootstrap_counts(index: Tensor, members: int) -> Tensor:
 
 
 def pick_class(values: Tensor, index: Tensor) -> Tensor:
-    """Rows of ``(*B, M, A)`` with indices ``(*B)``: ``(*B, A)``."""
+    """Select from ``(*B, M, A)`` the rows with the indices ``(*B)``: ``(*B, A)``."""
     rows = index[..., None, None].expand(*index.shape, 1, values.shape[-1])
     return values.gather(-2, rows).squeeze(-2)

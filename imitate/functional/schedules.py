@@ -1,4 +1,4 @@
-"""Learning-rate schedules as functions of the step: nothing to save, nothing to resume."""
+"""Learning-rate schedules as pure functions of the step, without a state to save or resume."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def lr_factor(
     steps_per_epoch: int = 1,
     every_batch: bool = True,
 ) -> float:
-    """Factor on the initial learning rate for update ``step``, counted from 0.
+    """Return the factor on the initial learning rate for update ``step``, counted from 0.
 
     Args:
-        step: updates done so far.
+        step: number of updates done so far.
         scheduler_type: one of :data:`SCHEDULERS`.
-        warmup_steps: rise linearly from 0 over so many updates first. The schedule's own clock
-            keeps running meanwhile, except that of ``cosine``, which starts after the warm-up.
-        total_steps: updates of the whole training (cosine).
-        num_cycles: cosine waves until ``total_steps``; 0.5 falls from 1 to 0.
+        warmup_steps: number of updates during which the factor rises linearly from 0. The schedule's own step count
+            continues meanwhile, except that of ``cosine``, which starts after the warm-up.
+        total_steps: updates of the whole training (for cosine).
+        num_cycles: number of cosine waves until ``total_steps``; with 0.5 the factor falls from 1 to 0.
         decay_factor: factor at each epoch of ``epoch_schedule`` (multistep), or reached at its
             first (linear).
-        epoch_schedule: epochs; empty means constant (multistep, linear).
+        epoch_schedule: epochs of the decay (multistep, linear); if empty, the factor is constant.
         steps_per_epoch: updates per epoch.
-        every_batch: linear and cosine move at every update; else between epochs only. Multistep does so anyway,
-            the warm-up never.
+        every_batch: linear and cosine change at every update; false: only between epochs. Multistep always changes
+            between epochs, and the warm-up always at every update.
     """
     if scheduler_type not in SCHEDULERS:
         raise ValueError(f"unknown scheduler_type '{scheduler_type}'; wanted one of {SCHEDULERS}")

@@ -1,6 +1,6 @@
-"""A test of paired trials that stays valid however often one looks, and whenever one stops.
+"""Test of paired trials that remains valid if one looks at the result after each trial and stops at any time.
 
-Of the pairs in which one of two policies alone succeeds, let the first win ``w`` and lose ``l``. If both are equally
+Among the pairs in which only one of two policies succeeds, let the first win ``w`` and lose ``l``. If both are equally
 good, each such pair is the toss of a fair coin. The e-value is the likelihood ratio of a coin of unknown bias against
 the fair one, averaged over Jeffreys' prior Beta(1/2, 1/2) of the bias:
 
@@ -22,11 +22,11 @@ _LOG_PRIOR = 2 * math.lgamma(_PRIOR) - math.lgamma(2 * _PRIOR)
 
 
 def log_e_value(wins: int, losses: int) -> float:
-    """Natural logarithm of the e-value of a fair coin; see the module.
+    """Natural logarithm of the e-value against a fair coin, see the module's docstring.
 
     Args:
-        wins: pairs in which the first alone succeeded.
-        losses: pairs in which the second alone succeeded.
+        wins: number of pairs in which only the first policy succeeded.
+        losses: number of pairs in which only the second policy succeeded.
     """
     if wins < 0 or losses < 0:
         raise ValueError(f"wins and losses must be at least 0, got {wins} and {losses}")
@@ -34,9 +34,10 @@ def log_e_value(wins: int, losses: int) -> float:
 
 
 def e_value(wins: int, losses: int) -> float:
-    """Evidence against two policies being equally good; ``1 / alpha`` or more decides at level alpha.
+    """Evidence against equal success of two policies; ``1 / alpha`` or more rejects equality at level alpha.
 
-    For example 1 after a win, 3/2 after two, 5/2 after three, 1/2 after a win and a loss; infinite beyond floats.
+    For example, it is 1 after a win, 3/2 after two, 5/2 after three, 1/2 after a win and a loss. It is infinite if it
+    exceeds the range of floats.
     """
     try:
         return math.exp(log_e_value(wins, losses))
@@ -45,10 +46,11 @@ def e_value(wins: int, losses: int) -> float:
 
 
 def anytime_p_value(outcomes: Iterable[int]) -> float:
-    """P-value that is valid whenever one stops: 1 over the largest e-value so far, at most 1.
+    """P-value that is valid at any stopping time: 1 over the largest e-value so far, at most 1.
 
     Args:
-        outcomes: of the pairs in their order: 1 where the first alone succeeded, -1 where the second did, else 0.
+        outcomes: results of the pairs in order: 1 if only the first policy succeeded, -1 if only the second did, else
+            0.
     """
     wins = losses = 0
     most = 0.0
@@ -60,10 +62,11 @@ def anytime_p_value(outcomes: Iterable[int]) -> float:
 
 
 def share_interval(wins: int, losses: int, alpha: float = 0.05) -> tuple[float, float]:
-    """Interval of the probability that the first wins a pair that differs, valid whenever one stops.
+    """Confidence interval of the probability that the first policy wins a differing pair, valid at any stopping time.
 
-    It holds the biases p that the test does not reject: those with ``B(w + 1/2, l + 1/2) / B(1/2, 1/2) < p^w (1 - p)^l
-    / alpha``. With probability ``1 - alpha`` the true one is in all of a comparison's intervals.
+    It contains the biases p that the test does not reject, that is those with ``B(w + 1/2, l + 1/2) / B(1/2, 1/2) < p^w
+    (1 - p)^l
+    / alpha``. With probability ``1 - alpha`` the true bias is in all intervals of a comparison.
 
     Returns:
         lower and upper end, in [0, 1].
@@ -91,7 +94,7 @@ def _log_likelihood(wins: int, losses: int, p: float) -> float:
 
 
 def _edge(wins: int, losses: int, limit: float, *, outside: float, inside: float) -> float:
-    """Bisect for the p at which the log-likelihood crosses ``limit``; it is at least that at ``inside``."""
+    """Find the p at which the log-likelihood crosses ``limit`` by bisection; at ``inside`` it is at least ``limit``."""
     if _log_likelihood(wins, losses, outside) >= limit:
         return outside
     for _ in range(60):

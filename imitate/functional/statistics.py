@@ -12,9 +12,9 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
     """Confidence interval of a success probability (Wilson, JASA 1927).
 
     Args:
-        successes: 0 to n.
-        n: trials; with none the interval is (0, 1).
-        confidence: in (0, 1).
+        successes: number of successes, 0 to n.
+        n: number of trials; with 0 the interval is (0, 1).
+        confidence: level of the interval, in (0, 1).
 
     Returns:
         lower and upper end, in [0, 1].
@@ -28,37 +28,37 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
     spread = z * math.sqrt(rate * (1.0 - rate) / n + z * z / (4.0 * n * n))
     centre = rate + z * z / (2.0 * n)
     shrink = 1.0 + z * z / n
-    # Exact at the ends, where rounding would leave 1e-17.
+    # exact at the ends, where rounding would give about 1e-17
     low = 0.0 if successes == 0 else (centre - spread) / shrink
     high = 1.0 if successes == n else (centre + spread) / shrink
     return low, high
 
 
 def mcnemar_p_value(only_first: int, only_second: int) -> float:
-    """Exact two-sided McNemar test: the sign test on the pairs that differ.
+    """Exact two-sided McNemar test: a sign test on the pairs that differ.
 
     Args:
-        only_first: pairs where only the first succeeded.
-        only_second: pairs where only the second did.
+        only_first: number of pairs in which only the first policy succeeded.
+        only_second: number of pairs in which only the second policy succeeded.
 
     Returns:
-        probability, both being equally good, of a split at least as uneven.
+        probability of a split at least as uneven, if both policies are equally good.
     """
     n = only_first + only_second
     tail = sum(math.comb(n, k) for k in range(min(only_first, only_second) + 1))
-    return min(1.0, 2 * tail / (1 << n))  # integers: 2.0**n overflows
+    return min(1.0, 2 * tail / (1 << n))  # integers, because 2.0**n overflows
 
 
 class PairedComparison(NamedTuple):
-    """Two policies on the same initial states.
+    """Comparison of two policies on the same initial states.
 
     Attributes:
-        n: pairs.
+        n: number of pairs.
         rate_first, rate_second: success rates.
         difference: first minus second.
         low, high: confidence interval of the difference.
-        only_first, only_second: pairs where one of them alone succeeded.
-        p_value: exact McNemar test of equal success.
+        only_first, only_second: numbers of pairs in which only one policy succeeded.
+        p_value: p-value of the exact McNemar test of equal success.
     """
 
     n: int
@@ -75,12 +75,12 @@ class PairedComparison(NamedTuple):
 def compare_paired(
     first: Sequence[bool], second: Sequence[bool], confidence: float = 0.95
 ) -> PairedComparison:
-    """Compare success on the same seeds. The interval is method 10 of Newcombe, Statistics in Medicine 1998.
+    """Compare success rates on the same seeds. The interval is method 10 of Newcombe, Statistics in Medicine 1998.
 
     Args:
-        first: success of the first policy, seed by seed.
-        second: success of the second, in the same order of seeds.
-        confidence: of the interval of the difference.
+        first: success of the first policy for each seed.
+        second: success of the second policy, in the same order of seeds.
+        confidence: level of the interval of the difference.
     """
     if len(first) != len(second) or not first:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Layout of the numbers of an action: as stored in the data, as networks learn them, as the robot takes them."""
+"""Layout of the numbers of an action: as stored in the data, as learned by networks, and as sent to the robot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Convert = Callable[[Tensor], Tensor]
 
 
 class _Robot(NamedTuple):
-    """Form in which a robot takes rotations, three numbers."""
+    """Form of three numbers in which a robot takes rotations."""
 
     from_6d: _Convert
     to_6d: _Convert
@@ -39,9 +39,9 @@ class ActionKey(NamedTuple):
     """One action key.
 
     Attributes:
-        stored: numbers in the data.
-        rotation: None, or the robot's form of the rotation in this key ('rot_axis_angle', 'rot_euler'); networks
-            learn it as rotation-6d, which has no jumps (Zhou et al., CVPR 2019, arXiv:1812.07035).
+        stored: number of values in the data.
+        rotation: None, or the robot's form of the rotation in this key ('rot_axis_angle', 'rot_euler'); networks learn
+            it as rotation-6d, which is continuous (Zhou et al., CVPR 2019, arXiv:1812.07035).
     """
 
     stored: int
@@ -49,26 +49,27 @@ class ActionKey(NamedTuple):
 
     @property
     def learned(self) -> int:
-        """Numbers that networks predict."""
+        """Number of values that networks predict."""
         return self.stored if self.rotation is None else 6
 
     @property
     def sent(self) -> int:
-        """Numbers that the robot takes."""
+        """Number of values that the robot takes."""
         return self.stored if self.rotation is None else 3
 
 
 class ActionLayout:
-    """The action keys in the order of their concatenation.
+    """Action keys in the order of their concatenation.
 
-    A key with a rotation is stored either as rotation-6d, or as the robot takes it, by the number of its values.
+    A key with a rotation is stored either as rotation-6d or in the robot's form, which is detected by the number of its
+    values.
 
     Args:
         stored_dims: size of each key in the data.
-        rotations: per key how the robot takes the rotation, for the keys that are one.
+        rotations: the robot's form of rotation, for each key that is a rotation.
 
     Attributes:
-        converts: True where a key has a rotation.
+        converts: True if a key has a rotation.
     """
 
     def __init__(
@@ -101,23 +102,23 @@ class ActionLayout:
 
     @property
     def learned_dims(self) -> dict[str, int]:
-        """Numbers per key that networks predict."""
+        """Number of values per key that networks predict."""
         return {name: key.learned for name, key in self.keys.items()}
 
     @property
     def learned_dim(self) -> int:
-        """Numbers that networks predict."""
+        """Number of values that networks predict."""
         return sum(key.learned for key in self.keys.values())
 
     @property
     def sent_dim(self) -> int:
-        """Numbers that the robot takes."""
+        """Number of values that the robot takes."""
         return sum(key.sent for key in self.keys.values())
 
     def sent_limits(
         self, low: Sequence[float], high: Sequence[float]
     ) -> tuple[list[float], list[float]]:
-        """Compute the limits of the actions sent, from those of the stored ones; rotations by +- pi."""
+        """Compute the limits of sent actions from those of stored actions; rotations have the limits +- pi."""
         lows: list[float] = []
         highs: list[float] = []
         start = 0

@@ -1,4 +1,4 @@
-"""Networks of policies: an encoder of observation and goal, a backbone, an action head.
+"""Policy networks: an encoder of observation and goal, a backbone, an action head.
 
 The backbone determines the steps of a window that a policy learns from, and its memory in a rollout:
 
@@ -26,19 +26,20 @@ from imitate.models.vae import VAE
 Obs = dict[str, Tensor]
 
 Memory = dict[str, Any]
-"""Nested dict of tensors (B, ...) that a policy carries from step to step."""
+"""Nested dict of tensors (B, ...) that a policy keeps from step to step."""
 
 Inputs = dict[str, Any]
-"""Nested dict of tensors (B, ...), or None where there is nothing, of which single rows may be taken."""
+"""Nested dict of tensors (B, ...), or None, from which single rows can be selected."""
 
 
 class GroupEncoder(nn.Module):
-    """Encoder of the observation and of the goal, whose features it joins.
+    """Encoder of observation and goal, whose features are concatenated.
 
     Args:
         obs: encoder of the group ``obs``.
         goal: encoder of the group ``goal``; None for a policy without goals.
-        frames: F > 1: observations are ``(B, F, ...)`` and the features of the frames are joined, oldest first.
+        frames: F; if F > 1, observations are ``(B, F, ...)`` and the features of the frames are concatenated, oldest
+            first.
     """
 
     def __init__(
@@ -67,30 +68,30 @@ class GroupEncoder(nn.Module):
 
 
 class PolicyNetwork(nn.Module, ABC):
-    """Base of the networks of policies: the part of a window that is learned, memory, decisions.
+    """Base class of policy networks: selection of learned steps, memory, decisions.
 
-    In training :meth:`select` picks observations and targets of a window. In a rollout, :meth:`observe` takes in an
+    In training, :meth:`select` selects observations and targets of a window. In a rollout, :meth:`observe` processes an
     observation at every step, and :meth:`decide` predicts actions from its result.
 
-    Unless a subclass says otherwise, a network sees the first ``encoder.frames`` observations of a window, learns at
+    Unless a subclass overrides this, a network sees the first ``encoder.frames`` observations of a window, learns at
     the last of them, and has no memory.
     """
 
     encoder: GroupEncoder
 
     def select(self, obs: Obs, num_targets: int) -> tuple[Obs, int | slice]:
-        """Return the observations of a window that are seen, and the steps whose targets are learned.
+        """Split a window into the network's input observations and the steps that the loss uses.
 
         Args:
             obs: (B, T, ...).
-            num_targets: steps of the window that have a target.
+            num_targets: number of steps of the window that have a target.
         """
         frames = self.encoder.frames
         steps = slice(0, frames) if frames > 1 else 0
         return {key: value[:, steps] for key, value in obs.items()}, frames - 1
 
     def supervised(self, features: Tensor) -> Tensor:
-        """Return the features of the steps whose targets are learned, from those of all steps."""
+        """Select from the features of all steps those of the steps that the loss uses."""
         return features
 
     def initial_memory(self, batch_size: int) -> Memory:
@@ -98,12 +99,12 @@ class PolicyNetwork(nn.Module, ABC):
         return {}
 
     def observe(self, obs: Obs, goal: Obs | None, memory: Memory) -> tuple[Inputs, Memory]:
-        """Return the inputs of :meth:`decide` at this step, and the memory after it.
+        """Process one step: return the inputs of :meth:`decide`, and the next memory.
 
         Args:
-            obs: (B, ...), or (B, F, ...) where frames are stacked.
-            goal: (B, ...), where the policy has goals.
-            memory: from :meth:`initial_memory` or the step before; further keys are ignored.
+            obs: (B, ...), or (B, F, ...) if frames are stacked.
+            goal: (B, ...), if the policy has goals.
+            memory: from :meth:`initial_memory` or the previous step; further keys are ignored.
         """
         return {"obs": obs, "goal": goal}, {}
 
@@ -111,10 +112,10 @@ class PolicyNetwork(nn.Module, ABC):
     def decide(
         self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Outputs of the head, (B, D) or (B, T, D): with the learned noise to explore, else as in evaluation."""
+        """Return outputs of the head, (B, D) or (B, T, D): with the learned noise to explore, else as in evaluation."""
 
     def forget_plan(self, memory: Memory) -> Memory:
-        """Return the memory without observations that stand in for later ones."""
+        """Return the memory without observations that are reused for later steps."""
         return memory
 
 
@@ -128,13 +129,13 @@ class Actor(PolicyNetwork):
         self.head = head
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[Tensor, None]:
-        """Features for the head, ``(B, D)``; there is no state."""
+        """Return features for the head, ``(B, D)``, and no state."""
         return self.mlp(self.encoder(obs, goal)), None
 
     def decide(
         self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """``(B, D)``."""
+        """Return the action ``(B, D)``."""
         features, _ = self(inputs["obs"], inputs["goal"])
         return self.head.act(features, explore, generator)
 
@@ -143,12 +144,12 @@ class RecurrentActor(PolicyNetwork):
     """Encoder -> RNN -> MLP -> head at each step of a window.
 
     Args:
-        encoder: of one step.
-        rnn: over the steps.
-        mlp: of the RNN's output at each step.
-        head: of the MLP's output at each step.
-        horizon: steps after which the state is zeroed when acting.
-        open_loop: the first observation of each horizon stands in for all of them.
+        encoder: encoder of one step.
+        rnn: recurrent network over the steps.
+        mlp: MLP on the RNN's output at each step.
+        head: head on the MLP's output at each step.
+        horizon: number of steps after which the state is reset when acting.
+        open_loop: use the first observation of each horizon for all of its steps.
     """
 
     def __init__(
@@ -172,18 +173,18 @@ class RecurrentActor(PolicyNetwork):
     def forward(
         self, obs: Obs, goal: Obs | None = None, state: RNNState | None = None
     ) -> tuple[Tensor, RNNState]:
-        """Windows ``(B, T, ...)`` to features for the head, ``(B, T, D)``, and the RNN's state after the last step."""
+        """Map windows ``(B, T, ...)`` to features for the head, ``(B, T, D)``, and the RNN's last state."""
         features, state = self.rnn(self.encoder(obs, goal), state)
         return self.mlp(features), state
 
     def select(self, obs: Obs, num_targets: int) -> tuple[Obs, int | slice]:
-        """Select as many steps as have targets."""
+        """Select as many steps as there are targets."""
         if self.open_loop:
             obs = {key: value[:, :1].expand_as(value) for key, value in obs.items()}
         return {key: value[:, :num_targets] for key, value in obs.items()}, slice(None)
 
     def initial_memory(self, batch_size: int) -> Memory:
-        """State of the RNN and steps since it was zeroed; with ``open_loop`` the observation of that step."""
+        """Return the RNN's initial state and step counter; with ``open_loop`` also an observation."""
         rnn = self.rnn.initial_state(batch_size)
         device = rnn["h"].device
         memory: Memory = {
@@ -198,7 +199,7 @@ class RecurrentActor(PolicyNetwork):
         return memory
 
     def observe(self, obs: Obs, goal: Obs | None, memory: Memory) -> tuple[Inputs, Memory]:
-        """Run one step of the RNN; ``features`` are the head's."""
+        """Run one step of the RNN; return ``features`` for the head."""
         fresh = memory["step"] == 0
         keep = (~fresh).view(-1, 1, 1)
         state = {name: value * keep for name, value in memory["rnn"].items()}
@@ -218,11 +219,11 @@ class RecurrentActor(PolicyNetwork):
     def decide(
         self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """``(B, D)``."""
+        """Return the action ``(B, D)``."""
         return self.head.act(inputs["features"], explore, generator)
 
     def forget_plan(self, memory: Memory) -> Memory:
-        """Begin a new horizon at the next step, with ``open_loop``."""
+        """Start a new horizon at the next step, with ``open_loop``."""
         if not self.open_loop:
             return memory
         return {**memory, "step": torch.zeros_like(memory["step"])}
@@ -231,15 +232,15 @@ class RecurrentActor(PolicyNetwork):
 class TransformerActor(PolicyNetwork):
     """Encoder of each step -> transformer over the last ``context_length`` steps -> head at each step.
 
-    It acts on the newest step. With ``future`` step i of the window predicts the i-th action from now on. With rotary
-    positions the memory is the transformer's cache, and one observation is looked at per step.
+    The action is predicted at the newest step. With ``future``, step i of the window predicts the i-th action from now
+    on. With rotary positions, the memory is the transformer's cache, and only one observation is processed per step.
 
     Args:
-        encoder: of one step.
-        transformer: over the steps.
-        head: of the transformer's output at each step.
-        frames: F, number of the window's step that is the newest observation.
-        all_steps: learn at every step of the context, rather than at the newest.
+        encoder: encoder of one step.
+        transformer: transformer over the steps.
+        head: head on the transformer's output at each step.
+        frames: F; step F of the window is the newest observation.
+        all_steps: learn at every step of the context; false: only at the newest.
         future: targets are the next ``context_length`` actions.
     """
 
@@ -263,12 +264,12 @@ class TransformerActor(PolicyNetwork):
         self.has_cache = transformer.positions == "rotary"
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[Tensor, None]:
-        """Windows ``(B, T, ...)`` to features for the head, ``(B, T, D)``; there is no state."""
+        """Map windows ``(B, T, ...)`` to features for the head, ``(B, T, D)``, and no state."""
         features: Tensor = self.transformer(self.encoder(obs, goal))
         return features, None
 
     def select(self, obs: Obs, num_targets: int) -> tuple[Obs, int | slice]:
-        """The context up to the newest frame; targets of its steps, of the last of them, or from it on."""
+        """Select the context up to the newest frame; and the targets of all its steps, of the last, or from it on."""
         now, length = self.frames, self.transformer.context_length
         context = slice(0, num_targets) if self.has_cache else slice(now - length, now)
         targets = context
@@ -279,15 +280,15 @@ class TransformerActor(PolicyNetwork):
         return {key: value[:, context] for key, value in obs.items()}, targets
 
     def supervised(self, features: Tensor) -> Tensor:
-        """Features ``(B, T, D)`` of all steps, or ``(B, 1, D)`` of the newest."""
+        """Return features ``(B, T, D)`` of all steps, or ``(B, 1, D)`` of the newest."""
         return features if self.all_steps or self.future else features[:, -1:]
 
     def initial_memory(self, batch_size: int) -> Memory:
-        """Return an empty cache, with rotary positions."""
+        """Return an empty cache, if positions are rotary."""
         return {"cache": self.transformer.initial_cache(batch_size)} if self.has_cache else {}
 
     def observe(self, obs: Obs, goal: Obs | None, memory: Memory) -> tuple[Inputs, Memory]:
-        """Compute the ``features`` of the newest step, with rotary positions; otherwise pass on the context."""
+        """Compute ``features`` of the newest step if positions are rotary; otherwise return the context."""
         if self.has_cache:
             newest, cache = self.transformer.step(self.encoder(obs, goal), memory["cache"])
             return {"features": newest}, {"cache": cache}
@@ -299,11 +300,11 @@ class TransformerActor(PolicyNetwork):
     def decide(
         self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """``(B, D)``, or with ``future`` ``(B, T, D)``."""
+        """Return the action ``(B, D)``, or with ``future`` a chunk ``(B, T, D)``."""
         if self.has_cache:
             return self.head.act(inputs["features"], explore, generator)
         features, _ = self(inputs["obs"], inputs["goal"])
-        # A mixture draws for all steps, as robomimic's does, so that the same seed gives the same actions.
+        # A mixture samples for all steps, like robomimic's, so that the same seed gives the same actions.
         actions = self.head.act(features, explore, generator)
         return actions if self.future else actions[:, -1]
 
@@ -319,5 +320,5 @@ class VAEActor(PolicyNetwork):
     def decide(
         self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """``(B, D)`` from latents of the prior."""
+        """Return the action ``(B, D)`` decoded from latents of the prior."""
         return self.vae.act(self.encoder(inputs["obs"], inputs["goal"]), generator)

@@ -20,7 +20,7 @@ def head_dim(embed_dim: int, num_heads: int) -> int:
 
 
 def sinusoidal_positions(num_positions: int, dim: int) -> Tensor:
-    """Compute sines and cosines in turn (Vaswani et al. 2017, arXiv:1706.03762): ``(num_positions, dim)``."""
+    """Compute alternating sines and cosines (Vaswani et al. 2017, arXiv:1706.03762): ``(num_positions, dim)``."""
     if dim % 2:
         raise ConfigError(f"sinusoidal positions: {dim} features; expected an even number")
     frequency = torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim))
@@ -38,9 +38,9 @@ def rotary_table(num_positions: int, dim: int, device: torch.device | str = "cpu
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """Turn queries or keys by their position, so that their product depends on the distance only.
+    """Rotate queries or keys by their position, so that their product depends only on the distance.
 
-    Su et al. 2021, arXiv:2104.09864; feature i turns together with feature i + dim / 2.
+    Su et al. 2021, arXiv:2104.09864; feature i is rotated together with feature i + dim / 2.
 
     Args:
         x: (..., T, dim).
@@ -52,7 +52,7 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 
 def causal_mask(num_steps: int, window: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return a mask (T, T), true where a step (row) sees another (column): itself and the ``window - 1`` before it."""
+    """Return a mask (T, T), true if a step (row) attends to another (column), itself or the ``window - 1`` before."""
     step = torch.arange(num_steps, device=device)
     distance = step.unsqueeze(1) - step
     return (distance >= 0) & (distance < window)

@@ -1,4 +1,4 @@
-"""Discrete actions, written one-hot."""
+"""Distribution and head for discrete actions, which are one-hot vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Categorical(ActionDistribution):
     """Distribution over A choices; actions are one-hot, (*B, A).
 
     Attributes:
-        logits: (*B, A) normalized: logarithms of the probabilities.
+        logits: (*B, A) normalized logits: logarithms of the probabilities.
     """
 
     def __init__(self, logits: Tensor) -> None:
@@ -24,28 +24,28 @@ class Categorical(ActionDistribution):
 
     @property
     def probabilities(self) -> Tensor:
-        """``(*B, A)``."""
+        """Probabilities ``(*B, A)``."""
         return self.logits.exp()
 
     @property
     def mean(self) -> Tensor:
-        """The most likely choice, one-hot: the mean of choices is none."""
+        """The most likely choice, one-hot, because choices have no mean."""
         return one_hot(self.logits.argmax(-1), self.logits)
 
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
-        """``(*B, A)`` one-hot to ``(*B,)``."""
+        """Return log-probabilities ``(*B,)`` of one-hot actions ``(*B, A)``."""
         return (actions * self.logits).sum(-1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """``(*B, A)`` one-hot."""
+        """Sample one-hot actions ``(*B, A)``."""
         return one_hot(draw_class(self.logits, generator), self.logits)
 
     def entropy(self) -> Tensor:
-        """``(*B,)``, in nats."""
+        """Return the entropy ``(*B,)`` in nats."""
         return -(self.probabilities * self.logits).sum(-1)
 
     def restricted(self, allowed: Tensor) -> Self:
-        """See the base class."""
+        """Return the distribution over the choices that are ``allowed``, (*B, C) bool."""
         return type(self)(masked(self.logits, allowed))
 
 
@@ -53,8 +53,8 @@ class CategoricalHead(ActionHead):
     """A linear map to the logits of A choices.
 
     Args:
-        input_dim: features.
-        num_choices: A.
+        input_dim: number of features.
+        num_choices: A, number of choices.
     """
 
     def __init__(self, input_dim: int, num_choices: int) -> None:
@@ -62,17 +62,17 @@ class CategoricalHead(ActionHead):
         self.logits = FullPrecisionLinear(input_dim, num_choices)
 
     def forward(self, features: Tensor, *, low_noise: bool = False) -> Categorical:
-        """``low_noise`` changes nothing."""
+        """Return the distribution; ``low_noise`` has no effect."""
         return Categorical(self.logits(features))
 
     def act(
         self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """A sample to explore, else the most likely choice."""
+        """Return a sample to explore, else the most likely choice."""
         choices = self.forward(features)
         return choices.sample(generator) if explore else choices.mean
 
 
 def one_hot(choice: Tensor, like: Tensor) -> Tensor:
-    """``(*B,)`` indices to ``(*B, A)`` of the shape and type of ``like``, without gradient."""
+    """Convert indices ``(*B,)`` to one-hot ``(*B, A)`` with the shape and dtype of ``like``, without gradient."""
     return torch.zeros_like(like).scatter_(-1, choice.unsqueeze(-1), 1.0).detach()

@@ -15,12 +15,12 @@ class CoordConv2d(nn.Conv2d):
         super().__init__(in_channels + 2, out_channels, **kwargs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)``."""
+        """Convolve images ``(B, C, H, W)`` and their coordinates."""
         return super().forward(with_coordinates(x))
 
 
 def with_coordinates(x: Tensor) -> Tensor:
-    """``(B, C, H, W)`` with two more channels: row / H and column / W."""
+    """Add two channels to ``(B, C, H, W)``: row / H and column / W."""
     batch, _, height, width = x.shape
     rows = torch.arange(height, device=x.device, dtype=x.dtype) / height
     columns = torch.arange(width, device=x.device, dtype=x.dtype) / width

@@ -1,15 +1,15 @@
-"""Ensembles of value networks, as one batched module.
+"""Ensembles of value networks, computed as one batched module.
 
-The E members are computed by one matrix product per layer over stacked weights, and initialised independently. Names of
-the weights, for checkpoints of toolkits with one network per member (as robomimic's ``critic.<e>.nets``):
+The E members share one batched matrix product per layer and are initialized independently. The weights have these
+names; the right column is for toolkits with one network per member (robomimic's ``critic.<e>.nets``):
 
     layers.<i>.weight[e].T     mlp._model.<2 i>.weight      bias[e]: bias; i counts hidden layers
     head.weight[e].T           decoder.nets.value.weight
     norms.<i>.weight[e]        only with ``layer_norm``
-    encoders.<e>               encoder; one for all members (``encoders.0``) or one for each
+    encoders.<e>               encoder; one for all members (``encoders.0``) or one per member
 
-Weights lie (E, in, out), so that the gradients of the products lie as they do. Features come before actions, as in
-robomimic.
+Weights have the layout (E, in, out), so that the gradients of the products have the same layout. Features come before
+actions, as in robomimic.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from imitate.models.actor import GroupEncoder, Obs
 Module = TypeVar("Module", bound=nn.Module)
 
 PIECE_ROWS = 512
-"""Rows that go through all layers at a time on a CPU, to stay in its cache: 1.4 times as fast as 8,000 at once."""
+"""Number of rows that are processed at a time on a CPU, to stay in its cache: 1.4 times as fast as 8,000 at once."""
 
 
 class EnsembleLinear(nn.Module):
-    """E linear maps, each initialised as torch's own.
+    """E linear maps, each with torch's default initialization.
 
     Args:
-        size: E.
-        input_dim: features that come in.
-        output_dim: features that go out.
+        size: E, number of maps.
+        input_dim: number of input features.
+        output_dim: number of output features.
     """
 
     def __init__(self, size: int, input_dim: int, output_dim: int) -> None:
@@ -47,10 +47,10 @@ class EnsembleLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(size, output_dim).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(E, N, input_dim) -> (E, N, output_dim)``."""
+        """Map ``(E, N, input_dim)`` to ``(E, N, output_dim)``."""
         size, _, output_dim = self.weight.shape
         if output_dim == 1 < size and x.device.type == "cpu":
-            # A CPU's batched product of matrices with one column takes five times as long as this.
+            # a CPU's batched matrix product with a single column takes five times as long as this
             column = self.weight.transpose(1, 2)
             return (x * column).sum(-1, keepdim=True) + self.bias.unsqueeze(1)
         return linears(x, self.weight, self.bias)
@@ -65,26 +65,26 @@ class EnsembleLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(size, dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(E, N, dim)`` to the same."""
+        """Normalize ``(E, N, dim)``."""
         normalized = nn.functional.layer_norm(x, x.shape[-1:])
         return torch.addcmul(self.bias.unsqueeze(1), normalized, self.weight.unsqueeze(1))
 
 
 class CriticEnsemble(nn.Module):
-    """Q(s, a), or V(s) with ``ac_dim`` 0, of E members.
+    """Q(s, a), or V(s) with ``ac_dim`` 0, for E members.
 
-    By default the members share one encoder, which for vectors is the identity and for images the larger part of the
-    cost; robomimic has one for each, which a sequence of encoders gives.
+    By default the members share one encoder, which is the identity for vectors and most of the cost for images.
+    robomimic has one encoder per member, which is possible with a sequence of encoders.
 
     Args:
-        encoders: of observation and goal: one for all members, or a sequence of one for each.
+        encoders: encoder of observation and goal for all members, or a sequence with one encoder per member.
         ac_dim: action dimensions; 0 for a value of states.
-        layer_dims: hidden layers, ReLU after each.
-        size: E.
+        layer_dims: widths of the hidden layers, each followed by a ReLU.
+        size: E, number of members.
         layer_norm: normalize after each ReLU.
-        num_atoms: K > 0: logits of a distribution over K values rather than a value.
-        num_choices: C > 0: a value for each of C choices, which need be no input then.
-        value_bounds: lowest and highest value, by a tanh; not with atoms.
+        num_atoms: K; if K > 0, outputs are logits of a distribution over K values instead of a value.
+        num_choices: C; if C > 0, outputs are values of C choices, and actions need not be an input.
+        value_bounds: lowest and highest value, enforced by a tanh; not with atoms.
     """
 
     def __init__(
@@ -121,15 +121,15 @@ class CriticEnsemble(nn.Module):
         self.value_bounds = value_bounds
 
     def forward(self, obs: Obs, actions: Tensor | None = None, goal: Obs | None = None) -> Tensor:
-        """Values of states or of actions in them.
+        """Return values of states or of actions in them.
 
         Args:
-            obs: (B, ...), or (B, F, ...) where frames are stacked.
+            obs: (B, ...), or (B, F, ...) if frames are stacked.
             actions: (B, A), or (B, N, A): N actions in each state, which is encoded once.
             goal: (B, ...).
 
         Returns:
-            (E, B), or (E, B, N); with atoms their logits (E, B, [N,] K); of choices (E, B, [N,] C).
+            (E, B), or (E, B, N); with atoms logits (E, B, [N,] K); with choices (E, B, [N,] C).
         """
         features = torch.stack([encoder(obs, goal) for encoder in self.encoders])
         shape = features.shape[1:-1]
@@ -151,7 +151,7 @@ class CriticEnsemble(nn.Module):
         return self._bounded(values if self.num_choices else values.squeeze(-1))
 
     def _rows(self, x: Tensor) -> Tensor:
-        """``(E, N, D) -> (E, N, K)``."""
+        """Map ``(E, N, D)`` to ``(E, N, K)``, some rows at a time."""
         for number, layer in enumerate(self.layers):
             x = layer(x).relu_()
             if self.norms:

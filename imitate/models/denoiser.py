@@ -1,4 +1,4 @@
-"""The network of a diffusion or flow policy: encoder of the observations, denoiser of the chunk."""
+"""Network of a diffusion or flow policy: an encoder of the observations and a denoiser of the chunk."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from imitate.models.unet import ConditionalUnet1D
 
 
 class Denoiser(nn.Module):
-    """Encoder and denoiser.
+    """Encoder and denoiser of a policy.
 
     Args:
-        encoder: of observations and goal; its features are the condition.
-        network: from a noisy chunk (B, T, A), or (B, T, A + 1) with ``marks``, its step (B,) or a number, and the
+        encoder: encoder of observations and goal; its features are the condition.
+        network: maps a noisy chunk (B, T, A), or (B, T, A + 1) with ``marks``, its step (B,) or a number, and the
             condition to (B, T, A).
-        frames: F: the condition is the features of each of the last F observations, (B, F, D), oldest first; None: one
-            vector (B, D).
-        marks: the network takes one more number with each action, 1 where the action is given and 0 where it is noisy;
-            see :mod:`imitate.functional.prefix`.
+        frames: F: the condition consists of the features of the last F observations, (B, F, D), oldest first; None: the
+            condition is one vector (B, D).
+        marks: the network has one more input per action, 1 if the action is given and 0 if it is noisy; see
+            :mod:`imitate.functional.prefix`.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Denoiser(nn.Module):
         self.marks = marks
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile the encoder too, which :meth:`condition` calls apart from :meth:`forward`."""
+        """Also compile the encoder, which :meth:`condition` calls separately from :meth:`forward`."""
         self.encoder.compile(*args, **kwargs)
         super().compile(*args, **kwargs)
 
     def condition(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """Features of observations ``(B, [F,] ...)``: ``(B, D)``, or ``(B, F, D)``."""
+        """Return the features of observations ``(B, [F,] ...)``: ``(B, D)``, or ``(B, F, D)``."""
         features: Tensor = self.encoder(obs, goal)
         if self.frames == 1:
             features = features.unsqueeze(1)
@@ -61,13 +61,13 @@ class Denoiser(nn.Module):
         condition: Tensor,
         given: Given | None = None,
     ) -> Tensor:
-        """``(B, T, A)`` noisy chunks to what the network predicts of them; ``given`` is for a network with marks."""
+        """Return the network's prediction for noisy chunks ``(B, T, A)``; ``given`` is for a network with marks."""
         return cast(Tensor, self.network(self._seen(noisy, given), step, condition))
 
     def for_steps(
         self, steps: Sequence[float], condition: Tensor, given: Given | None = None
     ) -> AtSteps:
-        """:meth:`forward` at these steps and this condition, with their common parts computed once."""
+        """Return :meth:`forward` for these steps and this condition, with common parts computed only once."""
         network, times = self.network, tuple(steps)
         if isinstance(network, ConditionalUnet1D):
             films = network.films(times, condition)
@@ -83,7 +83,7 @@ class Denoiser(nn.Module):
         return AtSteps(times, each, lambda x, at: self(x, *at, given))
 
     def _seen(self, noisy: Tensor, given: Given | None) -> Tensor:
-        """Input of the network: noisy chunks (B, T, A) with the given actions, and their marks."""
+        """Return the input of the network: noisy chunks (B, T, A) with the given actions, and their marks."""
         if not self.marks:
             return noisy
         if given is None:
@@ -95,9 +95,9 @@ class AtSteps:
     """A denoiser at the steps of one sampling, called with a noisy chunk (B, T, A) and a step.
 
     Args:
-        steps: S of them.
-        conditions: (S, ...) each.
-        denoise: from a noisy chunk and the conditions of a step to the prediction.
+        steps: the S steps.
+        conditions: condition of each step, (S, ...).
+        denoise: maps a noisy chunk and the conditions of a step to the prediction.
 
     Attributes:
         conditions, denoise: as given.
@@ -114,7 +114,7 @@ class AtSteps:
         self._of_step = dict(zip(steps, map(list, per_step), strict=True))
 
     def __call__(self, noisy: Tensor, step: float) -> Tensor:
-        """Predict, (B, T, A) to (B, T, A)."""
+        """Predict for a noisy chunk (B, T, A) at a step."""
         return self.denoise(noisy, self._of_step[step])
 
 

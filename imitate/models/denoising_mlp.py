@@ -1,6 +1,7 @@
-"""Denoiser of short action chunks without convolutions: the whole chunk is one vector.
+"""Denoiser of short action chunks without convolutions: the whole chunk is treated as one vector.
 
-A residual MLP, conditioned by addition. Far cheaper than a U-Net, and enough for low-dimensional tasks.
+It is a residual MLP to which the condition is added. It is far cheaper than a U-Net, and sufficient for low-dimensional
+tasks.
 """
 
 from __future__ import annotations
@@ -26,24 +27,25 @@ class ResidualBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, dim) -> (B, dim)``."""
+        """Map ``(B, dim)`` to ``(B, dim)``."""
         return x + cast(Tensor, self.outer(self.dropout(F.silu(self.inner(self.norm(x))))))
 
 
 class DenoisingMLP(nn.Module):
-    """Predicts a chunk from a noisy one, the step and the observation.
+    """Predict a chunk from a noisy one, the step and the observation.
 
-    Takes and gives what :class:`~imitate.models.unet.ConditionalUnet1D` does.
+    imitate.models.unet.ConditionalUnet1D` does.~Inputs and outputs are those of
+    :class:`~imitate.models.unet.ConditionalUnet1D`.~imitate.models.unet.ConditionalUnet1D` does.
 
     Args:
-        input_dim: A, numbers of a noisy action.
-        chunk_steps: T, always.
-        global_cond_dim: D, features of the observation; 0 for none.
-        hidden_dim: width.
-        num_blocks: residual blocks of two layers each.
-        step_embed_dim: features of the embedding of the step.
-        dropout: inside the blocks.
-        output_dim: numbers of a predicted action; A if left out.
+        input_dim: A, number of values of a noisy action.
+        chunk_steps: T, the fixed number of actions in a chunk.
+        global_cond_dim: D, number of features of the observation; 0 for none.
+        hidden_dim: width of the layers.
+        num_blocks: number of residual blocks, which have two layers each.
+        step_embed_dim: number of features of the step's embedding.
+        dropout: dropout inside the blocks.
+        output_dim: number of values of a predicted action; A by default.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class DenoisingMLP(nn.Module):
     def forward(
         self, sample: Tensor, timestep: Tensor | float, global_cond: Tensor | None = None
     ) -> Tensor:
-        """Predict.
+        """Predict from noisy actions.
 
         Args:
             sample: (B, T, A) noisy actions.
@@ -78,7 +80,7 @@ class DenoisingMLP(nn.Module):
             global_cond: (B, D) features of the observation.
 
         Returns:
-            (B, T, output_dim).
+            (B, T, output_dim) predictions.
         """
         of_step = self.step_encoder(steps_like(timestep, sample))
         return self.denoise(sample, self._with_obs(of_step, global_cond))
@@ -86,11 +88,11 @@ class DenoisingMLP(nn.Module):
     def conditions(
         self, timesteps: Sequence[float], global_cond: Tensor | None
     ) -> dict[float, Tensor]:
-        """Conditions of all steps of one sampling at once, for :meth:`denoise`."""
+        """Compute the conditions of all steps of one sampling at once, for :meth:`denoise`."""
         return dict(zip(timesteps, self.stacked(timesteps, global_cond).unbind(0), strict=True))
 
     def stacked(self, timesteps: Sequence[float], global_cond: Tensor | None) -> Tensor:
-        """:meth:`conditions` as one tensor (S, B, D) for S steps."""
+        """Return :meth:`conditions` as one tensor (S, B, D) for S steps."""
         steps = torch.tensor(list(timesteps), dtype=torch.float32, device=self.enter.weight.device)
         return self._with_obs(self.step_encoder(steps).unsqueeze(1), global_cond)
 
@@ -98,7 +100,7 @@ class DenoisingMLP(nn.Module):
         return of_step if self.condition is None else of_step + self.condition(global_cond)
 
     def denoise(self, sample: Tensor, condition: Tensor) -> Tensor:
-        """Predict, ``(B, T, A) -> (B, T, output_dim)``, from a condition of :meth:`conditions`."""
+        """Predict from a condition of :meth:`conditions`: ``(B, T, A)`` to ``(B, T, output_dim)``."""
         x = self.enter(sample.flatten(1)) + condition
         for block in self.blocks:
             x = block(x)

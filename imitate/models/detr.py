@@ -22,7 +22,7 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": F.relu, "g
 
 
 class _Layer(nn.Module):
-    """Base of both kinds of layers: one self-attention, one MLP."""
+    """Base class of both kinds of layers: one self-attention, one MLP."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class _Layer(nn.Module):
         activation: Activation,
     ) -> None:
         super().__init__()
-        head_dim(dim, num_heads)  # refuses what does not divide
+        head_dim(dim, num_heads)  # raises an error if the heads do not divide the width
         self.pre_norm, self._activation = pre_norm, _ACTIVATIONS[activation]
         self.self_attn = nn.MultiheadAttention(dim, num_heads, dropout, batch_first=True)
         self.linear1 = nn.Linear(dim, feedforward_dim)
@@ -59,7 +59,7 @@ class _Layer(nn.Module):
 
 
 class EncoderLayer(_Layer):
-    """Self-attention and an MLP."""
+    """Layer with self-attention and an MLP."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class EncoderLayer(_Layer):
     def forward(
         self, x: Tensor, positions: Tensor, mask: Tensor | None, count: int | None = None
     ) -> Tensor:
-        """``(B, T, E) -> (B, count, E)``: the first ``count`` tokens, which see all; None: all."""
+        """Return the first ``count`` tokens ``(B, count, E)``, computed from all tokens ``(B, T, E)``; None: all."""
         if self.pre_norm:
             y = self.norm1(x)
             place = y + positions
@@ -90,7 +90,7 @@ class EncoderLayer(_Layer):
 
 
 class DecoderLayer(_Layer):
-    """Self-attention among the queries, attention to the memory, an MLP."""
+    """Layer with self-attention among the queries, attention to the memory, and an MLP."""
 
     def __init__(
         self,
@@ -110,7 +110,10 @@ class DecoderLayer(_Layer):
     def forward(
         self, x: Tensor, queries: Tensor, memory: Tensor, places: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """``(B, K or 1, E) -> (B, K, E)``; ``places`` is the memory with its positions, ``1`` stands for K alike."""
+        """Update the queries ``(B, K or 1, E)`` to ``(B, K, E)``.
+
+        ``places`` is the memory plus its positions; one query may represent K equal ones.
+        """
         own = queries[: x.shape[1]]
         if self.pre_norm:
             y = self.norm1(x)
@@ -125,16 +128,16 @@ class DecoderLayer(_Layer):
 
 
 class Encoder(nn.Module):
-    """Layers over tokens.
+    """Stack of layers over tokens.
 
     Args:
-        dim: E.
-        num_layers: of them.
-        num_heads: divides E.
+        dim: E, features of a token.
+        num_layers: number of layers.
+        num_heads: number of attention heads, a divisor of E.
         feedforward_dim: width of the MLPs.
-        dropout: of attention weights, of each sublayer and inside the MLPs.
+        dropout: dropout of attention weights, of each sublayer and inside the MLPs.
         pre_norm: LayerNorm before each sublayer and at the end, not after each sum.
-        activation: of the MLPs.
+        activation: activation of the MLPs.
     """
 
     def __init__(
@@ -162,14 +165,13 @@ class Encoder(nn.Module):
         pad_mask: Tensor | None = None,
         count: int | None = None,
     ) -> Tensor:
-        """Mix the tokens.
+        """Transform the tokens.
 
         Args:
             x: (B, T, E).
-            positions: (1 or B, T, E), added where tokens are compared.
-            pad_mask: (B, T) bool, true where a token is real; the others are seen by none. At least one
-                of each row has to be real.
-            count: number of tokens to return, the first ones: the last layer computes no others. None: all.
+            positions: (1 or B, T, E) positions, which are added to queries and keys.
+            pad_mask: (B, T) bool, true for real tokens; the others are ignored. Each row needs at least one real token.
+            count: number of tokens to return, from the first; the last layer computes only these. None: all.
 
         Returns:
             (B, count, E).
@@ -181,18 +183,18 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Layers over queries that read a memory; arguments as of :class:`Encoder`.
+    """Stack of layers over queries that attend to a memory.
 
     Args:
-        dim: E.
-        num_layers: of them.
-        num_heads: divides E.
+        dim: E, features of a token.
+        num_layers: number of layers.
+        num_heads: number of attention heads, a divisor of E.
         feedforward_dim: width of the MLPs.
-        dropout: of attention weights, of each sublayer and inside the MLPs.
+        dropout: dropout of attention weights, of each sublayer and inside the MLPs.
         pre_norm: LayerNorm before each sublayer.
-        first_layer_only: return the first layer's result and leave the rest without effect, which the
-            published code of ACT does by mistake.
-        activation: of the MLPs.
+        first_layer_only: return the first layer's result and do not use the others, as the published code of ACT does
+            by mistake.
+        activation: activation of the MLPs.
     """
 
     def __init__(
@@ -218,19 +220,19 @@ class Decoder(nn.Module):
     def forward(
         self, queries: Tensor, memory: Tensor, positions: Tensor, pad_mask: Tensor | None = None
     ) -> Tensor:
-        """Answer the queries.
+        """Compute one output per query.
 
         Args:
-            queries: (K, E), positions of the results; what is filled in begins as zeros.
+            queries: (K, E) positions of the outputs; the queries' content starts as zeros.
             memory: (B, T, E).
-            positions: (1 or B, T, E) of the memory.
+            positions: (1 or B, T, E) positions of the memory.
             pad_mask: (B, T) bool, true where a token of the memory is real.
 
         Returns:
             (B, K, E).
         """
         places = memory + positions
-        # Attention among K equal values is that value, whoever attends: without dropout one query stands for all.
+        # Attention among K equal values returns that value, so without dropout one query can represent all.
         count = len(queries) if self.training else 1
         x = queries.new_zeros(memory.shape[0], count, queries.shape[1])
         layers = list(self.layers)[: 1 if self.first_layer_only else None]
@@ -242,8 +244,8 @@ class Decoder(nn.Module):
 def sinusoidal_positions_2d(height: int, width: int, dim: int) -> Tensor:
     """Return the positions of the cells of a feature map, rows first: ``(height * width, dim)``.
 
-    DETR's: half of the features for the row and half for the column, each counted from 1 and scaled so that
-    the last is 2 pi; sines and cosines in turn.
+    As in DETR, half of the features encode the row and half the column, each counted from 1 and scaled so that the last
+    is 2 pi, by alternating sines and cosines.
     """
     if dim % 4:
         raise ConfigError(f"positions of a feature map: {dim} features; expected a multiple of 4")
@@ -260,7 +262,7 @@ def sinusoidal_positions_2d(height: int, width: int, dim: int) -> Tensor:
 
 
 def _init_matrices(module: nn.Module) -> None:
-    """DETR's initialization: Xavier for every matrix."""
+    """Initialize as DETR: Xavier for every matrix."""
     for p in module.parameters():
         if p.dim() > 1:
             nn.init.xavier_uniform_(p)

@@ -1,6 +1,6 @@
 """The transformer denoiser of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137).
 
-The noisy actions are the tokens of a causal decoder; its memory holds the diffusion step and one token for
+The noisy actions are the tokens of a causal decoder; its memory contains a token for the diffusion step and one for
 each observation step. Names of the weights, initialization and mask are those of the original.
 """
 
@@ -16,22 +16,22 @@ from imitate.models.step_embedding import SinusoidalEmbedding, steps_like
 
 
 class DiffusionTransformer(nn.Module):
-    """Predicts a chunk from a noisy one, the diffusion step and the observations.
+    """Predict a chunk from a noisy one, the diffusion step and the observations.
 
     Args:
-        input_dim: A, numbers of a noisy action.
-        chunk_steps: T, at most.
-        cond_dim: D, features of one observation step.
-        obs_steps: observation steps.
-        n_layer: decoder layers.
-        n_head: attention heads; divides ``n_emb``.
-        n_emb: features of a token.
+        input_dim: A, number of values of a noisy action.
+        chunk_steps: T, largest number of actions in a chunk.
+        cond_dim: D, number of features of one observation step.
+        obs_steps: number of observation steps.
+        n_layer: number of decoder layers.
+        n_head: number of attention heads, a divisor of ``n_emb``.
+        n_emb: number of features of a token.
         p_drop_emb: dropout of embedded tokens.
         p_drop_attn: dropout inside the layers.
-        causal_attn: an action token sees itself and those before it, and of the observations those up to its own
-            step; or else everything.
-        n_cond_layers: layers over the memory's tokens; with 0 an MLP on each alone.
-        output_dim: numbers of a predicted action; A if left out.
+        causal_attn: an action token attends to itself, to earlier actions, and to observations up to its own step;
+            false: to everything.
+        n_cond_layers: number of layers over the memory's tokens; with 0, an MLP on each token separately.
+        output_dim: number of values of a predicted action; A by default.
     """
 
     causal: Tensor | None
@@ -54,7 +54,7 @@ class DiffusionTransformer(nn.Module):
         output_dim: int | None = None,
     ) -> None:
         super().__init__()
-        head_dim(n_emb, n_head)  # refuses what does not divide
+        head_dim(n_emb, n_head)  # raises an error if the heads do not divide the width
         self.input_emb = nn.Linear(input_dim, n_emb)
         self.pos_emb = nn.Parameter(torch.zeros(1, chunk_steps, n_emb))
         self.drop = nn.Dropout(p_drop_emb)
@@ -103,7 +103,7 @@ class DiffusionTransformer(nn.Module):
         self._init_weights()
 
     def forward(self, sample: Tensor, timestep: Tensor | float, cond: Tensor) -> Tensor:
-        """Predict.
+        """Predict from noisy actions.
 
         Args:
             sample: (B, T, A) noisy actions.
@@ -111,7 +111,7 @@ class DiffusionTransformer(nn.Module):
             cond: (B, obs_steps, D) features of the observations.
 
         Returns:
-            (B, T, output_dim).
+            (B, T, output_dim) predictions.
         """
         step = self.time_emb(steps_like(timestep, sample)).unsqueeze(1)
         memory = torch.cat((step, self.cond_obs_emb(cond)), dim=1)
@@ -124,13 +124,16 @@ class DiffusionTransformer(nn.Module):
             if self.memory_causal is None
             else self.memory_causal[:num_steps, : memory.shape[1]]
         )
-        # Said, because torch would look at the mask, for which the process would wait.
+        # is_causal is given because torch would otherwise read the mask, which makes the CPU wait for the GPU
         is_causal = hidden is not None
         x = self.decoder(x, memory, hidden, hidden_memory, tgt_is_causal=is_causal)
         return cast(Tensor, self.head(self.ln_f(x)))
 
     def optim_groups(self, weight_decay: float) -> list[dict[str, Any]]:
-        """Parameter groups for an optimizer: matrices decay; biases, LayerNorms and positions do not."""
+        """Return parameter groups for an optimizer.
+
+        Weight decay applies only to matrices, not to biases, LayerNorms and positions.
+        """
         positions = (self.pos_emb, self.cond_pos_emb)
         decay: list[Tensor] = []
         keep: list[Tensor] = []
@@ -143,7 +146,7 @@ class DiffusionTransformer(nn.Module):
         ]
 
     def _init_weights(self) -> None:
-        """Small normal matrices and positions, zero biases."""
+        """Initialize matrices and positions with small normal numbers, biases with zeros."""
         for name, p in self.named_parameters():
             if p.dim() > 1:
                 nn.init.normal_(p, std=0.02)
@@ -151,6 +154,7 @@ class DiffusionTransformer(nn.Module):
                 nn.init.zeros_(p)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("mask", "memory_mask", "_dummy_variable"):  # which the original stores
+        # stored because the original stores it
+        for name in ("mask", "memory_mask", "_dummy_variable"):
             state_dict.pop(f"{prefix}{name}", None)
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,4 +1,4 @@
-"""Discriminator between the transitions of an expert and of a policy, and its gradient penalty."""
+"""Discriminator between transitions of an expert and of a policy, and its gradient penalty."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from imitate.models.mlp import MLP, FullPrecisionLinear
 
 
 class Discriminator(nn.Module):
-    """A logit for each transition, or for each state.
+    """Network that returns a logit for each transition, or for each state.
 
-    The last input is 1 in the absorbing state after a terminal, where all others are 0, and else 0.
+    The last input is 1 in the absorbing state after a terminal, in which all other inputs are 0; otherwise it is 0.
 
     Args:
-        encoder: of observations.
-        ac_dim: A; 0: of states alone.
-        layer_dims: hidden layers.
+        encoder: encoder of observations.
+        ac_dim: A; 0: the logit depends only on the state.
+        layer_dims: widths of the hidden layers.
     """
 
     def __init__(self, encoder: GroupEncoder, ac_dim: int, layer_dims: Sequence[int]) -> None:
@@ -29,30 +29,32 @@ class Discriminator(nn.Module):
         self.last = FullPrecisionLinear(self.mlp.output_dim, 1)
 
     def inputs(self, obs: Obs, actions: Tensor) -> Tensor:
-        """(B, D): features of the observations, actions (B, A), and 0."""
+        """Concatenate the features of the observations, actions (B, A), and 0 to inputs (B, D)."""
         features = self.encoder(obs)
         parts = [features, actions] if self.ac_dim else [features]
         return torch.cat([*parts, torch.zeros_like(features[:, :1])], dim=-1)
 
     def absorbing(self) -> Tensor:
-        """(1, D) input of the absorbing state."""
+        """Return the input (1, D) of the absorbing state."""
         row = self.last.weight.new_zeros(1, self.encoder.output_dim + self.ac_dim + 1)
         row[:, -1] = 1.0
         return row
 
     def at_absorbing(self) -> Tensor:
-        """() logit of the absorbing state."""
+        """Return the logit () of the absorbing state."""
         logit: Tensor = self(self.absorbing())[0]
         return logit
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits (B,) of inputs (B, D)."""
+        """Return logits (B,) of inputs (B, D)."""
         logits: Tensor = self.last(self.mlp(inputs))
         return logits.squeeze(-1)
 
 
 def gradient_penalty(discriminator: Discriminator, first: Tensor, second: Tensor) -> Tensor:
-    """Compute the mean of (|gradient| - 1)^2 at random places between inputs (B, D), whose numbers may differ.
+    """Compute the mean of (|gradient| - 1)^2 at random points between two sets of inputs, (B, D) each.
+
+    The two may differ in length.
 
     Gulrajani et al., "Improved Training of Wasserstein GANs" (arXiv:1704.00028).
     """

@@ -1,7 +1,7 @@
 """Exponential moving average of a network's weights.
 
-The warm-up is the one of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137): the average follows
-the weights closely at first and ever more slowly later.
+The warm-up is that of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137): the average follows the weights quickly at
+first and more and more slowly later.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from imitate.errors import CheckpointError
 
 
 class EMA:
-    """A shadow of a module whose weights lag behind; evaluate :attr:`module` in place of the original.
+    """Averaged copy of a module; evaluate :attr:`module` instead of the original.
 
     Update k (counted from 0) uses the decay ``1 - (1 + n / inv_gamma) ** -power`` with
     ``n = k - 1 - update_after_step``, at most ``max_decay``; while ``n <= 0`` the weights are copied.
     Parameters that are not trained and buffers (BatchNorm's statistics) are copied at each update.
 
     Args:
-        source: the module in training, taken as it is now.
+        source: the module in training; the average starts as a copy of it.
         power: speed of the warm-up: 2/3 for a million updates and more, 3/4 for fewer.
-        inv_gamma: stretches the warm-up; in updates.
-        max_decay: where the warm-up ends.
+        inv_gamma: time scale of the warm-up in updates.
+        max_decay: largest decay, at which the warm-up ends.
         decay: a constant decay instead of the warm-up.
-        update_after_step: updates that only copy.
+        update_after_step: number of first updates that only copy the weights.
     """
 
     def __init__(
@@ -51,10 +51,11 @@ class EMA:
         self.module = copy.deepcopy(source).requires_grad_(False).eval()
         for part in self.module.modules():
             if isinstance(part, nn.RNNBase):
-                part.flatten_parameters()  # a copy's weights lie apart, which cuDNN would mend in each call
+                # the weights of a copy are not contiguous, which cuDNN would fix in each call
+                part.flatten_parameters()
 
     def decay_at(self, update: int) -> float:
-        """Return the weight of the old average in update number ``update``, counted from 0."""
+        """Return the decay in update number ``update``, counted from 0: the weight of the old average."""
         warm = update - 1 - self.update_after_step
         if self.constant_decay is not None:
             return self.constant_decay if warm >= -1 else 0.0
@@ -85,7 +86,7 @@ class EMA:
         return {"num_updates": self.num_updates, "module": self.module.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of :meth:`state_dict`; the settings stay those of the constructor."""
+        """Restore the result of :meth:`state_dict`, but keep the settings of the constructor."""
         missing = {"num_updates", "module"} - set(state)
         if missing:
             raise CheckpointError(
@@ -96,6 +97,6 @@ class EMA:
 
 
 def averaging(config: Any) -> Any:
-    """Return the section ``ema`` of an algorithm's section; None where no average is kept."""
+    """Return the section ``ema`` of an algorithm's section, or None if no average is kept."""
     section = config.get("ema", None)
     return section if section is not None and section.enabled else None

@@ -1,4 +1,4 @@
-"""Normalization by the names of the configuration, and the statistics that it is fitted to."""
+"""Normalizations by their names in the configuration, and the statistics to which they are fitted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Stats(Protocol):
 
     @property
     def quantiles(self) -> Mapping[float, ArrayLike] | None:
-        """Quantiles 0.01, 0.1, 0.9 and 0.99 by their level; None where they are not known, as of images."""
+        """Quantiles 0.01, 0.1, 0.9 and 0.99 by their level; None if they are not known, as for images."""
         ...
 
 
@@ -54,7 +54,7 @@ Statistics = Mapping[str, Mapping[str, Stats]]
 
 @dataclass(frozen=True)
 class MeasuredStats:
-    """Statistics of values (N, ...), each (...)."""
+    """Statistics of values (N, ...); each has the shape (...)."""
 
     mean: Tensor
     std: Tensor
@@ -82,11 +82,11 @@ QUANTILES = {"quantile": (0.01, 0.99), "quantile10": (0.1, 0.9)}
 
 
 class PartlyMeasured(Mapping[str, Stats]):
-    """Statistics of which some are measured, each at its first use.
+    """Statistics of which some are measured on first use.
 
     Args:
-        known: statistics of all keys, before a step changed the values.
-        measure: gives those of a key whose values were changed; None for the other keys.
+        known: statistics of all keys, from before a step changed the values.
+        measure: returns the statistics of a key whose values were changed, and None for the other keys.
     """
 
     def __init__(self, known: Mapping[str, Stats], measure: Callable[[str], Stats | None]) -> None:

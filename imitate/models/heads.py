@@ -1,7 +1,7 @@
-"""Action heads: from features to a distribution over actions.
+"""Action heads, which map features to a distribution over actions.
 
-The distributions are plain arithmetic. torch.distributions gives the same numbers and, for the same
-seed, the same samples, at several times the cost per call (the tests compare the two).
+The distributions are written as plain arithmetic. torch.distributions returns the same numbers and, for the same seed,
+the same samples, but takes several times as long per call (the tests compare both).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from imitate.functional.sampling import draw_class, draw_normal, pick_class
 from imitate.models.mlp import FullPrecisionLinear
 
 LOW_NOISE_STD = 1e-4
-"""Standard deviation that ``low_noise_eval`` acts with."""
+"""Standard deviation used for acting with ``low_noise_eval``."""
 
 _LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _MEAN_LIMIT = 9.0
@@ -30,29 +30,29 @@ StdActivation = Literal["softplus", "exp"]
 
 
 class ActionDistribution(ABC):
-    """Distribution over actions ``(*B, A)`` whose batch shape is the features'."""
+    """Distribution over actions ``(*B, A)`` with the batch shape of the features."""
 
     @property
     @abstractmethod
     def mean(self) -> Tensor:
-        """``(*B, A)`` mean action."""
+        """Mean action ``(*B, A)``."""
 
     @abstractmethod
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
         """Compute the log-density of ``(*B, A)`` actions, summed over A: ``(*B,)``.
 
-        Dimensions are weighted by ``weight`` (*B, A): 0 leaves out those that are padding.
+        Dimensions are weighted by ``weight`` (*B, A), which is 0 for padding.
         """
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """``(*B, A)``, without gradient."""
+        """Sample actions ``(*B, A)``, without gradient."""
 
     def restricted(self, allowed: Tensor) -> Self:
-        """The distribution over the choices that are ``allowed``, (*B, C) bool.
+        """Return the distribution over the choices that are ``allowed``, (*B, C) bool.
 
         Raises:
-            ConfigError: actions are no choice.
+            ConfigError: actions are not choices.
         """
         raise ConfigError(
             "observation.modalities.obs.mask: actions are continuous, so no choice can be masked: leave the mask out"
@@ -67,17 +67,17 @@ class Deterministic(ActionDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """The point."""
+        """The point ``(*B, A)``."""
         return self._mean
 
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
-        """0 where equal, else -inf; useless as a loss."""
+        """Return 0 where actions equal the point, else -inf, which is useless as a loss."""
         equal = actions == self._mean if weight is None else (actions == self._mean) | (weight == 0)
         equal = equal.all(-1)
         return torch.where(equal, 0.0, -math.inf)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """The point."""
+        """Return the point."""
         return self._mean.detach()
 
 
@@ -85,7 +85,7 @@ class Gaussian(ActionDistribution):
     """Diagonal Gaussian.
 
     Attributes:
-        stds: (*B, A).
+        stds: (*B, A) standard deviations.
     """
 
     def __init__(self, mean: Tensor, stds: Tensor) -> None:
@@ -94,11 +94,11 @@ class Gaussian(ActionDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """``(*B, A)``."""
+        """Mean action ``(*B, A)``."""
         return self._mean
 
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
-        """``(*B, A) -> (*B,)``."""
+        """Return log-densities ``(*B,)`` of actions ``(*B, A)``."""
         return _normal_log_prob(actions, self._mean, self.stds, weight)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
@@ -106,13 +106,13 @@ class Gaussian(ActionDistribution):
         return draw_normal(self._mean, self.stds, generator)
 
     def entropy(self) -> Tensor:
-        """``(*B,)``, in nats."""
+        """Return the entropy ``(*B,)`` in nats."""
         return (self.stds.log() + (0.5 + _LOG_SQRT_TWO_PI)).sum(-1)
 
     def draw(
         self, num_samples: int, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Sample N actions of each with gradients, ``(*B, N, A)``, and their log-densities ``(*B, N)``."""
+        """Sample N actions of each distribution with gradients, ``(*B, N, A)``, and their log-densities ``(*B, N)``."""
         mean, stds = self._mean.unsqueeze(-2), self.stds.unsqueeze(-2)
         shape = (*self._mean.shape[:-1], num_samples, self._mean.shape[-1])
         noise = torch.randn(shape, generator=generator, device=mean.device, dtype=mean.dtype)
@@ -126,7 +126,7 @@ class GaussianMixture(ActionDistribution):
     Attributes:
         means: (*B, M, A).
         stds: (*B, M, A).
-        logits: (*B, M) normalized: logarithms of the weights.
+        logits: (*B, M) normalized logits: logarithms of the weights.
     """
 
     def __init__(self, means: Tensor, stds: Tensor, logits: Tensor) -> None:
@@ -136,15 +136,15 @@ class GaussianMixture(ActionDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Mean over the modes, which may lie where no mode is."""
+        """Mean over the modes, which may be far from every mode."""
         return (self.logits.exp().unsqueeze(-1) * self.means).sum(-2)
 
     def mode_mean(self) -> Tensor:
-        """``(*B, A)`` mean of the most likely mode."""
+        """Return the mean ``(*B, A)`` of the most likely mode."""
         return pick_class(self.means, self.logits.argmax(-1))
 
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
-        """``(*B, A) -> (*B,)``."""
+        """Return log-densities ``(*B,)`` of actions ``(*B, A)``."""
         per_mode = _normal_log_prob(
             actions.unsqueeze(-2),
             self.means,
@@ -154,16 +154,16 @@ class GaussianMixture(ActionDistribution):
         return torch.logsumexp(per_mode + self.logits, dim=-1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Sample modes, then normals for all modes, then select, as torch's MixtureSameFamily."""
+        """Sample a mode, then normal numbers for all modes, then select, as in torch's MixtureSameFamily."""
         mode = draw_class(self.logits, generator)
         return pick_class(draw_normal(self.means, self.stds, generator), mode)
 
 
 class TanhDistribution(ActionDistribution):
-    """A Gaussian or a mixture whose values go through tanh.
+    """Gaussian or mixture whose values are transformed by tanh.
 
-    The inverse clamps 1 +- a at 1e-6 and the correction is log(1 - a^2 + 1e-6), so that a = +-1
-    has a finite density.
+    The inverse clamps 1 +- a at 1e-6, and the correction of the density is log(1 - a^2 + 1e-6), so that a = +-1 has a
+    finite density.
     """
 
     def __init__(self, base: Gaussian | GaussianMixture) -> None:
@@ -171,11 +171,11 @@ class TanhDistribution(ActionDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Tanh of the base's mean (the median of each dimension of a Gaussian)."""
+        """Tanh of the base's mean; for a Gaussian this is the median of each dimension."""
         return self.base.mean.tanh()
 
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
-        """``(*B, A)`` in [-1, 1] to ``(*B,)``."""
+        """Return log-densities ``(*B,)`` of actions ``(*B, A)`` in [-1, 1]."""
         above = (1.0 + actions).clamp(min=_TANH_EPS)
         below = (1.0 - actions).clamp(min=_TANH_EPS)
         before_tanh = 0.5 * (above / below).log()
@@ -185,13 +185,13 @@ class TanhDistribution(ActionDistribution):
         return self.base.log_prob(before_tanh, weight) - correction.sum(-1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Tanh of a sample of the base."""
+        """Return tanh of a sample of the base."""
         return self.base.sample(generator).tanh()
 
     def draw(
         self, num_samples: int, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Sample as :meth:`Gaussian.draw`, for a Gaussian base.
+        """Sample like :meth:`Gaussian.draw`, if the base is a Gaussian.
 
         The density is computed before the tanh, where it is exact: log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)).
         """
@@ -203,7 +203,7 @@ class TanhDistribution(ActionDistribution):
 
 
 class ActionHead(nn.Module, ABC):
-    """Linear maps from features ``(*B, D)`` to a distribution over actions in [-1, 1]."""
+    """Linear maps of features ``(*B, D)`` to a distribution over actions in [-1, 1]."""
 
     @abstractmethod
     def forward(self, features: Tensor, *, low_noise: bool = False) -> ActionDistribution:
@@ -226,12 +226,12 @@ class ActionHead(nn.Module, ABC):
 
         Args:
             features: (*B, D).
-            actions: (*B, A), or chunks (*B, K, A), of which the head predicts the K A values at once.
-            mask: (*B) or (*B, K), true where a step is real rather than padding; None: all are.
-            weight: (*B) or (*B, K), how much each step counts; None: all alike.
+            actions: (*B, A), or chunks (*B, K, A), whose K A values the head predicts together.
+            mask: (*B) or (*B, K), true for real steps, false for padding; None: all are real.
+            weight: (*B) or (*B, K) weight of each step; None: equal weights.
 
         Returns:
-            the loss, and the scalars to log beside it.
+            The loss, and further scalars to log.
         """
         distribution = self(features)
         if actions.dim() == features.dim():
@@ -240,7 +240,8 @@ class ActionHead(nn.Module, ABC):
         real = torch.ones_like(actions[..., 0]) if mask is None else mask.to(actions)
         dims = real.repeat_interleave(actions.shape[-1], dim=-1)
         log_prob, steps = distribution.log_prob(actions.flatten(-2), dims), real.sum(-1)
-        if weight is not None:  # one density of the whole chunk, so that its steps count alike
+        # one density of the whole chunk, so that its steps have equal weights
+        if weight is not None:
             counts = (weight * real).sum(-1) / steps.clamp(min=1.0)
             log_prob, steps = log_prob * counts, steps * counts
         mean = log_prob.sum() / steps.sum()
@@ -248,14 +249,14 @@ class ActionHead(nn.Module, ABC):
 
 
 class DeterministicHead(ActionHead):
-    """Tanh of a linear map.
+    """Head that returns tanh of a linear map.
 
     Args:
-        input_dim: features.
+        input_dim: number of features.
         ac_dim: action dimensions.
         l2_weight: weight of the squared error in the loss.
         l1_weight: weight of the smooth L1 error.
-        cos_weight: weight of 1 - cosine of the first 3 dimensions of an action.
+        cos_weight: weight of the cosine loss of the first 3 dimensions of an action.
     """
 
     def __init__(
@@ -274,13 +275,13 @@ class DeterministicHead(ActionHead):
         self.cos_weight = cos_weight
 
     def forward(self, features: Tensor, *, low_noise: bool = False) -> Deterministic:
-        """``low_noise`` changes nothing."""
+        """Return the distribution; ``low_noise`` has no effect."""
         return Deterministic(self.action(features).tanh())
 
     def act(
         self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Tanh of the linear map; there is no noise."""
+        """Return tanh of the linear map, without noise."""
         action: Tensor = self.action(features)
         return action.tanh()
 
@@ -291,7 +292,10 @@ class DeterministicHead(ActionHead):
         mask: Tensor | None = None,
         weight: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the weighted sum of the regression errors, each a mean over steps; arguments as in the base class."""
+        """Compute the weighted sum of the regression errors, each averaged over steps.
+
+        Arguments as in the base class.
+        """
         predicted, counts = self(features).mean, step_weights(mask, weight)
         if actions.dim() > features.dim():
             predicted = predicted.reshape(actions.shape)
@@ -310,20 +314,20 @@ class DeterministicHead(ActionHead):
 class GaussianHead(ActionHead):
     """Diagonal Gaussian: mean clamped to +-9, then tanh; std clamped to [min_std, max_std].
 
-    The std is ``softplus(x) * init_std / softplus(0)``, or ``exp(x)``, or ``init_std`` if fixed, or learned apart from
-    the features, beginning at ``init_std``.
+    The std is ``softplus(x) * init_std / softplus(0)``, or ``exp(x)``, or ``init_std`` if fixed, or a learned parameter
+    with the initial value ``init_std``.
 
     Args:
-        input_dim: features.
+        input_dim: number of features.
         ac_dim: action dimensions.
-        init_std: standard deviation where the linear map gives 0.
-        min_std: floor.
-        max_std: ceiling.
-        fixed_std: the std is ``init_std`` and not learned.
-        state_independent_std: one std for all states is learned, by its logarithm.
-        std_activation: from the linear map to the std.
-        low_noise_eval: in evaluation act with the mean rather than with a sample.
-        use_tanh: squash values by tanh (and correct the density for it) rather than the mean.
+        init_std: standard deviation if the linear map returns 0.
+        min_std: smallest standard deviation.
+        max_std: largest standard deviation.
+        fixed_std: keep the std at ``init_std``.
+        state_independent_std: learn one std for all states, by its logarithm.
+        std_activation: function from the linear map's output to the std.
+        low_noise_eval: in evaluation act with the mean instead of a sample.
+        use_tanh: apply tanh to values (and correct the density for it) instead of to the mean.
         init_last_fc_weight: initialize weights and biases uniformly in +- this.
     """
 
@@ -359,7 +363,7 @@ class GaussianHead(ActionHead):
             self.log_std = nn.Parameter(torch.full((ac_dim,), math.log(init_std)))
 
     def forward(self, features: Tensor, *, low_noise: bool = False) -> Gaussian | TanhDistribution:
-        """``(*B, D)`` to a distribution with batch shape ``(*B)``."""
+        """Map features ``(*B, D)`` to a distribution with batch shape ``(*B)``."""
         mean = self._mean(features)
         stds = torch.full_like(mean, LOW_NOISE_STD) if low_noise else self._stds(features, mean)
         base = Gaussian(mean, stds)
@@ -368,7 +372,7 @@ class GaussianHead(ActionHead):
     def act(
         self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """A sample to explore or without ``low_noise_eval``, else the mean."""
+        """Return a sample to explore or without ``low_noise_eval``, else the mean."""
         if explore or not self.low_noise_eval:
             return self.forward(features).sample(generator)
         mean = self._mean(features)
@@ -395,13 +399,13 @@ class GMMHead(ActionHead):
     """Mixture of diagonal Gaussians: tanh of means, std ``softplus(x)`` or ``exp(x)`` plus min_std.
 
     Args:
-        input_dim: features.
+        input_dim: number of features.
         ac_dim: action dimensions.
-        num_modes: modes M.
+        num_modes: M, number of modes.
         min_std: added to each standard deviation.
-        std_activation: from the linear map to the std.
-        low_noise_eval: in evaluation the sample of the chosen mode has std :data:`LOW_NOISE_STD`.
-        use_tanh: squash values by tanh (and correct the density for it) rather than the means.
+        std_activation: function from the linear map's output to the std.
+        low_noise_eval: in evaluation sample the chosen mode with the std :data:`LOW_NOISE_STD`.
+        use_tanh: apply tanh to values (and correct the density for it) instead of to the means.
     """
 
     def __init__(
@@ -428,7 +432,7 @@ class GMMHead(ActionHead):
     def forward(
         self, features: Tensor, *, low_noise: bool = False
     ) -> GaussianMixture | TanhDistribution:
-        """``(*B, D)`` to a distribution with batch shape ``(*B)``."""
+        """Map features ``(*B, D)`` to a distribution with batch shape ``(*B)``."""
         means = self.mean(features).unflatten(-1, self.shape)
         if not self.use_tanh:
             means = means.tanh()
@@ -445,7 +449,7 @@ class GMMHead(ActionHead):
     def act(
         self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return a sample: the mode is sampled in evaluation too."""
+        """Return a sample; the mode is sampled in evaluation too."""
         low_noise = self.low_noise_eval and not explore
         return self.forward(features, low_noise=low_noise).sample(generator)
 

@@ -1,4 +1,4 @@
-"""Images at the input of a pretrained trunk: their size, and the statistics of their colours."""
+"""Preparation of images for a pretrained trunk: their size, and the normalization of their colours."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class InputImages(nn.Module):
     """Resize images and normalize their colours.
 
     Args:
-        channels: of the images; the first three are colours where there are three or more.
-        size: side of a square in pixels; None: as they come.
-        colours: statistics; None: colours stay as they are, as they do in images without colours.
-        mode: of the interpolation, 'bilinear' or 'bicubic'; antialiased.
+        channels: number of channels; the first three are colours if there are three or more.
+        size: side of a square in pixels; None: the size is not changed.
+        colours: colour statistics; None: colours are not normalized, nor are images without colours.
+        mode: interpolation, 'bilinear' or 'bicubic', with antialiasing.
     """
 
     mean: Tensor
@@ -45,9 +45,9 @@ class InputImages(nn.Module):
             self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, C, size, size)``."""
+        """Resize ``(B, C, H, W)`` to ``(B, C, size, size)`` and normalize colours."""
         if self.size is not None and x.shape[-2:] != (self.size, self.size):
             x = interpolate(x, (self.size, self.size), mode=self.mode, antialias=True)
             if self.normalizes:
-                x = x.clamp(0.0, 1.0)  # bicubic interpolation overshoots
+                x = x.clamp(0.0, 1.0)  # bicubic interpolation exceeds the range
         return (x - self.mean) / self.std if self.normalizes else x

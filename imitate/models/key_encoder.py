@@ -1,10 +1,10 @@
 """Network of one observation, or of several of the same kind: randomizers, core, ReLU.
 
 A core is a module built as ``core(input_shape, **core_kwargs)`` with an attribute ``output_shape``; its ``forward``
-maps ``(B, *input_shape)`` to ``(B, *output_shape)``. Where its constructor has arguments of these names, they are given
+maps ``(B, *input_shape)`` to ``(B, *output_shape)``. If its constructor has arguments of these names, they are passed
 too: ``language_dim`` (size of ``lang_emb``, or None), ``default_norm`` ('batch' or 'group'), ``load_pretrained`` (false
-when a checkpoint brings the weights). One with a true ``uses_language`` is called as ``core(x, language)`` with
-``(B, D)``. Other packages offer cores by entry points in the group 'imitate.encoders'.
+if a checkpoint contains the weights). A core with a true attribute ``uses_language`` is called as ``core(x, language)``
+with an embedding ``(B, D)``. Other packages offer cores by entry points in the group 'imitate.encoders'.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class KeyEncoder(nn.Module):
     """Randomizers, core and ReLU.
 
     Args:
-        input_shape: of one step.
-        randomizers: applied in order.
-        core: with ``output_shape``; None for no network.
+        input_shape: shape of one step.
+        randomizers: randomizers, applied in order.
+        core: network with ``output_shape``; None for no network.
         activation: 'relu' after the core, or None.
 
     Attributes:
-        frozen_shape: of a frozen trunk's features (C, H, W), which may come in place of images where there are no
-            randomizers; None: only images may come.
+        frozen_shape: shape (C, H, W) of a frozen trunk's features, which may be given instead of images if there are no
+            randomizers; None: only images are accepted.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class KeyEncoder(nn.Module):
         self.frozen_shape: Shape | None = None if shape == tuple(input_shape) else shape
 
     def forward(self, values: Sequence[Tensor], language: Tensor | None = None) -> list[Tensor]:
-        """Values ``(*B, *input_shape)`` of one or more keys to ``(*B, output_dim)`` each, all in one pass.
+        """Encode values ``(*B, *input_shape)`` of one or more keys as ``(*B, output_dim)`` each, in one pass.
 
         Args:
-            values: one per key; or features ``(*B, *frozen_shape)`` by :meth:`frozen_features`.
+            values: one per key; or features ``(*B, *frozen_shape)`` from :meth:`frozen_features`.
             language: ``(*B, D)``, if the core uses it.
         """
         if self.frozen_shape is not None and values[0].shape[-3:] == self.frozen_shape:
@@ -102,7 +102,7 @@ class KeyEncoder(nn.Module):
         return list(x.reshape(len(flat), *batch, self.output_dim).unbind(0))
 
     def frozen_features(self, value: Tensor) -> Tensor:
-        """Images ``(B, *input_shape)`` to ``(B, *frozen_shape)``, where there is such a shape."""
+        """Map images ``(B, *input_shape)`` to features ``(B, *frozen_shape)`` of the frozen trunk."""
         features: Tensor = self.core.frozen_features(value)  # type: ignore[union-attr,operator]
         return features
 
@@ -115,14 +115,14 @@ class KeyEncoder(nn.Module):
         return list(x.reshape(len(values), *batch, self.output_dim).unbind(0))
 
     def _core_inputs(self, x: Tensor, keys: int, language: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the inputs of the core: the samples, and the instruction of each if it uses language."""
+        """Return the inputs of the core: the samples, and if it uses language the embedding of each."""
         if language is None or not self.uses_language:
             return (x,)
         language = language.reshape(-1, language.shape[-1]).repeat(keys, 1)
         return (x, language.repeat_interleave(len(x) // max(len(language), 1), dim=0))
 
     def keypoints(self, value: Tensor, language: Tensor | None = None) -> Tensor | None:
-        """Places (x, y) ``(*B, K, 2)`` in pixels of images ``(*B, C, H, W)``; None where the core has none."""
+        """Return keypoints (x, y) ``(*B, K, 2)`` in pixels of images ``(*B, C, H, W)``; None if the core has none."""
         find = getattr(self.core, "keypoints", None)
         if find is None:
             return None
@@ -144,14 +144,14 @@ class KeyEncoder(nn.Module):
 def make_key_encoder(
     key: str, shape: Shape, section: str, config: Any, supplies: Mapping[str, Any]
 ) -> KeyEncoder | None:
-    """Build the network of a key; return None where none is needed.
+    """Build the network of a key, or return None if it needs none.
 
     Args:
-        key: the observation, for messages.
-        shape: of one step, as networks see it.
+        key: name of the observation, for messages.
+        shape: shape of one step, as networks see it.
         section: name of the section, for messages.
         config: the section ``observation.encoder.<section>``.
-        supplies: arguments for cores that have parameters of these names.
+        supplies: arguments for cores with parameters of these names.
     """
     try:
         randomizers = _randomizers(shape, config)
@@ -174,7 +174,7 @@ def _core(shape: Shape, config: Any, supplies: Mapping[str, Any]) -> nn.Module |
 
 
 def _randomizers(shape: Shape, config: Any) -> list[Randomizer]:
-    """Return the randomizers of one name with its arguments, or of a list of names with a list of arguments."""
+    """Return the randomizers: one name with its arguments, or a list of names with a list of arguments."""
     names = config.get("obs_randomizer_class", None) or ()
     kwargs = config.get("obs_randomizer_kwargs", None) or {}
     if isinstance(names, str):

@@ -1,4 +1,4 @@
-"""Encoders of instructions as vectors, once, before training, for ``train.language_embeddings``.
+"""Text encoders, which embed language instructions once before training, for ``train.language_embeddings``.
 
 Training and acting need neither this module nor a text encoder.
 """
@@ -21,25 +21,26 @@ _ADVICE = {
     "model.safetensors",
     True: "give one of the policy's own instructions, or bring the text model here first: hf download {}",
 }
-"""Remedy where a model cannot be loaded, by whether downloads were forbidden."""
+"""Advice if a model cannot be loaded; the key is true if downloads were forbidden."""
 
 
 class TextEncoder(Protocol):
-    """Encoder of texts as vectors."""
+    """Encoder that embeds texts as vectors."""
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """N texts to ``(N, D)``."""
+        """Embed N texts as ``(N, D)``."""
 
 
 class TransformersText:
-    """A text model of Hugging Face's ``transformers``.
+    """Text model of Hugging Face's ``transformers``.
 
-    CLIP's projected text embedding, SigLIP's pooled one, else (MiniLM and other sentence encoders) the mean over a
-    text's tokens.
+    The embedding is CLIP's projected text embedding, SigLIP's pooled one, or for others (MiniLM and other sentence
+    encoders) the mean over a text's tokens.
 
     Args:
-        name: of the model at Hugging Face, such as 'openai/clip-vit-large-patch14' (robomimic's, D = 768), or a folder.
-        local_only: download nothing: the model must be on this machine.
+        name: name of the model at Hugging Face, such as 'openai/clip-vit-large-patch14' (robomimic's, D = 768), or a
+            folder.
+        local_only: download nothing; the model must be on this machine.
 
     Raises:
         ConfigError: the package is not installed, or the model cannot be loaded.
@@ -69,8 +70,8 @@ class TransformersText:
 
     @torch.no_grad()
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """N texts to ``(N, D)``; long ones are cut at the model's limit."""
-        # SigLIP was trained on texts that are padded to its full length.
+        """Embed N texts as ``(N, D)``; long texts are truncated at the model's limit."""
+        # SigLIP was trained on texts padded to its full length.
         padding = "max_length" if self.kind == "siglip" else True
         tokens = self.tokenizer(list(texts), padding=padding, truncation=True, return_tensors="pt")
         output = self.model(**tokens)
@@ -86,6 +87,6 @@ class TransformersText:
 
 
 def mean_over_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
-    """``(N, L, D)`` to ``(N, D)``, padding (0 in ``mask`` (N, L)) left out."""
+    """Average token features ``(N, L, D)`` to ``(N, D)``, without padding (0 in ``mask`` (N, L))."""
     weight = mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * weight).sum(1) / weight.sum(1)

@@ -1,8 +1,7 @@
 """Latent variables of a VAE: each class is a posterior family together with its prior.
 
-Departure from robomimic: the uniform categorical prior is sampled for one latent dimension too, where
-robomimic takes the classes in turn along the batch, so that a batch of policies would not be one of
-independent policies.
+Departure from robomimic: the uniform categorical prior is sampled randomly even for one latent dimension. robomimic
+assigns the classes in turn along the batch, so that the policies of a batch would not be independent.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from imitate.models.mlp import MultiHeadMLP
 
 Params = dict[str, Tensor]
 
-_LOGSTD_LIMITS = (-4.0, 15.0)  # when sampling
+_LOGSTD_LIMITS = (-4.0, 15.0)  # used in samples of the sampled KL
 _LOGVAR_LIMITS = (-8.0, 30.0)  # in the sampled KL
 
 
 class PriorParams(nn.Module):
-    """Learned parameters of a prior: of the condition by an MLP, or the same for all.
+    """Learned parameters of a prior: computed from the condition by an MLP, or the same for all conditions.
 
     Args:
-        shapes: shape of each parameter, without batch.
-        condition_dim: None for parameters that do not depend on the condition.
-        layer_dims: hidden layers of the MLP.
+        shapes: shape of each parameter, without batch dimensions.
+        condition_dim: size of the condition; None for parameters that do not depend on it.
+        layer_dims: widths of the hidden layers of the MLP.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class PriorParams(nn.Module):
             self.constants[name] = nn.Parameter(torch.randn(1, *shape) / math.sqrt(sizes[name]))
 
     def forward(self, condition: Tensor) -> Params:
-        """``(*B, D)`` to ``(*B, *shape)`` for each parameter; D is ignored where it is not needed."""
+        """Map conditions ``(*B, D)`` to ``(*B, *shape)`` for each parameter; D is ignored if it is not needed."""
         batch = condition.shape[:-1]
         if self.net is not None:
             flat = self.net(condition)
@@ -68,7 +67,7 @@ class Latent(nn.Module, ABC):
     """Family of a VAE's posterior and prior: parameters, samples, KL divergence.
 
     Attributes:
-        size: width of a sample as the decoder sees it.
+        size: width of a sample as the decoder receives it.
         posterior_sizes: width of each of the encoder's outputs.
     """
 
@@ -77,22 +76,22 @@ class Latent(nn.Module, ABC):
 
     @abstractmethod
     def sample_posterior(self, posterior: Params, generator: torch.Generator | None) -> Tensor:
-        """``(*B, size)``, differentiable."""
+        """Sample the posterior: ``(*B, size)``, differentiable."""
 
     @abstractmethod
     def sample_prior(self, condition: Tensor, generator: torch.Generator | None) -> Tensor:
-        """``(*B, size)`` for ``(*B, D)`` conditions."""
+        """Sample the prior: ``(*B, size)`` for conditions ``(*B, D)``."""
 
     @abstractmethod
     def kl(self, posterior: Params, z: Tensor, condition: Tensor) -> Tensor:
-        """``(*B,)`` KL of the posterior from the prior, or with samples ``z`` an estimate of it."""
+        """Return the KL divergence ``(*B,)`` of the posterior from the prior, or an estimate from the samples ``z``."""
 
 
 class GaussianLatent(Latent):
     """Diagonal Gaussian posterior, standard normal prior.
 
     Args:
-        latent_dim: dimensions.
+        latent_dim: number of dimensions.
         clip: samples of the prior are clamped to +- this.
     """
 
@@ -103,7 +102,7 @@ class GaussianLatent(Latent):
         self.posterior_sizes = {"mean": latent_dim, "logvar": latent_dim}
 
     def sample_posterior(self, posterior: Params, generator: torch.Generator | None) -> Tensor:
-        """Sample by the reparameterization trick; log std clamped to [-4, 15]."""
+        """Sample by the reparameterization trick, with log std clamped to [-4, 15]."""
         return _reparameterize(posterior["mean"], posterior["logvar"], generator)
 
     def sample_prior(self, condition: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -111,7 +110,7 @@ class GaussianLatent(Latent):
         return self._clipped(self._draw(condition, generator))
 
     def kl(self, posterior: Params, z: Tensor, condition: Tensor) -> Tensor:
-        """Closed form."""
+        """Return the KL divergence in closed form."""
         return gaussian_kl_to_standard(posterior["mean"], posterior["logvar"])
 
     def _draw(self, condition: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -128,9 +127,9 @@ class LearnedGaussianLatent(GaussianLatent):
     """Diagonal Gaussian posterior and learned diagonal Gaussian prior.
 
     Args:
-        latent_dim: dimensions.
-        condition_dim: None for a prior that does not depend on the condition.
-        layer_dims: hidden layers of the conditioned prior.
+        latent_dim: number of dimensions.
+        condition_dim: size of the condition; None for a prior that does not depend on it.
+        layer_dims: widths of the hidden layers of the conditioned prior.
         clip: samples of the prior are clamped to +- this.
     """
 
@@ -146,7 +145,7 @@ class LearnedGaussianLatent(GaussianLatent):
         self.prior = PriorParams(shapes, condition_dim, layer_dims)
 
     def kl(self, posterior: Params, z: Tensor, condition: Tensor) -> Tensor:
-        """Closed form."""
+        """Return the KL divergence in closed form."""
         mean, logvar = self._prior(condition)
         return gaussian_kl(posterior["mean"], posterior["logvar"], mean, logvar)
 
@@ -162,11 +161,11 @@ class GMMLatent(GaussianLatent):
     """Diagonal Gaussian posterior, learned mixture of Gaussians as prior.
 
     Args:
-        latent_dim: dimensions.
-        num_modes: modes M.
-        learn_weights: learn the modes' weights; else they are equal.
-        condition_dim: None for a prior that does not depend on the condition.
-        layer_dims: hidden layers of the conditioned prior.
+        latent_dim: number of dimensions.
+        num_modes: M, number of modes.
+        learn_weights: learn the modes' weights; false: they are equal.
+        condition_dim: size of the condition; None for a prior that does not depend on it.
+        layer_dims: widths of the hidden layers of the conditioned prior.
         clip: samples of the prior are clamped to +- this.
     """
 
@@ -190,7 +189,7 @@ class GMMLatent(GaussianLatent):
         self.prior = PriorParams(shapes, condition_dim, layer_dims)
 
     def kl(self, posterior: Params, z: Tensor, condition: Tensor) -> Tensor:
-        """Estimate log q(z) - log p(z) at the posterior's sample; log variances clamped to [-8, 30]."""
+        """Estimate log q(z) - log p(z) with the posterior's sample; log variances are clamped to [-8, 30]."""
         params = self.prior(condition)
         var = posterior["logvar"].clamp(*_LOGVAR_LIMITS).exp()
         prior_vars = params["logvar"].clamp(*_LOGVAR_LIMITS).exp()
@@ -205,7 +204,7 @@ class GMMLatent(GaussianLatent):
         return _reparameterize(mean, logvar, generator)
 
     def _log_weights(self, params: Params) -> Tensor:
-        """``(*B, M)`` logarithms of the weights."""
+        """Return the logarithms ``(*B, M)`` of the weights."""
         if "weight" in params:
             return params["weight"].log_softmax(-1)
         return torch.full_like(params["mean"][..., 0], -math.log(self.num_modes))
@@ -217,12 +216,12 @@ class CategoricalLatent(Latent):
     The prior is uniform, or learned. Samples are concatenated one-hot vectors.
 
     Args:
-        latent_dim: number of variables L.
-        num_classes: classes C of each.
-        learn: learn the prior; else it is uniform.
-        condition_dim: None for a prior that does not depend on the condition.
-        layer_dims: hidden layers of the conditioned prior.
-        hard: one-hot samples of the posterior too, with the relaxed ones' gradient.
+        latent_dim: L, number of variables.
+        num_classes: C, number of classes of each variable.
+        learn: learn the prior; false: it is uniform.
+        condition_dim: size of the condition; None for a prior that does not depend on it.
+        layer_dims: widths of the hidden layers of the conditioned prior.
+        hard: make the posterior's samples one-hot, with the gradient of the relaxed ones.
     """
 
     def __init__(
@@ -245,7 +244,7 @@ class CategoricalLatent(Latent):
         )
 
     def sample_posterior(self, posterior: Params, generator: torch.Generator | None) -> Tensor:
-        """Gumbel-softmax at the current temperature."""
+        """Sample by Gumbel-softmax at the current temperature."""
         logits = _split(posterior["logit"], self.shape)
         gumbel = -torch.empty_like(logits).exponential_(generator=generator).log()
         soft = ((logits + gumbel) / self.temperature).softmax(-1)
@@ -260,7 +259,7 @@ class CategoricalLatent(Latent):
         return _one_hot(draw_class(logits, generator), logits).flatten(-2)
 
     def kl(self, posterior: Params, z: Tensor, condition: Tensor) -> Tensor:
-        """Closed form, summed over the variables."""
+        """Return the KL divergence in closed form, summed over the variables."""
         logits = _split(posterior["logit"], self.shape)
         return categorical_kl(logits, self._prior_logits(condition)).sum(-1)
 

@@ -1,4 +1,4 @@
-"""Actions of a choice and of numbers beside it: [one-hot of C choices | A - C numbers in [-1, 1]]."""
+"""Mixed actions: a choice and continuous numbers, [one-hot of C choices | A - C numbers in [-1, 1]]."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from imitate.models.heads import (
 
 
 class Mixed(ActionDistribution):
-    """A choice, and numbers whose distribution depends on it.
+    """Distribution of a choice, and of numbers that depend on the choice.
 
     Attributes:
-        choice: (*B, C).
-        numbers: of each choice, batch shape (*B, C).
+        choice: (*B, C) distribution of the choice.
+        numbers: distribution of the numbers for each choice, with batch shape (*B, C).
     """
 
     def __init__(self, choice: Categorical, numbers: TanhDistribution) -> None:
@@ -36,33 +36,33 @@ class Mixed(ActionDistribution):
         return self._joined(self.choice.mean, self.numbers.mean)
 
     def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
-        """``(*B, A)`` to ``(*B,)``: log-probability of the choice plus log-density of its numbers."""
+        """Return log-densities ``(*B,)`` of actions ``(*B, A)``: of the choice plus of its numbers."""
         choices = self.choice.logits.shape[-1]
         chosen, numbers = actions[..., :choices], actions[..., choices:].unsqueeze(-2)
         each = self.numbers.log_prob(numbers.expand_as(self.numbers.mean))
         return self.choice.log_prob(chosen) + (chosen * each).sum(-1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """``(*B, A)``."""
+        """Sample actions ``(*B, A)``."""
         return self._joined(self.choice.sample(generator), self.numbers.sample(generator))
 
     def restricted(self, allowed: Tensor) -> Self:
-        """See the base class."""
+        """Return the distribution over the choices that are ``allowed``, (*B, C) bool."""
         return type(self)(self.choice.restricted(allowed), self.numbers)
 
     @staticmethod
     def _joined(chosen: Tensor, numbers: Tensor) -> Tensor:
-        """A choice (*B, C) with its own of the numbers (*B, C, A - C)."""
+        """Concatenate a choice (*B, C) with its entry of the numbers (*B, C, A - C)."""
         return torch.cat([chosen, pick_class(numbers, chosen.argmax(-1))], dim=-1)
 
 
 class MixedHead(ActionHead):
-    """Logits of C choices, and for each of them a tanh-Gaussian over N numbers.
+    """Head with logits of C choices, and for each choice a tanh-Gaussian over N numbers.
 
     Args:
-        input_dim: features.
-        num_choices: C.
-        num_continuous: N.
+        input_dim: number of features.
+        num_choices: C, number of choices.
+        num_continuous: N, number of continuous numbers.
         gaussian: further arguments of :class:`GaussianHead`, with ``use_tanh``.
     """
 
@@ -75,7 +75,7 @@ class MixedHead(ActionHead):
         self.shape = (num_choices, num_continuous)
 
     def forward(self, features: Tensor, *, low_noise: bool = False) -> Mixed:
-        """``low_noise`` concerns the numbers."""
+        """Return the distribution; ``low_noise`` only affects the numbers."""
         flat = cast(TanhDistribution, self.numbers(features, low_noise=low_noise))
         base = cast(Gaussian, flat.base)
         shape = (*features.shape[:-1], *self.shape)
@@ -85,6 +85,6 @@ class MixedHead(ActionHead):
     def act(
         self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
-        """A sample to explore, else the most likely choice with the mean of its numbers."""
+        """Return a sample to explore, else the most likely choice with the mean of its numbers."""
         actions = self.forward(features)
         return actions.sample(generator) if explore else actions.mean

@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 
 class MLP(nn.Module):
-    """Linear and activation per layer, after the last layer too; the heads that follow are linear.
+    """Linear map and activation per layer, including the last layer; heads that follow are linear.
 
-    With ``layer_dims=()`` it is the identity.
+    With ``layer_dims=()`` the network is the identity.
 
     Args:
-        input_dim: features that come in.
+        input_dim: number of input features.
         layer_dims: width of each layer.
-        activation: a function; it may work in place.
-        dropout: probability of leaving out a hidden unit, after each activation.
+        activation: activation function; it may work in place.
+        dropout: probability of dropping a hidden unit, after each activation.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class MLP(nn.Module):
         self.output_dim = widths[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(*B, input_dim) -> (*B, output_dim)``."""
+        """Map ``(*B, input_dim)`` to ``(*B, output_dim)``."""
         for layer in self.layers:
             x = self.activation(layer(x))
             if self.dropout > 0.0:
@@ -45,16 +45,16 @@ class MLP(nn.Module):
 
 
 class FullPrecisionLinear(nn.Linear):
-    """A linear map whose result is float32 under autocast too: densities are not for 8 bits of mantissa."""
+    """Linear map that computes in float32 even under autocast, because densities need more than 8 bits of mantissa."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(*B, in_features) -> (*B, out_features)``."""
+        """Map ``(*B, in_features)`` to ``(*B, out_features)``."""
         y = super().forward(x)
         return y.float() if y.dtype in (torch.bfloat16, torch.float16) else y
 
 
 class MultiHeadMLP(nn.Module):
-    """An :class:`MLP` and one linear head for each named output."""
+    """An :class:`MLP` with one linear head per named output."""
 
     def __init__(
         self, input_dim: int, layer_dims: Sequence[int], output_dims: Mapping[str, int]
@@ -69,6 +69,6 @@ class MultiHeadMLP(nn.Module):
         )
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """``(*B, input_dim)`` to ``(*B, size)`` for each output."""
+        """Map ``(*B, input_dim)`` to ``(*B, size)`` for each output."""
         features = self.mlp(x)
         return {name: head(features) for name, head in self.heads.items()}

@@ -1,4 +1,4 @@
-"""Training and evaluation mode of networks, switched quickly: online RL switches for each step of the environment."""
+"""Fast switching of networks between training and evaluation mode, which online RL does at each environment step."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from torch import nn
 
 
 def set_mode(net: nn.Module, training: bool) -> None:
-    """Switch a network with all its parts, as ``net.train(training)`` does in four times the time.
+    """Switch a network with all its parts, like ``net.train(training)`` but four times as fast.
 
-    Torch's own passes each flag through ``nn.Module.__setattr__``, which first looks for weights. Parts that override
-    ``train``, such as frozen encoders, decide themselves.
+    torch sets each flag by ``nn.Module.__setattr__``, which first checks for weights. For parts that override
+    ``train``, such as frozen encoders, their own method is called.
     """
     waiting = [net]
     while waiting:

@@ -21,7 +21,7 @@ class Moments(nn.Module):
 
     @torch.no_grad()
     def add(self, rows: Tensor) -> None:
-        """Add rows (B, D)."""
+        """Include rows (B, D) in the moments."""
         mean, count = rows.mean(0), len(rows)
         total, difference = self.count + count, mean - self.mean
         self.squares += (rows - mean).square().sum(0)
@@ -31,6 +31,6 @@ class Moments(nn.Module):
 
     @property
     def std(self) -> Tensor:
-        """(D,) standard deviation; 1 where nothing is known or nothing varies."""
+        """Return the standard deviation (D,); 1 where nothing is known or nothing varies."""
         std = (self.squares / self.count.clamp(min=1.0)).sqrt()
         return torch.where(std > 1e-6, std, torch.ones_like(std))

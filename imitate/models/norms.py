@@ -1,6 +1,6 @@
 """Normalization layers of convolutional trunks, chosen by name.
 
-BatchNorm's running statistics do not follow a moving average of weights (Diffusion Policy, Chi et al. 2023,
+BatchNorm's running statistics do not match a moving average of weights (Diffusion Policy, Chi et al. 2023,
 arXiv:2303.04137, replaces it by GroupNorm for that reason), and small batches make it noisy.
 """
 
@@ -15,14 +15,14 @@ CHANNELS_PER_GROUP = 16
 
 
 class FrozenBatchNorm2d(nn.BatchNorm2d):
-    """BatchNorm with the statistics and the affine map it was loaded with; nothing in it ever changes."""
+    """BatchNorm whose loaded statistics and affine map never change."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
         self.requires_grad_(False)
 
     def train(self, mode: bool = True) -> Self:
-        """Stays in evaluation mode."""
+        """Ignore the mode: the layer stays in evaluation mode."""
         return super().train(False)
 
 
@@ -42,12 +42,12 @@ NORMS: dict[str, type[nn.Module]] = {
 
 
 def norm_class(norm: str | None, default: str, pretrained: bool) -> type[nn.Module]:
-    """Return the class of that name; its constructor takes the channels.
+    """Return the normalization class of that name; its constructor takes the number of channels.
 
     Args:
-        norm: name in :data:`NORMS`; None: ``default``, but 'frozen_batch' where that is 'group' and the weights were
-            trained with BatchNorm, whose features another normalization would spoil.
-        default: normalization of the algorithm.
+        norm: name in :data:`NORMS`; None: ``default``, but 'frozen_batch' if that is 'group' and the weights were
+            trained with BatchNorm, because another normalization would spoil their features.
+        default: default normalization of the algorithm.
         pretrained: true if pretrained weights are loaded.
     """
     if norm is None:

@@ -1,4 +1,4 @@
-"""Encoder from an observation, a dictionary, to one feature vector."""
+"""Encoder of an observation, a dict of arrays, as one feature vector."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from imitate.models.key_encoder import KeyEncoder, make_key_encoder
 from imitate.models.layout import Shape
 
 LANGUAGE_KEY = "lang_emb"
-"""The observation that holds the vector of the instruction."""
+"""Name of the observation with the embedding of the language instruction."""
 
 
 class ObservationEncoder(nn.Module):
-    """Encoder of an observation: the features of all keys, concatenated in alphabetical order of the keys.
+    """Encoder of an observation: features of all keys, concatenated in alphabetical order of the keys.
 
-    Keys whose modality has neither core nor randomizer go in as they are, flattened. The output of a
-    core goes through a ReLU. The instruction's vector, ``lang_emb``, is left out where a core is conditioned on it.
+    Keys whose modality has neither core nor randomizer are flattened without a network. The output of a core is
+    followed by a ReLU. The instruction's embedding, ``lang_emb``, is left out if a core is conditioned on it.
 
     Args:
         obs_shapes: shape of one step of each key as networks see it: images (C, H, W).
         modalities: modality of each key.
-        encoder_config: section ``observation.encoder``; an entry under the name of a key stands in for its modality's.
-        default_norm: normalization layers of trunks whose ``norm`` is null: 'batch'; 'group' where a moving average of
+        encoder_config: section ``observation.encoder``; an entry under the name of a key replaces the entry of its
+            modality.
+        default_norm: normalization layers of trunks whose ``norm`` is null: 'batch'; or 'group' if a moving average of
             the weights is kept.
-        load_pretrained: read pretrained weights; false where a checkpoint brings them.
+        load_pretrained: load pretrained weights; false if a checkpoint contains the weights.
 
     Attributes:
-        output_dim: D of all features together.
-        feature_dims: of each key's features.
-        encoded_shapes: shape of the features before they are flattened, of each key that has a network.
+        output_dim: D, number of features of all keys together.
+        feature_dims: number of features of each key.
+        encoded_shapes: shape of the features before flattening, for each key with a network.
     """
 
     def __init__(
@@ -60,7 +61,8 @@ class ObservationEncoder(nn.Module):
         for keys, name, config in self._networks(modalities, encoder_config):
             net = make_key_encoder(keys[0], self.obs_shapes[keys[0]], name, config, supplies)
             if net is not None:
-                module = "+".join(keys).replace(".", "/")  # a module's name may not have a dot
+                # the name of a module must not contain a dot
+                module = "+".join(keys).replace(".", "/")
                 self.nets[module] = net
                 self._keys_of[module] = keys
         self.uses_language = any(net.uses_language for net in self._encoders().values())
@@ -69,7 +71,7 @@ class ObservationEncoder(nn.Module):
     def _networks(
         self, modalities: Mapping[str, str], encoder_config: Any
     ) -> list[tuple[list[str], str, Any]]:
-        """Yield the keys that share a network, the name of their section, and the section."""
+        """Return the keys that share a network, the name of their section, and the section."""
         networks: list[tuple[list[str], str, Any]] = []
         shared: dict[tuple[str, Shape], list[str]] = {}
         for key, shape in self.obs_shapes.items():
@@ -104,7 +106,7 @@ class ObservationEncoder(nn.Module):
         self._vectors_only = not self.nets and all(len(s) == 1 for s in self.obs_shapes.values())
 
     def shared_keys(self) -> list[list[str]]:
-        """Return the keys of each network that several share."""
+        """Return the keys of each network that is shared by several."""
         return [keys for keys in self._keys_of.values() if len(keys) > 1]
 
     def networks_of_keys(self) -> dict[str, KeyEncoder]:
@@ -116,14 +118,14 @@ class ObservationEncoder(nn.Module):
         return {name: net for name, net in self.nets.items() if isinstance(net, KeyEncoder)}
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """``(*B, ...)`` per key to ``(*B, output_dim)``."""
+        """Encode observations ``(*B, ...)`` by key as ``(*B, output_dim)``."""
         chosen = obs if self._vectors_only else self.features(obs)
         keys = self.obs_shapes if self._vectors_only else chosen
         parts = [chosen[key] for key in keys]
         return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0].contiguous()
 
     def features(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """``(*B, ...)`` per key to features ``(*B, D)`` of each key, in the order in which they are joined."""
+        """Encode observations ``(*B, ...)`` as features ``(*B, D)`` of each key, in the order of concatenation."""
         encoded: dict[str, Tensor] = {}
         for module, keys in self._keys_of.items():
             outputs = self.nets[module]([obs[key] for key in keys], self._language(obs))
@@ -137,7 +139,7 @@ class ObservationEncoder(nn.Module):
     def keypoints(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return keypoints of the networks with a spatial softmax: per key ``(*B, K, 2)``, x and y in pixels.
 
-        As in evaluation: without noise, of the centre crop.
+        They are computed as in evaluation, without noise and from the centre crop.
         """
         found: dict[str, Tensor] = {}
         for module, net in self._encoders().items():
@@ -152,7 +154,7 @@ class ObservationEncoder(nn.Module):
 
 
 def _flat(value: Tensor, shape: Shape) -> Tensor:
-    """``(*B, *shape)`` to ``(*B, D)``."""
+    """Flatten ``(*B, *shape)`` to ``(*B, D)``."""
     if len(shape) == 1:
         return value
     return value.reshape(*value.shape[: value.dim() - len(shape)], -1)

@@ -1,4 +1,4 @@
-"""Optimizers, learning-rate schedules, and the gradients of a step."""
+"""Optimizers, learning-rate schedules, and the computation of gradients."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from imitate.functional.schedules import lr_factor
 _FUSED_DEVICES = {"cpu", "cuda", "mps"} & set(_get_fused_kernels_supported_devices())
 
 ShareGradients = Callable[[Sequence[nn.Parameter]], AbstractContextManager[None]]
-"""Context of a backward pass, after which these weights have the mean gradients of all processes of the training."""
+"""Context of a backward pass that gives these weights the mean gradients of all training processes."""
 
 
 class _ContiguousViews(torch.optim.Optimizer):
-    """Base of both optimizers: the fused kernel for CPUs sees views of the weights in their order in memory.
+    """Base class of both optimizers: gives the fused CPU kernel contiguous views of the weights.
 
-    It copies what is not contiguous, back and forth: for convolutions with channels last that takes three times as
-    long as the step itself. The values are those of the weights, and so is the memory.
+    The kernel copies tensors that are not contiguous, which takes three times as long as the step itself for
+    convolutions with channels last. The views share the memory of the weights.
     """
 
     def _init_group(self, group: dict[str, Any], params: list[Tensor], *others: Any) -> Any:
@@ -46,7 +46,7 @@ class _ContiguousViews(torch.optim.Optimizer):
             return self.profile_hook_step(_ContiguousViews._step)(self, closure)
         return self._step(closure)
 
-    # Otherwise torch wraps the method for its profiler, which takes as long as the step of a small network.
+    # otherwise torch wraps the method for its profiler, which takes as long as the step of a small network
     step.hooked = True  # type: ignore[attr-defined]
 
     def _step_hooks(self) -> tuple[dict[int, Any], ...]:
@@ -68,7 +68,7 @@ class _ContiguousViews(torch.optim.Optimizer):
         return loss
 
     def _fused_step(self, group: dict[str, Any]) -> None:
-        """Call the kernel itself: for a small network torch's way to it takes longer than the kernel."""
+        """Call the kernel directly, because torch's code before it takes longer than the kernel for a small network."""
         lists: list[list[Tensor]] = [[] for _ in range(6)]
         self._init_group(group, *lists)
         weights, gradients, means, squares, largest, steps = lists
@@ -104,10 +104,10 @@ class _ContiguousViews(torch.optim.Optimizer):
 
 
 def _undecorated(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of a method of torch's optimizers, which is to be called with the object.
+    """Return the undecorated function of a method of torch's optimizers.
 
-    torch wraps these methods for those who compile the optimizer, which nothing here does. The wrappers import its
-    compiler, which takes more than a second of each start.
+    torch wraps these methods for compiled optimizers, which are not used here. The wrappers import the compiler, which
+    takes more than a second at each start.
     """
     function: Callable[..., Any] = inspect.unwrap(method.__func__)  # type: ignore[attr-defined]
     return function
@@ -117,7 +117,7 @@ _ONE = torch.ones(())
 
 
 def _is_plain(group: Mapping[str, Any]) -> bool:
-    """Return True for fused weights of one kind on the CPU, without the options that nothing here sets."""
+    """Return True for fused weights of one dtype on the CPU, without options that are not used here."""
     options = group["amsgrad"] or group["maximize"] or isinstance(group["lr"], Tensor)
     return (
         bool(group["fused"])
@@ -135,14 +135,14 @@ class _AdamW(_ContiguousViews, torch.optim.AdamW):
 
 
 def _memory_order(weight: Tensor) -> list[int] | None:
-    """Return the dimensions from the longest stride to the shortest; None where the weight is contiguous."""
+    """Return the dimensions from the longest stride to the shortest, or None if the weight is contiguous."""
     if weight.is_contiguous():
         return None
     return sorted(range(weight.dim()), key=weight.stride, reverse=True)
 
 
 def _reorder(tensors: list[Tensor], orders: Sequence[list[int] | None]) -> None:
-    """Replace tensors by views with permuted dimensions; counters of steps, which have none, stay."""
+    """Replace tensors by views with permuted dimensions, except step counters, which have no dimensions."""
     for place, (tensor, order) in enumerate(zip(tensors, orders, strict=True)):
         if order is not None and tensor.dim() == len(order):
             tensors[place] = tensor.permute(order)
@@ -151,13 +151,13 @@ def _reorder(tensors: list[Tensor], orders: Sequence[list[int] | None]) -> None:
 def make_optimizer(
     weights: nn.Module | Iterable[nn.Parameter], config: Any, device: torch.device | str
 ) -> torch.optim.Optimizer:
-    """Build Adam or AdamW, fused into one kernel where torch has it.
+    """Build Adam or AdamW, fused into one kernel if torch supports it.
 
     Args:
-        weights: a network, whose parts with an attribute ``lr_scale`` learn at that multiple of the learning rate; or
-            weights, which all learn alike. Frozen ones are left out.
+        weights: a network, whose parts may have an attribute ``lr_scale``, the factor of their learning rate; or
+            weights, which have the same learning rate. Frozen weights are left out.
         config: an ``OptimizerConfig``. ``regularization.L2`` is the weight decay.
-        device: where the weights live.
+        device: device of the weights.
     """
     kinds: dict[str, type[torch.optim.Adam]] = {"adam": _Adam, "adamw": _AdamW}
     rate = config.learning_rate.initial
@@ -179,25 +179,26 @@ def make_optimizer(
 
 
 def _match_layouts(optimizer: torch.optim.Optimizer) -> None:
-    """Fit a loaded state to this machine.
+    """Adapt a loaded state to this machine.
 
-    Moments are laid out in memory like their weights, since fused kernels walk through both in one order, and the
-    kernel is the one of this device, not of that on which the run began.
+    Moments get the memory layout of their weights, because fused kernels process both in one order; and the kernel is
+    chosen for this device, not for the device on which the run began.
     """
     for group in optimizer.param_groups:
         group["fused"] = optimizer.defaults["fused"]
     for weight, state in optimizer.state.items():
         if optimizer.defaults["fused"] and "step" in state:
-            state["step"] = state["step"].to(weight.device)  # other kernels count on the CPU
+            # other kernels keep the step counter on the CPU
+            state["step"] = state["step"].to(weight.device)
         for name, value in state.items():
             if value.shape == weight.shape and value.stride() != weight.stride():
                 state[name] = torch.empty_like(weight).copy_(value)
 
 
 def lr_scales(net: nn.Module) -> dict[float, list[nn.Parameter]]:
-    """Group the weights of a network by the multiple of the learning rate at which they learn; 1 comes first.
+    """Group the weights of a network by the factor of their learning rate; the factor 1 comes first.
 
-    A part's multiple is the product of the attributes ``lr_scale`` of the modules that it is in.
+    The factor is the product of the attributes ``lr_scale`` of all modules that contain the weight.
     """
     scale = dict.fromkeys(net.parameters(), 1.0)
     for module in net.modules():
@@ -214,17 +215,17 @@ def lr_scales(net: nn.Module) -> dict[float, list[nn.Parameter]]:
 def make_scheduler(
     optimizer: torch.optim.Optimizer, config: Any, steps_per_epoch: int, num_epochs: int
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """Build a schedule to be stepped after every update; its factor depends on the number of updates alone.
+    """Build a schedule to be stepped after every update; its factor depends only on the number of updates.
 
     Args:
-        optimizer: the learning rates of all its groups are scaled.
-        config: an ``OptimizerConfig``; section ``learning_rate``.
-        steps_per_epoch: updates per epoch.
-        num_epochs: epochs of the whole training, where a cosine ends.
+        optimizer: optimizer whose learning rates, of all groups, are scaled.
+        config: an ``OptimizerConfig``; only its section ``learning_rate`` is used.
+        steps_per_epoch: number of updates per epoch.
+        num_epochs: number of epochs of the whole training, at whose end a cosine ends.
     """
     rate = config.learning_rate
 
-    # A plain function: LambdaLR would save the attributes of any other callable.
+    # a plain function, because LambdaLR would save the attributes of any other callable
     def factor(step: int) -> float:
         return lr_factor(
             step,
@@ -248,15 +249,15 @@ def backward(
     share: ShareGradients | None = None,
     part: tuple[int, int] = (0, 1),
 ) -> Tensor:
-    """Compute the gradients for an optimizer's step; those of the last part of a batch are clipped.
+    """Compute the gradients for an optimizer's step; they are clipped at the last part of a batch.
 
     Args:
-        loss: scalar.
-        parameters: the weights that get gradients, which are measured and clipped. Other networks of the loss,
-            such as the critic that rates an actor's actions, get none.
-        max_grad_norm: scale gradients down to this L2 norm over all weights; None leaves them.
-        share: see :data:`ShareGradients`; None where one process trains.
-        part: number of this part of the batch, from 0, and of how many: their gradients are averaged.
+        loss: scalar loss.
+        parameters: the weights that get gradients, which are measured and clipped. Other networks in the loss, such as
+            the critic of an actor's loss, get none.
+        max_grad_norm: L2 norm over all weights to which gradients are clipped; None: no clipping.
+        share: see :data:`ShareGradients`; None if only one process trains.
+        part: index of this part of the batch, from 0, and the number of parts; their gradients are averaged.
 
     Returns:
         detached L2 norm of the gradients so far, before clipping, on the device, not synchronized.
@@ -266,20 +267,22 @@ def backward(
     trained = []
     for parameter in parameters:
         if number == 0:
-            # As zero_grad, which costs as much as a small network's step; also for frozen weights, which would add up.
+            # replaces zero_grad, which costs as much as a small network's step; includes frozen weights, whose
+            # gradients would add up
             parameter.grad = None
         if parameter.requires_grad:
             trained.append(parameter)
     with nullcontext() if share is None or not is_last else share(trained):
         (loss if parts == 1 else loss / parts).backward(inputs=trained)  # type: ignore[no-untyped-call]
     if number == 0 and parts > 1 and loss.is_cuda:
-        # A CUDA graph of a compiled network writes over its results in the next part.
+        # A CUDA graph of a compiled network overwrites its results in the next part.
         for weight in trained:
             weight.grad = None if weight.grad is None else weight.grad.clone()
     gradients = [p.grad for p in trained if p.grad is not None]
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if is_last and max_grad_norm is not None:
         scale = (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        if norm.device.type != "cpu" or not bool(scale == 1.0):  # other devices would have to wait
+        # on other devices, the process would have to wait
+        if norm.device.type != "cpu" or not bool(scale == 1.0):
             torch._foreach_mul_(gradients, scale)
     return norm

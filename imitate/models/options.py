@@ -1,4 +1,4 @@
-"""Classes and arguments named in a configuration, looked up in explicit tables."""
+"""Lookup of classes and arguments that a configuration names, in explicit tables."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _BUILDERS = {
     *("self", "input_shape", "input_channel"),
     *("language_dim", "default_norm", "load_pretrained"),
 }
-"""Arguments from the builder of a network, never from a configuration."""
+"""Arguments that only the builder of a network sets, never a configuration."""
 
 
 def chosen(table: Mapping[str, T], name: str, key: str) -> T:
-    """Return the entry of that name. Raises ConfigError with the nearest name for an unknown one."""
+    """Return the entry of that name. Raises ConfigError with the nearest name if it is unknown."""
     if name not in table:
         raise ConfigError(f"{key}: unknown '{name}'; {nearest(name, table)}")
     return table[name]
 
 
 def chosen_or_installed(table: Mapping[str, Any], name: str, key: str, group: str) -> Any:
-    """Return the entry of that name, else another package's entry point of that name.
+    """Return the entry of that name, or another package's entry point of that name.
 
     Raises:
-        ConfigError: neither has it, or the entry point cannot be loaded.
+        ConfigError: neither exists, or the entry point cannot be loaded.
     """
     if name in table:
         return table[name]
@@ -50,12 +50,12 @@ def chosen_or_installed(table: Mapping[str, Any], name: str, key: str, group: st
 
 
 def arguments(kind: Any) -> list[str]:
-    """Return the names of the constructor's arguments that a configuration may give."""
+    """Return the names of the constructor's arguments that a configuration may set."""
     return [name for name in inspect.signature(kind).parameters if name not in _BUILDERS]
 
 
 def supplied(kind: Any, **values: Any) -> dict[str, Any]:
-    """Return the builder's values for which the constructor has parameters."""
+    """Return those of the builder's values for which the constructor has parameters."""
     wanted = inspect.signature(kind).parameters
     return {name: value for name, value in values.items() if name in wanted}
 
@@ -63,10 +63,10 @@ def supplied(kind: Any, **values: Any) -> dict[str, Any]:
 def relevant(
     table: Mapping[str, Any], kind: Any, options: Mapping[str, Any] | None, key: str
 ) -> dict[str, Any]:
-    """Return the options that ``kind`` takes.
+    """Return the options that ``kind`` accepts.
 
-    Options of the table's other classes are left out, so that switching the class does not need other
-    options; one that no class has raises ConfigError.
+    Options of other classes in the table are left out, so that the class can be switched without changing the options.
+    An option that no class has raises ConfigError.
     """
     known = {name for other in table.values() for name in arguments(other)}
     for name in options or {}:

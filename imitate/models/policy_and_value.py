@@ -1,4 +1,4 @@
-"""Policy and value over one encoder, with a recurrent network behind it or without."""
+"""Policy and value with a shared encoder, and optionally a recurrent network after it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
 
 
 class PolicyAndValue(nn.Module):
-    """Policy and value, each with its own hidden layers, over one encoder.
+    """Policy and value, each with its own hidden layers, on a shared encoder.
 
-    A recurrent network is shared by both: the value depends on the same part of the past as the policy, and its loss
-    has the stronger gradient for it.
+    A recurrent network is shared by both, because the value depends on the same part of the past as the policy, and its
+    loss gives the network the stronger gradient.
 
     Args:
-        encoder: of observations.
+        encoder: encoder of observations.
         ac_dim: A.
-        num_choices: choices of a discrete action; 0: continuous.
-        memory: recurrent network behind the encoder; None: none.
-        layer_dims: hidden layers, of each.
-        activation: after each hidden layer.
-        init_std: standard deviation at the start; one for all states.
-        orthogonal_init: begin with orthogonal weights.
+        num_choices: number of choices of a discrete action; 0: continuous.
+        memory: recurrent network after the encoder, or None.
+        layer_dims: widths of the hidden layers of policy and value, each.
+        activation: activation after each hidden layer.
+        init_std: initial standard deviation, the same for all states.
+        orthogonal_init: initialize weights orthogonally.
     """
 
     def __init__(
@@ -80,22 +80,22 @@ class PolicyAndValue(nn.Module):
                 nn.init.zeros_(weight)
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> tuple[StochasticPolicy, Tensor]:
-        """Distribution of the policy, and values (B,), without a memory."""
+        """Return the distribution of the policy and values (B,), without a memory."""
         return self.decide(self.encoder(obs, goal))
 
     def decide(self, features: Tensor) -> tuple[StochasticPolicy, Tensor]:
-        """Distribution of the policy, and values (B,), from features (B, D)."""
+        """Return the distribution of the policy and values (B,), from features (B, D)."""
         return self.policy_of(features), self.values_of(features)
 
     def policy_of(self, features: Tensor) -> StochasticPolicy:
-        """Distribution of the policy, from features (B, D)."""
+        """Return the distribution of the policy, from features (B, D)."""
         return cast(StochasticPolicy, self.head(self.policy(features)))
 
     def values_of(self, features: Tensor) -> Tensor:
-        """Values (B,), from features (B, D)."""
+        """Return values (B,), from features (B, D)."""
         value: Tensor = self.value_head(self.value(features))
         return value.squeeze(-1)
 
     def actor(self, obs: Obs, goal: Obs | None = None) -> StochasticPolicy:
-        """Distribution of the policy, without a memory."""
+        """Return the distribution of the policy, without a memory."""
         return self.policy_of(self.encoder(obs, goal))

@@ -18,10 +18,10 @@ class SpatialSoftmax(nn.Module):
 
     Args:
         input_shape: (C, H, W).
-        num_kp: keypoints K, from a 1x1 convolution; None takes the C channels as they are.
-        temperature: of the softmax over pixels.
-        learnable_temperature: learn it.
-        output_variance: give var x, cov x y and var y of each keypoint too.
+        num_kp: number K of keypoints, from a 1x1 convolution; None: one keypoint per channel, without a convolution.
+        temperature: temperature of the softmax over pixels.
+        learnable_temperature: learn the temperature.
+        output_variance: also return var x, cov x y and var y of each keypoint.
         noise_std: standard deviation of noise added to the coordinates in training.
     """
 
@@ -55,15 +55,18 @@ class SpatialSoftmax(nn.Module):
         self.register_buffer("pos_y", grid_y.flatten())
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """``(K, 2)``, or ``(K, 5)`` with variances."""
+        """Return ``(K, 2)``, or ``(K, 5)`` with variances."""
         return (self.num_kp, 5 if self.output_variance else 2)
 
     def keypoints(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, K, 2)`` without noise: x and y in [-1, 1], the centres of the outermost pixels."""
+        """Return keypoints ``(B, K, 2)`` of ``(B, C, H, W)`` without noise.
+
+        x and y are in [-1, 1], the centres of the outer pixels.
+        """
         return self._expected(self._attention(x))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, K, 2)``: x and y in [-1, 1]."""
+        """Map ``(B, C, H, W)`` to keypoints ``(B, K, 2)``: x and y in [-1, 1]."""
         attention = self._attention(x)
         means = self._expected(attention)
         keypoints = means
@@ -98,22 +101,22 @@ class SpatialMeanPool(nn.Module):
         self.channels = input_shape[0]
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """``(C,)``."""
+        """Return ``(C,)``."""
         return (self.channels,)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, C)``."""
+        """Average ``(B, C, H, W)`` to ``(B, C)``."""
         return x.mean(dim=(-2, -1))
 
 
 class AttentionPool(nn.Module):
     """Attention pooling with the pixels' mean as query. (CLIP: Radford et al. 2021, arXiv:2103.00020.).
 
-    One layer of multi-head attention; the places of the pixels are learned.
+    It is one layer of multi-head attention with learned positions of the pixels.
 
     Args:
         input_shape: (C, H, W).
-        num_heads: heads of the attention; divides C.
+        num_heads: number of attention heads, a divisor of C.
     """
 
     def __init__(self, input_shape: Shape, num_heads: int = 8) -> None:
@@ -130,11 +133,11 @@ class AttentionPool(nn.Module):
         self.output = nn.Linear(channels, channels)
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """``(C,)``."""
+        """Return ``(C,)``."""
         return (self.channels,)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, C)``."""
+        """Map ``(B, C, H, W)`` to ``(B, C)``."""
         tokens = x.flatten(2).transpose(1, 2)
         tokens = torch.cat([tokens.mean(1, keepdim=True), tokens], dim=1) + self.places
         key, value = self.key_value(tokens).chunk(2, dim=-1)
@@ -147,14 +150,14 @@ class AttentionPool(nn.Module):
 class QueryPool(nn.Module):
     """Attention pooling by learned queries. (Set Transformer: Lee et al., ICML 2019, arXiv:1810.00825.).
 
-    Cells are normalized (LayerNorm), then read by multi-head cross-attention; the places of the cells are learned.
-    Suits patches of frozen transformers: what matters in an image is learned here, not in the trunk.
+    Cells are normalized (LayerNorm) and attended to by multi-head cross-attention with learned positions. This suits
+    patches of frozen transformers, because the relevant parts of an image are learned here, not in the trunk.
 
     Args:
         input_shape: (C, H, W).
-        num_queries: Q, vectors to gather.
-        query_dim: D, features of the attention and of each vector; divisible by ``num_heads``.
-        num_heads: heads of the attention.
+        num_queries: Q, number of learned queries.
+        query_dim: D, features of each query and output; divisible by ``num_heads``.
+        num_heads: number of attention heads.
     """
 
     def __init__(
@@ -178,11 +181,11 @@ class QueryPool(nn.Module):
         self.output = nn.Linear(query_dim, query_dim)
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """``(Q, D)``."""
+        """Return ``(Q, D)``."""
         return (self.queries.shape[0], self.queries.shape[1])
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, Q, D)``."""
+        """Map ``(B, C, H, W)`` to ``(B, Q, D)``."""
         cells = self.norm(x.flatten(2).transpose(1, 2)) + self.places
         key, value = self.key_value(cells).chunk(2, dim=-1)
         query = self.queries.expand(len(x), -1, -1)

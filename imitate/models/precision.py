@@ -1,4 +1,4 @@
-"""Fast computing on a device: bf16 where it has that, compiled networks."""
+"""Fast computing on a device: bf16 if the hardware supports it, and compiled networks."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ CPU_COMPUTES_BF16 = (
     not torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 )
-"""False on a processor for which oneDNN refuses bf16. Without oneDNN, torch's own kernels compute in any type.
+"""False on a processor on which oneDNN refuses bf16. Without oneDNN, torch's own kernels compute in any dtype.
 
-A constant, because an operator that is called while a network is traced becomes a part of what is traced.
+It is a constant, because an operator that is called during tracing would become a part of the traced network.
 """
 
 
 CPU_BF16 = ("avx512_bf16", "amx_bf16")
-"""Instructions with which a processor computes in bf16."""
+"""CPU instructions for computing in bf16."""
 CUDA_BF16 = 8
-"""Compute capability from which a GPU does, that of Ampere; ``torch.cuda.is_bf16_supported()`` counts emulation."""
+"""Smallest compute capability of GPUs with bf16 (Ampere). ``torch.cuda.is_bf16_supported()`` also counts emulation."""
 
 
 def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the dtype that ``train.precision`` means on this device: bf16 on 'auto' only where the hardware has it."""
+    """Return the dtype that ``train.precision`` means on this device.
+
+    'auto' means bf16 only if the hardware supports it.
+    """
     if precision == "fp32":
         return torch.float32
     if precision == "bf16" or has_fast_bf16(device):
@@ -38,26 +41,26 @@ def autocast_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 
 def autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Return a maker of contexts in which wide layers compute in bf16, if :func:`autocast_dtype` is bf16."""
+    """Return a function that makes contexts in which wide layers compute in bf16, if :func:`autocast_dtype` is bf16."""
     if autocast_dtype(precision, device) is torch.float32:
-        return nullcontext  # torch 2.4 has no autocast for MPS, not even one that is off
+        return nullcontext  # torch 2.4 has no autocast for MPS, not even a disabled one
     return partial(torch.autocast, device.type, dtype=torch.bfloat16)
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Return True where a device computes in bf16, rather than emulating it."""
+    """Return True if a device computes in bf16 without emulation."""
     if device.type == "cuda":
         capability_of = torch.cuda.get_device_capability
         return torch.version.hip is not None or capability_of(device)[0] >= CUDA_BF16
     if device.type == "cpu":
-        # Older torch has no such test; then fp32 is the safe answer.
+        # older torch versions have no such test; then fp32 is the safe answer
         capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
         return any(capability.get(name) for name in CPU_BF16)
     return False
 
 
 def compile_networks(nets: Iterable[nn.Module], device: torch.device) -> None:
-    """Compile networks in place; on CUDA with graphs, which pay for small networks."""
+    """Compile networks in place; on CUDA with graphs, which speed up small networks."""
     if device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
         warnings.warn(
             "train.compile needs a C++ compiler on the CPU and none was found; continuing without it",
@@ -70,10 +73,10 @@ def compile_networks(nets: Iterable[nn.Module], device: torch.device) -> None:
 
 
 def begin_compiled_step(device: torch.device) -> None:
-    """Tell CUDA graphs that results of the last update are no longer needed.
+    """Mark the results of the last update as no longer needed, for CUDA graphs.
 
-    Without it each call of a compiled network may overwrite results of the call before, such as those of target
-    networks, which the losses of the same update still need.
+    Without this, a call of a compiled network may overwrite results of the previous call, such as target values that
+    the losses of the same update still need.
     """
     if device.type == "cuda":
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Preparation of raw values for networks, in a single object."""
+"""Preparation of raw values for networks."""
 
 from __future__ import annotations
 
@@ -30,32 +30,36 @@ __all__ = ["VERSION", "Preprocess"]
 class Preprocess(nn.Module):
     """Pipeline of observations and actions, the same in training, rollout and serving.
 
-    Its steps in order: layout, rotations, those of ``train.preprocess`` with the normalization at its place among
-    them. Without any of the latter, observations become float32 on the module's device: images uint8 (H, W, C) to
-    (C, H, W) in [0, 1], float images are taken as in [0, 1] already; scans (L, C) to (C, L). Then
-    ``(x - offset) / scale``, per channel for images, and low_dim numbers are clipped to +-``obs_clip``. Actions: the
-    concatenation of the action keys, in their given order, rotations as
-    :class:`~imitate.models.action_layout.ActionLayout` says, normalized the same way and back. Where nothing is
+    Its steps in order: layout, rotations, and the steps of ``train.preprocess``, which include the normalization.
+    Without steps in ``train.preprocess``, observations become float32 on the module's device: images uint8 (H, W, C)
+    become (C, H, W) in [0, 1], float images must be in [0, 1] already, and scans (L, C) become (C, L). Then
+    ``(x - offset) / scale``, per channel for images, and low_dim numbers are clipped to +-``obs_clip``.
+    imitate.models.action_layout.ActionLayout` says, normalized the same way and back. Where nothing is normalized,
+    offset is 0 and scale is 1.~Actions are the concatenation of the action keys in the given order, with rotations as
+    described in :class:`~imitate.models.action_layout.ActionLayout`, normalized in the same way and converted back.
+    Without normalization, offset is 0 and scale is 1.~imitate.models.action_layout.ActionLayout` says, normalized the
+    same way and back. Where nothing is
     normalized, offset is 0 and scale is 1.
 
     Args:
         raw_shapes: shape of one step of each observation key as stored.
         modalities: 'low_dim', 'rgb', 'depth' or 'scan' for each key.
-        actions: the action keys, or the size of each; their order is the order of concatenation.
+        actions: the action keys, or the size of each, in the order of concatenation.
         obs_affine: offset and scale of the keys to normalize, shaped like one step, or per channel.
         action_affine: offset and scale of the action keys to normalize.
-        obs_clip: greatest magnitude of a prepared low_dim number; None: any.
+        obs_clip: largest magnitude of a prepared low_dim number; None: no limit.
         steps: entries of ``train.preprocess``, see :mod:`imitate.models.preprocessing.table`.
-        normalize: the normalization, to be fitted; by default one that changes nothing.
-        image_types: type of each image's recorded values ('uint8', 'integer' or 'float'), where it is known.
+        normalize: the normalization to be fitted; by default one that changes nothing.
+        image_types: type of each image's recorded values ('uint8', 'integer' or 'float'), if it is known.
 
     Attributes:
         steps: all steps in order.
-        normalization: one of these.
+        normalization: the one of the steps that normalizes.
         obs_shapes: shape of one step of each observation as networks see it.
-        reference_keys: observations that actions are relative to; empty where they are not relative.
-        feature_shapes: of features of frozen encoders, by image. Values of such a shape are features, which data may
-            hold in place of images, and networks see them as they are. A training sets it; it is not saved.
+        reference_keys: observations that actions are relative to; empty if actions are not relative.
+        feature_shapes: shapes of features of frozen encoders, by image. Values of such a shape are features that data
+            contain instead of images, and networks receive them unchanged. A training sets this attribute; it is not
+            saved.
     """
 
     normalization: Normalize
@@ -84,7 +88,8 @@ class Preprocess(nn.Module):
             key: kind for key, kind in (image_types or {}).items() if key in self.raw_shapes
         }
         self.feature_shapes: dict[str, Shape] = {}
-        # The same modules are among the steps: named here past torch, so that each is registered once.
+        # These modules are among the steps too; they are stored without torch's registration, so that each is
+        # registered once.
         self.__dict__.update(_layout=layout, normalization=normalization)
         clip = [] if obs_clip is None else [Clip(obs_clip)]
         self.steps: list[PreprocessStep] = [
@@ -105,7 +110,7 @@ class Preprocess(nn.Module):
         self._refresh()
 
     def _bound(self) -> list[Spec]:
-        """Bind each step to the result of the one before; return the input of each, and the result of the last."""
+        """Bind each step to the output of the one before; return the input of each, and the last output."""
         spaces = {key: Space(self.raw_shapes[key], self.modalities[key]) for key in self.raw_shapes}
         specs = [Spec(spaces, {name: key.stored for name, key in self.actions.keys.items()})]
         for step in self.steps:
@@ -132,7 +137,7 @@ class Preprocess(nn.Module):
         modalities: Mapping[str, str],
         action_dims: Mapping[str, int],
     ) -> Self:
-        """Build a pipeline without normalization, from the shapes that networks see: images (C, H, W)."""
+        """Build a pipeline without normalization from the shapes that networks see: images (C, H, W)."""
         raw = {key: raw_shape_of(shape, modalities[key], key) for key, shape in obs_shapes.items()}
         return cls(raw, modalities, action_dims)
 
@@ -150,7 +155,10 @@ class Preprocess(nn.Module):
         steps: Sequence[Mapping[str, Any]] = (),
         image_types: Mapping[str, str] | None = None,
     ) -> Self:
-        """Build a pipeline with shapes and names, for :meth:`fit`; arguments as in :meth:`from_statistics`."""
+        """Build an unfitted pipeline from shapes and names, for :meth:`fit`.
+
+        Arguments as in :meth:`from_statistics`.
+        """
         layout = ActionLayout.from_config(action_dims, action_config or {})
         modes: dict[str, str | None] = {}
         for name, action_key in layout.keys.items():
@@ -192,12 +200,12 @@ class Preprocess(nn.Module):
             modalities: modality of each key.
             action_dims: size of each action key, in the order of concatenation.
             statistics: ``{"obs": {key: Stats}, "actions": {key: Stats}}``.
-            obs_normalization: None; 'mean_std', the std not below 0.01; 'min_max', to [-1, 1]; 'quantile', which takes
-                the quantiles 0.01 and 0.99 of each number to -1 and 1.
+            obs_normalization: None; 'mean_std', with a std of at least 0.01; 'min_max', to [-1, 1]; 'quantile', which
+                maps the quantiles 0.01 and 0.99 of each number to -1 and 1.
             action_config: per action key a mapping with ``normalization``: None; 'min_max', to
                 +-0.999999; 'gaussian', to mean 0 and std 1; 'quantile' as for observations; and ``format`` and
                 ``convert_at_runtime``, see :class:`~imitate.models.action_layout.ActionLayout`.
-            unit_range_keys: images that are not normalized further and stay in [0, 1].
+            unit_range_keys: images that are not normalized further and remain in [0, 1].
             obs_clip: see the class.
             steps: see the class.
             samples: windows of the data, for statistics of values that ``steps`` have changed.
@@ -219,7 +227,7 @@ class Preprocess(nn.Module):
         """Fit each step to its input.
 
         Args:
-            statistics: of the data.
+            statistics: statistics of the data.
             samples: windows of the data, for statistics of values that earlier steps have changed.
         """
         for number, (step, spec) in enumerate(zip(self.steps, self._specs[:-1], strict=True)):
@@ -253,7 +261,7 @@ class Preprocess(nn.Module):
         return plan.prepared(raw, features)
 
     def _features(self, raw: Raw, keys: Sequence[str]) -> list[str]:
-        """Return the images in whose place there are features."""
+        """Return the keys of images for which features are given."""
         return [
             key
             for key in keys
@@ -277,7 +285,7 @@ class Preprocess(nn.Module):
         return value
 
     def set_obs_normalization(self, key: str, offset: Tensor, scale: Tensor) -> None:
-        """Set offset and scale of an observation, shaped like one step, or per channel of an image."""
+        """Set offset and scale of an observation, with the shape of one step, or per channel of an image."""
         self.normalization.set_obs(key, offset, scale)
         self._refresh()
 
@@ -287,12 +295,12 @@ class Preprocess(nn.Module):
         """Convert stored actions ``(*B, D)`` to the networks' targets, ``(*B, A)`` float32 on the module's device.
 
         Args:
-            actions: of one step, (B, D), or of several, (B, T, D).
-            obs: prepared observations that have :attr:`reference_keys`, of the step at which the actions begin
-                (B, ...), or of each step (B, T, ...); ignored where actions are not relative.
+            actions: (B, D) of one step, or (B, T, D) of several.
+            obs: prepared observations with :attr:`reference_keys`, of the step at which the actions begin (B, ...), or
+                of each step (B, T, ...); ignored if actions are not relative.
 
         Raises:
-            UserError: actions are relative to an observation that is not given.
+            UserError: actions are relative to an observation that is missing.
         """
         actions = actions.to(self.action_offset)
         reference = self._reference(obs)
@@ -308,14 +316,14 @@ class Preprocess(nn.Module):
         return actions
 
     def rebase_actions(self, actions: Tensor, old: Observations, new: Observations) -> Tensor:
-        """Convert predictions relative to one observation to the same actions relative to another."""
+        """Convert predictions from being relative to one observation to being relative to another."""
         if not self.reference_keys:
             return actions
         before, after = self._reference(old), self._reference(new)
         return rebased_actions(self._action_steps, actions, before, after)
 
     def to_targets(self, actions: Tensor) -> Tensor:
-        """Convert chunks ``(B, K, A)``, normalized, to those that networks learn, where a step joins their actions."""
+        """Convert normalized chunks ``(B, K, A)`` to the targets of networks, if a step combines their actions."""
         return through_chain(self._action_steps, actions, lambda step, x: step.to_targets(x))
 
     def from_targets(self, targets: Tensor) -> Tensor:
@@ -344,12 +352,12 @@ class Preprocess(nn.Module):
 
     @property
     def offset(self) -> Tensor:
-        """Offset of all observations, one after the other."""
+        """Offset of all observations, concatenated."""
         return self.normalization.offset
 
     @property
     def scale(self) -> Tensor:
-        """Scale of all observations, one after the other."""
+        """Scale of all observations, concatenated."""
         return self.normalization.scale
 
     @property
@@ -364,33 +372,33 @@ class Preprocess(nn.Module):
 
     @property
     def normalizes_obs(self) -> bool:
-        """True where the normalization changes any observation."""
+        """True if the normalization changes any observation."""
         return self.normalization.normalizes_obs
 
     @property
     def normalizes_actions(self) -> bool:
-        """True where the normalization changes actions."""
+        """True if the normalization changes actions."""
         return self.normalization.normalizes_actions
 
     @property
     def beyond_unit_range(self) -> frozenset[str]:
-        """Images that were recorded with other values than 0 to 1, whose values are not checked."""
+        """Images that were recorded with values outside [0, 1]; the range of their values is not checked."""
         return self._layout.beyond_unit_range
 
     @property
     def image_types(self) -> Mapping[str, str]:
-        """Type of each image's recorded values where it is known, see :func:`~imitate.functional.pixels.image_type`."""
+        """Type of each image's recorded values, if known; see :func:`~imitate.functional.pixels.image_type`."""
         return self._layout.image_types
 
     @property
     def chosen_steps(self) -> list[PreprocessStep]:
-        """Steps of ``train.preprocess``."""
+        """The steps of ``train.preprocess``."""
         return [step for step in self.steps if step.name]
 
     def sent_limits(
         self, low: Sequence[float], high: Sequence[float]
     ) -> tuple[list[float], list[float]]:
-        """Compute the limits of the actions sent, from those of the stored ones; rotations may be any."""
+        """Compute the limits of sent actions from those of stored ones; rotations have no limits."""
         lows, highs = self.actions.sent_limits(low, high)
         for number, step in enumerate(self.steps):
             for place in step.rotation_dims if not self.actions.converts else ():
@@ -402,7 +410,7 @@ class Preprocess(nn.Module):
     # ---- saving ----------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, as tensors on the CPU, numbers, strings, lists and dicts."""
+        """Return the whole pipeline as tensors on the CPU, numbers, strings, lists and dicts."""
         return saved_form(
             self.raw_shapes,
             self.modalities,
@@ -415,10 +423,10 @@ class Preprocess(nn.Module):
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
-        """Build the pipeline from the result of :meth:`to_dict`, on the CPU, also of earlier versions.
+        """Build the pipeline on the CPU from the result of :meth:`to_dict`, also from earlier versions.
 
         Raises:
-            CheckpointError: a later version wrote it.
+            CheckpointError: the dict was written by a later version.
             ConfigError: a step belongs to a package that is not installed.
         """
         pipeline = cls(**saved_arguments(saved))
@@ -429,7 +437,7 @@ class Preprocess(nn.Module):
     # ---- buffers ---------------------------------------------------------------------------------
 
     def _refresh(self) -> None:
-        """Update the plans from the buffers; to be called whenever they change."""
+        """Update the plans from the buffers; call it whenever they change."""
         self._plans: dict[tuple[str, ...] | None, ObsPlan] = {}
         normalization = self.normalization
         normalization.refresh()
@@ -441,7 +449,7 @@ class Preprocess(nn.Module):
         self._action_steps = [step for step in self.steps if step.changes_actions]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the plans, whose functions cannot be pickled, and are made anew."""
+        """Return the state without the plans, whose functions cannot be pickled and are recreated."""
         return {**self.__dict__, "_plans": {}}
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:

@@ -1,4 +1,4 @@
-"""Pretrained weights of trunks: from a file, or by torchvision. Nothing in a file is executed."""
+"""Pretrained weights of trunks, from a file or from torchvision. No code from a file is executed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _WAYS = (
 def pretrained_weights(
     source: bool | str, torchvision_name: str, sha256: str | None = None
 ) -> tuple[Weights, str]:
-    """Return the weights, by torchvision's names, and their origin in words.
+    """Return the weights with torchvision's names, and a description of their origin.
 
     Args:
-        source: true for ImageNet's weights by torchvision, or a path.
-        torchvision_name: of the network.
-        sha256: checksum that a file must have; None: any.
+        source: true for torchvision's ImageNet weights, or a path.
+        torchvision_name: torchvision's name of the network.
+        sha256: checksum that a file must have; None: not checked.
     """
     if isinstance(source, str):
         path = Path(source).expanduser()
@@ -44,11 +44,11 @@ def pretrained_weights(
 def fill(trunk: nn.Module, weights: Weights, source: str) -> None:
     """Load the weights of a whole ResNet into its trunk, in place.
 
-    The first convolution takes over the colours alone if it sees other channels too, and nothing if it does not see
-    colours. Layers that keep no statistics leave those out.
+    If the first convolution has other input channels besides colours, only the weights of the colours are loaded; if it
+    has no colours, none are. Statistics are not loaded into layers that have none.
 
     Raises:
-        ConfigError: the weights are of another network.
+        ConfigError: the weights belong to another network.
     """
     state = trunk.state_dict()
     for name, value in state.items():
@@ -109,7 +109,7 @@ def checksum(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -133,11 +133,11 @@ def read_weights(path: Path, sha256: str | None = None) -> Mapping[str, Any]:
     """Read a file of weights without running code from it.
 
     Args:
-        path: .safetensors, else a file of ``torch.save``.
-        sha256: checksum that it must have; None: any.
+        path: a .safetensors file, or a file of ``torch.save``.
+        sha256: checksum that the file must have; None: not checked.
 
     Raises:
-        ConfigError: it cannot be read, is another file than that, or could run code.
+        ConfigError: the file cannot be read, has another checksum, or could run code.
     """
     if not path.is_file():
         raise _missing(path)
@@ -154,8 +154,8 @@ def read_weights(path: Path, sha256: str | None = None) -> Mapping[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ConfigError(
-            f"{_KEY}: {path} is no weights, or holds Python objects that could run code when loaded, and was refused; "
-            "save the state_dict alone"
+            f"{_KEY}: {path} was refused: it is not a file of weights, or contains Python objects "
+            "that could run code when loaded; save only the state_dict"
         ) from error
     except (RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
         raise ConfigError(f"{_KEY}: {path} cannot be read ({_first_line(error)})") from error
@@ -168,7 +168,7 @@ def read_safetensors(path: Path) -> Weights:
     """Read the tensors of a .safetensors file.
 
     Raises:
-        ValueError: the file is cut short or damaged.
+        ValueError: the file is truncated or damaged.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -180,7 +180,7 @@ def read_safetensors(path: Path) -> Weights:
 
 
 def without_wrapper(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state_dict inside what a training saved around it."""
+    """Return the state_dict without the wrapper that a training saved around it."""
     for wrapper in ("state_dict", "model", "r3m"):
         if isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
@@ -188,7 +188,7 @@ def without_wrapper(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _by_torchvisions_names(content: Mapping[str, Any], path: Path) -> Weights:
-    """Return the weights by torchvision's names, without a prefix such as R3M's ``r3m: module.convnet.``."""
+    """Return the weights with torchvision's names, without a prefix such as R3M's ``r3m: module.convnet.``."""
     content = without_wrapper(content)
     firsts = [name for name in content if name.endswith(_FIRST) and ".layer" not in f".{name}"]
     if len(firsts) != 1:

@@ -1,7 +1,8 @@
 """Augmentation of observations, on the device, for the whole batch at once.
 
 Departures from robomimic: random crops reach the last row and column; ``pos_enc`` works in evaluation; Gaussian noise
-is Gaussian; colours change only in training, all images of a batch in the same order of steps, each by its own amounts.
+is Gaussian; colours change only in training, with the same order of steps for all images of a batch and individual
+amounts.
 """
 
 from __future__ import annotations
@@ -25,19 +26,20 @@ from imitate.models.coordinates import with_coordinates
 from imitate.models.layout import Shape
 
 CACHED_IMAGES = 16
-"""Images that are worked on together on the CPU, so that they stay in its cache."""
+"""Number of images that are processed together on the CPU, so that they stay in its cache."""
 
 
 class Randomizer(nn.Module, ABC):
-    """Random change of a network's input in training; it may make several versions of each sample.
+    """Random change of a network's input in training, with one or more versions of each sample.
 
     Args:
-        output_shape: of one sample.
-        num_versions: versions of each sample in training, whose features are averaged.
-        shared_over_time: the steps of a window change alike; else each step by its own amounts, as in robomimic.
+        output_shape: shape of one output sample.
+        num_versions: number of versions of each sample in training, whose features are averaged.
+        shared_over_time: change all steps of a window in the same way; false: each step has its own amounts, as in
+            robomimic.
 
     Attributes:
-        corner: row and column of the input where the output begins in evaluation.
+        corner: row and column of the input at which the output begins in evaluation.
     """
 
     corner: tuple[int, int] = (0, 0)
@@ -51,24 +53,24 @@ class Randomizer(nn.Module, ABC):
         self.shared_over_time = shared_over_time
 
     def forward(self, x: Tensor, steps: int = 1) -> Tensor:
-        """``(B, ...)`` to ``(B n, *output_shape)`` in training, versions of one sample next to each other.
+        """Map ``(B, ...)`` to ``(B n, *output_shape)`` in training, with the n versions of a sample next to each other.
 
         Args:
             x: the samples.
-            steps: number of neighbours in ``x`` that are one window.
+            steps: number of consecutive samples in ``x`` that form one window.
         """
         return self.randomize(x, steps) if self.training else self.evaluate(x)
 
     @abstractmethod
     def randomize(self, x: Tensor, steps: int) -> Tensor:
-        """``(B, ...)`` to ``(B n, *output_shape)``."""
+        """Map ``(B, ...)`` to ``(B n, *output_shape)`` randomly."""
 
     def evaluate(self, x: Tensor) -> Tensor:
-        """``(B, ...)`` to ``(B, *output_shape)``, without chance."""
+        """Map ``(B, ...)`` to ``(B, *output_shape)`` without randomness."""
         return x
 
     def merge(self, features: Tensor) -> Tensor:
-        """``(B n, D)`` features of the versions to their mean ``(B, D)``."""
+        """Average the features ``(B n, D)`` of the versions to ``(B, D)``."""
         if not self.training or self.num_versions == 1:
             return features
         return features.view(-1, self.num_versions, features.shape[-1]).mean(1)
@@ -88,11 +90,11 @@ class CropRandomizer(Randomizer):
         input_shape: (C, H, W).
         crop_height: rows of a crop.
         crop_width: columns of a crop.
-        num_crops: crops of each image in training.
+        num_crops: number of crops of each image in training.
         pos_enc: add two channels with the pixel's coordinates in the image.
-        shared_over_time: all steps of a window are cropped at one place.
-        centre: where the margin is odd, the centre crop begins at half of it rounded down ('down'), or rounded half
-            to even ('even'), as torchvision and LeRobot do.
+        shared_over_time: crop all steps of a window at the same place.
+        centre: rounding for odd margins: the centre crop begins at half the margin rounded down ('down'), or rounded
+            half to even ('even'), as in torchvision and LeRobot.
     """
 
     def __init__(
@@ -126,14 +128,14 @@ class CropRandomizer(Randomizer):
         self.pos_enc = pos_enc
 
     def randomize(self, x: Tensor, steps: int) -> Tensor:
-        """``(B, C, H, W)`` to ``(B num_crops, C, h, w)``."""
+        """Crop ``(B, C, H, W)`` randomly to ``(B num_crops, C, h, w)``."""
         top, left = (
             (self.draws(x, steps) * (room + 1)).long().clamp_max(room) for room in self.room
         )
         return crops_at(self._input(x), top, left, *self.crop)
 
     def evaluate(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to the centres ``(B, C, h, w)``."""
+        """Crop ``(B, C, H, W)`` at the centre to ``(B, C, h, w)``."""
         (top, left), (height, width) = self.corner, self.crop
         return self._input(x)[..., top : top + height, left : left + width]
 
@@ -146,12 +148,13 @@ class ColorRandomizer(Randomizer):
 
     Args:
         input_shape: (3, H, W), values in [0, 1].
-        brightness: b: factors from max(0, 1 - b) to 1 + b; or (least, most); None: none.
+        brightness: b: factors from max(0, 1 - b) to 1 + b; or (smallest, largest); None: no change.
         contrast: likewise.
         saturation: likewise.
-        hue: h: turns of the colour wheel from -h to h, at most half a turn; or (least, most); None: none.
-        num_samples: versions of each sample, whose features are averaged.
-        shared_over_time: all steps of a window change alike.
+        hue: h: rotations of the colour wheel from -h to h, at most half a turn; or (smallest, largest); None: no
+            change.
+        num_samples: number of versions of each sample, whose features are averaged.
+        shared_over_time: change all steps of a window in the same way.
     """
 
     def __init__(
@@ -180,8 +183,8 @@ class ColorRandomizer(Randomizer):
 
     @torch.no_grad()
     def randomize(self, x: Tensor, steps: int) -> Tensor:
-        """``(B, 3, H, W)`` to ``(B num_samples, 3, H, W)``."""
-        # Plane by plane: the arithmetic is three times as fast as with the colours of a pixel side by side.
+        """Map ``(B, 3, H, W)`` to randomly coloured ``(B num_samples, 3, H, W)``."""
+        # separate colour planes make the arithmetic three times as fast as interleaved colours
         out = torch.empty(
             (len(x) * self.num_versions, *x.shape[1:]), device=x.device, dtype=x.dtype
         )
@@ -226,11 +229,11 @@ class GaussianNoiseRandomizer(Randomizer):
     """Gaussian noise, added in training.
 
     Args:
-        input_shape: of one sample.
-        noise_mean: mean.
-        noise_std: standard deviation.
-        limits: (low, high) that the result is clamped to; None for no clamp.
-        num_samples: noisy versions of each sample, whose features are averaged.
+        input_shape: shape of one sample.
+        noise_mean: mean of the noise.
+        noise_std: standard deviation of the noise.
+        limits: (low, high) to which the result is clamped; None: no limits.
+        num_samples: number of noisy versions of each sample, whose features are averaged.
     """
 
     def __init__(
@@ -247,7 +250,7 @@ class GaussianNoiseRandomizer(Randomizer):
         self.limits = limits
 
     def randomize(self, x: Tensor, steps: int) -> Tensor:
-        """``(B, ...)`` to ``(B num_samples, ...)``; noise has nothing to share over time."""
+        """Add noise to ``(B, ...)``: ``(B num_samples, ...)``. The noise is always independent over time."""
         x = x.repeat_interleave(self.num_versions, dim=0)
         x = x + torch.randn_like(x) * self.noise_std + self.noise_mean
         return x if self.limits is None else x.clamp(*self.limits)
@@ -255,6 +258,8 @@ class GaussianNoiseRandomizer(Randomizer):
 
 def crops_at(x: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
     """Return crops of ``(B, C, H, W)`` with the given first rows and columns ``(B n,)``: ``(B n, C, height, width)``.
+
+    Each n consecutive positions belong to the same image.
 
     n neighbouring places belong to the same image.
     """
@@ -266,13 +271,13 @@ def crops_at(x: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> T
     ):
         return _copied_crops(x, top.tolist(), left.tolist(), height, width)
     image = torch.arange(x.shape[0], device=x.device).repeat_interleave(len(top) // x.shape[0])
-    # Every window of every image, without copying one: (B, C, places down, places across, height, width).
+    # all windows of every image, without copies: (B, C, rows, columns, height, width)
     windows = x.unfold(2, height, 1).unfold(3, width, 1)
     return windows[image, :, top, left]
 
 
 def _copied_crops(x: Tensor, top: list[int], left: list[int], height: int, width: int) -> Tensor:
-    """:func:`crops_at` by a copy for each crop, in a third of the time of torch's indexing; without gradients."""
+    """Compute :func:`crops_at` with a copy per crop, three times as fast as torch's indexing but without gradients."""
     last = x.is_contiguous(memory_format=torch.channels_last)
     order = torch.channels_last if last else torch.contiguous_format
     shape = (len(top), x.shape[1], height, width)

@@ -1,12 +1,12 @@
-"""ResNet trunks: everything before the pooling; names of weights are torchvision's.
+"""ResNet trunks: everything before the pooling; weights have torchvision's names.
 
 He et al., CVPR 2016 (arXiv:1512.03385). The stride of a bottleneck is in its 3x3 convolution, as in torchvision.
 FiLM: Perez et al., AAAI 2018 (arXiv:1709.07871): after each block, channels are scaled and shifted by a linear map of
 the instruction's embedding.
 
-Departures from robomimic: pretrained trunks see images normalized with ImageNet's mean and standard deviation, as they
-did when they were trained; the colours of a pretrained first convolution are kept where coordinates are added; FiLM
-begins as the identity; the normalization layers can be chosen.
+Departures from robomimic: images for pretrained trunks are normalized with ImageNet's mean and standard deviation, as
+in their training; the colour weights of a pretrained first convolution are kept if coordinates are added; FiLM starts
+as the identity; the normalization layers can be chosen.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from imitate.models.pretrained import fill, pretrained_weights
 
 
 class Convolution(nn.Conv2d):
-    """An ``nn.Conv2d`` of a small window, 3x3 or 1x1, that is faster on a CPU where the image is small.
+    """``nn.Conv2d`` with a 3x3 or 1x1 kernel that is faster on a CPU for small images.
 
-    Padded by zeros to ceil(H / stride) rows and ceil(W / stride) columns, without a bias.
+    The input is padded by zeros so that the result has ceil(H / stride) rows and ceil(W / stride) columns; there is no
+    bias.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Convolution(nn.Conv2d):
         super().__init__(in_channels, channels, window, stride, padding=window // 2, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, I, H, W)`` to ``(B, O, H', W')``."""
+        """Convolve ``(B, I, H, W)`` to ``(B, O, H', W')``."""
         stride, padding = self.stride, self.padding
         return convolution_over_images(x, self.weight, self.bias, stride, padding)  # type: ignore[arg-type]
 
@@ -60,7 +61,7 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(in_channels, channels, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, channels, H / stride, W / stride)``."""
+        """Map ``(B, C, H, W)`` to ``(B, channels, H / stride, W / stride)``."""
         shortcut = x if self.downsample is None else self.downsample(x)
         y = torch.relu_(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
@@ -68,7 +69,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3x3 convolution on a quarter of the channels, between two 1x1 convolutions, and a shortcut."""
+    """A 3x3 convolution on a quarter of the channels between two 1x1 convolutions, and a shortcut."""
 
     expansion: ClassVar[int] = 4
 
@@ -84,7 +85,7 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(in_channels, out, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, 4 channels, H / stride, W / stride)``."""
+        """Map ``(B, C, H, W)`` to ``(B, 4 channels, H / stride, W / stride)``."""
         shortcut = x if self.downsample is None else self.downsample(x)
         y = torch.relu_(self.bn1(self.conv1(x)))
         y = torch.relu_(self.bn2(self.conv2(y)))
@@ -101,7 +102,7 @@ def _shortcut(
 
 
 class FiLM(nn.Module):
-    """``relu((1 + gamma) x + beta)``, where beta and gamma are linear in a vector; at first the identity on x >= 0."""
+    """``relu((1 + gamma) x + beta)`` with beta and gamma linear in a vector; initially the identity for x >= 0."""
 
     def __init__(self, vector_dim: int, channels: int) -> None:
         super().__init__()
@@ -110,29 +111,29 @@ class FiLM(nn.Module):
         nn.init.zeros_(self.lang_proj.bias)
 
     def forward(self, x: Tensor, vector: Tensor) -> Tensor:
-        """``(B, C, H, W)`` and ``(B, D)``; the linear map gives beta first."""
+        """Scale and shift ``(B, C, H, W)`` by vectors ``(B, D)``; beta is the first output of the linear map."""
         beta, gamma = self.lang_proj(vector)[:, :, None, None].chunk(2, dim=1)
         return torch.relu_(torch.addcmul(beta, x, 1 + gamma))
 
 
 class ResNet(nn.Module):
-    """A trunk with 1/32 of the resolution; see the subclasses.
+    """Trunk whose output has 1/32 of the resolution; see the subclasses.
 
     Args:
-        input_channel: channels of the image; the first three are colours where there are three or more.
-        pretrained: false; true: ImageNet's weights, by torchvision; or the path of a file (.pth, .pt, .safetensors)
-            with torchvision's names. A first convolution with fewer than three channels starts fresh.
-        pretrained_sha256: the checksum that the file must have; None: any.
-        input_coord_conv: the first convolution sees pixel coordinates too.
-        freeze: the pretrained weights stay as they are, and BatchNorm keeps its statistics.
-        lr_scale: the learning rate of these weights as a multiple of the network's.
+        input_channel: number of channels of the image; the first three are colours if there are three or more.
+        pretrained: false; true: torchvision's ImageNet weights; or the path of a file (.pth, .pt, .safetensors) with
+            torchvision's names. A first convolution with fewer than three channels is not loaded.
+        pretrained_sha256: checksum that the file must have; None: not checked.
+        input_coord_conv: give pixel coordinates to the first convolution as further channels.
+        freeze: do not train the pretrained weights, and keep BatchNorm's statistics.
+        lr_scale: factor of the learning rate for these weights.
         norm: see :func:`~imitate.models.norms.norm_class`.
-        imagenet_normalization: colours in [0, 1] are normalized as for ImageNet; None: where pretrained.
-        image_size: side in pixels of the square to which images are resized; None: they stay as they are.
-        lang_emb_dim: robomimic's key: size of the instruction's embedding; if given, it must be the observation's.
-        language_dim: size of the instruction's embedding, where there is one.
-        default_norm: ``norm`` where that is None.
-        load_pretrained: read the pretrained weights; false where a checkpoint brings them.
+        imagenet_normalization: normalize colours in [0, 1] as for ImageNet; None: if the weights are pretrained.
+        image_size: side in pixels of the square to which images are resized; None: no resizing.
+        lang_emb_dim: robomimic's key: size of the instruction's embedding; if given, it must equal the observation's.
+        language_dim: size of the instruction's embedding, if there is one.
+        default_norm: normalization that is used if ``norm`` is None.
+        load_pretrained: load the pretrained weights; false if a checkpoint contains the weights.
     """
 
     block: ClassVar[type[BasicBlock | Bottleneck]]
@@ -207,7 +208,7 @@ class ResNet(nn.Module):
 
     @property
     def normalizes(self) -> bool:
-        """True where colours are normalized as for ImageNet."""
+        """True if colours are normalized as for ImageNet."""
         return self.images.normalizes
 
     def _films(self, language_dim: int | None, stated: int | None) -> nn.ModuleList:
@@ -229,18 +230,18 @@ class ResNet(nn.Module):
             yield from self.get_submodule(f"layer{number}").children()
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """``(C, H, W)`` to ``(channels, H / 32, W / 32)``, rounded up."""
+        """Return the output's shape ``(channels, H / 32, W / 32)``, rounded up, for an input ``(C, H, W)``."""
         _, height, width = input_shape
         if self.images.size is not None:
             height = width = self.images.size
         return (self.channels, math.ceil(height / 32), math.ceil(width / 32))
 
     def train(self, mode: bool = True) -> Self:
-        """A frozen trunk stays in evaluation mode."""
+        """Switch the mode; a frozen trunk stays in evaluation mode."""
         return super().train(mode and not self.frozen)
 
     def forward(self, x: Tensor, language: Tensor | None = None) -> Tensor:
-        """Images ``(B, C, H, W)`` with values in [0, 1]; for FiLM also embeddings ``(B, D)``."""
+        """Map images ``(B, C, H, W)`` with values in [0, 1] to features; FiLM also needs embeddings ``(B, D)``."""
         no_gradient = self.frozen and self.film is None
         with torch.set_grad_enabled(torch.is_grad_enabled() and not no_gradient):
             x = self.images(x)
@@ -253,19 +254,19 @@ class ResNet(nn.Module):
 
 
 class ResNet18Conv(ResNet):
-    """18 layers, 11.2 million weights, 512 channels."""
+    """ResNet with 18 layers, 11.2 million weights and 512 channels."""
 
     block, blocks, torchvision_name = BasicBlock, (2, 2, 2, 2), "resnet18"
 
 
 class ResNet34Conv(ResNet):
-    """34 layers, 21.3 million weights, 512 channels."""
+    """ResNet with 34 layers, 21.3 million weights and 512 channels."""
 
     block, blocks, torchvision_name = BasicBlock, (3, 4, 6, 3), "resnet34"
 
 
 class ResNet50Conv(ResNet):
-    """50 layers, 23.5 million weights, 2048 channels."""
+    """ResNet with 50 layers, 23.5 million weights and 2048 channels."""
 
     block, blocks, torchvision_name = Bottleneck, (3, 4, 6, 3), "resnet50"
 

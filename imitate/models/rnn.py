@@ -1,4 +1,4 @@
-"""Recurrent network with a state that is a batch-first dictionary."""
+"""Recurrent network whose state is a dict of tensors with leading batch dimension."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from imitate.functional.transfer import to_device
 from imitate.models.precision import CPU_COMPUTES_BF16
 
 RNNState = dict[str, Tensor]
-"""``{"h": (B, L, H)}`` and, for an LSTM, ``"c": (B, L, H)``; L is layers times directions."""
+"""``{"h": (B, L, H)}`` and for an LSTM also ``"c": (B, L, H)``; L is the number of layers times directions."""
 
 
 class RNN(nn.Module):
     """LSTM or GRU over windows, and over single steps when acting.
 
-    A single step on the CPU without gradients goes through the bare cell functions with the same
-    weights: torch's LSTM lays its weights out anew in every call there, which for hidden size 400
-    makes a step ten times slower.
+    A single step on the CPU without gradients calls the cell functions with the same weights, because torch's LSTM
+    rearranges its weights in every call, which makes a step ten times slower for hidden size 400.
 
     Args:
-        input_dim: features per step.
+        input_dim: number of features per step.
         hidden_dim: size of the hidden state of each layer.
-        num_layers: stacked layers.
+        num_layers: number of stacked layers.
         rnn_type: kind of cell.
-        bidirectional: read windows in both directions. For whole windows only: one step at a time,
-            the backward direction never sees the future that it was trained with.
+        bidirectional: process windows in both directions. Use it only for whole windows: step by step, the backward
+            direction never sees the future steps that it was trained with.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class RNN(nn.Module):
         self.output_dim = hidden_dim * (2 if bidirectional else 1)
 
     def initial_state(self, batch_size: int) -> RNNState:
-        """Return zeros, for B sequences that begin."""
+        """Return the initial state of B new sequences: zeros."""
         weight: Tensor = self.nets.all_weights[0][0]
         layers = self.num_layers * (2 if self.bidirectional else 1)
         zeros = weight.new_zeros(batch_size, layers, self.hidden_dim)
@@ -62,7 +61,7 @@ class RNN(nn.Module):
 
         Args:
             x: (B, T, input_dim).
-            state: from :meth:`initial_state` or the window before; zeros otherwise.
+            state: from :meth:`initial_state` or the previous window; None: zeros.
 
         Returns:
             outputs of the last layer (B, T, output_dim), and the state after the last step.
@@ -79,8 +78,8 @@ class RNN(nn.Module):
 
         Args:
             x: (B, T, input_dim).
-            lengths: (B,) 0 to T, on the CPU, where torch wants them.
-            state: before the windows; as it is where ``lengths`` is 0.
+            lengths: (B,) 0 to T, on the CPU, as torch requires.
+            state: state before the windows; it is returned unchanged where ``lengths`` is 0.
         """
         counts = lengths.clamp(min=1)
         packed = pack_padded_sequence(x, counts, batch_first=True, enforce_sorted=False)
@@ -93,9 +92,9 @@ class RNN(nn.Module):
         }
 
     def _run(self, x: Any, state: RNNState | None) -> tuple[Any, Any]:
-        """Call torch's network with a window (B, T, D), packed or not.
+        """Call torch's network on a window (B, T, D), packed or not.
 
-        Where autocast's bfloat16 is not what its kernels compute in, they stay out of it.
+        If its kernels do not compute in autocast's bfloat16, autocast is disabled for them.
         """
         kind = x.data.device.type
         if not _has_bf16_kernels(kind) and torch.is_autocast_enabled(kind):
@@ -118,7 +117,7 @@ class RNN(nn.Module):
         )
 
     def _step(self, x: Tensor, state: RNNState) -> tuple[Tensor, RNNState]:
-        """Compute one step, T = 1, with the cell functions."""
+        """Compute one step (T = 1) with the cell functions."""
         out = x[:, 0]
         new_h, new_c = [], []
         hidden = state["h"].unbind(1)
@@ -137,10 +136,11 @@ class RNN(nn.Module):
 
 
 def _has_bf16_kernels(kind: str) -> bool:
-    """Return False on a kind of device whose recurrent kernels do not compute in bfloat16.
+    """Return False for a kind of device whose recurrent kernels do not compute in bfloat16.
 
-    On CUDA cuDNN computes in float16 under any autocast, where small gradients become 0 without a scaler; its float32
-    uses tensor cores too, in TF32. On a CPU oneDNN refuses bfloat16 where the processor lacks its instructions.
+    On CUDA, cuDNN computes in float16 under any autocast, in which small gradients become 0 without a scaler; its
+    float32 kernels use tensor cores too, in TF32. On a CPU, oneDNN refuses bfloat16 if the processor lacks the
+    instructions.
     """
     if kind == "cpu":
         return CPU_COMPUTES_BF16

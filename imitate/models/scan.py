@@ -25,9 +25,9 @@ class ScanCore(nn.Module):
         conv_kwargs: lists with one entry per layer: out_channels, kernel_size, stride, padding, dilation.
         conv_activation: 'relu' or None.
         pool_class: pooling over (C, L, 1), or None.
-        pool_kwargs: its arguments.
-        flatten: give a vector.
-        feature_dimension: size of that vector by a linear map; None for none.
+        pool_kwargs: arguments of the pooling.
+        flatten: return a vector.
+        feature_dimension: size of the vector after a linear map; None: no linear map.
     """
 
     def __init__(
@@ -45,8 +45,9 @@ class ScanCore(nn.Module):
         self.pool: nn.Module | None = None
         if pool_class == "SpatialSoftmax" and shape[1] < 2:
             raise ConfigError(
-                f"a scan of {input_shape[1]} beams leaves one place after the layers of conv_kwargs, of which "
-                "SpatialSoftmax always gives the same coordinates: take smaller strides, or pool_class null"
+                f"a scan of {input_shape[1]} beams has a single position after the layers of "
+                "conv_kwargs, for which SpatialSoftmax always returns the same coordinates: "
+                "choose smaller strides, or set pool_class to null"
             )
         if pool_class is not None:
             self.pool, shape = make_pool(pool_class, pool_kwargs, (*shape, 1))
@@ -54,7 +55,7 @@ class ScanCore(nn.Module):
         self.linear, self.output_shape = make_linear(shape, flatten, feature_dimension)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, L)`` to ``(B, *output_shape)``."""
+        """Encode scans ``(B, C, L)`` as ``(B, *output_shape)``."""
         x = self.backbone(x)
         if self.pool is not None:
             x = self.pool(x.unsqueeze(-1))
@@ -92,14 +93,14 @@ def _convolutions(
     seen = _seen([layer for layer in layers if isinstance(layer, nn.Conv1d)], input_shape[1])
     if 2 * seen < input_shape[1]:
         raise ConfigError(
-            f"conv_kwargs: these layers look at {seen} of the {input_shape[1]} beams of a scan: take strides that are "
-            "no longer than the kernels, or more layers"
+            f"conv_kwargs: these layers use only {seen} of the {input_shape[1]} beams of a scan: "
+            "choose strides that are no longer than the kernels, or more layers"
         )
     return nn.Sequential(*layers), (channels, length)
 
 
 def _seen(layers: Sequence[nn.Conv1d], beams: int) -> int:
-    """Return how many beams reach any of the outputs."""
+    """Return the number of beams that influence any output."""
     lengths = [beams]
     for layer in layers:
         lengths.append(_length(layer, lengths[-1]))

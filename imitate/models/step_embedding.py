@@ -1,4 +1,4 @@
-"""Embedding of the noise level, an input of denoising networks."""
+"""Embedding of the denoising step, which is an input of denoising networks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from imitate.errors import ConfigError
 class SinusoidalEmbedding(nn.Module):
     """Sines and cosines of a number at frequencies from 1 down to 1/10000.
 
-    The scale of the number matters: numbers a whole unit apart get distinct embeddings, so diffusion steps
-    come as they are and a time in [0, 1] is multiplied first, by 100 or 1000.
+    The scale of the number matters: numbers that differ by 1 get distinct embeddings. Use diffusion steps unscaled, and
+    multiply times in [0, 1] by 100 or 1000 first.
 
     Args:
-        dim: features, half sines and half cosines; even, at least 4.
+        dim: number of features, half sines and half cosines; even, at least 4.
     """
 
     def __init__(self, dim: int) -> None:
@@ -27,7 +27,7 @@ class SinusoidalEmbedding(nn.Module):
         self.dim = dim
 
     def forward(self, step: Tensor) -> Tensor:
-        """``(*B)`` to ``(*B, dim)``."""
+        """Embed steps ``(*B)`` as ``(*B, dim)``."""
         half = self.dim // 2
         exponent = torch.arange(half, device=step.device, dtype=torch.float32)
         frequency = torch.exp(exponent * (-math.log(10000.0) / (half - 1)))

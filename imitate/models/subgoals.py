@@ -1,6 +1,6 @@
-"""Networks that predict an observation ahead, a subgoal: the mean one, or a sample.
+"""Networks that predict a future observation, a subgoal: the mean, or a sample.
 
-Names of the weights beside robomimic's, of its ``goal_network``:
+Names of the weights, and robomimic's names in its ``goal_network``:
 
     SubgoalNetwork   encoder.obs, encoder.goal     nets.encoder.nets.{obs, goal}
                      net.mlp.layers.<i>            nets.mlp._model.<2 i>
@@ -9,7 +9,7 @@ Names of the weights beside robomimic's, of its ``goal_network``:
                      vae.decoder.mlp, .heads       nets.decoder.nets.mlp, .decoder.nets; inputs: latent, obs, goal
                      vae.latent.prior              nets.prior
 
-robomimic encodes images anew for encoder, decoder and prior; here all three share ``encoder``.
+robomimic has separate image encoders for encoder, decoder and prior; here all three share ``encoder``.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from imitate.models.vae import VAE
 
 
 class SubgoalNetwork(nn.Module):
-    """Network of the mean subgoal.
+    """Network that predicts the mean subgoal.
 
     Args:
-        encoder: of observation and goal.
+        encoder: encoder of observation and goal.
         shapes: shape of each key of a subgoal, as networks see it.
-        layer_dims: hidden layers.
+        layer_dims: widths of the hidden layers.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SubgoalNetwork(nn.Module):
         self.net = MultiHeadMLP(encoder.output_dim, layer_dims, _sizes(shapes))
 
     def forward(self, obs: Obs, goal: Obs | None = None) -> Obs:
-        """(B, ...) to {key: (B, *shape)}."""
+        """Map observations (B, ...) to subgoals {key: (B, *shape)}."""
         return _shaped(self.net(self.encoder(obs, goal)), self.shapes)
 
 
@@ -59,10 +59,10 @@ class SubgoalVAEOutput(NamedTuple):
 
 
 class SubgoalVAE(nn.Module):
-    """A distribution over subgoals.
+    """VAE that predicts a distribution of subgoals.
 
     Args:
-        encoder: of observation and goal, the condition.
+        encoder: encoder of observation and goal, whose features are the condition.
         subgoal: encoder of subgoals.
         config: section ``vae``.
     """
@@ -90,7 +90,7 @@ class SubgoalVAE(nn.Module):
     def sample_prior(
         self, obs: Obs, goal: Obs | None, number: int, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Sample (B, N, Z) latents of the prior."""
+        """Sample latents (B, N, Z) from the prior."""
         condition = self.encoder(obs, goal).unsqueeze(1).expand(-1, number, -1)
         return self.vae.sample_prior(condition, generator)
 
@@ -111,7 +111,7 @@ def _sizes(shapes: Mapping[str, Shape]) -> dict[str, int]:
 
 
 def _shaped(parts: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> Obs:
-    """Convert vectors (*B, D) by the name of their head to {key: (*B, *shape)}."""
+    """Convert vectors (*B, D), by the name of their head, to {key: (*B, *shape)}."""
     return {
         key: (part := parts[_head(key)]).reshape(*part.shape[:-1], *shape)
         for key, shape in shapes.items()
@@ -119,4 +119,4 @@ def _shaped(parts: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> Obs:
 
 
 def _head(key: str) -> str:
-    return key.replace(".", "/")  # a module's name may not have a dot
+    return key.replace(".", "/")  # the name of a module must not contain a dot

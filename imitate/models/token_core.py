@@ -1,4 +1,4 @@
-"""Encoder core of tokens, such as those of a tokenized instruction."""
+"""Encoder core for tokens, such as those of a tokenized language instruction."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from imitate.models.layout import Shape
 
 
 class TokenCore(nn.Module):
-    """Mean of the learned vectors of an observation's tokens; token 0, which stands for none, does not count.
+    """Mean of the learned embeddings of an observation's tokens; token 0 is padding and is ignored.
 
     Args:
         input_shape: (L,).
-        vocabulary: number of tokens; as large as the tokenizer's.
-        dim: D, numbers in a vector.
+        vocabulary: number of tokens, at least the tokenizer's.
+        dim: D, size of an embedding.
     """
 
     def __init__(self, input_shape: Shape, vocabulary: int = 4096, dim: int = 64) -> None:
@@ -26,6 +26,6 @@ class TokenCore(nn.Module):
         self.output_shape = (dim,)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens ``(B, L)`` to ``(B, D)``."""
+        """Encode tokens ``(B, L)`` as ``(B, D)``."""
         mean: Tensor = self.vectors(torch.round(tokens).long())
         return mean

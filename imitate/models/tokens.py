@@ -1,4 +1,4 @@
-"""Observations as tokens of a transformer, as in ACT (Zhao et al. 2023, arXiv:2304.13705)."""
+"""Conversion of observations to tokens of a transformer, as in ACT (Zhao et al. 2023, arXiv:2304.13705)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from imitate.models.observation import ObservationEncoder
 class ObservationTokens(nn.Module):
     """Tokens of the last frames of an observation.
 
-    The vectors without a network make one token together, or one each. Each key that has a network makes one token,
-    or where its features are a map ``(C, H, W)`` (no pooling, not flattened) one per cell. A token's position is
-    learned per frame and key; cells have DETR's sines of their row and column besides.
+    Vectors without a network form one token together, or one each. Each key with a network forms one token, or one per
+    cell if its features are a map ``(C, H, W)`` (no pooling, not flattened). A token's position is learned per frame
+    and key; DETR's sinusoidal positions of row and column are added for cells.
 
     Args:
-        encoder: of the observation.
-        embed_dim: E.
-        frames: F, observations that the policy sees.
-        separate_vectors: each vector without a network makes a token of its own.
-        shared_maps: keys that share a network also share the map from its features to tokens.
-        learned_camera_positions: false: keys that have a network have no learned position.
+        encoder: encoder of the observation.
+        embed_dim: E, features of a token.
+        frames: F, number of observations that the policy sees.
+        separate_vectors: each vector without a network forms its own token.
+        shared_maps: keys that share a network also share the linear map from its features to tokens.
+        learned_camera_positions: false: keys with a network have no learned position.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ObservationTokens(nn.Module):
         self.vectors = [key for key in encoder.feature_dims if key not in encoder.encoded_shapes]
         joined = bool(self.vectors) and not separate_vectors
         self.state = nn.Linear(self.dim_of(self.vectors), embed_dim) if joined else None
-        # Numbered: a key may have a name that a module may not.
+        # numbered, because a key's name may not be a valid module name
         self.vector_maps = nn.ModuleList(
             nn.Linear(self.dim_of([key]), embed_dim) for key in self.vectors if separate_vectors
         )
@@ -83,17 +83,20 @@ class ObservationTokens(nn.Module):
     learned: Tensor
 
     def dim_of(self, keys: Sequence[str]) -> int:
-        """Return the size of the features of some keys side by side."""
+        """Return the total number of features of some keys."""
         return sum(self.encoder.feature_dims[key] for key in keys)
 
     def features(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Features of each key, ``(B, F, D)``, for observations ``(B, ...)``, or ``(B, F, ...)`` where F > 1."""
+        """Return features of each key, ``(B, F, D)``, for observations ``(B, ...)``, or ``(B, F, ...)`` if F > 1."""
         if self.frames == 1:
             obs = {key: value.unsqueeze(1) for key, value in obs.items()}
         return self.encoder.features(obs)
 
     def forward(self, features: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Tokens ``(B, T, E)`` and positions ``(1, T, E)`` from :meth:`features`; frames in turn, oldest first."""
+        """Return tokens ``(B, T, E)`` and positions ``(1, T, E)`` from :meth:`features`.
+
+        Frames are in order, oldest first.
+        """
         tokens = []
         if self.state is not None:
             joined = torch.cat([features[key] for key in self.vectors], dim=-1)
@@ -102,7 +105,7 @@ class ObservationTokens(nn.Module):
             tokens.append(linear(features[key]).unsqueeze(2))
         for key, linear in zip(self.encoded, self.maps, strict=True):
             shape, value = self.encoder.encoded_shapes[key], features[key]
-            # A map's channels are the features of its cells.
+            # the channels of a map are the features of its cells
             channels = shape[0] if len(shape) == 3 else value.shape[-1]
             pixels = value.reshape(*value.shape[:2], channels, -1)
             tokens.append(linear(pixels.transpose(-2, -1)))

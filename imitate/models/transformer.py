@@ -1,7 +1,7 @@
-"""GPT over the steps of a window: each step sees itself and the steps before it.
+"""GPT over the steps of a window: each step attends to itself and to earlier steps.
 
-Radford et al. 2019 (GPT-2): LayerNorm before each sublayer. Names of the weights are those of robomimic's
-transformer, so that its checkpoints fit.
+Radford et al. 2019 (GPT-2): LayerNorm before each sublayer. The weights have the names of robomimic's transformer, so
+that its checkpoints can be loaded.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from imitate.system.wording import counted
 Activation = Literal["gelu", "geglu"]
 Positions = Literal["parameter", "embedding", "sinusoidal", "rotary"]
 KVCache = dict[str, Tensor]
-"""Steps seen so far, one row per sequence: ``keys`` and ``values`` (B, L, heads, W, head_dim), the newest step
-last and keys not yet rotated, and ``length`` (B,), steps seen, at most W. A row of zeros is a fresh start."""
+"""Cache of the steps so far, one row per sequence: ``keys`` and ``values`` (B, L, heads, W, head_dim), the newest step
+last and keys not yet rotated, and ``length`` (B,), the number of steps so far, at most W. A row of zeros is the initial
+state.
+"""
 
 
 class GEGLU(nn.Module):
     """Half of the features gated by the GELU of the other half (Shazeer 2020, arXiv:2002.05202)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(..., 2 D) -> (..., D)``."""
+        """Map ``(..., 2 D)`` to ``(..., D)``."""
         value, gate = x.chunk(2, dim=-1)
         return value * F.gelu(gate)
 
 
 class CausalSelfAttention(nn.Module):
-    """Attention over queries, keys and values of one sequence."""
+    """Self-attention of one sequence."""
 
     def __init__(
         self, embed_dim: int, num_heads: int, attn_dropout: float, output_dropout: float
@@ -57,7 +59,8 @@ class CausalSelfAttention(nn.Module):
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        state_dict.pop(f"{prefix}mask", None)  # robomimic stores its triangle of ones
+        # stored because robomimic stores its triangle of ones
+        state_dict.pop(f"{prefix}mask", None)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,7 +70,7 @@ class CausalSelfAttention(nn.Module):
         return q, k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Compute the result of the sublayer, ``(B, T, E)``; without a mask each step sees all before it."""
+        """Compute the result of the sublayer, ``(B, T, E)``; without a mask each step attends to all earlier steps."""
         dropout = self.attn_dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=mask is None)
         y = self.nets["output"](y.transpose(1, 2).flatten(2))
@@ -105,11 +108,11 @@ class SelfAttentionBlock(nn.Module):
 
     @property
     def attention(self) -> CausalSelfAttention:
-        """The first sublayer."""
+        """The attention sublayer."""
         return cast(CausalSelfAttention, self.nets["attention"])
 
     def forward(self, x: Tensor, mask: Tensor | None, rotation: Tensor | None) -> Tensor:
-        """``(B, T, E) -> (B, T, E)``; ``rotation`` holds rows of a rotary table for the T steps."""
+        """Map ``(B, T, E)`` to ``(B, T, E)``; ``rotation`` has the rows of a rotary table for the T steps."""
         q, k, v = self.attention.project(self.nets["ln1"](x))
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
@@ -122,26 +125,26 @@ class SelfAttentionBlock(nn.Module):
 
 
 class GPTBackbone(nn.Module):
-    """Blocks and a last LayerNorm over embedded steps.
+    """Blocks and a final LayerNorm over embedded steps.
 
-    **The window.** With rotary positions a step sees itself and the ``context_length - 1`` steps before it,
-    in sequences of any length. :meth:`step` computes the same, one step at a time, from a cache. Over several
-    layers the input of a step comes from further back than the window, through the steps between; so the
-    cache equals the masked pass over the whole sequence so far, and not a pass over the last window alone.
-    Train on windows longer than ``context_length`` for steps of that kind.
+    **The window.** With rotary positions a step attends to itself and the ``context_length - 1`` steps before it, in
+    sequences of any length. :meth:`step` computes the same, one step at a time, with a cache. With several layers, a
+    step also depends on steps before its window, through the steps in between. So the result with a cache equals a
+    masked pass over the whole sequence so far, not a pass over only the last window; train on windows longer than
+    ``context_length`` to include such steps.
 
-    Without rotary positions sequences are at most ``context_length`` long, and there is no cache.
+    Without rotary positions, sequences are at most ``context_length`` long, and there is no cache.
 
     Args:
-        embed_dim: E.
-        num_layers: L.
-        num_heads: of each layer; divides E.
-        context_length: W.
-        attn_dropout: of attention weights.
-        block_output_dropout: of each sublayer's result.
-        activation: of the MLPs; ``geglu`` doubles their first layer.
-        rotary: turn queries and keys by their position.
-        causal: a step sees itself and those before it; or else all of the sequence, and there is no cache.
+        embed_dim: E, features of a step.
+        num_layers: L, number of layers.
+        num_heads: number of heads of each layer, a divisor of E.
+        context_length: W, number of steps that a step attends to.
+        attn_dropout: dropout of attention weights.
+        block_output_dropout: dropout of each sublayer's result.
+        activation: activation of the MLPs; ``geglu`` doubles the width of their first layer.
+        rotary: rotate queries and keys by their position.
+        causal: a step attends to itself and earlier steps; false: to the whole sequence, and there is no cache.
     """
 
     rotation: Tensor | None
@@ -188,7 +191,7 @@ class GPTBackbone(nn.Module):
 
     @property
     def blocks(self) -> list[SelfAttentionBlock]:
-        """The layers in their order."""
+        """The layers in order."""
         return cast(list[SelfAttentionBlock], list(cast(nn.Sequential, self.nets["transformer"])))
 
     def forward(self, x: Tensor, pad_mask: Tensor | None = None) -> Tensor:
@@ -196,10 +199,10 @@ class GPTBackbone(nn.Module):
 
         Args:
             x: (B, T, E).
-            pad_mask: (B, T) bool, false for steps that no other step may see; None means none.
+            pad_mask: (B, T) bool, false for steps that no other step may attend to; None: no padding.
 
         Returns:
-            (B, T, E).
+            (B, T, E) features.
         """
         num_steps = x.shape[1]
         self.check_length(num_steps)
@@ -229,7 +232,7 @@ class GPTBackbone(nn.Module):
             mask = torch.ones(num_steps, num_steps, dtype=torch.bool, device=device)
         if pad_mask is None:
             return mask
-        # A padded step sees itself, for a softmax over nothing is NaN.
+        # a padded step attends to itself, because a softmax over nothing is NaN
         own = causal_mask(num_steps, 1, device)
         return ((mask & pad_mask.bool().unsqueeze(1)) | own).unsqueeze(1)
 
@@ -250,9 +253,12 @@ class GPTBackbone(nn.Module):
 
     @torch.no_grad()
     def step(self, x: Tensor, cache: KVCache) -> tuple[Tensor, KVCache]:
-        """Compute one step of each sequence: ``(B, E)`` to ``(B, E)``, and the cache after it. Gives no gradient."""
+        """Compute one step of each sequence: ``(B, E)`` to ``(B, E)``, and the next cache.
+
+        The result has no gradient.
+        """
         window, rotation = self.context_length, cast(Tensor, self.rotation)
-        # Everything one place to the left; the new step comes last. What is given stays as it is.
+        # shift everything by one and append the new step; the given cache is not changed
         keys, values = cache["keys"].roll(-1, 3), cache["values"].roll(-1, 3)
         turned = rotate(keys, rotation)
         length = (cache["length"] + 1).clamp(max=window)
@@ -272,20 +278,20 @@ class GPTBackbone(nn.Module):
 
 
 class CausalTransformer(nn.Module):
-    """Features of each step to features that know the steps before: embedding and :class:`GPTBackbone`.
+    """Embedding and :class:`GPTBackbone`: map the features of each step to features that depend on earlier steps.
 
     Args:
-        input_dim: D, features per step.
-        embed_dim: E.
-        num_layers: L.
-        num_heads: of each layer.
-        context_length: W, the steps that a step sees.
-        positions: encoding of the step's place: ``parameter`` (learned, zeros at first), ``embedding`` (learned,
-            random at first), ``sinusoidal``, or ``rotary``, which alone allows a cache.
-        emb_dropout: of the embedded steps.
-        attn_dropout: of attention weights.
-        block_output_dropout: of each sublayer's result.
-        activation: of the MLPs.
+        input_dim: D, number of features per step.
+        embed_dim: E, features inside the transformer.
+        num_layers: L, number of layers.
+        num_heads: number of heads of each layer.
+        context_length: W, number of steps that a step attends to.
+        positions: encoding of a step's position: ``parameter`` (learned, initially zero), ``embedding`` (learned,
+            initially random), ``sinusoidal``, or ``rotary``, the only one that allows a cache.
+        emb_dropout: dropout of the embedded steps.
+        attn_dropout: dropout of attention weights.
+        block_output_dropout: dropout of each sublayer's result.
+        activation: activation of the MLPs.
         causal: see :class:`GPTBackbone`.
     """
 
@@ -349,7 +355,7 @@ class CausalTransformer(nn.Module):
         return cast(GPTBackbone, self.nets["transformer"])
 
     def forward(self, x: Tensor, pad_mask: Tensor | None = None) -> Tensor:
-        """``(B, T, D) -> (B, T, E)``; ``pad_mask`` as in :meth:`GPTBackbone.forward`."""
+        """Map ``(B, T, D)`` to ``(B, T, E)``; ``pad_mask`` as in :meth:`GPTBackbone.forward`."""
         self.backbone.check_length(x.shape[1])
         embedded = self.nets["embed_encoder"](x)
         places = self._places(x.shape[1])
@@ -362,7 +368,7 @@ class CausalTransformer(nn.Module):
         return self.backbone.initial_cache(batch_size)
 
     def step(self, x: Tensor, cache: KVCache) -> tuple[Tensor, KVCache]:
-        """Compute one step of each sequence: ``(B, D)`` to ``(B, E)``, and the cache after it."""
+        """Compute one step of each sequence: ``(B, D)`` to ``(B, E)``, and the next cache."""
         return self.backbone.step(self._normalized(self.nets["embed_encoder"](x)), cache)
 
     def _normalized(self, embedded: Tensor) -> Tensor:
@@ -377,7 +383,7 @@ class CausalTransformer(nn.Module):
 
 
 def _init_weights(module: nn.Module) -> None:
-    """GPT's initialization: small normal weights, zero biases."""
+    """Initialize as GPT: small normal weights, zero biases."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.02)
         if module.bias is not None:

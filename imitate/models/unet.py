@@ -1,10 +1,10 @@
 """The one-dimensional conditional U-Net of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137).
 
-Names of the weights are those of its code and of robomimic's, so that their checkpoints fit.
+The weights have the names of its code and robomimic's, so that their checkpoints can be loaded.
 
-Inside, a chunk is an image of height 1 with channels last: for the short sequences of policies this layout
-makes a forward pass on a CPU several times faster than one-dimensional convolutions, and the
-(B, T, A) tensors outside need no copy to become one.
+Inside, a chunk is an image of height 1 with channels last. For the short sequences of policies, this layout makes a
+forward pass on a CPU several times faster than one-dimensional convolutions, and (B, T, A) tensors need not be copied
+to convert them.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from imitate.functional.kernels import convolution_over_time
 from imitate.models.step_embedding import step_encoder, steps_like
 
 Condition = list[Tensor]
-"""Conditions of one denoising step besides its input: one (B, 2 C) or (B, C) tensor per residual block."""
+"""Conditions of one denoising step: one (B, 2 C) or (B, C) tensor per residual block."""
 
 
 def _store_channels_last(weight: Tensor) -> None:
-    """Keep the shape (O, I, K) of a kernel but lay the input channels out innermost."""
+    """Store a kernel of shape (O, I, K) with the input channels innermost in memory."""
     weight.data = weight.data.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 class Conv1d(nn.Conv1d):
-    """A convolution over time of (B, C, 1, T)."""
+    """Convolution over time of (B, C, 1, T)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
         super().__init__(inputs, outputs, kernel, stride, padding=kernel // 2)
         _store_channels_last(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, inputs, 1, T) -> (B, outputs, 1, T / stride)``."""
+        """Map ``(B, inputs, 1, T)`` to ``(B, outputs, 1, T / stride)``."""
         return convolution_over_time(
             x, self.weight, self.bias, self.stride[0], learning=self.training
         )
@@ -51,7 +51,7 @@ class Downsample(nn.Module):
         self.conv = Conv1d(channels, channels, 3, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, 1, T) -> (B, C, 1, T / 2)``."""
+        """Map ``(B, C, 1, T)`` to ``(B, C, 1, T / 2)``."""
         return cast(Tensor, self.conv(x))
 
 
@@ -64,7 +64,7 @@ class Upsample(nn.Module):
         _store_channels_last(self.conv.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, 1, T) -> (B, C, 1, 2 T)``."""
+        """Map ``(B, C, 1, T)`` to ``(B, C, 1, 2 T)``."""
         kernel = self.conv.weight.unsqueeze(2)
         return F.conv_transpose2d(x, kernel, self.conv.bias, (1, 2), (0, 1))
 
@@ -79,14 +79,14 @@ class ConvBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, inputs, 1, T) -> (B, outputs, 1, T)``."""
+        """Map ``(B, inputs, 1, T)`` to ``(B, outputs, 1, T)``."""
         return cast(Tensor, self.block(x))
 
 
 class ConditionalResidualBlock(nn.Module):
     """Two convolution blocks; between them the condition scales and shifts each channel (FiLM).
 
-    The scale multiplies as it is, without adding 1, as in the original.
+    As in the original, channels are multiplied by the scale itself, not by 1 plus the scale.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ConditionalResidualBlock(nn.Module):
         self.residual_conv = Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, x: Tensor, film: Tensor) -> Tensor:
-        """``(B, inputs, 1, T)`` and ``(B, film_dim)`` to ``(B, outputs, 1, T)``."""
+        """Map ``(B, inputs, 1, T)`` and a condition ``(B, film_dim)`` to ``(B, outputs, 1, T)``."""
         out = self.blocks[0](x)
         film = film[..., None, None]
         if self.predict_scale:
@@ -126,15 +126,15 @@ class ConditionalUnet1D(nn.Module):
     """Denoiser of action chunks: convolutions over time, conditioned on the step and the observation.
 
     Args:
-        input_dim: A, numbers of a noisy action.
-        global_cond_dim: D, features of the observation; 0 for none.
-        diffusion_step_embed_dim: features of the embedding of the step.
+        input_dim: A, number of values of a noisy action.
+        global_cond_dim: D, number of features of the observation; 0 for none.
+        diffusion_step_embed_dim: number of features of the step's embedding.
         down_dims: channels of each level; each level but the last halves the time axis.
-        kernel_size: odd.
-        n_groups: groups of each GroupNorm; has to divide each of ``down_dims``. The last block has
-            always 8, as in the original.
-        cond_predict_scale: the condition scales and shifts channels; or else only shifts.
-        output_dim: numbers of a predicted action; A if left out.
+        kernel_size: size of the kernels, odd.
+        n_groups: number of groups of each GroupNorm, a divisor of each of ``down_dims``. The last block always has 8,
+            as in the original.
+        cond_predict_scale: the condition scales and shifts channels; false: it only shifts.
+        output_dim: number of values of a predicted action; A by default.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class ConditionalUnet1D(nn.Module):
     def forward(
         self, sample: Tensor, timestep: Tensor | float, global_cond: Tensor | None = None
     ) -> Tensor:
-        """Predict.
+        """Predict from noisy actions.
 
         Args:
             sample: (B, T, A) noisy actions.
@@ -210,7 +210,7 @@ class ConditionalUnet1D(nn.Module):
             global_cond: (B, D) features of the observation.
 
         Returns:
-            (B, T, output_dim).
+            (B, T, output_dim) predictions.
         """
         features = self.diffusion_step_encoder(steps_like(timestep, sample))
         if global_cond is not None:
@@ -221,15 +221,15 @@ class ConditionalUnet1D(nn.Module):
     def conditions(
         self, timesteps: Sequence[float], global_cond: Tensor | None
     ) -> dict[float, Condition]:
-        """Conditions of all steps of one sampling at once, for :meth:`denoise`."""
+        """Compute the conditions of all steps of one sampling at once, for :meth:`denoise`."""
         per_block = [film.unbind(0) for film in self.films(timesteps, global_cond)]
         return {t: list(films) for t, *films in zip(timesteps, *per_block, strict=True)}
 
     def films(self, timesteps: Sequence[float], global_cond: Tensor | None) -> list[Tensor]:
-        """:meth:`conditions` stacked: per residual block (S, B, D) for S steps.
+        """Return :meth:`conditions` stacked: (S, B, D) per residual block, for S steps.
 
-        The observation is the same in all of them and the step the same in all rows, so this costs about
-        as much as one step in :meth:`forward`.
+        All steps share the observation, and all rows share the step, so this costs about as much as one step in
+        :meth:`forward`.
         """
         device = next(self.parameters()).device
         steps = torch.tensor(list(timesteps), dtype=torch.float32, device=device)
@@ -245,7 +245,7 @@ class ConditionalUnet1D(nn.Module):
         return per_block
 
     def denoise(self, sample: Tensor, condition: Condition) -> Tensor:
-        """Predict, ``(B, T, A) -> (B, T, output_dim)``, from a condition of :meth:`conditions`."""
+        """Predict from a condition of :meth:`conditions`: ``(B, T, A)`` to ``(B, T, output_dim)``."""
         self.check_horizon(sample.shape[1])
         films = iter(condition)
         x = sample.transpose(1, 2).unsqueeze(2)
@@ -262,7 +262,7 @@ class ConditionalUnet1D(nn.Module):
         return cast(Tensor, self.final_conv(x).squeeze(2).transpose(1, 2))
 
     def _residuals(self) -> list[ConditionalResidualBlock]:
-        """Residual blocks in the order in which they run."""
+        """Return the residual blocks in the order in which they run."""
         down = [block for level in _levels(self.down_modules) for block in level[:2]]
         up = [block for level in _levels(self.up_modules) for block in level[:2]]
         return [*down, *cast(Iterable[ConditionalResidualBlock], self.mid_modules), *up]

@@ -1,4 +1,4 @@
-"""Conditional variational autoencoder, over actions or over several vectors such as those of a subgoal.
+"""Conditional variational autoencoder over actions, or over several vectors such as those of a subgoal.
 
 Kingma & Welling, "Auto-Encoding Variational Bayes", ICLR 2014 (arXiv:1312.6114); conditional form:
 Sohn, Lee & Yan, "Learning Structured Output Representation using Deep Conditional Generative Models",
@@ -40,16 +40,15 @@ class VAE(nn.Module):
     """Encoder q(z | a, s), decoder a(z, s), prior p(z) or p(z | s).
 
     Args:
-        condition_dim: features of the condition s.
+        condition_dim: number of features of the condition s.
         action_dim: size of the action a, which is in [-1, 1].
         latent: posterior family and prior.
-        encoder_layer_dims: hidden layers of the encoder.
-        decoder_layer_dims: hidden layers of the decoder.
-        decoder_is_conditioned: the decoder sees s (robomimic's does in any case).
-        reconstruction_sum_across_elements: sum the squared error over action dimensions, rather than
-            average it.
-        output_dims: size of each vector that is reconstructed, where it is not an action; these are not squashed, and
-            :meth:`decode_parts` gives them.
+        encoder_layer_dims: widths of the hidden layers of the encoder.
+        decoder_layer_dims: widths of the hidden layers of the decoder.
+        decoder_is_conditioned: give s to the decoder (robomimic always does).
+        reconstruction_sum_across_elements: sum the squared error over action dimensions instead of averaging it.
+        output_dims: size of each vector that is reconstructed, if it is not an action; such vectors are not squashed,
+            and are returned by :meth:`decode_parts`.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class VAE(nn.Module):
         return parts
 
     def sample_prior(self, condition: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Sample (B, Z) latents for (B, D) conditions."""
+        """Sample latents (B, Z) for conditions (B, D)."""
         return self.latent.sample_prior(condition, generator)
 
     def act(self, condition: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -142,7 +141,7 @@ class VAE(nn.Module):
         )
 
     def set_gumbel_temperature(self, temperature: float) -> None:
-        """Set the temperature of the Gumbel-softmax; other latents have none, and for them it is an error."""
+        """Set the temperature of the Gumbel-softmax. Raises TypeError for other latents."""
         if not isinstance(self.latent, CategoricalLatent):
             raise TypeError(f"{type(self.latent).__name__} has no temperature")
         self.latent.temperature = temperature

@@ -1,6 +1,6 @@
 """Image encoders: a convolutional trunk, pooling over space, a linear map.
 
-Departures from robomimic: ``ShallowConv`` heeds ``output_channel``; ``output_variance`` of the spatial
+Departures from robomimic: ``ShallowConv`` uses ``output_channel``; ``output_variance`` of the spatial
 softmax works inside ``VisualCore``.
 """
 
@@ -32,8 +32,8 @@ class ShallowConv(nn.Module):
     """Four convolutions, half the resolution. (Finn et al., ICRA 2016, arXiv:1509.06113.).
 
     Args:
-        input_channel: channels of the image.
-        output_channel: channels of the features.
+        input_channel: number of channels of the image.
+        output_channel: number of channels of the features.
     """
 
     def __init__(self, input_channel: int = 3, output_channel: int = 32) -> None:
@@ -50,12 +50,12 @@ class ShallowConv(nn.Module):
         )
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """``(C, H, W)`` to ``(output_channel, H / 2, W / 2)``, rounded up."""
+        """Return the output's shape ``(output_channel, H / 2, W / 2)``, rounded up, for an input ``(C, H, W)``."""
         _, height, width = input_shape
         return (self.output_channel, math.ceil(height / 2), math.ceil(width / 2))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)``."""
+        """Map images ``(B, C, H, W)`` to features."""
         y: Tensor = self.layers(x)
         return y
 
@@ -81,24 +81,24 @@ _ELSEWHERE = {
 
 
 class VisualCore(nn.Module):
-    """Trunk, pooling, flatten, linear map. No activation at the end.
+    """Trunk, pooling, flattening, linear map, without a final activation.
 
     Args:
         input_shape: (C, H, W).
-        backbone_class: name in :data:`BACKBONES`; None: the class's own default.
-        pool_class: name in :data:`~imitate.models.pools.POOLS`, or None; "auto": SpatialSoftmax, or None where the
-            trunk leaves no two places whose coordinates it could give.
-        backbone_kwargs: arguments of the trunk; those that belong to another trunk are left out.
-        pool_kwargs: arguments of the pooling; likewise.
-        flatten: give a vector.
-        feature_dimension: size of that vector by a linear map; None for none.
-        language_dim: size of the instruction's embedding, where there is one.
+        backbone_class: name in :data:`BACKBONES`; None: the class's default.
+        pool_class: name in :data:`~imitate.models.pools.POOLS`, or None; "auto": SpatialSoftmax, or None if the trunk's
+            output has a single position.
+        backbone_kwargs: arguments of the trunk; those of another trunk are ignored.
+        pool_kwargs: arguments of the pooling; those of another pooling are ignored.
+        flatten: return a vector.
+        feature_dimension: size of the vector after a linear map; None: no linear map.
+        language_dim: size of the instruction's embedding, if there is one.
         default_norm: normalization layers of a trunk whose ``norm`` is null.
-        load_pretrained: read pretrained weights; false where a checkpoint brings them.
+        load_pretrained: load pretrained weights; false if a checkpoint contains the weights.
 
     Attributes:
-        frozen_shape: of the features of a frozen trunk, which depend on the image alone; None where it learns, or reads
-            the instruction.
+        frozen_shape: shape of a frozen trunk's features, which depend only on the image; None if the trunk is trained,
+            or uses the instruction.
     """
 
     default_backbone: ClassVar[str] = "ResNet18Conv"
@@ -143,15 +143,16 @@ class VisualCore(nn.Module):
             pool_class = None if placeless else "SpatialSoftmax"
         if pool_class == "SpatialSoftmax" and one_vector:
             raise ConfigError(
-                "backbone_kwargs.features is 'class', a single vector, in which SpatialSoftmax finds no places; "
-                "set pool_class to null"
+                "backbone_kwargs.features is 'class', a single vector, in which SpatialSoftmax "
+                "has no positions; set pool_class to null"
             )
         if pool_class == "SpatialSoftmax" and placeless:
             size, places = ("x".join(map(str, shape[1:])) for shape in (input_shape, trunk_shape))
             raise ConfigError(
-                f"images of {size} pixels leave {places} places after {backbone_class}, whose coordinates "
-                "SpatialSoftmax gives, so the policy would not see them: take larger images (a step 'resize' in "
-                "train.preprocess), backbone_class 'ShallowConv', or pool_class null"
+                f"images of {size} pixels have only {places} positions after {backbone_class}, too "
+                "few for the coordinates of SpatialSoftmax, so the policy would not see them: use "
+                "larger images (a step 'resize' in train.preprocess), backbone_class "
+                "'ShallowConv', or pool_class null"
             )
         self.pool, shape = make_pool(pool_class, pool_kwargs, trunk_shape)
         self._pools_mean = isinstance(self.pool, SpatialMeanPool)
@@ -161,21 +162,24 @@ class VisualCore(nn.Module):
             self.frozen_shape = (trunk_shape[0], 1, 1) if self._pools_mean else trunk_shape
         self.flatten = flatten
         self.linear, self.output_shape = make_linear(shape, flatten, feature_dimension)
-        # The layout in which images come; halves the time of a single image on the CPU.
+        # the layout in which images arrive; halves the time of a single image on the CPU
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor, language: Tensor | None = None) -> Tensor:
-        """Images ``(B, C, H, W)``, and embeddings ``(B, D)`` if it uses language, to ``(B, *output_shape)``."""
+        """Encode images ``(B, C, H, W)`` as ``(B, *output_shape)``.
+
+        If the trunk uses language, embeddings ``(B, D)`` are needed too.
+        """
         return self.from_features(self._features(x, language))
 
     def frozen_features(self, x: Tensor) -> Tensor:
-        """Images ``(B, C, H, W)`` to a frozen trunk's features ``(B, *frozen_shape)``, for :meth:`from_features`."""
+        """Map images ``(B, C, H, W)`` to a frozen trunk's features ``(B, *frozen_shape)``."""
         features = self._features(x, None)
-        # The mean of a map of one cell is that cell: pooling once more changes nothing.
+        # the mean of a map with one cell is that cell, so pooling twice changes nothing
         return features.mean((-2, -1), keepdim=True) if self._pools_mean else features
 
     def from_features(self, x: Tensor) -> Tensor:
-        """Features of the trunk to ``(B, *output_shape)``."""
+        """Map features of the trunk to ``(B, *output_shape)``."""
         x = self.pool(x)
         if self.flatten:
             x = x.flatten(1)
@@ -183,7 +187,10 @@ class VisualCore(nn.Module):
         return y
 
     def keypoints(self, x: Tensor, language: Tensor | None = None) -> Tensor | None:
-        """Keypoints of a :class:`SpatialSoftmax`: ``(B, K, 2)``, x and y in [-1, 1]; None with another pooling."""
+        """Return keypoints of a :class:`SpatialSoftmax`: ``(B, K, 2)``, x and y in [-1, 1].
+
+        None with another pooling.
+        """
         if not isinstance(self.pool, SpatialSoftmax):
             return None
         return self.pool.keypoints(self._features(x, language))
@@ -194,7 +201,7 @@ class VisualCore(nn.Module):
 
 
 class VisualCoreLanguageConditioned(VisualCore):
-    """A :class:`VisualCore` whose trunk reads the instruction by FiLM."""
+    """:class:`VisualCore` whose trunk is conditioned on the instruction by FiLM."""
 
     default_backbone = "ResNet18ConvFiLM"
     conditioned = True
@@ -203,7 +210,7 @@ class VisualCoreLanguageConditioned(VisualCore):
 def make_linear(
     shape: Shape, flatten: bool, feature_dimension: int | None
 ) -> tuple[nn.Module, Shape]:
-    """Build the linear map after pooling; return it with the shape of its output."""
+    """Build the linear map after pooling; return it with its output's shape."""
     if feature_dimension is None:
         return nn.Identity(), (math.prod(shape),) if flatten else shape
     if not flatten:

@@ -1,4 +1,4 @@
-"""Vision transformers as trunks: patches of an image to a map of features; names of weights are timm's.
+"""Vision transformers as trunks, which map an image's patches to a feature map; weights have timm's names.
 
 Dosovitskiy et al., ICLR 2021 (arXiv:2010.11929), with LayerNorm before each sublayer. The families differ in their
 prefix tokens, patch size, activation, and in the colours that they were trained with:
@@ -8,8 +8,8 @@ prefix tokens, patch size, activation, and in the colours that they were trained
 * :class:`VC1`: Majumdar et al., NeurIPS 2023 (arXiv:2303.18240), a masked autoencoder (He et al., CVPR 2022,
   arXiv:2111.06377), as are the files of MAE and MVP.
 
-Departures: the position of the class token is part of the token itself; learned positions are resampled once, when a
-file is read, to the patches of the images in use.
+Departures: the position of the class token is part of the token itself; learned positions are resampled to the number
+of patches once, when a file is read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SIZES: dict[str, tuple[int, int, int, int]] = {
     "large": (1024, 24, 16, 4096),
     "so400m": (1152, 27, 16, 4304),
 }
-"""Features D, blocks, heads, hidden features of the MLP."""
+"""Number of features D, blocks, heads, and hidden features of the MLP, for each size."""
 _EPS = 1e-6
 
 
@@ -51,7 +51,7 @@ class Attention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, T, D)``."""
+        """Compute attention among tokens ``(B, T, D)``."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         y = functional.scaled_dot_product_attention(q, k, v)
         out: Tensor = self.proj(y.transpose(1, 2).flatten(2))
@@ -68,20 +68,20 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(hidden, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, T, D)``."""
+        """Transform tokens ``(B, T, D)``."""
         y: Tensor = self.fc2(functional.gelu(self.fc1(x), approximate=self.gelu))
         return y
 
 
 class LayerScale(nn.Module):
-    """Learned factor per feature. (Touvron et al., ICCV 2021, arXiv:2103.17239.)."""
+    """Learned factor of each feature. (Touvron et al., ICCV 2021, arXiv:2103.17239.)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.gamma = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, T, D)``."""
+        """Scale tokens ``(B, T, D)``."""
         return x * self.gamma
 
 
@@ -98,7 +98,7 @@ class Block(nn.Module):
         self.ls2 = LayerScale(dim) if scaled else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, T, D)``."""
+        """Transform tokens ``(B, T, D)``."""
         x = x + self.ls1(self.attn(self.norm1(x)))
         y: Tensor = x + self.ls2(self.mlp(self.norm2(x)))
         return y
@@ -112,30 +112,31 @@ class PatchEmbed(nn.Module):
         self.proj = nn.Conv2d(3, dim, patch, patch)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, 3, H, W)`` to ``(B, H W / patch^2, D)``, row by row."""
+        """Map ``(B, 3, H, W)`` to tokens ``(B, H W / patch^2, D)``, row by row."""
         y: Tensor = self.proj(x).flatten(2).transpose(1, 2)
         return y
 
 
 class ViT(nn.Module):
-    """A trunk that sees images at one size; see the subclasses, one for each family of files.
+    """Trunk for images of one size; see the subclasses, one for each family of files.
 
     Args:
-        input_channel: 3.
+        input_channel: number of channels, which must be 3.
         pretrained: false, or the path of a file with weights (.safetensors, .pth, .bin).
-        pretrained_sha256: the checksum that the file must have; None: any.
+        pretrained_sha256: checksum that the file must have; None: not checked.
         size: name in :data:`SIZES`.
-        width: D, features of a patch; None: those of ``size``.
-        depth: blocks; None: those of ``size``.
-        heads: attention heads; None: those of ``size``.
-        patch: side of a patch in pixels; None: the family's.
-        registers: tokens besides the class token and the patches; DINOv2's files with registers have 4.
+        width: D, number of features of a patch; None: given by ``size``.
+        depth: number of blocks; None: given by ``size``.
+        heads: number of attention heads; None: given by ``size``.
+        patch: side of a patch in pixels; None: the family's default.
+        registers: number of tokens beside the class token and the patches; DINOv2's files with registers have 4.
         image_size: side in pixels of the square to which images are resized, a multiple of ``patch``.
-        features: 'patches', a map of the patches' features; 'class', the class token alone, as a map of one cell.
-        freeze: the weights stay as they are.
-        lr_scale: the learning rate of these weights as a multiple of the network's.
-        imagenet_normalization: colours in [0, 1] are normalized as in the family's training; None: where pretrained.
-        load_pretrained: read the file; false where a checkpoint brings the weights.
+        features: 'patches': a map of the patches' features; 'class': only the class token, as a map with one cell.
+        freeze: do not train the weights.
+        lr_scale: factor of the learning rate for these weights.
+        imagenet_normalization: normalize colours in [0, 1] as in the family's training; None: if the weights are
+            pretrained.
+        load_pretrained: read the file; false if a checkpoint contains the weights.
     """
 
     patch_pixels: ClassVar[int] = 16
@@ -235,7 +236,7 @@ class ViT(nn.Module):
             )
 
     def _initialize(self) -> None:
-        """Draw weights as ViTs do: normal, 0.02, cut off at two standard deviations."""
+        """Initialize weights as in ViTs: normal, std 0.02, truncated at two standard deviations."""
         learned_tokens = ("pos_embed", "cls_token", "reg_token")
         for name, weight in self.named_parameters():
             if name in learned_tokens or (name.endswith("weight") and weight.dim() > 1):
@@ -244,16 +245,19 @@ class ViT(nn.Module):
                 nn.init.zeros_(weight)
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """``(C, H, W)`` to ``(D, image_size / patch, image_size / patch)``, or ``(D, 1, 1)`` of the class token."""
+        """Return the output's shape for an input ``(C, H, W)``.
+
+        It is ``(D, image_size / patch, image_size / patch)``, or ``(D, 1, 1)`` for the class token.
+        """
         side = 1 if self.features == "class" else self.side
         return (self.channels, side, side)
 
     def train(self, mode: bool = True) -> Self:
-        """A frozen trunk stays in evaluation mode."""
+        """Switch the mode; a frozen trunk stays in evaluation mode."""
         return super().train(mode and not self.frozen)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images ``(B, 3, H, W)`` with values in [0, 1] to :meth:`output_shape`."""
+        """Map images ``(B, 3, H, W)`` with values in [0, 1] to features of :meth:`output_shape`."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             tokens = self.tokens(x)
             if self.features == "class":
@@ -262,7 +266,7 @@ class ViT(nn.Module):
             return patches.reshape(len(x), self.channels, self.side, self.side)
 
     def tokens(self, x: Tensor) -> Tensor:
-        """Images to normalized tokens ``(B, T, D)``: class token, registers, patches row by row."""
+        """Map images to normalized tokens ``(B, T, D)``: class token, registers, patches row by row."""
         x = self.patch_embed(self.images(x)) + self.pos_embed
         prefix = [
             t.expand(len(x), -1, -1) for t in (self.cls_token, self.reg_token) if t is not None
@@ -272,17 +276,17 @@ class ViT(nn.Module):
 
 
 class DINOv2(ViT):
-    """Patches of 14 pixels, a class token, scaled sublayers."""
+    """ViT with patches of 14 pixels, a class token, and scaled sublayers."""
 
     patch_pixels, layer_scale = 14, True
 
 
 class SigLIP(ViT):
-    """Patches of 16 pixels (so400m: 14), no class token; colours to [-1, 1]."""
+    """ViT with patches of 16 pixels (so400m: 14), without class token; colours are scaled to [-1, 1]."""
 
     has_class_token, gelu = False, "tanh"
     colours = ColourStatistics((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 class VC1(ViT):
-    """Patches of 16 pixels, a class token: masked autoencoders such as VC-1, MAE and MVP."""
+    """ViT with patches of 16 pixels and a class token, for masked autoencoders such as VC-1, MAE and MVP."""

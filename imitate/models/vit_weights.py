@@ -1,7 +1,7 @@
-"""Weights of published vision transformers, by the names of our own.
+"""Loading of published weights of vision transformers, with conversion of their names.
 
-Layouts that can be read: timm's, also inside OpenCLIP's files; those of the files that DINOv2, MAE, MVP and VC-1
-publish themselves; those of DINOv2, SigLIP and ViTMAE at Hugging Face. Heads, decoders and mask tokens are left out;
+Supported layouts: timm's, also inside OpenCLIP's files; the files published by DINOv2, MAE, MVP and VC-1; and DINOv2,
+SigLIP and ViTMAE at Hugging Face. Heads, decoders and mask tokens are left out;
 every other weight must fit.
 """
 
@@ -55,10 +55,10 @@ def fill_vit(trunk: nn.Module, source: str, sha256: str | None = None) -> None:
     Args:
         trunk: a :class:`~imitate.models.vit.ViT`.
         source: path of the file.
-        sha256: checksum that it must have; None: any.
+        sha256: checksum that the file must have; None: not checked.
 
     Raises:
-        ConfigError: the file cannot be read, or its weights are of another network.
+        ConfigError: the file cannot be read, or its weights belong to another network.
     """
     path = Path(source).expanduser()
     state = trunk.state_dict()
@@ -87,11 +87,11 @@ def fill_vit(trunk: nn.Module, source: str, sha256: str | None = None) -> None:
 
 
 def by_timm_names(content: Mapping[str, object], path: Path) -> Weights:
-    """Return the weights of the network by timm's names, as float32.
+    """Return the weights of the network with timm's names, as float32.
 
     Args:
-        content: of a file.
-        path: of it, for messages.
+        content: content of a file.
+        path: path of the file, for messages.
     """
     content = without_wrapper(content)
     found = [
@@ -124,7 +124,7 @@ def _renamed(name: str) -> str:
 
 
 def _joined(weights: Weights) -> Weights:
-    """Return the weights with queries, keys and values of a block in one matrix."""
+    """Return the weights with queries, keys and values of a block joined in one matrix."""
     joined: Weights = {}
     for name, value in weights.items():
         if ".attn.q." in name:
@@ -137,7 +137,10 @@ def _joined(weights: Weights) -> Weights:
 
 
 def _place_positions(weights: Weights, patches: int, path: Path) -> None:
-    """Resample the positions to a square of so many patches; that of the class token is added to the token."""
+    """Resample the positions to a square with this number of patches.
+
+    The class token's position is added to the token.
+    """
     positions = weights["pos_embed"].flatten(0, -2)
     if math.isqrt(len(positions)) ** 2 != len(positions):
         if "cls_token" in weights:

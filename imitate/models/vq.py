@@ -1,4 +1,4 @@
-"""Actions as codes: a residual vector quantizer and an autoencoder of action chunks around it.
+"""Actions as codes: a residual vector quantizer, and an autoencoder of action chunks that uses it.
 
 VQ-VAE: van den Oord et al. 2017, arXiv:1711.00937 (codes follow their members by moving averages, appendix A.1).
 Residual: Zeghidour et al. 2021 (SoundStream), arXiv:2107.03312. On actions: Lee et al. 2024 (VQ-BeT),
@@ -20,27 +20,27 @@ class Quantized(NamedTuple):
     """Output of :meth:`ResidualVQ.forward`."""
 
     vectors: Tensor
-    """(B, D), the sum of the chosen codes; gradients pass to the input as if it were the input."""
+    """(B, D) sum of the chosen codes; gradients are passed to the input unchanged."""
     codes: Tensor
-    """(B, L) indices of the code of each layer."""
+    """(B, L) index of the chosen code of each layer."""
     commitment: Tensor
-    """(B,) mean squared distance of each layer's input to its code, summed over layers."""
+    """(B,) mean squared distance between each layer's input and its code, summed over layers."""
 
 
 class ResidualVQ(nn.Module):
-    """Codebooks in layers: each quantizes what the layers before it left over.
+    """Layers of codebooks; each layer quantizes the remaining error of the layers before it.
 
     All state is in buffers, and randomness comes from torch's default generator, so that a resumed
     training continues exactly.
 
     Args:
-        dim: D.
-        num_codes: C, codes of each layer.
-        num_layers: L.
-        decay: of the moving averages that the codes follow.
-        revive_below: a code with fewer members per batch than this, on average, is set to a random input, likely one
-            that is far from its code.
-        kmeans_steps: of the initialization on the first batch; 0 takes inputs as they are.
+        dim: D, size of a code.
+        num_codes: C, number of codes of each layer.
+        num_layers: L, number of layers.
+        decay: decay of the moving averages that define the codes.
+        revive_below: if a code has fewer members per batch than this on average, it is set to a random input,
+            preferably one far from its code.
+        kmeans_steps: number of k-means steps of the initialization on the first batch; 0: use random inputs.
     """
 
     codebooks: Tensor
@@ -70,12 +70,11 @@ class ResidualVQ(nn.Module):
         self.register_buffer("initialized", torch.tensor(False))
 
     def forward(self, x: Tensor, learn: bool = False) -> Quantized:
-        """Quantize.
+        """Quantize vectors.
 
         Args:
             x: (B, D).
-            learn: move the codes as well (and set them up at the first call); no matter whether the module is in
-                training mode.
+            learn: also update the codes (and initialize them at the first call), independently of the module's mode.
         """
         with torch.autocast(x.device.type, enabled=False):
             return self._quantize(x.float(), learn)
@@ -103,18 +102,18 @@ class ResidualVQ(nn.Module):
 
     @staticmethod
     def _nearest(x: Tensor, codebook: Tensor) -> Tensor:
-        # |x - c|^2 without |x|^2, which is the same for all codes.
+        # |x - c|^2 without |x|^2, which is the same for all codes
         return (codebook.square().sum(-1) - 2.0 * x @ codebook.T).argmin(-1)
 
     @torch.no_grad()
     def _follow(self, layer: int, x: Tensor, index: Tensor) -> None:
-        """Move each code towards the mean of its members; revive codes that have none."""
+        """Move each code towards the mean of its members; replace codes without members."""
         members = nn.functional.one_hot(index, self.num_codes).to(x.dtype)
         counts, sums = self.counts[layer], self.sums[layer]
         counts.lerp_(members.sum(0), 1.0 - self.decay)
         sums.lerp_(members.T @ x, 1.0 - self.decay)
         dead = counts < self.revive_below
-        # Sampled each time, needed or not: nothing waits for the device.
+        # sampled each time, even if not needed, so that the process need not wait for the device
         error = (x - self.codebooks[layer][index]).square().sum(-1)
         donors = x[_draw(error, self.num_codes)]
         counts.copy_(torch.where(dead, 1.0, counts))
@@ -123,7 +122,7 @@ class ResidualVQ(nn.Module):
 
     @torch.no_grad()
     def _initialize(self, x: Tensor) -> None:
-        """K-means on a batch, layer by layer, from codes far apart (k-means++)."""
+        """Run k-means on a batch, layer by layer, starting from codes far apart (k-means++)."""
         for layer in range(self.num_layers):
             codes = x[_draw(torch.ones_like(x[:, 0]), 1)]
             for _ in range(self.num_codes - 1):
@@ -150,15 +149,15 @@ def _draw(weights: Tensor, count: int) -> Tensor:
 
 
 class ChunkAutoencoder(nn.Module):
-    """Action chunks to codes and back: MLP, :class:`ResidualVQ`, MLP.
+    """Autoencoder of action chunks: MLP, :class:`ResidualVQ`, MLP.
 
     Args:
-        action_dim: A.
-        chunk_steps: K.
-        latent_dim: D, of the codes.
-        hidden_dims: of both MLPs.
-        num_codes: of each layer.
-        num_layers: of codes.
+        action_dim: A, action dimensions.
+        chunk_steps: K, number of actions in a chunk.
+        latent_dim: D, size of the codes.
+        hidden_dims: widths of the hidden layers of both MLPs.
+        num_codes: number of codes of each layer.
+        num_layers: number of layers of codes.
         decay: see :class:`ResidualVQ`.
     """
 
@@ -187,7 +186,7 @@ class ChunkAutoencoder(nn.Module):
 
         Args:
             actions: (B, K, A).
-            learn: let the codes follow; see :meth:`ResidualVQ.forward`.
+            learn: update the codes; see :meth:`ResidualVQ.forward`.
 
         Returns:
             the reconstruction (B, K, A), and the quantizer's result.

@@ -1,1 +1,1 @@
-"""Policies that act: checkpoints on disk, and RolloutPolicy from raw observations to raw actions."""
+"""Policies: checkpoints on disk, and RolloutPolicy, which maps raw observations to raw actions."""

@@ -1,4 +1,4 @@
-"""Prediction of a chunk that agrees with planned actions, by one of the ways of real-time chunking."""
+"""Prediction of an action chunk that agrees with already planned actions: real-time chunking."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def agreeing_chunk(
     delay: int,
     guidance: Guidance,
 ) -> Tensor:
-    """A normalized chunk (1, K, A) that agrees with planned actions.
+    """Predict a normalized chunk (1, K, A) that agrees with planned actions.
 
-    With ``prefix`` and a delay beyond ``algo.prefix.max_delay`` the chunk begins with as many planned actions as the
-    policy is trained to be given, and a warning says so.
+    With ``prefix`` and a delay beyond ``algo.prefix.max_delay`` only the first ``max_delay`` planned actions are given
+    to the policy, and a warning is logged.
 
     Args:
-        algo: predicts.
+        algo: the algorithm that predicts.
         obs: the newest prepared observation (1, ...), which relative actions refer to.
-        seen: prepared observations (1, [F,] ...).
+        seen: prepared observations (1, [F,] ...) that the network sees.
         planned: (n, A) in the units of the data, from the newest observation on.
-        delay: how many of them are executed before the prediction is there.
+        delay: number of planned actions that are executed before the prediction is available.
         guidance: see :meth:`imitate.RolloutPolicy.predict_chunk`.
 
     Raises:
@@ -60,7 +60,7 @@ def agreeing_chunk(
 
 
 def _given_steps(algo: Algo, delay: int) -> int:
-    """Planned actions that a prediction with this delay is given."""
+    """Return how many planned actions are given to a prediction with this delay."""
     most: int = getattr(algo, "max_prefix", 0)
     if not most:
         raise UserError(not_trained(algo.global_config.algo_name))
@@ -74,7 +74,7 @@ def _given_steps(algo: Algo, delay: int) -> int:
 
 
 def not_trained(algo_name: str) -> str:
-    """The reason for which a policy cannot be given planned actions."""
+    """Explain why a policy cannot be given planned actions."""
     able = ("flow_policy", "diffusion_policy")
     remedy = (
         "train it with algo.prefix.max_delay, the longest delay in control steps"

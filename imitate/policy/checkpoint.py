@@ -1,21 +1,21 @@
-"""Checkpoints on disk: written atomically, read without running any code that they contain.
+"""Checkpoints on disk: written atomically, and read without running code from the file.
 
 A checkpoint is a dict of tensors, numbers, strings, lists and dicts:
 
-    format_version   int, this module's FORMAT_VERSION when it was written
+    format_version   int, FORMAT_VERSION of the version that wrote it
     algo_name        str
     config           the resolved configuration, a JSON string
     env_metadata     env_args of the dataset (dict)
-    environments     env_args of all environments of its training, with `key` and `lang` where there are several
-    language         the policy's instructions and their embeddings; None without language
+    environments     env_args of all training environments, with `key` and `lang` if there are several
+    language         language instructions and their embeddings; None without language
     shape_metadata   ac_dim, all_shapes {key: network shape}, raw_shapes {key: shape in the data}, action_dims,
-                     action_low, action_high, names {key: names of its numbers}, of the robot of the data
+                     action_low, action_high, names {key: names of its numbers}: of the robot in the data
     model            Algo.serialize()
     preprocess       Preprocess.to_dict()
-    train_state      epoch, step and all else that the trainer needs to resume exactly
+    train_state      epoch, step and everything else that an exact resume needs
     provenance       dataset fingerprint, git commit
     versions         of imitate, torch, numpy, python
-    rename           {name of the environment: the policy's} of observations; absent if there are none
+    rename           {observation name in the environment: the policy's name}; absent if nothing is renamed
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def checkpoint_dict(
     language: Mapping[str, Any] | None = None,
     model: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return everything that is saved of an algorithm; numpy arrays and scalars become lists and numbers.
+    """Return the checkpoint of an algorithm as a dict; numpy arrays and scalars become lists and numbers.
 
-    ``model`` stands in for :meth:`Algo.serialize` where not all of that is known.
+    ``model`` replaces the result of :meth:`Algo.serialize`, for example if only a part of it is known.
     """
     return {
         "format_version": FORMAT_VERSION if algo.preprocess.chosen_steps else 1,
@@ -98,7 +98,7 @@ def checkpoint_dict(
 
 
 def control_freq_of(ckpt: Mapping[str, Any]) -> float | None:
-    """Return the actions per second of a policy: the rate of its data; None where it is not recorded."""
+    """Return the control rate of a policy in Hz, taken from its data; None if it is not recorded."""
     rate = ckpt["shape_metadata"].get("control_freq")
     if rate is None:
         kwargs = ckpt["env_metadata"].get("env_kwargs")
@@ -109,7 +109,7 @@ def control_freq_of(ckpt: Mapping[str, Any]) -> float | None:
 
 
 def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
-    """Write to a temporary file beside ``path``, flush to the disk, rename.
+    """Write a checkpoint atomically: to a temporary file beside ``path``, flushed to the disk, then renamed.
 
     Raises:
         CheckpointError: the disk is full or not writable; what was at ``path`` is untouched.
@@ -128,15 +128,14 @@ def save_checkpoint(ckpt: Mapping[str, Any], path: str | Path) -> None:
 
 
 def load_checkpoint(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:
-    """Read a checkpoint, also robomimic's or the folder of a policy of LeRobot, which become ours.
+    """Read a checkpoint. robomimic's checkpoints and LeRobot's policy folders are converted to ours.
 
-    Nothing in it is executed. Checksums are verified before; after it the types of its parts, and that its weights are
-    finite.
+    No code from the file is executed. Checksums are verified before reading; the types of the parts, and that the
+    weights are finite, afterwards.
 
     Raises:
-        CheckpointError: no such file, cut short, damaged, not a checkpoint, of a newer format, with weights that are
-            not finite, with objects other than tensors, numbers, strings, lists and dicts, or other ones of these than
-            a checkpoint has.
+        CheckpointError: the file does not exist, is truncated or damaged, is not a checkpoint, has a newer format, has
+            weights that are not finite, or has objects of types that a checkpoint does not have.
     """
     path = Path(path)
     theirs = lerobot_policy(path)
@@ -161,11 +160,11 @@ def checkpoint_from_bytes(
 
     Args:
         data: the whole file.
-        name: of the file, for messages.
+        name: name of the file, for messages.
         map_location: device of the tensors.
 
     Raises:
-        CheckpointError: as for a file.
+        CheckpointError: for the same reasons as in :func:`load_checkpoint`.
     """
     if not is_archive(io.BytesIO(data)):
         raise CheckpointError(f"{name}: not a checkpoint, or cut short ({len(data)} bytes)")
@@ -183,14 +182,14 @@ def checkpoint_to_bytes(ckpt: Mapping[str, Any]) -> bytes:
 def _checked(
     read_it: Callable[[], Any], source: Path | io.BytesIO, name: str | Path, size: int
 ) -> dict[str, Any]:
-    """Return what ``read_it`` reads from an archive, checked before and after."""
+    """Return what ``read_it`` reads from an archive, checked before and after reading."""
     try:
         check_archive(source, name, size)
         ckpt = read_it()
         check_extent(ckpt, name)
     except UserError:
         raise
-    except Exception as error:  # of torch's unpickler any kind may come
+    except Exception as error:  # torch's unpickler may raise any exception
         raise damage(name, first_line(error)) from error
     if is_robomimic(ckpt):
         return converted(ckpt, name)
@@ -210,14 +209,14 @@ def _read_known(path: Path, map_location: str | torch.device) -> Any:
 
 
 def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict[str, Any]:
-    """Return the checkpoint, converted where it is robomimic's.
+    """Return the checkpoint, converted to our format if it is robomimic's.
 
     Raises:
         CheckpointError: it is robomimic's, and a part of it has no counterpart here.
     """
     if not is_robomimic(ckpt):
         return dict(ckpt)
-    # Here, since it loads many algorithms, which no checkpoint of ours needs.
+    # Imported here because it loads many algorithms, which our own checkpoints do not need.
     from imitate.interop.robomimic.importing import from_robomimic
 
     try:
@@ -225,7 +224,7 @@ def converted(ckpt: Mapping[str, Any], source: str | Path = "ckpt_dict") -> dict
         return checkpoint_dict(imported.algo, **imported.parts)
     except UserError as error:
         raise CheckpointError(f"{source}: a checkpoint of robomimic; {error}") from error
-    except Exception as error:  # its parts may be of any type
+    except Exception as error:  # the parts may have any type
         raise CheckpointError(
             f"{source}: a checkpoint of robomimic, with parts that it should not have ({first_line(error)})"
         ) from error
@@ -239,7 +238,7 @@ def _from_lerobot(folder: Path) -> dict[str, Any]:
         return checkpoint_dict(imported.algo, **imported.parts)
     except UserError as error:
         raise CheckpointError(f"{folder}: a policy of LeRobot; {error}") from error
-    except Exception as error:  # its parts may be of any type
+    except Exception as error:  # the parts may have any type
         raise CheckpointError(
             f"{folder}: a policy of LeRobot, with parts that it should not have ({first_line(error)})"
         ) from error
@@ -255,13 +254,13 @@ def algo_from_checkpoint(
 
     Args:
         ckpt: from :func:`load_checkpoint` or :func:`checkpoint_dict`.
-        device: where it is to be.
+        device: device of the networks.
         load_optimizers: also load the optimizers, to resume the training.
-        source: the file, for messages.
+        source: name of the file, for messages.
 
     Raises:
-        CheckpointError: a part of it has another type than it should, a weight is not finite, weights and configuration
-            do not fit each other, or the configuration asks for larger networks than there are weights.
+        CheckpointError: a part has the wrong type, a weight is not finite, weights and configuration do not fit each
+            other, or the configuration asks for larger networks than there are weights.
     """
     try:
         check_structure(ckpt)
@@ -270,7 +269,7 @@ def algo_from_checkpoint(
         _fill(algo, ckpt["model"], load_optimizers)
     except UserError as error:
         raise CheckpointError(f"{source}: {error}") from error
-    except Exception as error:  # in a file of right types numbers may still mean nothing
+    except Exception as error:  # the types are right, but the values may still be meaningless
         raise CheckpointError(
             f"{source}: no algorithm can be made of the checkpoint ({first_line(error)})"
         ) from error
@@ -278,7 +277,7 @@ def algo_from_checkpoint(
 
 
 def config_of(ckpt: Mapping[str, Any]) -> Config:
-    """Return the configuration of a checkpoint; raise ConfigError where it is none."""
+    """Return the configuration of a checkpoint; raise ConfigError if it is not valid."""
     return load_config(json.loads(ckpt["config"]))
 
 
@@ -286,7 +285,7 @@ def _built(ckpt: Mapping[str, Any], device: str | torch.device) -> Algo:
     """Build the algorithm with fresh weights."""
     shapes = {key: tuple(shape) for key, shape in ckpt["shape_metadata"]["all_shapes"].items()}
     config = config_of(ckpt)
-    # Fresh weights are drawn only to be replaced; the caller's random numbers stay as they were.
+    # The fresh weights are replaced afterwards, so the caller's random number generator is left unchanged.
     with torch.random.fork_rng(devices=[]), AllocationLimit(stored_numbers(ckpt["model"])):
         algo = algo_factory(
             ckpt["algo_name"],

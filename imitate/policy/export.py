@@ -1,4 +1,4 @@
-"""Checkpoints in other toolkits' layouts."""
+"""Export of checkpoints to the formats of other toolkits."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from imitate.policy.checkpoint import algo_from_checkpoint, save_checkpoint
 __all__ = ["LAYOUTS", "RELEASES", "to_lerobot", "to_robomimic"]
 
 LAYOUTS = (*exporting.LAYOUTS, exporting.PLUGIN)
-"""Layouts of LeRobot's folders: of 0.4 to 0.6, up to 0.3, and for the package ``lerobot_policy_imitate``."""
+"""Layouts of LeRobot's policy folders: for 0.4 to 0.6, for up to 0.3, and for the package ``lerobot_policy_imitate``.
+"""
 
 
 def to_robomimic(ckpt: Mapping[str, Any], target: str) -> dict[str, Any]:
     """Convert a checkpoint of ours to one that a release of robomimic loads.
 
     Args:
-        ckpt: ours.
-        target: name in :data:`RELEASES`.
+        ckpt: a checkpoint of this toolkit.
+        target: robomimic release, a name in :data:`RELEASES`.
 
     Raises:
-        CheckpointError: it cannot be loaded, or that release has nothing that acts like it; the message names what.
+        CheckpointError: the checkpoint cannot be loaded, or the release has no equivalent of a part, which the message
+            names.
     """
     algo = algo_from_checkpoint(ckpt, source="the checkpoint")
     epoch = ckpt.get("train_state", {}).get("epoch", 0)
@@ -32,16 +34,16 @@ def to_robomimic(ckpt: Mapping[str, Any], target: str) -> dict[str, Any]:
 
 
 def to_lerobot(ckpt: Mapping[str, Any], folder: str | Path, layout: str = "lerobot") -> None:
-    """Write a checkpoint of ours as a policy's folder of LeRobot.
+    """Write a checkpoint of ours as a policy folder of LeRobot.
 
     Args:
-        ckpt: ours; names of observations that are saved in it (``rename``) are left out.
-        folder: to make.
-        layout: name in :data:`LAYOUTS`.
+        ckpt: a checkpoint of this toolkit; its saved observation names (``rename``) are left out.
+        folder: the folder to create.
+        layout: layout of the folder, a name in :data:`LAYOUTS`.
 
     Raises:
-        CheckpointError: it cannot be loaded, the folder exists, or LeRobot has nothing that acts like it; the message
-            names what.
+        CheckpointError: the checkpoint cannot be loaded, the folder exists, or LeRobot has no equivalent of a part,
+            which the message names.
     """
     algo = algo_from_checkpoint(ckpt, source="the checkpoint")
     if layout == exporting.PLUGIN:

@@ -1,7 +1,7 @@
 """Checks that refuse observations and actions of a policy that are not finite.
 
-A single NaN in an observation would stay in the state of a recurrent policy until the episode's end. Importing this
-needs no torch.
+A single NaN in an observation would stay in the state of a recurrent policy until the episode's end. This module does
+not import torch.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _ENOUGH = float(np.finfo(np.float32).max)
 
 
 def refuse_not_finite(key: str, value: NDArray[Any] | Tensor) -> None:
-    """Check an observation (B, ...) before anything is computed from it.
+    """Check that the values of an observation (B, ...) are finite, before anything is computed from it.
 
     Raises:
         NotFiniteError: a value is NaN, infinite, or beyond float32, in which networks compute.
-        UserError: the values are no numbers.
+        UserError: the values are not numbers.
     """
     if not isinstance(value, np.ndarray):
         if not value.is_floating_point() or bool(value.isfinite().all()):
@@ -33,7 +33,7 @@ def refuse_not_finite(key: str, value: NDArray[Any] | Tensor) -> None:
         value = value.float().cpu().numpy()
     if value.dtype.kind not in "fiub":
         raise UserError(f"observation '{key}' has dtype {value.dtype}; expected numbers")
-    # One product is several times as fast as looking at each value; NaN compares as false.
+    # One dot product is several times as fast as a check of each value; a comparison with NaN is false.
     if value.dtype.kind != "f" or np.vdot(value, value) < _ENOUGH:
         return
     with np.errstate(over="ignore"):
@@ -47,10 +47,10 @@ def refuse_not_finite(key: str, value: NDArray[Any] | Tensor) -> None:
 
 
 def refuse_action(action: NDArray[np.float64]) -> None:
-    """Check an action (B, A), in the units of the data, before it is clipped.
+    """Check that an action (B, A), in the units of the data and not yet clipped, is finite.
 
     Raises:
-        NotFiniteError: a number of it is NaN or infinite.
+        NotFiniteError: a value is NaN or infinite.
     """
     if np.vdot(action, action) < np.inf:
         return

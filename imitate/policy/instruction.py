@@ -1,4 +1,4 @@
-"""Vector of an instruction when acting: from the policy's table, else by the text model that made the table."""
+"""Embedding of a language instruction while acting: from the policy's table, or computed by its text model."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from imitate.errors import UserError
 from imitate.models.language import TransformersText
 
 _SAME = 0.01
-"""Largest relative distance between a stored vector and the same text's by the model at hand."""
+"""Largest relative distance at which a stored embedding and one computed now count as equal."""
 
 
 def vector_of(known: Instructions, text: str) -> NDArray[np.float32]:
-    """Return the vector (D,) of an instruction.
+    """Return the embedding (D,) of an instruction.
 
-    Known instructions need no text model. Others are embedded where the table names its model and that is on this
-    machine; nothing is downloaded.
+    Known instructions need no text model. Other instructions are embedded if the table names its text model and the
+    model is on this machine; nothing is downloaded.
 
     Args:
-        known: the policy's table.
+        known: the policy's table of instructions.
         text: the instruction.
 
     Raises:
-        UserError: the instruction is not known, and the table names no model, or another one is at hand.
+        UserError: the instruction is not known, and the table names no text model, or the model on this machine is a
+            different one.
         ConfigError: the model is not on this machine, or its package is not installed.
     """
     if known.are_texts or text in known.names or known.encoder is None:
@@ -48,5 +49,5 @@ def vector_of(known: Instructions, text: str) -> NDArray[np.float32]:
 
 @functools.lru_cache(maxsize=1)
 def text_model(name: str) -> TransformersText:
-    """Return the text model of that name, loaded once; nothing is downloaded."""
+    """Return the text model of that name from this machine, loaded only once; nothing is downloaded."""
     return TransformersText(name, local_only=True)

@@ -38,23 +38,23 @@ def policy_from_checkpoint(
     precision: Precision = "fp32",
     rename: Rename | None = None,
 ) -> tuple[RolloutPolicy, dict[str, Any]]:
-    """Load a policy. Needs no simulator, no dataset and no network, and changes nothing global.
+    """Load a policy. Needs no simulator, dataset or network, and changes no global state.
 
     Args:
-        device: where it runs; None: the first CUDA device, or the CPU if there is none.
-        ckpt_path: checkpoint file, ours or robomimic's; or give
+        device: device on which the policy runs; None: the first CUDA device, or the CPU if there is none.
+        ckpt_path: checkpoint file, ours or robomimic's; give either this or ``ckpt_dict``.
         ckpt_dict: an already loaded checkpoint.
         verbose: log what was loaded.
-        precision: of the large linear layers, on a CPU. With bf16 large networks act up to twice as fast, and actions
-            differ in their third digit; with int8 up to three times as fast, and in their second.
-        rename: from names that the environment gives to those of the policy, beside the ones that the checkpoint has.
+        precision: precision of the large linear layers on a CPU. bf16 makes large networks up to twice as fast and
+            changes the third digit of actions; int8 makes them up to three times as fast and changes the second digit.
+        rename: maps observation names of the environment to those of the policy, in addition to the checkpoint's own.
 
     Returns:
         the policy, ready for ``start_episode()``, and the checkpoint's dict.
 
     Raises:
         CheckpointError: see :func:`imitate.policy.checkpoint.load_checkpoint`.
-        UserError: bf16 or int8 is requested on a device other than a CPU with it, or the policy has no observation to
+        UserError: bf16 or int8 is requested on a device that does not support it, or the policy has no observation to
             rename.
     """
     if (ckpt_path is None) == (ckpt_dict is None):
@@ -102,7 +102,7 @@ def policy_of(
 
 
 def _pack(algo: Algo, precision: Precision) -> None:
-    """Give the large linear layers a copy of their weights in this precision."""
+    """Store a copy of the weights of the large linear layers in this precision."""
     dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
     if precision not in dtypes:
         raise UserError(
@@ -122,7 +122,7 @@ def _pack(algo: Algo, precision: Precision) -> None:
 
 
 def _instructions(saved: Mapping[str, Any] | None, source: str | Path) -> Instructions | None:
-    """Return the policy's table of instructions."""
+    """Return the policy's table of language instructions."""
     if not saved:
         return None
     try:
@@ -140,7 +140,7 @@ def _instructions(saved: Mapping[str, Any] | None, source: str | Path) -> Instru
 def _limits(
     shapes: Mapping[str, Any], algo: Algo, source: str | Path
 ) -> tuple[list[float] | None, list[float] | None]:
-    """Return the lowest and highest action, as many numbers as the robot takes."""
+    """Return the lowest and highest action, with as many numbers as the robot takes."""
     low, high = shapes.get("action_low"), shapes.get("action_high")
     wanted = algo.preprocess.actions.sent_dim
     for name, limit in (("action_low", low), ("action_high", high)):

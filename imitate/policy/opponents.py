@@ -1,4 +1,4 @@
-"""Players of agents that do not learn: a policy of a checkpoint, or random actions."""
+"""Opponents: agents that do not learn, with the policy of a checkpoint or random actions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from imitate.policy.rollout_policy import RolloutPolicy
 
 
 def opponent_of(policy: str, space: ActionSpace) -> Opponent:
-    """Make a player of one agent.
+    """Make an opponent for one agent.
 
     Args:
-        policy: path of a checkpoint, or "random".
-        space: of the agent's actions.
+        policy: path of a checkpoint, or "random" for random actions.
+        space: action space of the agent.
 
     Raises:
-        EnvError: there is no such checkpoint, or its actions are of another size.
+        EnvError: there is no such checkpoint, or its actions have another size.
     """
     if policy == RANDOM:
         return RandomOpponent(space)
@@ -42,22 +42,22 @@ def opponent_of(policy: str, space: ActionSpace) -> Opponent:
 
 
 class PolicyOpponent:
-    """A policy that is not changed, with a memory of its own for its agent."""
+    """Opponent with a fixed policy and its own policy state."""
 
     def __init__(self, policy: RolloutPolicy) -> None:
         self._policy = policy
 
     def start_episode(self) -> None:
-        """See :class:`imitate.envs.pettingzoo_env.Opponent`."""
+        """Reset the state of the policy."""
         self._policy.start_episode()
 
     def __call__(self, obs: Obs) -> Array:
-        """See :class:`imitate.envs.pettingzoo_env.Opponent`."""
+        """Return the policy's action."""
         return self._policy(obs)
 
 
 class RandomOpponent:
-    """Uniform actions within the limits, the same in each episode."""
+    """Opponent with uniform random actions within the limits; the sequence is the same in each episode."""
 
     def __init__(self, space: ActionSpace) -> None:
         self._low = np.where(np.isfinite(space.low), space.low, -1.0)
@@ -66,11 +66,11 @@ class RandomOpponent:
         self.start_episode()
 
     def start_episode(self) -> None:
-        """See :class:`imitate.envs.pettingzoo_env.Opponent`."""
+        """Restart the sequence of random numbers."""
         self._rng = np.random.default_rng(0)
 
     def __call__(self, obs: Obs) -> Array:
-        """See :class:`imitate.envs.pettingzoo_env.Opponent`; of choices those that the mask allows."""
+        """Return a random action; of discrete choices one that the mask allows."""
         action = self._rng.uniform(self._low, self._high)
         if self._choices and "action_mask" in obs:
             action[: self._choices] -= 2.0 * (np.asarray(obs["action_mask"]) < 0.5)

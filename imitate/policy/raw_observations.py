@@ -1,4 +1,4 @@
-"""Checks of raw observations as a caller gives them: missing keys, stacked frames, wrong shapes. Needs no torch."""
+"""Checks of raw observations from a caller: missing keys, stacked frames, wrong shapes. Needs no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from imitate.errors import UserError
 
 
 def refuse_missing(raw: Mapping[str, Any], keys: Iterable[str]) -> None:
-    """Raise UserError where an observation lacks one of the keys."""
+    """Raise UserError if an observation lacks one of the keys."""
     missing = [key for key in keys if key not in raw]
     if missing:
         raise UserError(
@@ -25,14 +25,14 @@ def newest_frames(
     batched: bool = False,
     told: str | None = None,
 ) -> dict[str, Any]:
-    """Return observations without a time axis: the newest frame where there is one.
+    """Return observations without a time axis: the newest frame if frames are stacked.
 
     Args:
         arrays: arrays or tensors by key, (T, ...) where frames are stacked; with ``batched`` (B, T, ...).
-        shapes: of one step of each key.
+        shapes: shape of one step of each key.
         stacks: allowed numbers of stacked frames T.
         batched: a batch dimension B comes first.
-        told: key that comes from elsewhere and is never stacked.
+        told: key of an observation that the policy adds itself and that is never stacked.
 
     Raises:
         UserError: a key has neither the shape of one step nor that of a stack, or only some keys are stacked.

@@ -1,4 +1,4 @@
-"""Names under which a policy is given its observations, where an environment or a robot has others than its data."""
+"""Renaming of observations, for an environment or a robot that names them differently from the policy's data."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from imitate.errors import UserError, nearest
 
 Rename = Mapping[str, str]
-"""From a name of the environment or robot to the policy's, such as ``{"agent_pos": "state"}``."""
+"""Mapping from an observation name of the environment or robot to the policy's, such as ``{"agent_pos": "state"}``."""
 
 
 def parse_rename(entries: Sequence[str]) -> dict[str, str]:
-    """Read the entries ``NEW=OLD`` of ``--rename``.
+    """Parse the entries ``NEW=OLD`` of ``--rename``.
 
     Args:
-        entries: the name that the environment or the robot gives, and that of the policy.
+        entries: for each, the name in the environment or robot, and the policy's name.
 
     Raises:
-        UserError: an entry has another form, or two of them contradict each other.
+        UserError: an entry is malformed, or two of them contradict each other.
     """
     rename: dict[str, str] = {}
     for entry in entries:
@@ -35,7 +35,7 @@ def parse_rename(entries: Sequence[str]) -> dict[str, str]:
 
 
 def joined(saved: Rename | None, chosen: Rename | None) -> dict[str, str]:
-    """Return saved names with those that were chosen later, which win."""
+    """Merge saved names with names that were chosen later, which take precedence."""
     chosen = dict(chosen or {})
     kept = {
         given: own
@@ -46,14 +46,14 @@ def joined(saved: Rename | None, chosen: Rename | None) -> dict[str, str]:
 
 
 def given_names(rename: Rename | None, own: Iterable[str]) -> dict[str, str]:
-    """Return the name under which each observation is given.
+    """Return, for each observation of the policy, the name under which the caller gives it.
 
     Args:
-        rename: see :data:`Rename`.
-        own: the policy's names.
+        rename: mapping to the policy's names, see :data:`Rename`.
+        own: the policy's observation names.
 
     Raises:
-        UserError: the policy has no observation of a name, or one name stands for two observations.
+        UserError: the policy has no observation of that name, or one name is used for two observations.
     """
     names = {key: key for key in own}
     for given, key in (rename or {}).items():
@@ -77,5 +77,5 @@ def given_names(rename: Rename | None, own: Iterable[str]) -> dict[str, str]:
 
 
 def rename_words(rename: Rename) -> str:
-    """Return the renamed observations, in words for a person."""
+    """Describe the renamed observations for a message."""
     return ", ".join(f"'{given}' as '{own}'" for given, own in rename.items())

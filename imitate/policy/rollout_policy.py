@@ -1,4 +1,4 @@
-"""Trained policy that takes raw observations and gives raw actions."""
+"""Trained policy that maps raw observations to raw actions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from imitate.policy.renaming import Rename, given_names
 class RolloutPolicy:
     """Policy that acts with an :class:`Algo` in an environment or on a robot.
 
-    Each RolloutPolicy carries its own state, so several of them (several clients, several robots) may share one Algo.
+    Each RolloutPolicy has its own state, so several of them (for several clients or robots) may share one Algo.
 
     Example:
         policy, _ = policy_from_checkpoint(ckpt_path="model.pth")
@@ -34,22 +34,22 @@ class RolloutPolicy:
         action = policy(obs)
 
     Args:
-        algo: put in evaluation mode.
-        action_low: (A,) least action that is given, to which others are clipped; None does not clip.
-        action_high: (A,) greatest action, likewise.
-        instructions: table of a policy that is conditioned on language.
-        control_freq: actions per second of the data that the policy learned from; None: not known. The caller keeps the
-            rate; this class only reports it.
-        number_names: names of the numbers of observations and of ``actions``, where the data had some, by key.
-        rename: from a name under which the caller gives an observation to the policy's, such as ``{"agent_pos":
-            "state"}``; others have the policy's.
+        algo: the trained algorithm; it is put in evaluation mode.
+        action_low: (A,) lower limit; actions are clipped to it. None does not clip.
+        action_high: (A,) upper limit, likewise.
+        instructions: table of instructions and embeddings, for a policy that is conditioned on language.
+        control_freq: control rate in Hz of the training data, or None if it is not known. The caller keeps the rate;
+            this class only reports it.
+        number_names: names of the single numbers of each observation and of ``actions`` by key, if the data had them.
+        rename: maps a name under which the caller gives an observation to the policy's name, such as ``{"agent_pos":
+            "state"}``; names that are not listed are the policy's own.
 
     Attributes:
-        obs_keys: keys that an observation must have, as the caller names them; ``lang_emb`` is not among them where
-            there are ``instructions``: it then comes from :meth:`start_episode`, or from an observation that has it.
+        obs_keys: keys that an observation must have, as the caller names them. If there are ``instructions``,
+            ``lang_emb`` is not among them: it comes from :meth:`start_episode`, or from an observation that has it.
         goal_keys: keys that a goal must have; empty for a policy without goals.
-        last_extras: further outputs of the algorithm with its last action, read only: tensors with leading axis B,
-            normalized, such as ``chunk`` (B, K, A); empty before the first action of an episode.
+        last_extras: further outputs of the algorithm beside its last action, read only: normalized tensors with leading
+            axis B, such as ``chunk`` (B, K, A); empty before the first action of an episode.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class RolloutPolicy:
         """Reset the state for a new episode.
 
         Args:
-            lang: the task in words, one of ``instructions.names``; may be left out where there is only one.
-            mask: (B,) bool: with batched observations, the episodes that start anew; all of them otherwise.
+            lang: the language instruction, one of ``instructions.names``; may be omitted if there is only one.
+            mask: (B,) bool: with batched observations, the episodes that start anew; None: all of them.
 
         Raises:
-            UserError: the policy does not know the instruction; the message lists those that it knows.
+            UserError: the policy does not know the instruction; the message lists the known ones.
         """
         self.lang = lang
         self._tell(lang, mask)
@@ -116,20 +116,20 @@ class RolloutPolicy:
 
         Args:
             ob: raw observation by key: low-dim float arrays (D,), images (H, W, C) uint8; extra keys are ignored.
-                Stacked frames (T, D) and (T, H, W, C), as robomimic's frame-stacking wrapper gives them, are taken
-                too, T being ``train.frame_stack`` or ``train.seq_length``: of them the newest, since the policy
-                remembers those before.
-            goal: the same for the goal, where the policy has one.
+                Stacked frames (T, D) and (T, H, W, C), as robomimic's frame-stacking wrapper gives them, are accepted
+                too, with T equal to ``train.frame_stack`` or ``train.seq_length``. Only the newest frame is used, since
+                the policy remembers the earlier ones.
+            goal: the same for the goal, if the policy has one.
             batched_ob: arrays have a leading batch dimension B; each row is its own episode.
 
         Returns:
             (A,) or (B, A) action in the units of the data, clipped to the limits.
 
         Raises:
-            UserError: a key is missing or mis-shaped, an image has floats beyond 0 and 1, or the batch size changed
-                without :meth:`start_episode`.
-            NotFiniteError: an observation or the action has NaN or infinity. After any error the policy's state is as
-                before the call, so that the next observation may be given as if nothing had happened.
+            UserError: a key is missing or has the wrong shape, an image has floats outside [0, 1], or the batch size
+                changed without :meth:`start_episode`.
+            NotFiniteError: an observation or the action contains NaN or infinity. After any error the policy's state is
+                the same as before the call, so that the next observation may be given as if nothing had happened.
         """
         obs = self._prepare(self._with_language(ob, batched_ob), self._all_keys, batched_ob)
         goal_obs = None
@@ -139,7 +139,7 @@ class RolloutPolicy:
         if self._state is None:
             self._state = self.algo.initial_state(batch_size)
             self._batch_size = batch_size
-        elif self._batch_size not in (0, batch_size):  # 0: a state that was set may hold no rows
+        elif self._batch_size not in (0, batch_size):  # 0: a state without rows
             raise UserError(
                 f"the batch had {self._batch_size} observations and now has {batch_size}; "
                 "call start_episode() before the number of environments changes"
@@ -154,9 +154,9 @@ class RolloutPolicy:
 
     @property
     def state(self) -> PolicyState | None:
-        """Memory of past observations and of the plan, B rows; None at the beginning of an episode.
+        """Memory of past observations and planned actions, with B rows; None at the beginning of an episode.
 
-        It may be set to a state that a policy of the same networks had before. Tensors of a state are never changed in
+        It may be set to an earlier state of a policy with the same networks. Tensors of a state are never changed in
         place, so that many episodes can take turns.
         """
         return self._state
@@ -169,15 +169,18 @@ class RolloutPolicy:
 
     @property
     def history(self) -> int:
-        """Number of observations that a prediction sees: the newest one and those of the control steps before it."""
+        """Number of successive observations that a prediction uses, including the newest one."""
         return self.algo.frame_stack
 
     @property
     def max_prefix(self) -> int:
-        """Planned actions that a prediction can be given (``prefix`` of :meth:`predict_chunk`); 0: not trained so."""
+        """Largest number of planned actions that a prediction can be given, see ``prefix`` of :meth:`predict_chunk`.
+
+        It is 0 if the policy is not trained for it.
+        """
         return getattr(self.algo, "max_prefix", 0)
 
-    @torch.no_grad()  # not inference mode: guidance may need gradients
+    @torch.no_grad()  # no inference mode: guidance may need gradients
     def predict_chunk(
         self,
         history: Sequence[Mapping[str, ArrayLike]],
@@ -186,29 +189,30 @@ class RolloutPolicy:
         guidance: Guidance = "identity",
         batched_ob: bool = False,
     ) -> NDArray[np.float64]:
-        """Predict the actions from an observation on, without regard to an earlier plan.
+        """Predict the actions from the newest observation on, without regard to an earlier plan.
 
-        For callers that execute chunks themselves. The memory of calls of the policy is left as it is.
+        For callers that execute chunks themselves. The policy's state is neither used nor changed.
 
         Args:
             history: raw observations of successive control steps, the newest last: :attr:`history` of them, or fewer at
-                an episode's beginning.
-            planned: (n, A) actions that are executed from the newest observation on until the prediction is there, and
-                would be afterwards. A flow or diffusion policy then predicts a chunk that agrees with them: real-time
+                the beginning of an episode.
+            planned: (n, A) actions planned from the newest observation on; they are executed until the prediction is
+                available. A flow or diffusion policy then predicts a chunk that agrees with them: real-time
                 chunking.
-            delay: how many of them will be executed before the prediction is there.
-            guidance: ``identity`` or ``vjp``: towards all of them, with this Jacobian, see
-                :mod:`imitate.functional.realtime`. ``prefix``: the chunk begins with the first ``delay`` of them,
-                :attr:`max_prefix` at most, see :mod:`imitate.functional.prefix`.
-            batched_ob: arrays of the history have a leading batch dimension B; nothing is planned then.
+            delay: number of planned actions that will be executed before the prediction is available.
+            guidance: ``identity`` or ``vjp``: guide the prediction towards all planned actions, with this Jacobian, see
+                :mod:`imitate.functional.realtime`. ``prefix``: the chunk begins with the first ``delay`` of them, at
+                most :attr:`max_prefix`, see :mod:`imitate.functional.prefix`.
+            batched_ob: arrays of the history have a leading batch dimension B; not allowed together with ``planned``.
 
         Returns:
-            (K, A), or (B, K, A), in the units of the data, within the limits; K is 1 where a single action is planned.
+            (K, A), or (B, K, A), in the units of the data, within the limits; K is 1 if the policy plans single
+            actions.
 
         Raises:
-            UserError: the policy has goals, or its memory is more than stacked frames, so that a history does not
-                stand for it; an observation does not fit; or ``planned`` is given and the policy cannot be guided, or
-                is not trained for ``prefix``.
+            UserError: the policy has goals, or its memory is more than stacked frames, so that a history cannot replace
+                it; an observation does not fit; or ``planned`` is given, but the policy cannot be guided or is not
+                trained for ``prefix``.
         """
         algo = self.algo
         if self.goal_keys:
@@ -264,10 +268,10 @@ class RolloutPolicy:
 
     @torch.inference_mode()
     def observe(self, reward: ArrayLike) -> None:
-        """Give the policy the reward of its last action, or (B,) rewards of a batch.
+        """Give the policy the reward of its last action, or the rewards (B,) of a batch.
 
-        Optional: policies that are conditioned on returns, such as those of ``dt``, count what they have received;
-        without it their target return stays as at first. All others ignore it.
+        Optional. Policies that are conditioned on returns, such as those of ``dt``, subtract it from their target
+        return, which otherwise stays constant. All other policies ignore it.
         """
         if self._state is not None:
             received = np.broadcast_to(np.asarray(reward, dtype=np.float32), (self._batch_size,))
@@ -275,7 +279,10 @@ class RolloutPolicy:
             self._state = self.algo.observe_reward(self._state, told)
 
     def check(self, ob: Mapping[str, ArrayLike], batched_ob: bool = False) -> None:
-        """Raise NotFiniteError where a call with this observation would; it may lack keys. Changes nothing."""
+        """Raise NotFiniteError if a call with this observation would.
+
+        The observation may lack keys, and nothing is changed.
+        """
         for key in self.obs_keys:
             if key in ob:
                 value = ob[key]
@@ -283,7 +290,7 @@ class RolloutPolicy:
                 refuse_not_finite(key, value if batched_ob else value[None])
 
     def cut_plan(self) -> None:
-        """Discard the planned actions that are not yet taken, as after an intervention.
+        """Discard the planned actions that are not yet executed, for example after an intervention.
 
         Past observations stay in memory; the next action is the first of a new plan.
         """
@@ -292,10 +299,10 @@ class RolloutPolicy:
 
     @torch.inference_mode()
     def planned_actions(self) -> NDArray[np.float64] | None:
-        """Return the plan at the last action, that action first: (B, K, A), clipped to the limits.
+        """Return the plan at the last action, beginning with that action: (B, K, A), clipped to the limits.
 
-        Of a plan that was made some steps ago fewer are left: the last one is then repeated. None where the policy
-        plans no more than one action.
+        If the plan was made some steps ago, fewer actions are left, and the last one is repeated. Returns None if the
+        policy plans only single actions.
         """
         chunk = self.last_extras.get("chunk")
         return None if chunk is None else self._clipped(self._unnormalized(chunk, self._seen))
@@ -304,7 +311,7 @@ class RolloutPolicy:
     def subgoal(self) -> dict[str, NDArray[np.float32]]:
         """Return the subgoal of the last action: {key: (B, ...)} in the units of the data.
 
-        Images are (C, H, W) in [0, 1]. Empty where the policy has no subgoals, or none that are observations.
+        Images are (C, H, W) in [0, 1]. Empty if the policy has no subgoals, or its subgoals are not observations.
         """
         prepare = self.algo.preprocess
         named = {
@@ -320,7 +327,7 @@ class RolloutPolicy:
 
     @torch.inference_mode()
     def keypoints(self, ob: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float32]]:
-        """Return the keypoints of the image encoders' spatial softmaxes: per image (K, 2), x and y in pixels.
+        """Return the keypoints of the image encoders' spatial softmax layers: per image (K, 2), x and y in pixels.
 
         Args:
             ob: one raw observation, as for a call.
@@ -334,17 +341,17 @@ class RolloutPolicy:
         return {self._given[key]: places[0].cpu().numpy() for key, places in found.items()}
 
     def _unnormalized(self, normalized: Tensor, obs: dict[str, Tensor]) -> NDArray[np.float64]:
-        """Convert predictions at prepared observations to the units of the data."""
+        """Convert predictions for prepared observations to the units of the data."""
         action = self.algo.preprocess.unnormalize_actions(normalized, obs).cpu().numpy()
         return action.astype(np.float64)
 
     def _clipped(self, action: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the action as the robot takes it."""
-        # Two ufuncs: np.clip costs several times as much on arrays this small.
+        """Clip an action to the limits of the robot."""
+        # np.clip takes several times as long as these two ufuncs on arrays this small.
         return np.minimum(np.maximum(action, self._low), self._high)
 
     def _tell(self, lang: str | None, mask: ArrayLike | None) -> None:
-        """Keep the vector of an instruction, for all rows or for those of the mask."""
+        """Store the embedding of an instruction, for all rows or for those of the mask."""
         known = self.instructions
         if known is None:
             return
@@ -358,7 +365,7 @@ class RolloutPolicy:
             self._told = rows
 
     def _with_language(self, ob: Mapping[str, ArrayLike], batched: bool) -> Mapping[str, ArrayLike]:
-        """Return the observation with the vector of the instruction, where the policy reads one."""
+        """Return the observation with the embedding of the instruction added, if the policy uses one."""
         if self.instructions is None or LANGUAGE_KEY in ob:
             return ob
         if self._told is None:

@@ -1,4 +1,4 @@
-"""Types of a checkpoint's parts, checked before anything is done with it."""
+"""Checks of the types of a checkpoint's parts, made before anything is done with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from imitate.errors import CheckpointError
 from imitate.system.plain_files import MAX_DEPTH, parsed_json
 
 _TIMES, _ROOM = 16, 2**16
-"""Values that a checkpoint may have in all for each one that is stored, and beside it."""
+"""Largest number of values in a checkpoint: the factor per stored value, and the number allowed beside it."""
 
 
 def _no_nan(value: float) -> float:
@@ -127,7 +127,7 @@ class _Checkpoint(_Part):
 
 
 def check_structure(ckpt: Mapping[str, Any]) -> None:
-    """Raise CheckpointError, one line, where a part of a checkpoint has another type than in :mod:`.checkpoint`."""
+    """Raise CheckpointError, with a one-line message, if a part has another type than listed in :mod:`.checkpoint`."""
     try:
         _Checkpoint.model_validate(dict(ckpt))
     except ValidationError as error:
@@ -139,7 +139,7 @@ def check_structure(ckpt: Mapping[str, Any]) -> None:
 
 
 def check_extent(ckpt: Any, name: str | Path) -> None:
-    """Raise CheckpointError for parts that lie within themselves, or are there too often to be written out."""
+    """Raise CheckpointError for parts that contain themselves, or are repeated too often to be written out."""
     sizes: dict[int, int] = {}
     stored = 0
 
@@ -160,7 +160,7 @@ def check_extent(ckpt: Any, name: str | Path) -> None:
 
 
 def check_plain(name: str, tensor: torch.Tensor) -> None:
-    """Raise CheckpointError for a tensor that is no array of real numbers, or is larger than what is stored of it."""
+    """Raise CheckpointError for a tensor that is not an array of real numbers, or is larger than its stored data."""
     if tensor.is_nested or tensor.layout != torch.strided or tensor.device.type == "meta":
         raise CheckpointError(f"'{name}' is no plain tensor")
     if tensor.is_complex() or tensor.is_quantized:
@@ -173,7 +173,7 @@ def check_plain(name: str, tensor: torch.Tensor) -> None:
 
 
 def check_kinds(saved: Mapping[str, Any], own: Mapping[str, torch.Tensor]) -> None:
-    """Raise CheckpointError where a weight is stored as whole numbers and used as real ones, or the other way."""
+    """Raise CheckpointError if a weight is stored as integers but used as floats, or the other way round."""
     for name, tensor in saved.items():
         wanted = own.get(name)
         if wanted is not None and tensor.is_floating_point() != wanted.is_floating_point():
@@ -183,11 +183,11 @@ def check_kinds(saved: Mapping[str, Any], own: Mapping[str, torch.Tensor]) -> No
 
 
 def check_weights(model: Mapping[str, Any], preprocess: Mapping[str, Any]) -> None:
-    """Raise CheckpointError, naming the tensor, where a weight or a statistic is NaN or infinite."""
+    """Raise CheckpointError, naming the tensor, if a weight or a statistic is NaN or infinite."""
     averages = {key: model[key] for key in ("ema", "emas") if key in model}
     for name, tensor in _tensors({"nets": model["nets"], **averages, "preprocess": preprocess}):
         check_plain(name, tensor)
-        # A sum in float64 is finite where every number is, and many times as fast as looking at each.
+        # A sum in float64 is finite if every number is, and is many times as fast as a check of each number.
         if not tensor.is_floating_point() or math.isfinite(tensor.sum(dtype=torch.float64)):
             continue
         count = int((~torch.isfinite(tensor)).sum())
@@ -199,10 +199,10 @@ def check_weights(model: Mapping[str, Any], preprocess: Mapping[str, Any]) -> No
 
 
 def stored_numbers(model: Mapping[str, Any]) -> int:
-    """Count the numbers in the tensors of a checkpoint's model, each storage once.
+    """Count the numbers in the tensors of a checkpoint's model, counting each storage once.
 
     Raises:
-        CheckpointError: a tensor is larger than what is stored for it, as one that repeats a few numbers is.
+        CheckpointError: a tensor is larger than its stored data, for example one that repeats a few numbers.
     """
     count, seen = 0, set()
     for name, tensor in _tensors(model):
@@ -215,7 +215,7 @@ def stored_numbers(model: Mapping[str, Any]) -> int:
 
 
 def _tensors(tree: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of nested dicts with their dotted names; a dict that is there several times counts once."""
+    """Yield the tensors of nested dicts with their dotted names; a dict that occurs several times counts once."""
     waiting: list[tuple[str, Any]] = [("", tree)]
     seen: set[int] = set()
     while waiting:

@@ -99,7 +99,7 @@ class Narrow(AlgoSection):
     depth: int = 1
 
 
-WAYS = r"algo\.width: is read by the algorithm, but not set, .* set algo\.width in the configuration, read it with"
+WAYS = r"algo\.width: is read by the algorithm but not set, .* set algo\.width in the configuration, read it with"
 KEYS = [
     (Whole, None, {"optim_params": {"policy": {"learning_rat": 1}}}, r"y\.learning_rat: unknown key"),
     (Reads, None, {}, WAYS + r" .*or register the algorithm with section="),

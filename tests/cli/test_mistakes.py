@@ -94,7 +94,7 @@ dataset filter demos.hdf5 a/b -o new.hdf5 | no '/'
 dataset filter demos.hdf5 none --min-length 99 -o new.hdf5 | no demo fulfils
 dataset finish demos.hdf5 | demos.hdf5
 dataset index none | none
-dataset merge demos.hdf5 -o new.hdf5 | one file alone cannot be merged
+dataset merge demos.hdf5 -o new.hdf5 | a merge needs at least two files
 dataset migrate-env demos.hdf5 | --out
 dataset playback none.hdf5 --video new.mp4 | none.hdf5
 dataset render demos.hdf5 --out new.hdf5 --demos demo_7 | there is no demo 'demo_7'

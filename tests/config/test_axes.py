@@ -72,7 +72,7 @@ def test_the_words_of_robomimic(tmp_path):
         (tree(), ["train.seed=3"], "wanted a list of values"),
         (tree(), ["train.sed=[1,2]"], "did you mean 'seed'"),
         (tree(), ["train.seed=[]"], "is empty"),
-        (tree(), ["train.seed=[1,1]"], "stands twice"),
+        (tree(), ["train.seed=[1,1]"], "occurs twice"),
         (
             {"algo_name": "bc", "meta": {"hp_keys": ["train.seed"]}},
             [],

@@ -77,7 +77,7 @@ def test_a_range_stands_for_its_files(path, names):
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("{5..3}.hdf5", "numbers that grow"),
+        ("{5..3}.hdf5", "ascending range"),
         ("{0..99999}.hdf5", "at most"),
         ("{00..100}.hdf5", r"such as \{000..100\}"),
     ],

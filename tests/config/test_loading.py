@@ -39,7 +39,7 @@ def test_broken_json_names_file_line_and_column(tmp_path):
 
 def test_a_key_that_stands_twice_is_refused():
     text = '{"algo_name": "config_toy", "train": {"seed": 1, "seed": 2}}'
-    assert problem(text) == "JSON text: key 'seed' stands twice in one object: remove one"
+    assert problem(text) == "JSON text: key 'seed' occurs twice in one object: remove one"
 
 
 def test_a_file_that_is_no_object(tmp_path):
@@ -137,7 +137,7 @@ def test_every_problem_has_its_line_and_the_file(tmp_path):
         f"{path}: algo.widths.hiden: unknown key, did you mean 'hidden'?",
         f"{path}: extra: unknown key, did you mean 'meta'?",
         f"{path}: train.batch_siz: unknown key, did you mean 'batch_size'?",
-        f'{path}: train.seed: got "3", wanted an integer (Seed of everything random in the training)',
+        f'{path}: train.seed: got "3", wanted an integer (Seed of all random numbers of the training)',
     ]
 
 

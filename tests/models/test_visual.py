@@ -57,7 +57,7 @@ def test_visual_core_options(kwargs, shape):
 
 @pytest.mark.parametrize("size", [(32, 32), (24, 24), (32, 128), (128, 20)])
 def test_small_images_are_seen_or_refused_where_spatial_softmax_was_asked_for(size):
-    with pytest.raises(ConfigError, match="x1 places|1x.* places.*'ShallowConv'"):
+    with pytest.raises(ConfigError, match="x1 positions|1x.* positions.*'ShallowConv'"):
         VisualCore((3, *size), pool_class="SpatialSoftmax")
     VisualCore((3, *size), "ShallowConv", "SpatialSoftmax")
     core = VisualCore((3, *size)).eval()
@@ -271,10 +271,10 @@ language = partial(VisualCoreLanguageConditioned, (3, 64, 64))
         (scan, {"conv_kwargs": {"stride": [1, 1]}}, "one entry per layer, got .*stride 2"),
         (scan, {"conv_activation": "tanh"}, "conv_activation: unknown 'tanh'"),
         (scan, {"pool_class": "MeanPool"}, "did you mean 'SpatialMeanPool'"),
-        (scan, {"pool_class": "SpatialSoftmax", "conv_kwargs": layers([8, 4, 2], [4, 4, 2])}, "leaves one place after"),
-        (scan, {"conv_kwargs": layers([8, 4, 2], [64, 1, 1], [0, 2, 0])}, "look at 8 of the 40 beams"),
-        (scan, {"conv_kwargs": layers([2], [5])}, "look at 16 of the 40 beams"),
-        (scan, {"conv_kwargs": layers([2], [50])}, "look at 2 of the 40 beams"),
+        (scan, {"pool_class": "SpatialSoftmax", "conv_kwargs": layers([8, 4, 2], [4, 4, 2])}, "has a single position after"),
+        (scan, {"conv_kwargs": layers([8, 4, 2], [64, 1, 1], [0, 2, 0])}, "use only 8 of the 40 beams"),
+        (scan, {"conv_kwargs": layers([2], [5])}, "use only 16 of the 40 beams"),
+        (scan, {"conv_kwargs": layers([2], [50])}, "use only 2 of the 40 beams"),
         (partial(ScanCore, (1, 7)), {}, "7 beams is too short"),
     ],
 )  # fmt: skip

@@ -86,7 +86,7 @@ def one_cell(**options):
         (VC1, {"lr_scale": 0}, "lr_scale is 0"),
         (VC1, {"input_channel": 1}, "VC1 sees colour images of 3 channels, got 1"),
         (VC1, {"width": 32, "heads": 5}, "5 heads do not divide 32 features"),
-        (one_cell, {**SMALL, "features": "class", "image_size": 32}, "SpatialSoftmax finds no places"),
+        (one_cell, {**SMALL, "features": "class", "image_size": 32}, "SpatialSoftmax has no positions"),
     ],
 )  # fmt: skip
 def test_refused(kind, options, message):

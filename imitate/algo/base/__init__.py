@@ -1,1 +1,1 @@
-"""The contract of algorithms, in ``algo.py``, and the machinery that several of them share."""
+"""The contract of algorithms, in ``algo.py``, and code that several algorithms share."""

@@ -1,9 +1,9 @@
-"""Masks of discrete actions: choices that the environment does not allow are never taken and have no probability.
+"""Masks of discrete actions: choices that the environment does not allow have probability 0.
 
 Huang and Ontanon, "A Closer Look at Invalid Action Masking in Policy Gradient Algorithms" (arXiv:2006.14171).
 
 A mask is an observation of modality ``mask``, (C,) of 1 (allowed) and 0, so that it is collected, stored, sampled and
-sent like any other. Networks do not see it: it acts on their scores of the choices alone.
+sent like any other observation. Networks do not see it; it only masks their scores of the choices.
 """
 
 from __future__ import annotations
@@ -21,27 +21,30 @@ PolicyT = TypeVar("PolicyT", bound=ActionDistribution)
 
 
 class ActionMask:
-    """Slot of an algorithm: the choices that the environment allows.
+    """Slot of an algorithm: the choices that the environment currently allows.
 
     Args:
-        key: the observation that holds them; None: all choices are allowed.
+        key: key of the observation that contains the mask; None: all choices are allowed.
     """
 
     def __init__(self, key: str | None) -> None:
         self.key = key
 
     def of(self, obs: Mapping[str, Tensor]) -> Tensor | None:
-        """Allowed choices (B, C), bool, at observations (B, ...) or stacked frames (B, F, ...); None: all."""
+        """Return the allowed choices (B, C), bool, from observations (B, ...) or stacked frames (B, F, ...).
+
+        Returns None if there is no mask.
+        """
         if self.key is None:
             return None
         mask = obs[self.key] > 0.5
         return mask[:, -1] if mask.dim() == 3 else mask
 
     def to_act(self, obs: Mapping[str, Tensor]) -> Tensor | None:
-        """As :meth:`of`, where one of the choices has to be taken.
+        """Return the allowed choices like :meth:`of`, for a step at which a choice has to be made.
 
         Raises:
-            EnvError: none is allowed.
+            EnvError: no choice is allowed.
         """
         mask = self.of(obs)
         if mask is not None and not bool(mask.any(-1).all()):
@@ -53,24 +56,27 @@ class ActionMask:
         return mask
 
     def policy(self, policy: PolicyT, obs: Mapping[str, Tensor]) -> PolicyT:
-        """The policy's distribution at observations (B, ...), over the allowed choices."""
+        """Restrict the policy's distribution at observations (B, ...) to the allowed choices."""
         return restricted(policy, self.of(obs))
 
     def scores(self, scores: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
-        """Scores or values (B, C) of choices, least where they are not allowed."""
+        """Set the scores or values (B, C) of choices that are not allowed to the lowest value."""
         return masked(scores, self.of(obs))
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key, or nothing."""
+        """Return the key in a tuple, or an empty tuple if there is none."""
         return () if self.key is None else (self.key,)
 
     def log_counts(self, obs: Mapping[str, Tensor]) -> Tensor | None:
-        """Logarithms (B,) of the numbers of allowed choices: the greatest entropies; None: all are allowed."""
+        """Return the logarithms (B,) of the numbers of allowed choices, which are the largest entropies.
+
+        Returns None if there is no mask.
+        """
         mask = self.of(obs)
         return None if mask is None else mask.sum(-1).clamp(min=1).float().log()
 
 
 def restricted(policy: PolicyT, mask: Tensor | None) -> PolicyT:
-    """A distribution over the choices of the mask (*B, C); None: all."""
+    """Restrict a distribution to the choices of the mask (*B, C); None: all choices."""
     return policy if mask is None else policy.restricted(mask)

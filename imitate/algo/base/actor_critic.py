@@ -1,8 +1,7 @@
-"""Networks, transitions, targets and acting of algorithms with an actor and critics. None of their losses.
+"""Base of algorithms with an actor and critics: networks, transitions, target networks and acting, but no losses.
 
 A subclass fills ``self.nets`` from :meth:`_create_actor` and :meth:`_create_critic`, adds targets under the names of
-:attr:`targets`, and gives in :meth:`_update` the order in which its losses are computed and learned from
-(:class:`Update`).
+:attr:`targets`, and defines in :meth:`_update` in which order its losses are computed and minimized (:class:`Update`).
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ RLConfigT = TypeVar("RLConfigT", bound=ActorCriticConfig, default=Any)
 
 
 class Update:
-    """One pass over an algorithm's losses, from each of which a network learns.
+    """One pass over the losses of an algorithm; each loss trains one network.
 
     Attributes:
         epoch: counted from 1.
-        learn: false in validation: the losses are computed and nothing changes.
-        losses: by the name of the network that learns from it.
+        learn: false in validation, in which losses are computed but nothing is changed.
+        losses: losses by the name of the network that is trained by them.
         info: scalars to log.
     """
 
@@ -70,7 +69,7 @@ class Update:
         self.info: Info = {}
 
     def step(self, name: str, loss: tuple[Tensor, Info]) -> None:
-        """Record a loss and what to log; the network makes a gradient step if it :meth:`learns`."""
+        """Record a loss and its info; if the network :meth:`learns`, make a gradient step."""
         value, info = loss
         self.losses[name] = value
         self.info |= info
@@ -78,18 +77,18 @@ class Update:
             self.info[f"{name.title()}_Grad_Norms"] = self._algo._gradient_step(name, value)
 
     def learns(self, name: str) -> bool:
-        """True if a network learns now: in training, from its optimizer's first epoch to its last."""
+        """Return true if a network is trained now: in training, from its optimizer's first epoch to its last."""
         section = self._algo.config["optim_params"].get(name, {})
         begins, ends = section.get("start_epoch", -1), section.get("end_epoch", -1)
         return self.learn and bool(self.epoch >= begins and (ends == -1 or self.epoch < ends))
 
     def turn(self, counter: str, every: int, first: bool = False) -> bool:
-        """Count an update under ``algo.counters[counter]``; true at each ``every``-th, and in validation.
+        """Count an update in ``algo.counters[counter]``; return true every ``every`` updates, and always in validation.
 
         Args:
-            counter: its name in checkpoints.
-            every: so many updates lie between two turns.
-            first: the turn is at the first of these updates rather than at the last.
+            counter: name of the counter in checkpoints.
+            every: number of updates from one true result to the next.
+            first: return true at the first of these updates instead of at the last.
         """
         if not self.learn:
             return True
@@ -104,11 +103,11 @@ class Update:
 
 
 class ActorCritic(Algo[RLConfigT]):
-    """Learns values of transitions and an actor from them.
+    """Algorithm that learns values from transitions, and an actor from the values.
 
     Prepared batches have, for the B samples: ``obs``, ``next_obs`` {key: (B, [F,] ...)}, ``goal_obs`` or None,
     ``actions`` (B, A), ``rewards`` (B,) summed over n steps, ``discounts`` (B,) 0 after terminals, ``weight`` (B,) or
-    None, and ``next_actions`` (B, A) where the section asks for them.
+    None, and ``next_actions`` (B, A) if the section requests them.
     """
 
     main_net = "actor"
@@ -116,12 +115,12 @@ class ActorCritic(Algo[RLConfigT]):
     gives_errors = True
 
     keeps_errors = False
-    """True where :attr:`sample_errors` is wanted."""
+    """True if :attr:`sample_errors` is needed."""
     sample_errors: Tensor | None = None
-    """(B,) how far the critics were from their target in the latest update, for prioritized replay."""
+    """(B,) distance of the critics from their target in the latest update, for prioritized replay."""
 
     reward_source: RewardSource | None = None
-    """Slot: rewards in place of the environment's."""
+    """Slot: rewards that replace the environment's."""
 
     @property
     def actor(self) -> Actor:
@@ -131,13 +130,13 @@ class ActorCritic(Algo[RLConfigT]):
     # ---- networks ------------------------------------------------------------------------------------------------
 
     def _create_actor(self, config: ActorConfig) -> Actor:
-        """Encoder, hidden layers, head."""
+        """Create an actor: encoder, hidden layers, head."""
         encoder = self._create_encoder() if self.memory is None else self.memory.reader(ACTOR)
         mlp = MLP(encoder.output_dim, config.layer_dims, dropout=config.dropout)
         return Actor(encoder, mlp, self._create_head(mlp.output_dim, config))
 
     def _create_head(self, input_dim: int, config: ActorConfig) -> ActionHead:
-        """A distribution where the section has one, else a tanh."""
+        """Create the head: a distribution if the section has one, else a tanh."""
         if not isinstance(config, StochasticActorConfig):
             return DeterministicHead(input_dim, self.ac_dim)
         net = config.net
@@ -155,10 +154,10 @@ class ActorCritic(Algo[RLConfigT]):
         num_atoms: int = 0,
         num_choices: int = 0,
     ) -> CriticEnsemble:
-        """Critics of actions; with ``of_states`` a single value of states; with choices a value of each.
+        """Create critics of actions; with ``of_states`` one value per state, with ``num_choices`` one value per choice.
 
-        With a memory, the critics of actions own the recurrent encoder, so that their optimizer and targets are its; a
-        value of states reads its features without gradient, as the actor does.
+        If the algorithm has a memory, the recurrent encoder is part of the critics of actions and is trained and
+        followed by targets with them. Actor and state values use its features without gradient.
         """
         size = 1 if of_states else config.ensemble.n
         encoders = 1 if config.ensemble.shared_encoder else size
@@ -182,7 +181,7 @@ class ActorCritic(Algo[RLConfigT]):
         return critic
 
     def _add_targets(self) -> None:
-        """Copies of the networks that targets follow; to be called when these are there."""
+        """Add target copies of networks; call it after these networks were created."""
         for target, online in self.targets.items():
             self.nets[target] = target_of(self.nets[online])
 
@@ -193,23 +192,26 @@ class ActorCritic(Algo[RLConfigT]):
 
     @cached_property
     def memory(self) -> ReplayedMemory | None:
-        """The recurrent encoder's part in training, where the section has ``rnn`` (ReplayedMemoryConfig) enabled."""
+        """The recurrent encoder's part in training, if the section has ``rnn`` (ReplayedMemoryConfig) enabled.
+
+        Else None.
+        """
         rnn = self.config.get("rnn", None)
         if rnn is None or not rnn.enabled:
             return None
         return ReplayedMemory(rnn, self.config.n_step, self.config.discount)
 
     def recurrent(self, name: str) -> RecurrentEncoder:
-        """The recurrent encoder of the critics of this name."""
+        """Return the recurrent encoder of the critics of this name."""
         return cast(RecurrentEncoder, self.active_nets[name].get_submodule("memory"))
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]] | None:
-        """Shapes of the recurrent state that is stored with each step."""
+        """Shapes of the recurrent state that is stored with each step; None without a memory."""
         return None if self.memory is None else state_shapes(self.recurrent("critic"))
 
     def _transitions(self, batch: Batch) -> Batch:
-        """The transitions that the losses see: the batch itself, or with a memory those of its sequences."""
+        """Return the transitions for the losses: the batch itself, or with a memory the steps of its sequences."""
         if self.memory is None:
             return batch
         return self.memory.transitions(
@@ -231,7 +233,7 @@ class ActorCritic(Algo[RLConfigT]):
             self.nets[source.network] = source.net
 
     def _rewarded(self, batch: Batch, update: Update) -> Batch:
-        """The batch with the rewards of :attr:`reward_source`, after its own step."""
+        """Replace the rewards of the batch by those of :attr:`reward_source`, after an update of the source."""
         source = self.reward_source
         if source is not None:
             if source.needs_log_prob:
@@ -244,9 +246,9 @@ class ActorCritic(Algo[RLConfigT]):
         return batch
 
     def _with_bonuses(self, batch: Batch, real: Batch, update: Update) -> Batch:
-        """The batch with the rewards of auxiliaries added, after their own steps.
+        """Add the rewards of auxiliaries to the batch, after an update of each.
 
-        They learn from its ``real`` transitions alone, so that states that were only imagined stay novel.
+        Auxiliaries learn only from the ``real`` transitions, so that imagined states remain novel.
         """
         for name, auxiliary in self.auxiliaries.items():
             value, info = auxiliary.loss(real)
@@ -260,12 +262,12 @@ class ActorCritic(Algo[RLConfigT]):
 
     @torch.no_grad()
     def _log_prob(self, batch: Batch) -> Tensor:
-        """Log-density (B,) of the batch's actions under the present policy, which has to be a distribution."""
+        """Return the log-density (B,) of the batch's actions under the current policy, which must be a distribution."""
         policy = self._policy(batch["obs"], batch["goal_obs"])
         return policy.log_prob(batch["actions"])
 
     def _policy(self, obs: Batch, goal: Batch | None) -> ActionDistribution:
-        """pi(. | s), over the allowed choices where actions are masked."""
+        """Return pi(. | s), restricted to the allowed choices if actions are masked."""
         features, _ = self.actor(obs, goal)
         distribution: ActionDistribution = self.actor.head(features)
         return self.action_mask.policy(distribution, obs)
@@ -277,7 +279,7 @@ class ActorCritic(Algo[RLConfigT]):
     # ---- model ---------------------------------------------------------------------------------------------------
 
     def _with_model(self, batch: Batch, update: Update) -> Batch:
-        """The batch with transitions that the model imagines, after the model's own step."""
+        """Add transitions imagined by the model to the batch, after an update of the model."""
         if "dynamics" not in self.nets:
             return batch
         model, config = cast(Dynamics, self.nets["dynamics"]), self.config["imagination"]
@@ -291,14 +293,14 @@ class ActorCritic(Algo[RLConfigT]):
         return with_imagined(batch, more)
 
     def _drawn_actions(self, obs: dict[str, Tensor]) -> Tensor:
-        """Actions (N, A) drawn from the policy."""
+        """Draw actions (N, A) from the policy."""
         features, _ = self.actor(obs, None)
         return self.actor.head.act(features, explore=True)
 
     # ---- training ------------------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """The transition at the window's step; with a memory, sequences."""
+        """Select the transition at the window's step; with a memory, sequences."""
         if self.memory is not None:
             return self.memory.select(batch, self.recurrent("critic"))
         frames, now = self.frame_stack, self.frame_stack - 1
@@ -315,7 +317,8 @@ class ActorCritic(Algo[RLConfigT]):
             "weight": None if weight is None else weight[:, now],
         }
         if self.reward_source is not None:
-            # Parts of a batch are numbered: 0 is the replay buffer. Without a number all are demonstrations.
+            # The parts of a batch have numbers, with 0 for the replay buffer. Without numbers, all samples are
+            # demonstrations.
             part = batch.get("part", torch.ones_like(selected["discounts"]))
             selected["expert"] = (part > 0).to(selected["discounts"])
             selected["terminals"] = (selected["discounts"] == 0).to(selected["discounts"])
@@ -326,7 +329,7 @@ class ActorCritic(Algo[RLConfigT]):
         return selected
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """The sum of all losses."""
+        """Return the sum of all losses."""
         update = Update(self, epoch=1, learn=False)
         real = self._rewarded(self._transitions(batch), update)
         self._update(self._with_bonuses(self._with_model(real, update), real, update), update)
@@ -334,12 +337,12 @@ class ActorCritic(Algo[RLConfigT]):
 
     @abstractmethod
     def _update(self, batch: Batch, update: Update) -> None:
-        """Compute all losses in their order; each network learns (:meth:`Update.step`) and targets follow."""
+        """Compute all losses in their order, train the networks (:meth:`Update.step`) and move the targets."""
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """One update of all networks in their order; with ``validate`` the same losses and nothing else.
+        """Update all networks once, in order; with ``validate`` only compute the losses.
 
-        ``Loss`` is the sum of the losses of this update.
+        The logged ``Loss`` is the sum of the losses of this update.
         """
         update = Update(self, epoch, learn=not validate)
         with torch.set_grad_enabled(not validate):
@@ -354,7 +357,7 @@ class ActorCritic(Algo[RLConfigT]):
         return {name: value.detach() for name, value in info.items()}
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Mean absolute difference of the actor's and the data's actions, normalized units."""
+        """Mean absolute difference between the actor's and the data's actions, in normalized units."""
         features, _ = self.actor(batch["obs"], batch["goal_obs"])
         return {"Action_Error": (self.actor.head.act(features) - batch["actions"]).abs().mean()}
 
@@ -366,7 +369,7 @@ class ActorCritic(Algo[RLConfigT]):
         return super()._max_grad_norm(name) if own is None else own
 
     def _follow(self, *names: str) -> None:
-        """Move these target networks, by default all, towards the networks that they follow."""
+        """Move these target networks, by default all, towards their online networks."""
         for target in names or self.targets:
             online = self.nets[self.targets[target]]
             polyak_update_(self.nets[target], online, self.config.target_tau)
@@ -374,13 +377,16 @@ class ActorCritic(Algo[RLConfigT]):
     # ---- parts of losses -----------------------------------------------------------------------------------------
 
     def _ensemble_value(self, values: Tensor) -> Tensor:
-        """From the critics' values (E, *B) to the believed ones: least and greatest mixed by ``ensemble.weight``."""
+        """Combine the critics' values (E, *B): the smallest and the largest are mixed by ``ensemble.weight``."""
         weight: float = self.config["critic"].ensemble.weight
         least = values.amin(0)
         return least if weight == 1.0 else weight * least + (1.0 - weight) * values.amax(0)
 
     def _td_loss(self, values: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
-        """Mean over the batch, summed over the critics: values (E, B), target (B,) without gradient."""
+        """Return the TD loss: mean over the batch, sum over the critics.
+
+        Values are (E, B), the target (B,) has no gradient.
+        """
         huber = self.config["critic"].use_huber
         error = nn.functional.smooth_l1_loss if huber else nn.functional.mse_loss
         errors = error(values, target.expand_as(values), reduction="none")
@@ -389,11 +395,11 @@ class ActorCritic(Algo[RLConfigT]):
         return masked_mean(errors.sum(0), weight)
 
     def _policy_actions(self, batch: Batch) -> Tensor:
-        """Actions (B, A) of the actor in the batch's states: the head's mean, with gradient."""
+        """Return the actor's mean actions (B, A) in the batch's states, with gradient."""
         return _mean_actions(self.actor, batch["obs"], batch["goal_obs"])
 
     def _target_actions(self, batch: Batch) -> Tensor:
-        """Actions (B, A) of the target actor in the next states: the head's mean."""
+        """Return the target actor's mean actions (B, A) in the next states."""
         target = cast(Actor, self.nets["actor_target"])
         return _mean_actions(target, batch["next_obs"], batch["goal_obs"])
 
@@ -401,7 +407,7 @@ class ActorCritic(Algo[RLConfigT]):
 
     @cached_property
     def exploration(self) -> ActionNoise | None:
-        """Noise of a deterministic actor's rollouts, where the section has ``exploration``."""
+        """Exploration noise of a deterministic actor, if the section has ``exploration``; else None."""
         config = self.config.get("exploration", None)
         return None if config is None else ActionNoise(config)
 
@@ -454,15 +460,17 @@ def _mean_actions(actor: Actor, obs: Batch, goal: Batch | None) -> Tensor:
 
 
 def with_transitions(batch: Batch, algo: Algo, now: int) -> Batch:
-    """A prepared batch of transitions; one that lacks them gets those of one step, from its rewards and ends.
+    """Return a prepared batch with transitions.
+
+    Missing transitions of one step are made from its rewards and terminals.
 
     Args:
         batch: windows (B, T, ...).
-        algo: names in its section the transitions that it needs.
-        now: number of the window's step.
+        algo: algorithm whose section defines the transitions that it needs.
+        now: index of the sample's step in the window.
 
     Raises:
-        DatasetError: it lacks rewards or ends, or other transitions are needed.
+        DatasetError: the batch has no rewards or terminals, or transitions of several steps are needed.
     """
     if "discounts" in batch:
         return batch

@@ -1,15 +1,15 @@
-"""Rewards of a discriminator between the expert's transitions and the policy's: base of the sources of gail, airl, dac.
+"""Base class of the reward sources of gail, airl and dac: a discriminator between expert and policy transitions.
 
 Ho & Ermon, "Generative Adversarial Imitation Learning", NeurIPS 2016 (arXiv:1606.03476), with the absorbing states of
 Kostrikov et al., "Discriminator-Actor-Critic", ICLR 2019 (arXiv:1809.02925). With the logit l(s, a) of the probability
-D that a transition is the expert's, L that of the absorbing state after a terminal, and the discount g:
+D that a transition is the expert's, the logit L of the absorbing state after a terminal, and the discount g:
 
     discriminator: mean of softplus(-l) over the expert's steps and of softplus(l) over the policy's, each terminal
                    counting as one more step, in the absorbing state                      -> discriminator_loss
-                   + weight of (|gradient| - 1)^2, where inputs lie between both          -> gradient_penalty
+                   + weight of (|gradient| - 1)^2, at inputs between both          -> gradient_penalty
     reward:        r(l) at each step, and after a terminal g / (1 - g) r(L) more          -> with_absorbing_state
 
-So neither a longer nor a shorter episode is better for that alone. A subclass gives r.
+So the length of an episode alone is neither rewarded nor punished. A subclass defines r.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from imitate.models.discriminator import Discriminator, gradient_penalty
 
 
 class AdversarialRewards(RewardSource):
-    """Discriminator of transitions. Its section ``algo.discriminator`` is a :class:`DiscriminatorConfig`."""
+    """Discriminator of transitions. The section ``algo.discriminator`` is a :class:`DiscriminatorConfig`."""
 
     def __init__(self, config: Any, make_encoder: MakeEncoder, ac_dim: int) -> None:
         super().__init__(config, make_encoder, ac_dim)
@@ -43,24 +43,24 @@ class AdversarialRewards(RewardSource):
 
     @abstractmethod
     def reward_of(self, logits: Tensor) -> Tensor:
-        """Rewards r(l), elementwise."""
+        """Return rewards r(l), elementwise."""
 
     def logits(self, inputs: Tensor, batch: Batch) -> Tensor:
-        """(B,) l of transitions, whose :meth:`Discriminator.inputs` are ``inputs`` (B, D)."""
+        """Return the logits l (B,) of transitions, whose :meth:`Discriminator.inputs` are ``inputs`` (B, D)."""
         logits: Tensor = self.discriminator(inputs)
         return logits
 
     def absorbing_logit(self) -> Tensor:
-        """() L, the logit of a step in the absorbing state."""
+        """Return L (), the logit of a step in the absorbing state."""
         return self.discriminator.at_absorbing()
 
     @property
     def passes(self) -> int:
-        """``algo.discriminator.passes``."""
+        """The setting ``algo.discriminator.passes``."""
         return int(self.config.discriminator.passes)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Cross-entropy of telling demonstrations from the policy's steps, with the gradient penalty."""
+        """Return the cross-entropy between demonstrations and the policy's steps, plus the gradient penalty."""
         inputs = self.discriminator.inputs(batch["obs"], batch["actions"])
         logits, absorbing, expert = (
             self.logits(inputs, batch),
@@ -76,7 +76,8 @@ class AdversarialRewards(RewardSource):
         }
         weight = self.config.discriminator.gradient_penalty
         if weight > 0:
-            # Stable, so that both keep their order; the number of the policy's is all that is read.
+            # A stable sort keeps the order of both groups; only the number of the policy's steps is read from the
+            # device.
             ordered = inputs[expert.argsort(stable=True)]
             of_policy, of_expert = ordered.tensor_split([int((expert == 0).sum())])
             if len(of_expert) and len(of_policy):
@@ -86,7 +87,7 @@ class AdversarialRewards(RewardSource):
 
     @torch.no_grad()
     def rewards(self, batch: Batch) -> Tensor:
-        """(B,) r(l), and after a terminal the absorbing state's rewards."""
+        """Return rewards r(l) (B,), plus the absorbing state's rewards after terminals."""
         inputs = self.discriminator.inputs(batch["obs"], batch["actions"])
         rewards = self.reward_of(self.logits(inputs, batch))
         absorbing = self.reward_of(self.absorbing_logit())
@@ -94,20 +95,22 @@ class AdversarialRewards(RewardSource):
 
 
 class DiscriminatorConfig(Section):
-    """The network that tells the expert from the policy."""
+    """Network that distinguishes the expert's transitions from the policy's."""
 
-    layer_dims: LayerDims = Field((64, 64), description="hidden layers")
+    layer_dims: LayerDims = Field((64, 64), description="widths of the hidden layers")
     sees_actions: bool = Field(
-        True, description="true: inputs are observations and actions; false: observations alone"
+        True, description="true: inputs are observations and actions; false: only observations"
     )
     gradient_penalty: float = Field(1.0, ge=0, description="weight of (|gradient| - 1)^2")
 
 
 class RolloutDiscriminatorConfig(DiscriminatorConfig):
-    """A discriminator of rollouts."""
+    """Discriminator that learns from rollouts."""
 
     passes: int = Field(
-        20, ge=1, description="it learns in so many of the passes over a rollout, the first ones"
+        20,
+        ge=1,
+        description="number of passes over a rollout, from the first, in which the discriminator learns",
     )
 
 
@@ -118,7 +121,7 @@ class AdversarialOptimParams(OnPolicyOptimParams):
 
 
 class AdversarialConfig(PPOConfig):
-    """Base of the sections of gail and airl, which learn as ``ppo`` does."""
+    """Base class of the sections of gail and airl, which are trained like ``ppo``."""
 
     supports_memory: ClassVar[bool] = False
 
@@ -126,7 +129,7 @@ class AdversarialConfig(PPOConfig):
     discriminator: RolloutDiscriminatorConfig = Field(RolloutDiscriminatorConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         problems = super().conflicts(config)
         if config.train.frame_stack > 1:
             problems.append(

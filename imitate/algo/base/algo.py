@@ -10,8 +10,8 @@ Life of an algorithm:
     step = algo.act(obs, state)                                # batched, stateless
     action = algo.get_action(obs); algo.reset()                # the same on the algorithm's own state
 
-An algorithm is one file here, named as its ``algo_name``: its typed section, its networks, its losses, and a function
-under ``@register_algo_factory_func(algo_name, section=...)`` (``factory.py``) that picks the class.
+Each algorithm is one file, named after its ``algo_name``. It has a typed section, networks, losses, and a function
+decorated with ``@register_algo_factory_func(algo_name, section=...)`` (``factory.py``) that returns the class.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from imitate.models.precision import autocast, compile_networks
 from imitate.system.ranks import ALONE, Ranks
 
 Batch = dict[str, Any]
-"""Nested dict of tensors ``(B, T, ...)``, or ``(B, ...)`` where an algorithm looks at one step."""
+"""Nested dict of tensors ``(B, T, ...)``, or ``(B, ...)`` if an algorithm uses a single step."""
 
 Info = dict[str, Tensor]
 """Detached scalar tensors by the name under which they are logged."""
@@ -70,7 +70,7 @@ StateT = TypeVar("StateT", default=PolicyState)
 
 
 class PolicyStep(NamedTuple, Generic[StateT]):
-    """One decision: ``action (B, A)``, normalized; the next ``state``; ``extras`` such as log_prob, value or chunk."""
+    """Decision of a policy: normalized ``action (B, A)``, next ``state``, and ``extras`` such as log_prob or chunk."""
 
     action: Tensor
     state: StateT
@@ -81,35 +81,35 @@ class Algo(ABC, Generic[ConfigT]):
     """The contract between an algorithm and training, evaluation and deployment.
 
     ``class BC(Algo[BCConfig])`` gives :attr:`config` the type of the algorithm's section. A subclass fills
-    ``self.nets`` in :meth:`_create_networks`, picks in :meth:`_select_batch` the part of a prepared batch that it
-    learns from, returns a loss in :meth:`_loss` and an action in :meth:`_act`. One with several losses overrides
-    :meth:`train_on_batch` and calls :meth:`_gradient_step` for each in its order. The public method may be
-    overridden in place of the hook that it calls; :mod:`imitate.algo.base.overrides` checks that all is there.
+    ``self.nets`` in :meth:`_create_networks`, selects in :meth:`_select_batch` the part of a prepared batch that it
+    learns from, returns a loss in :meth:`_loss` and an action in :meth:`_act`. An algorithm with several losses
+    overrides :meth:`train_on_batch` and calls :meth:`_gradient_step` for each loss. A public method may be overridden
+    instead of the hook that it calls; :mod:`imitate.algo.base.overrides` checks that nothing is missing.
 
     Attributes:
-        config: the algorithm's section of the configuration; :attr:`algo_config` is another name of it.
-        nets: every network that has weights, targets too.
-        preprocess: from raw values to network inputs, and back for actions. Saved apart from the networks.
-        autocast: makes a context for the wide layers of a network: bf16 where ``train.precision`` says so. Heads and
-            losses stay outside: a likelihood in bf16 is worth nothing.
-        encoding: the observations' shapes, and new encoders of them.
+        config: the algorithm's section of the configuration; :attr:`algo_config` is an alias.
+        nets: all networks with weights, including target networks.
+        preprocess: converts raw values to network inputs, and actions back. It is saved separately from the networks.
+        autocast: makes a context for the wide layers of a network, in bf16 if ``train.precision`` requests it. Heads
+            and losses are computed outside it, because likelihoods in bf16 are too inexact.
+        encoding: shapes of the observations, and a factory of encoders for them.
         action_mask: choices of a discrete action that the environment allows.
-        ema: moving average of the networks, where ``algo.ema.enabled``; it follows each update of :attr:`main_net`.
-        ranks: the processes that train together; this one alone, unless a training says otherwise.
-        counters: numbers of events, such as updates, on which later updates depend; saved for an exact resume.
+        ema: moving average of the networks if ``algo.ema.enabled``; it follows each update of :attr:`main_net`.
+        ranks: the processes that train together; only this one, unless a training sets others.
+        counters: numbers of events, such as updates, that later updates depend on; saved for an exact resume.
     """
 
     nets: nn.ModuleDict
     main_net: ClassVar[str] = "policy"
     """Name of the network that acts."""
     experience: ClassVar[Literal["replay", "rollout"]] = "replay"
-    """Source of batches in online RL: samples of a replay buffer, or whole rollouts of the present policy."""
+    """Source of batches in online RL: samples of a replay buffer, or whole rollouts of the current policy."""
     targets: ClassVar[dict[str, str]] = {}
-    """Target network -> the network that it follows."""
+    """Maps each target network to the network that it follows."""
     gives_errors: ClassVar[bool] = False
-    """True where critics can say how far each sample was from its TD target, as prioritized replay wants."""
+    """True if critics can return the TD error of each sample, as prioritized replay needs."""
     frozen: ClassVar[str | None] = None
-    """Name of the network that is a frozen policy, brought by ``algo.base.checkpoint``; None if there is none."""
+    """Name of the network that is a frozen policy, loaded from ``algo.base.checkpoint``; None if there is none."""
     ranks: Ranks = ALONE
     acting_nets: tuple[str, ...] = ()
     """Names of further networks that acting needs."""
@@ -153,17 +153,20 @@ class Algo(ABC, Generic[ConfigT]):
 
     @property
     def learners(self) -> tuple[Algo, ...]:
-        """The algorithms whose networks learn: this one, or those that it consists of."""
+        """The algorithms whose networks are trained: this one, or its parts."""
         return (self,)
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]] | None:
-        """Shapes of the recurrent state stored with each step, where the algorithm learns from replayed sequences."""
+        """Shapes of the recurrent state stored with each step, if the algorithm learns from replayed sequences.
+
+        Else None.
+        """
         return None
 
     @property
     def active_nets(self) -> nn.ModuleDict:
-        """The networks in use: in evaluation mode, the averaged ones where there are such."""
+        """The networks in use: in evaluation mode the averaged ones, if there is an average."""
         if self.ema is None or self.nets.training:
             return self.nets
         return cast(nn.ModuleDict, self.ema.module)
@@ -175,7 +178,7 @@ class Algo(ABC, Generic[ConfigT]):
         """Fill ``self.nets``."""
 
     def _add_slots(self) -> None:
-        """Add the networks of the slots that the section fills, after :meth:`_create_networks`."""
+        """Add the networks of the slots that the section enables, after :meth:`_create_networks`."""
         make_encoder = partial(self.encoding.encoder, goals=False)
         configs: Any = self.config.get("auxiliary", None) or {}
         self.nets.update(auxiliaries_of(configs, make_encoder, self.ac_dim))
@@ -186,9 +189,9 @@ class Algo(ABC, Generic[ConfigT]):
         return {name: net for name, net in self.nets.items() if isinstance(net, Auxiliary)}
 
     def _create_encoder(self, frames: int | None = None) -> GroupEncoder:
-        """A new encoder of observation and goal, as ``observation.encoder`` says.
+        """Create an encoder of observation and goal according to ``observation.encoder``.
 
-        It joins the features of ``frames`` observations, by default the ``train.frame_stack`` last ones.
+        It concatenates the features of ``frames`` observations, by default the last ``train.frame_stack``.
         """
         return self.encoding.encoder(frames)
 
@@ -196,10 +199,9 @@ class Algo(ABC, Generic[ConfigT]):
 
     @cached_property
     def optimization(self) -> Optimization:
-        """Optimizers, schedules and gradient steps.
+        """Optimizers, learning-rate schedules and gradient steps.
 
-        They are made when training first asks: a policy that only acts has none, and does not wait seconds for their
-        import.
+        They are created on first use, so that a policy that only acts does not wait seconds for their import.
         """
         rules = {
             name: Rule(config, self._epochs_of(name), self._max_grad_norm(name))
@@ -211,7 +213,7 @@ class Algo(ABC, Generic[ConfigT]):
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """One for each network named under ``algo.optim_params``."""
+        """One optimizer per network named in ``algo.optim_params``."""
         return self.optimization.optimizers
 
     @property
@@ -221,54 +223,58 @@ class Algo(ABC, Generic[ConfigT]):
 
     @property
     def _gradient_step(self) -> Callable[[str, Tensor], Tensor]:
-        """``(name, loss)``: backward, clip, step one network's optimizer and schedule; the gradient's norm."""
+        """Function of ``(name, loss)`` that makes a step: backward, clip, optimizer and schedule.
+
+        It returns the gradient norm.
+        """
         return self.optimization.step
 
     def _optim_params(self) -> dict[str, Any]:
-        """Optimizer sections of the networks that there are."""
+        """Return the optimizer sections of the existing networks."""
         return sections_of(self.config, self.nets)
 
     def _epochs_of(self, name: str) -> int:
-        """Epochs in which a network learns: so many does its learning-rate schedule have."""
-        return self.global_config.train.num_epochs or 1  # null: built without data, to be looked at
+        """Return the number of epochs in which a network is trained: the length of its learning-rate schedule."""
+        # null if the algorithm is built without data, only for inspection
+        return self.global_config.train.num_epochs or 1
 
     def _max_grad_norm(self, name: str) -> float | None:
-        """Norm to which a network's gradients are scaled down; None: never."""
+        """Return the norm to which a network's gradients are clipped; None: no clipping."""
         return self.global_config.train.max_grad_norm
 
     # ---- training ------------------------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Batch) -> Batch:
-        """Prepare a batch of :class:`~imitate.data.SequenceDataset` and pick what this algorithm learns from.
+        """Prepare a batch of :class:`~imitate.data.SequenceDataset` and select what the algorithm learns from.
 
         Args:
             batch: raw values: ``obs`` (B, T, ...), ``actions`` (B, T, A), ...
 
         Returns:
-            tensors on the device; observations float, images CHW, normalized as ``self.preprocess`` says.
+            tensors on the device; observations float, images CHW, normalized by ``self.preprocess``.
         """
         ready = prepared_batch(batch, self.preprocess, self.encoding, self.device, self.execution)
         return checked_batch(self, self._select_batch(ready))
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """From a prepared batch, the steps and keys that the losses use."""
+        """Select the steps and keys of a prepared batch that the losses use."""
         raise NotImplementedError
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Info]:
-        """Loss of network ``policy`` and what to log. Changes nothing."""
+        """Return the loss of network ``policy`` and scalars to log. Changes nothing."""
         raise NotImplementedError
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Further measurements on held-out data, such as the error of the actions that the policy would take."""
+        """Return further measurements on held-out data, such as the error of the policy's actions."""
         return {}
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """One update, or with ``validate`` the same losses without it.
+        """Make one update, or with ``validate`` only compute the same losses.
 
         Args:
             batch: from :meth:`process_batch_for_training`.
             epoch: counted from 1.
-            validate: compute only; call :meth:`set_eval` before.
+            validate: only compute the losses; call :meth:`set_eval` before.
 
         Returns:
             detached scalars on the device, not yet synchronized; see :meth:`log_info`.
@@ -282,7 +288,7 @@ class Algo(ABC, Generic[ConfigT]):
         return {name: torch.as_tensor(value).detach() for name, value in info.items()}
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
-        """The scalars of :meth:`train_on_batch` (or their mean over an epoch) as floats, with learning rates."""
+        """Convert the scalars of :meth:`train_on_batch` (or their mean over an epoch) to floats; add learning rates."""
         log = {name: float(value) for name, value in info.items()}
         return log | self.optimization.learning_rates()
 
@@ -290,23 +296,26 @@ class Algo(ABC, Generic[ConfigT]):
         """Called by the trainer after each epoch, counted from 1."""
 
     def set_progress(self, progress: float) -> None:  # noqa: B027 - a hook, empty by default
-        """Called before each collection in an environment: which part of the training is over, in [0, 1]."""
+        """Called before each collection in an environment with the finished fraction of the training, in [0, 1]."""
 
     def set_train(self) -> None:
-        """Training mode: dropout, random crops and learned noise are on; compiles if ``train.compile`` says so."""
+        """Switch to training mode: dropout, random crops and learned noise are on.
+
+        Compiles if ``train.compile`` is set.
+        """
         set_mode(self.nets, training=True)
         if self.global_config.train.compile and not self._compiled:
             self._compiled = True
             compile_networks(self.nets.values(), self.device)
 
     def set_eval(self) -> None:
-        """Evaluation mode."""
+        """Switch to evaluation mode."""
         set_mode(self.nets, training=False)
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
     def serialize(self) -> dict[str, Any]:
-        """Everything an exact resume needs, as tensors, numbers, strings, lists and dicts.
+        """Return everything that an exact resume needs, as tensors, numbers, strings, lists and dicts.
 
         The tensors are the live ones, not copies.
         """
@@ -314,7 +323,7 @@ class Algo(ABC, Generic[ConfigT]):
         return state if self.ema is None else {**state, "ema": self.ema.state_dict()}
 
     def deserialize(self, model_dict: Mapping[str, Any], load_optimizers: bool = True) -> None:
-        """Load what :meth:`serialize` gave. Raises RuntimeError where names or shapes of weights differ."""
+        """Load the result of :meth:`serialize`. Raises RuntimeError if names or shapes of weights differ."""
         self.nets.load_state_dict(model_dict["nets"])
         if self.ema is not None:
             self.ema.load_state_dict(model_dict["ema"])
@@ -325,30 +334,33 @@ class Algo(ABC, Generic[ConfigT]):
     # ---- test time -----------------------------------------------------------------------------------------------
 
     def initial_state(self, batch_size: int) -> PolicyState:
-        """State of B policies that have seen nothing yet."""
+        """Return the initial state of B policies."""
         own = self._initial_policy_state(batch_size)
         return {"policy": own, **no_memory(self, batch_size)}
 
     def reset_state(self, state: PolicyState, mask: Tensor) -> PolicyState:
-        """A new state: fresh where ``mask`` (B,) is true, else as it was."""
+        """Return the state, reset to the initial state where ``mask`` (B,) is true."""
         return where_state(mask, self.initial_state(mask.shape[0]), state)
 
     @property
     def execution(self) -> ChunkExecution | None:
-        """How predicted chunks become actions, with its state under ``chunk``; None: actions come one at a time."""
+        """Execution of predicted chunks, whose state is stored under ``chunk``.
+
+        None: the policy predicts single actions.
+        """
         return None
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
-        """The state without actions that are planned and not yet taken; what was observed stays.
+        """Return the state without planned actions; remembered observations are kept.
 
-        The next :meth:`act` then predicts anew. A policy that plans nothing gets its state back as it is.
+        The next :meth:`act` then makes a new prediction. The state of a policy without plans is returned unchanged.
         """
         return state if self.execution is None else without_plan(state, self.execution)
 
     def observe_reward(self, state: PolicyState, reward: Tensor) -> PolicyState:
-        """The state after the rewards (B,) of the actions that it came with; most policies do not care.
+        """Return the state after the rewards (B,) of the actions it was returned with; most policies ignore rewards.
 
-        Nobody is obliged to tell a policy its rewards.
+        Calling this method is optional.
         """
         return state
 
@@ -361,14 +373,14 @@ class Algo(ABC, Generic[ConfigT]):
         explore: bool = False,
         generator: torch.Generator | None = None,
     ) -> PolicyStep:
-        """One decision for each of B policies; changes nothing on self.
+        """Make one decision for each of B policies; changes nothing on self.
 
         Args:
             obs: prepared observations (B, ...).
-            state: from :meth:`initial_state`, :meth:`reset_state` or the last step.
-            goal: prepared goals (B, ...), where the policy has goals.
-            explore: act with the learned noise rather than as in evaluation.
-            generator: source of randomness; the default generator otherwise.
+            state: from :meth:`initial_state`, :meth:`reset_state` or the previous step.
+            goal: prepared goals (B, ...), if the policy has goals.
+            explore: act with the learned noise instead of as in evaluation.
+            generator: source of randomness; None: the default generator.
         """
         kept: Observed = {}
         if len(state) > 1:  # observations are remembered beside the own part
@@ -387,17 +399,17 @@ class Algo(ABC, Generic[ConfigT]):
         explore: bool,
         generator: torch.Generator | None,
     ) -> PolicyStep[InnerState]:
-        """:meth:`act` with observations (B, ...), or (B, frame_stack, ...) if frames are stacked, and own state."""
+        """Implement :meth:`act` for observations (B, ...), or stacked ones (B, frame_stack, ...), and the own state."""
         raise NotImplementedError
 
     def _initial_policy_state(self, batch_size: int) -> InnerState:
-        """The part of the state that belongs to the subclass; ``chunk`` belongs to :attr:`execution`."""
+        """Return the subclass's part of the initial state; ``chunk`` belongs to :attr:`execution`."""
         return no_plan(self.execution, batch_size, self.ac_dim, self.device)
 
     def get_action(self, obs_dict: Obs, goal_dict: Obs | None = None) -> Tensor:
-        """:meth:`act` on the algorithm's own state: prepared observations (B, ...) to normalized actions (B, A)."""
+        """Return normalized actions (B, A) for prepared observations (B, ...), with a state kept in the algorithm."""
         return self._own_state.act(self, obs_dict, goal_dict)
 
     def reset(self) -> None:
-        """Forget the own state: a new episode begins."""
+        """Reset the kept state for a new episode."""
         self._own_state.reset()

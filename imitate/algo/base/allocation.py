@@ -1,4 +1,4 @@
-"""Networks no larger than memory, or than the weights that a file brings for them."""
+"""Limits on the size of networks: by free memory, or by the weights stored in a file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from imitate.errors import CheckpointError, ConfigError
 from imitate.system.free_memory import free_memory, gigabytes
 
 ROOM = 1 << 24
-"""Numbers that may be allocated beside the weights, for tables and scratch space."""
+"""Number of elements that may be allocated beside the weights, for tables and temporary tensors."""
 
 LEAST = 256
-"""A tensor counts as so many numbers at least, so that there are not millions of small ones either."""
+"""Smallest number of elements that is counted for a tensor, which also limits the number of small tensors."""
 
 TIMES = 4
-"""Numbers that may be allocated for each stored one: initialization computes with copies."""
+"""Number of elements that may be allocated per stored one, because initialization makes copies."""
 
 MOST_TENSORS, LOOK_AT, NUMBER_BYTES = 1 << 15, 1 << 22, 4
-"""Tensors that networks are made of at most; numbers after which the free memory is looked at anew; bytes of one."""
+"""Largest number of tensors of a network.
+
+Number of elements after which free memory is measured again; bytes per element.
+"""
 
 _SIZED = frozenset(
     {"empty", "zeros", "ones", "rand", "randn", "new_empty", "new_zeros", "new_ones"}
@@ -31,7 +34,7 @@ _SIZE_FIRST = frozenset({"full", "new_full", "normal"})
 
 
 class _Sizes(TorchFunctionMode):
-    """Looks at the sizes of tensors before they are made; a context manager."""
+    """Context manager that checks the sizes of tensors before they are made."""
 
     def __torch_function__(
         self,
@@ -40,7 +43,7 @@ class _Sizes(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Check the size, then call."""
+        """Check the size, then call the function."""
         given = dict(kwargs or {})
         size = _size(getattr(func, "__name__", ""), args, given)
         if size > 0:
@@ -52,13 +55,13 @@ class _Sizes(TorchFunctionMode):
 
 
 class AllocationLimit(_Sizes):
-    """Limit on tensors made from sizes, by the stored weights.
+    """Limit on tensors that are made from sizes, relative to the stored weights.
 
-    The configuration in a file says how large its networks are; a few bytes of it could ask for all memory. The error
-    comes before the memory is taken.
+    The configuration in a file defines the size of its networks, so a few bytes could request all memory. The error is
+    raised before memory is allocated.
 
     Args:
-        stored: numbers in the checkpoint's tensors.
+        stored: number of elements in the checkpoint's tensors.
     """
 
     def __init__(self, stored: int) -> None:
@@ -76,7 +79,7 @@ class AllocationLimit(_Sizes):
 
 
 class MemoryLimit(_Sizes):
-    """Limit on tensors made from sizes, by the memory that is free."""
+    """Limit on tensors that are made from sizes, by the free memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +111,7 @@ def count_numbers(tree: Any) -> int:
 
 
 def _size(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """Return the numbers of the tensor that a call of torch makes from a size; 0 for other calls."""
+    """Return the number of elements of the tensor that a call of torch makes from a size; 0 for other calls."""
     if name in _SIZED:
         own = args[1:] if name.startswith("new_") else args
         size = kwargs.get("size", own[0] if len(own) == 1 else own)

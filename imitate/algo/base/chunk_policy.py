@@ -1,4 +1,4 @@
-"""Base of policies that predict chunks of actions: windows, execution, the error on held-out demonstrations."""
+"""Base class of policies that predict action chunks: windows, execution, error on held-out demonstrations."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from imitate.functional.realtime import Prefix
 class ChunkPolicy(Algo[ConfigT]):
     """A policy that sees the last ``train.frame_stack`` observations and predicts K actions.
 
-    It predicts in :meth:`_predict`.
+    Subclasses implement the prediction in :meth:`_predict`.
     """
 
     chunk_key: ClassVar[str] = "chunk"
-    """Key of the section that says how many actions are predicted, and how they are executed."""
+    """Key of the section that defines the number of predicted actions and their execution."""
     learns_deltas: ClassVar[bool] = True
-    """The network may learn differences between the actions of a chunk."""
+    """True if the network may learn differences between the actions of a chunk."""
     aligned_with_oldest_frame: bool = False
-    """True where predictions begin at the oldest observation (as Diffusion Policy's) rather than the newest."""
+    """True if predictions begin at the oldest observation (as in Diffusion Policy) instead of the newest."""
 
     @property
     def prediction_horizon(self) -> int:
-        """Actions that the network predicts."""
+        """Number of actions that the network predicts."""
         return int(self.config[self.chunk_key].prediction_horizon)
 
     @property
     def execution(self) -> ChunkExecution:
-        """How the actions from the newest observation on are executed."""
+        """Execution of the actions from the newest observation on."""
         return cast(ChunkExecution, self.config[self.chunk_key].execution)
 
     @property
     def max_prefix(self) -> int:
-        """Planned actions that a prediction can be given; 0 where the policy is not trained to be given any."""
+        """Largest number of planned actions that a prediction can be given; 0 if the policy is not trained for it."""
         return 0
 
     @abstractmethod
     def _predict(self, obs: Batch, goal: Batch | None, generator: torch.Generator | None) -> Tensor:
-        """Chunks ``(B, prediction_horizon, A)``, normalized, for observations ``(B, [F,] ...)``."""
+        """Predict normalized chunks ``(B, prediction_horizon, A)`` for observations ``(B, [F,] ...)``."""
 
     def predict_chunk(
         self,
@@ -61,20 +61,20 @@ class ChunkPolicy(Algo[ConfigT]):
         prefix: Prefix | None = None,
         planned: Tensor | None = None,
     ) -> Tensor:
-        """Chunks (B, K, A), normalized, from the newest observation on.
+        """Return normalized chunks (B, K, A) from the newest observation on.
 
         Args:
             obs: prepared observations (B, [F,] ...).
-            goal: prepared goals, where the policy has goals.
-            generator: source of randomness; the default generator otherwise.
-            prefix: actions (B, n, A) and weights (n,), n at most K, to agree with; see
+            goal: prepared goals, if the policy has goals.
+            generator: source of randomness; None: the default generator.
+            prefix: actions (B, n, A), n at most K, and weights (n,) towards which the chunk is guided; see
                 :mod:`imitate.functional.realtime`.
-            planned: actions (B, d, A) that the chunk begins with, d at most :attr:`max_prefix`; see
+            planned: actions (B, d, A), d at most :attr:`max_prefix`, with which the chunk begins; see
                 :mod:`imitate.functional.prefix`.
 
         Raises:
-            UserError: there is a prefix, and the policy is neither a flow nor a diffusion; or there are more planned
-                actions than the policy is trained to be given.
+            UserError: there is a prefix, but the policy is neither a flow nor a diffusion policy; or there are more
+                planned actions than the policy is trained to be given.
         """
         if prefix is None and planned is None:
             targets = self._predict(obs, goal, generator)
@@ -90,7 +90,7 @@ class ChunkPolicy(Algo[ConfigT]):
         return chunk[:, self._first_action :]
 
     def _whole_prefix(self, prefix: Prefix) -> Prefix:
-        """A prefix of the whole prediction: actions before the present one, and beyond the prefix, are free."""
+        """Extend a prefix to the whole prediction; actions before the current one and after it are not guided."""
         after = self.prediction_horizon - self._first_action - len(prefix.weights)
         return replace(
             prefix,
@@ -99,7 +99,7 @@ class ChunkPolicy(Algo[ConfigT]):
         )
 
     def _whole_given(self, planned: Tensor) -> Given:
-        """Planned actions (B, d, A) in their places of the whole prediction."""
+        """Place planned actions (B, d, A) in the whole prediction."""
         batch_size, count, _ = planned.shape
         if count > self.max_prefix:
             raise UserError(
@@ -120,7 +120,7 @@ class ChunkPolicy(Algo[ConfigT]):
         prefix: Prefix | None,
         given: Given | None = None,
     ) -> Tensor:
-        """:meth:`_predict` guided towards a prefix, or with given actions, of ``prediction_horizon`` actions."""
+        """Predict ``prediction_horizon`` actions, guided towards a prefix or with given actions."""
         raise UserError(
             f"{self.global_config.algo_name} cannot be guided towards planned actions, as real-time chunking does; "
             "flow_policy and diffusion_policy can"
@@ -132,7 +132,7 @@ class ChunkPolicy(Algo[ConfigT]):
         return self.frame_stack - 1 if self.aligned_with_oldest_frame else 0
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """The stacked frames of the window's step, and the actions that are predicted from them."""
+        """Select the stacked frames of the sample's step, and the actions that are predicted from them."""
         start = self.frame_stack - 1 - self._first_action
         steps = slice(start, start + self.prediction_horizon)
         frames = slice(0, self.frame_stack) if self.frame_stack > 1 else 0
@@ -146,7 +146,7 @@ class ChunkPolicy(Algo[ConfigT]):
         }
 
     def _validation_info(self, batch: Batch) -> Info:
-        """Mean absolute error of the predicted actions, normalized units; what is before the present is left out."""
+        """Mean absolute error of the predicted actions in normalized units, without actions before the current step."""
         predicted = self._predict(batch["obs"], batch["goal_obs"], None)
         error = (predicted - batch["actions"]).abs().mean(-1)[:, self._first_action :]
         mask = batch["pad_mask"]

@@ -1,4 +1,4 @@
-"""Networks that diffusion and flow policies choose from, and their sections of the configuration."""
+"""Networks of diffusion and flow policies, and their sections of the configuration."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class HorizonConfig(Section):
     )
     temporal_ensemble: float | None = Field(
         None,
-        description="average overlapping chunks with weights exp(-m i), i = 0 the oldest, m this; needs "
-        "action_horizon 1",
+        description="m of temporal ensembling: overlapping chunks are averaged with weights "
+        "exp(-m i), i = 0 for the oldest; needs action_horizon 1; null: off",
     )
     latency: int = Field(
         0,
         ge=0,
-        description="steps that pass until a prediction is there: its first actions are left out",
+        description="steps that a prediction takes; its first actions, as many as these, are skipped",
     )
 
     @property
@@ -46,7 +46,7 @@ class HorizonConfig(Section):
         return ChunkExecution(size, self.action_horizon, self.temporal_ensemble, self.latency)
 
     def problems(self, path: str, frame_stack: int, seq_length: int) -> list[str]:
-        """Problems of training and execution, a line each; ``path`` is the dotted key of this section."""
+        """List problems of training and execution, one line each; ``path`` is the dotted key of this section."""
         problems = execution_problems(
             self.prediction_horizon - self.observation_horizon + 1,
             self.action_horizon,
@@ -68,20 +68,22 @@ class HorizonConfig(Section):
 
 
 class UNetConfig(Section):
-    """Convolutions over time."""
+    """Convolutional network (U-Net) over time."""
 
     enabled: bool = Field(False, description="denoise with a one-dimensional U-Net")
-    diffusion_step_embed_dim: int = Field(256, ge=4, description="features of the step")
+    diffusion_step_embed_dim: int = Field(
+        256, ge=4, description="features that encode the denoising step"
+    )
     down_dims: tuple[int, ...] = Field((256, 512, 1024), description="channels of each level")
-    kernel_size: int = Field(5, ge=1, description="of the convolutions, odd")
+    kernel_size: int = Field(5, ge=1, description="kernel size of the convolutions, odd")
     n_groups: int = Field(8, ge=1, description="groups of the normalization")
     cond_predict_scale: bool = Field(
-        True, description="the observation scales and shifts channels; false: shifts them only"
+        True, description="the observation scales and shifts channels; false: it only shifts them"
     )
 
 
 class DenoisingTransformerConfig(Section):
-    """Attention among the actions of a chunk and to the observations."""
+    """Transformer over the actions of a chunk, with attention to the observations."""
 
     enabled: bool = Field(False, description="denoise with a transformer")
     embed_dim: int = Field(256, ge=1, description="width")
@@ -89,16 +91,16 @@ class DenoisingTransformerConfig(Section):
     num_heads: int = Field(4, ge=1, description="attention heads")
     emb_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the inputs")
     attn_dropout: float = Field(0.3, ge=0, lt=1, description="dropout inside the layers")
-    causal: bool = Field(True, description="an action sees those before it only")
+    causal: bool = Field(True, description="an action attends only to earlier actions")
 
 
 class DenoisingMLPConfig(Section):
-    """Hidden layers over the flattened chunk."""
+    """MLP over the flattened chunk."""
 
     enabled: bool = Field(False, description="denoise with an MLP over the flattened chunk")
     hidden_dim: int = Field(512, ge=1, description="width")
     num_blocks: int = Field(3, ge=1, description="residual blocks of two layers")
-    dropout: float = Field(0.0, ge=0, lt=1, description="inside the blocks")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout inside the blocks")
 
 
 class PrefixConfig(Section):
@@ -107,8 +109,8 @@ class PrefixConfig(Section):
     max_delay: int = Field(
         0,
         ge=0,
-        description="give each training sample the first 0 to so many actions of its chunk, so that the policy can "
-        "continue actions that are executed while it predicts",
+        description="D: each training sample is given the first 0 to D actions of its chunk, so "
+        "that the policy can continue actions that are executed while it predicts; 0: off",
     )
 
 
@@ -126,11 +128,11 @@ class DenoisingConfig(AlgoSection):
     prefix: PrefixConfig = Field(PrefixConfig())
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Images of the frames before the first predicted action."""
+        """Images of the frames up to the first predicted action."""
         return DataNeeds(observed_steps=self.horizon.observation_horizon)
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained or cannot act."""
+        """List combinations that cannot be trained or cannot act."""
         train = config.train
         problems = self.horizon.problems("algo.horizon", train.frame_stack, train.seq_length)
         free = self.horizon.execution.size - 1
@@ -150,13 +152,13 @@ class DenoisingConfig(AlgoSection):
     def make_denoiser(
         self, make_encoder: Callable[[int], GroupEncoder], ac_dim: int, horizon: int, frames: int
     ) -> Denoiser:
-        """The enabled network.
+        """Create the enabled network.
 
         Args:
-            make_encoder: an encoder that joins the features of so many frames.
-            ac_dim: A.
-            horizon: actions of a chunk.
-            frames: observations that the policy sees.
+            make_encoder: makes an encoder that joins the features of a number of frames.
+            ac_dim: A, action dimensions.
+            horizon: number of actions in a chunk.
+            frames: number of observations that the policy sees.
         """
         marks = self.prefix.max_delay > 0
         input_dim = ac_dim + int(marks)

@@ -1,4 +1,4 @@
-"""Observations of an algorithm: their shapes, new encoders of them, prepared batches."""
+"""Observations of an algorithm: their shapes, encoders and prepared batches."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Encoding:
     Attributes:
         config: section ``observation``, or a part of it.
         key_shapes: shape of one step of each observation (and goal) key as networks see it.
-        frames: observations that are stacked, ``train.frame_stack``.
-        default_norm: normalization layers of image encoders where the section names none.
-        load_pretrained: read pretrained weights; false where a checkpoint brings them.
+        frames: number of stacked observations, ``train.frame_stack``.
+        default_norm: normalization layers of image encoders if the section names none.
+        load_pretrained: load pretrained weights; false if a checkpoint contains the weights.
     """
 
     config: Any
@@ -40,7 +40,7 @@ class Encoding:
     load_pretrained: bool = True
 
     def shapes(self, group: str) -> Shapes:
-        """Shapes of the keys of an observation group, in alphabetical order."""
+        """Return the shapes of the keys of an observation group, in alphabetical order."""
         keys = sorted(self.config.modality_of(group))
         missing = [k for k in keys if k not in self.key_shapes]
         if missing:
@@ -51,17 +51,17 @@ class Encoding:
         return {k: self.key_shapes[k] for k in keys}
 
     def shapes_of_groups(self) -> tuple[Shapes, Shapes, Shapes]:
-        """Shapes of the observations, the goals and the subgoals."""
+        """Return the shapes of observations, goals and subgoals."""
         return self.shapes("obs"), self.shapes("goal"), self.shapes("subgoal")
 
     @cached_property
     def in_batches(self) -> dict[str, Shapes]:
-        """Shapes of the groups of observations that batches have."""
+        """Return the shapes of the observation groups that batches contain."""
         obs, goal, subgoal = self.shapes_of_groups()
         return {"obs": obs, "next_obs": obs, "goal_obs": goal, "subgoals": subgoal}
 
     def layout(self, ac_dim: int) -> Preprocess:
-        """Preparation of all groups and of actions (A,) without normalization."""
+        """Return a preprocessing of all groups and of actions (A,) without normalization."""
         obs, goal, subgoal = self.shapes_of_groups()
         modalities = self.config.modalities_of_all()
         return Preprocess.layout_only_from_processed(
@@ -69,17 +69,17 @@ class Encoding:
         )
 
     def encoder(self, frames: int | None = None, *, goals: bool = True) -> GroupEncoder:
-        """A new encoder of observation and goal, as ``observation.encoder`` says.
+        """Create an encoder of observation and goal according to ``observation.encoder``.
 
         Args:
-            frames: observations whose features it joins; :attr:`frames` by default.
-            goals: false: it sees no goal, also where there are goals.
+            frames: number of observations whose features are joined; :attr:`frames` by default.
+            goals: false: the encoder sees no goal, even if there are goals.
         """
         goal = self.of("goal") if goals and self.shapes("goal") else None
         return GroupEncoder(self.of("obs"), goal, frames or self.frames)
 
     def of(self, group: str) -> ObservationEncoder:
-        """A new encoder of one group of observations; it does not see a mask of actions."""
+        """Create an encoder of one group of observations, without the mask of actions."""
         modalities = self.config.modality_of(group)
         return ObservationEncoder(
             {key: shape for key, shape in self.shapes(group).items() if modalities[key] != MASK},
@@ -97,15 +97,15 @@ def prepared_batch(
     device: torch.device,
     execution: ChunkExecution | None = None,
 ) -> dict[str, Any]:
-    """Tensors of a raw batch on the device: actions normalized, observations as networks see them.
+    """Prepare a raw batch as tensors on the device: normalized actions, and observations as the networks see them.
 
     Args:
         batch: raw values: ``obs`` (B, T, ...), ``actions`` (B, T, A), ...
-        preprocess: prepares them.
-        encoding: says which observations are seen; others are left out.
-        device: where the networks live.
-        execution: of chunks: actions that are relative to an observation all are to that of the window's own step, at
-            which a chunk begins; None: each is to that of its own step.
+        preprocess: the preprocessing.
+        encoding: defines the observations that are used; others are dropped.
+        device: device of the networks.
+        execution: execution of chunks: if actions are relative to an observation, all of a chunk are relative to the
+            sample's own step, at which the chunk begins; None: each is relative to its own step.
     """
     prepared: dict[str, Any] = {
         key: to_device(value, device) for key, value in batch.items() if isinstance(value, Tensor)

@@ -1,4 +1,4 @@
-"""Parts of soft actor-critics, whose values count the policy's entropy: sections, the entropy's weight, samples."""
+"""Parts of soft actor-critics, whose values include the policy's entropy: sections, entropy weight, sampling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from imitate.models.heads import TanhDistribution
 
 
 class SoftOptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     critic: StagedOptimizerConfig = Field(optimizer(3e-4))
     actor: StagedOptimizerConfig = Field(optimizer(3e-4))
@@ -35,9 +35,9 @@ class SoftOptimParams(Section):
 
 
 class SoftActorConfig(StochasticActorConfig):
-    """A tanh-Gaussian policy, with log standard deviations between -20 and 2."""
+    """Tanh-Gaussian policy with log standard deviations between -20 and 2."""
 
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
     net: ActorNetConfig = Field(
         ActorNetConfig.model_validate(
             {
@@ -53,16 +53,16 @@ class SoftActorConfig(StochasticActorConfig):
 
 
 class SoftCriticConfig(CriticConfig):
-    """Critics of 256 by 256."""
+    """Critics with two hidden layers of 256."""
 
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
 
 
 class TemperatureConfig(Section):
-    """The weight of the entropy, alpha."""
+    """Weight of the entropy, alpha."""
 
-    initial: float = Field(1.0, gt=0, description="initial value")
-    tuned: bool = Field(True, description="true: it is learned")
+    initial: float = Field(1.0, gt=0, description="initial value of alpha")
+    tuned: bool = Field(True, description="learn alpha; false: it is constant")
     target_entropy: float | None = Field(
         None, description="target policy entropy in nats; null: -(action dimensions)"
     )
@@ -70,12 +70,12 @@ class TemperatureConfig(Section):
         0.5,
         gt=0,
         lt=1,
-        description="target entropy of choices, as a share of log(choices)",
+        description="target entropy of choices, as a fraction of log(choices)",
     )
 
 
 class SoftActorCriticConfig(ActorCriticConfig):
-    """Sections of algorithms whose values count the policy's entropy; base of theirs."""
+    """Base class of the sections of algorithms whose values include the policy's entropy."""
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
 
@@ -85,7 +85,7 @@ class SoftActorCriticConfig(ActorCriticConfig):
     temperature: TemperatureConfig = Field(TemperatureConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         problems = super().conflicts(config)
         net = self.actor.net
         if net.type != "gaussian" or not net.common.use_tanh:
@@ -97,17 +97,18 @@ class SoftActorCriticConfig(ActorCriticConfig):
 
 
 class SACConfig(SoftActorCriticConfig):
-    """Section ``algo`` of algorithm ``sac``, and base of those of ``sqil`` and ``dac``."""
+    """Section ``algo`` of algorithm ``sac``, and base class of those of ``sqil`` and ``dac``."""
 
     num_choices: int | None = Field(
         None,
         ge=0,
-        description="choices of a discrete action; 0: none; null: as the environment says, else none",
+        description="number of choices of a discrete action; 0: none; null: taken from the environment, else none",
     )
     num_continuous: int | None = Field(
         None,
         ge=0,
-        description="continuous numbers of an action; null: as the environment says, else none beside choices",
+        description="number of continuous numbers of an action; null: taken from the "
+        "environment, else none beside choices",
     )
     rnn: ReplayedMemoryConfig = Field(ReplayedMemoryConfig())
     dynamics: Annotated[DynamicsConfig | None, DYNAMICS] = Field(
@@ -116,7 +117,7 @@ class SACConfig(SoftActorCriticConfig):
     imagination: ImaginationConfig = Field(ImaginationConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         problems = super().conflicts(config)
         if self.dynamics is not None:
             problems += [*self.dynamics.problems(config), *self.imagination.problems(config)]
@@ -124,7 +125,7 @@ class SACConfig(SoftActorCriticConfig):
 
 
 class Temperature(nn.Module):
-    """Learned positive numbers, of the shape of ``initial``."""
+    """Learned positive numbers with the shape of ``initial``."""
 
     def __init__(self, initial: Tensor) -> None:
         super().__init__()
@@ -132,15 +133,15 @@ class Temperature(nn.Module):
 
 
 class EntropyWeight:
-    """Slot: weight of the entropy, alpha, as a constant or learned by the network ``temperature``.
+    """Slot: weight of the entropy, alpha; a constant, or learned by the network ``temperature``.
 
     Args:
         config: section ``algo.temperature``.
-        target: entropy above which alpha falls, and below which it rises; () or (K,) for K entropies.
+        target: entropy above which alpha falls and below which it rises; () or (K,) for K entropies.
 
     Attributes:
-        target: see above.
-        net: the network, for ``algo.nets``; None: alpha is a constant.
+        target: the target entropy.
+        net: the network for ``algo.nets``; None: alpha is a constant.
     """
 
     def __init__(self, config: TemperatureConfig, target: Tensor) -> None:
@@ -150,15 +151,15 @@ class EntropyWeight:
 
     @property
     def value(self) -> Tensor:
-        """Alpha, of the target's shape, without gradient."""
+        """Return alpha, with the target's shape, without gradient."""
         return self._constant if self.net is None else self.net.log.detach().exp()
 
     def loss(self, entropy: Tensor, target: Tensor | None = None) -> Tensor:
-        """Loss of :attr:`net`.
+        """Return the loss of :attr:`net`.
 
         Args:
-            entropy: the policy's mean entropy, of the target's shape and without gradient.
-            target: in place of :attr:`target`, such as where it depends on the states.
+            entropy: mean entropy of the policy, with the target's shape, without gradient.
+            target: replaces :attr:`target`, for example if it depends on the states.
         """
         assert self.net is not None, "a constant weight learns nothing"
         return (self.net.log * (entropy - (self.target if target is None else target))).sum()
@@ -167,7 +168,7 @@ class EntropyWeight:
 def sampled_actions(
     actor: Actor, obs: dict[str, Tensor], goal: dict[str, Tensor] | None
 ) -> tuple[Tensor, Tensor]:
-    """One action (B, A) of a tanh-Gaussian policy in each state, with gradient, and its log-density (B,)."""
+    """Sample one action (B, A) of a tanh-Gaussian policy per state, with gradient, and its log-density (B,)."""
     features, _ = actor(obs, goal)
     actions, log_prob = cast(TanhDistribution, actor.head(features)).draw(1)
     return actions[:, 0], log_prob[:, 0]

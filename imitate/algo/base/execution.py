@@ -1,10 +1,10 @@
-"""Execution of action chunks: one place for every policy that predicts several actions at once.
+"""Execution of action chunks, for every policy that predicts several actions at once.
 
-A policy predicts K actions, the current step's first. How they become one action per step:
+A policy predicts K actions, beginning with the current step's. There are three ways to execute them:
 
     receding horizon   the first ``execute`` of them, then a new prediction (Chi et al., RSS 2023, arXiv:2303.04137)
-    latency d          a prediction takes d steps, during which the last chunk goes on: the new one begins at its d-th
-                       action, so that what it says about the past is left out
+    latency d          a prediction takes d steps, during which the last chunk is continued; the first d actions of the
+                       new chunk, which belong to these steps, are skipped
     ensembling         a new chunk at every step; the action is the mean of all that was ever predicted for this step,
                        with weights exp(-m i), i = 0 for the oldest prediction (Zhao et al., RSS 2023, arXiv:2304.13705)
 
@@ -24,21 +24,21 @@ from torch import Tensor
 from imitate.functional.transfer import to_device
 
 Inputs = dict[str, Any]
-"""Nested dict of tensors with leading dimension B; None where there is nothing."""
+"""Nested dict of tensors with leading dimension B, or None."""
 
 Predict = Callable[[Inputs], Tensor]
-"""From the inputs of n rows to their chunks (n, K, A)."""
+"""Function that maps the inputs of n rows to their chunks (n, K, A)."""
 
 
 @dataclass(frozen=True)
 class ChunkExecution:
-    """How chunks become actions.
+    """Conversion of chunks to single actions.
 
     Args:
-        size: K, actions in a chunk.
-        execute: steps from one prediction to the next, at most ``size - latency``.
-        temporal_ensemble: m of the ensembling, for which ``execute`` is 1; None for a receding horizon.
-        latency: steps until a prediction is there.
+        size: K, number of actions in a chunk.
+        execute: number of steps from one prediction to the next, at most ``size - latency``.
+        temporal_ensemble: m of temporal ensembling, which needs ``execute`` 1; None: receding horizon.
+        latency: number of steps that a prediction takes.
     """
 
     size: int
@@ -47,7 +47,7 @@ class ChunkExecution:
     latency: int = 0
 
     def initial_state(self, batch_size: int, action_dim: int, device: torch.device) -> Inputs:
-        """State of B rows that have predicted nothing yet."""
+        """Return the initial state of B rows."""
         plan = torch.zeros(batch_size, self.size, action_dim, device=device)
         if self.temporal_ensemble is not None:
             count = torch.zeros(batch_size, self.size, device=device)
@@ -56,29 +56,29 @@ class ChunkExecution:
         return {"plan": plan, "position": position}
 
     def cut(self, state: Inputs) -> Inputs:
-        """The state of rows whose plans are forgotten."""
+        """Return the state without the plans of the rows."""
         cut = {name: torch.zeros_like(value) for name, value in state.items()}
         return cut if "position" not in cut else {**cut, "position": cut["position"] - 1}
 
     def step(
         self, state: Inputs, inputs: Inputs, predict: Predict
     ) -> tuple[Tensor, Inputs, dict[str, Tensor]]:
-        """The action of this step.
+        """Return the action of this step.
 
         Args:
-            state: from :meth:`initial_state` or the last step.
-            inputs: what ``predict`` sees, for all B rows.
-            predict: called with the rows that need a new chunk, if any do.
+            state: from :meth:`initial_state` or the previous step.
+            inputs: inputs of ``predict`` for all B rows.
+            predict: called with the rows that need a new chunk, if there are any.
 
         Returns:
-            actions (B, A), the next state, and extras: ``chunk`` (B, K, A), the actions from this step on as planned
-            now; what is beyond the plan repeats its last action.
+            actions (B, A), the next state, and extras: ``chunk`` (B, K, A), the planned actions from this step on;
+            after the end of the plan its last action is repeated.
         """
         if self.temporal_ensemble is not None:
             return self._ensemble(state, predict(inputs))
         plan, position = state["plan"], state["position"]
         needed = (position < 0) | (position >= self.execute)
-        waiting = needed.cpu()  # the one time that this process waits for the device
+        waiting = needed.cpu()  # the only point at which this process waits for the device
         if bool(waiting.all()):
             plan, position = self._replanned(plan, position, predict(inputs))
         elif bool(waiting.any()):
@@ -92,7 +92,7 @@ class ChunkExecution:
         return ahead[:, 0], {"plan": plan, "position": position + 1}, {"chunk": ahead}
 
     def mapped(self, state: Inputs, convert: Callable[[Tensor], Tensor]) -> Inputs:
-        """The state with other actions: ``convert``, an affine map, of those (B, K, A) that it holds."""
+        """Return the state with all stored actions (B, K, A) converted by ``convert``, an affine map."""
         if self.temporal_ensemble is None:
             return {**state, "plan": convert(state["plan"])}
         weight = state["weight"][..., None]
@@ -100,9 +100,9 @@ class ChunkExecution:
         return {**state, "sum": convert(mean) * weight}
 
     def _replanned(self, old: Tensor, position: Tensor, chunk: Tensor) -> tuple[Tensor, Tensor]:
-        """Plans that begin now: what is left of the old ones during the latency, then the new chunks.
+        """Make new plans: the rest of the old ones during the latency, then the new chunks.
 
-        Where there is no old plan the robot waits, and the chunk is used from its first action on.
+        If there is no old plan, the robot waits, and the chunk is used from its first action on.
         """
         if self.latency == 0:
             return chunk, torch.zeros_like(position)
@@ -113,7 +113,7 @@ class ChunkExecution:
 
     def _ensemble(self, state: Inputs, chunk: Tensor) -> tuple[Tensor, Inputs, dict[str, Tensor]]:
         assert self.temporal_ensemble is not None
-        # Predictions of a step arrive oldest first, so the weight of a new one follows from how many there are.
+        # The predictions of a step arrive oldest first, so the weight of a new one follows from their number.
         weight = (-self.temporal_ensemble * state["count"]).exp()
         total = state["sum"] + weight[..., None] * chunk
         weights = state["weight"] + weight
@@ -127,7 +127,7 @@ class ChunkExecution:
 
 
 def take_rows(tree: Inputs, rows: Tensor) -> Inputs:
-    """The given rows of each tensor of a nested dict."""
+    """Select rows of each tensor of a nested dict."""
     taken: Inputs = {}
     for key, value in tree.items():
         if isinstance(value, dict):
@@ -138,10 +138,10 @@ def take_rows(tree: Inputs, rows: Tensor) -> Inputs:
 
 
 def _gather(plan: Tensor, steps: Tensor) -> Tensor:
-    """``plan`` (B, K, A) at ``steps`` (B, S): (B, S, A)."""
+    """Select from ``plan`` (B, K, A) the steps (B, S): (B, S, A)."""
     return plan.gather(1, steps[..., None].expand(-1, -1, plan.shape[-1]))
 
 
 def _shifted(x: Tensor) -> Tensor:
-    """``x`` (B, K, ...) one step on; zeros for the step that comes into view."""
+    """Shift ``x`` (B, K, ...) by one step; the last step becomes zero."""
     return torch.cat([x[:, 1:], torch.zeros_like(x[:, :1])], dim=1)

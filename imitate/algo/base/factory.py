@@ -1,4 +1,4 @@
-"""From a configuration to an algorithm."""
+"""Registration of algorithms, and their construction from a configuration."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def register_algo_factory_func(
 
     Args:
         algo_name: the name in the configuration; registering it twice raises ConfigError.
-        section: typed section of ``algo`` in the configuration; without one every key is accepted, and none but
-            ``optim_params`` has a default. A class that derives from one of the package takes that one's section, such
-            as ``BCConfig``, or a subclass of it.
+        section: typed section of ``algo`` in the configuration. Without one every key is accepted, and only
+            ``optim_params`` has a default. A class derived from an algorithm of this package uses that algorithm's
+            section, such as ``BCConfig``, or a subclass of it.
     """
 
     def decorator(to_class: ToClass) -> ToClass:
@@ -65,11 +65,11 @@ def register(
 def register_learner(
     algo_name: str, *, learner: str
 ) -> Callable[[type[SectionClass]], type[SectionClass]]:
-    """Register a section of its own for the class of another algorithm, whose slots the section fills.
+    """Register a section for the class of another algorithm; the section fills the slots of that class.
 
     Args:
         algo_name: the name in the configuration; registering it twice raises ConfigError.
-        learner: name of the algorithm that learns.
+        learner: name of the algorithm that is trained.
     """
 
     def decorator(section: type[SectionClass]) -> type[SectionClass]:
@@ -96,16 +96,16 @@ def algo_factory(
     """Build an algorithm.
 
     Args:
-        algo_name: must be the configuration's.
+        algo_name: name of the algorithm, which must match the configuration.
         config: the whole configuration.
         obs_key_shapes: shape of one step of each observation (and goal) key as networks see it: images are (C, H, W).
         ac_dim: action dimensions.
-        device: where the networks live.
-        load_pretrained: read pretrained weights of encoders; false where a checkpoint brings them.
+        device: device of the networks.
+        load_pretrained: load pretrained weights of encoders; false if a checkpoint contains the weights.
 
     Raises:
-        ConfigError: the configuration is another algorithm's, the class lacks a method of the contract, or reads a key
-            that its section lacks; or its networks would not fit into memory.
+        ConfigError: the configuration is for another algorithm, the class lacks a method of the contract or reads a key
+            that its section does not have, or the networks would not fit into memory.
     """
     if not isinstance(config, Config):
         config = load_config(dict(config))
@@ -126,10 +126,10 @@ def algo_factory(
 
 
 def algo_class_of(config: Config) -> tuple[type[Algo], dict[str, Any]]:
-    """The class that a configuration means, and its further arguments.
+    """Return the class of a configuration's algorithm, and its further arguments.
 
     Raises:
-        ConfigError: if there is none, or it lacks a method of the contract.
+        ConfigError: there is no such class, or it lacks a method of the contract.
     """
     to_class = registry.find(config.algo_name).to_class
     try:
@@ -150,7 +150,7 @@ def algo_class_of(config: Config) -> tuple[type[Algo], dict[str, Any]]:
 def check_algorithm(config: Config) -> None:
     """Refuse a configuration whose algorithm cannot be built.
 
-    An algorithm of another package reads its section when it makes its networks, so these are made here, for
+    An algorithm of another package reads its section when it creates its networks, so they are created here for
     observations of usual sizes.
 
     Raises:
@@ -163,7 +163,7 @@ def check_algorithm(config: Config) -> None:
         key: USUAL_SHAPES.get(kind, (8,))
         for key, kind in config.observation.modalities_of_all().items()
     }
-    with suppress(RuntimeError, ValueError):  # the sizes may not be those that the networks are for
+    with suppress(RuntimeError, ValueError):  # the networks may be meant for other sizes
         algo_factory(config.algo_name, config, shapes, ac_dim=7, load_pretrained=False)
 
 
@@ -182,7 +182,7 @@ def _built(algo_class: type[Algo], kwargs: dict[str, Any], config: Config, *rest
 
 
 def _missing_key(algo_class: type[Algo] | None, config: Config, error: AttributeError) -> str:
-    """The line for a key that is read, but is not in the section."""
+    """Describe a key that is read but is not in the section."""
     place = _path_of(config.algo, error.obj, "algo")
     base = None if algo_class is None else _bundled_base(algo_class)
     if algo_class is not None and base is not None:
@@ -201,7 +201,7 @@ def _missing_key(algo_class: type[Algo] | None, config: Config, error: Attribute
 
 
 def _bundled_base(algo_class: type[Algo]) -> type[Algo] | None:
-    """The nearest class of this package that the algorithm derives from, with a section of its own."""
+    """Return the nearest base class from this package that has a section of its own, or None."""
     for base in algo_class.__mro__[1:]:
         package, _, name = base.__module__.rpartition(".")
         if package == registry.PACKAGE and base.__module__ != Algo.__module__:
@@ -212,7 +212,7 @@ def _bundled_base(algo_class: type[Algo]) -> type[Algo] | None:
 
 
 def _path_of(section: Section, wanted: Any, path: str) -> str:
-    """Dotted key of a section within another; empty where it is not there."""
+    """Return the dotted key of a section within another, or an empty string if it is not inside."""
     if section is wanted:
         return path
     for key, value in section.items():

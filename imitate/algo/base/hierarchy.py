@@ -1,11 +1,11 @@
-"""Base of hierarchical policies: a planner names a subgoal every few steps, an actor that sees it acts towards it.
+"""Base class of hierarchical policies: a planner chooses a subgoal every few steps, and an actor acts towards it.
 
-Each part is an algorithm of its own, with its networks, optimizers, schedules and average of weights; this one holds
-them together. A subclass says in :meth:`Hierarchy._create_parts` which parts there are beside the actor, in
-:meth:`Hierarchy._plan` how a subgoal is chosen.
+Each part is an algorithm with its own networks, optimizers, schedules and weight average; this class combines them. A
+subclass creates the parts beside the actor in :meth:`Hierarchy._create_parts` and chooses a subgoal in
+:meth:`Hierarchy._plan`.
 
-What a client carries from step to step is a state with leading dimension B: the subgoal, the steps since it was named,
-the planner's frames and the actor's memory. A new subgoal is computed for those rows only whose time has come.
+The state has leading dimension B and contains the subgoal, the number of steps since it was chosen, the planner's
+frames and the actor's memory. A new subgoal is computed only for rows whose subgoal has expired.
 """
 
 from __future__ import annotations
@@ -34,16 +34,18 @@ from imitate.errors import DatasetError
 from imitate.functional.transfer import to_device
 
 LATENT_KEY = "latent_subgoal"
-"""The actor's goal where subgoals are not decoded."""
+"""Key of the actor's goal if subgoals are not decoded."""
 
 
 class PriorCorrectionConfig(Section):
-    """How the actor's goals are drawn in training."""
+    """Sampling of the actor's goals in training."""
 
     enabled: bool = Field(
-        False, description="learn with the prior's sample nearest to the posterior's, as in acting"
+        False,
+        description="train the actor with the sample of the prior that is nearest to the "
+        "posterior's, since the prior is used in acting",
     )
-    num_samples: int = Field(100, ge=1, description="samples of the prior")
+    num_samples: int = Field(100, ge=1, description="number of samples of the prior")
 
 
 class LatentSubgoalConfig(Section):
@@ -54,23 +56,25 @@ class LatentSubgoalConfig(Section):
 
 
 class HierarchyConfig(AlgoSection):
-    """Base of the sections of hierarchical policies."""
+    """Base class of the sections of hierarchical policies."""
 
     tree_defaults: ClassVar[Mapping[str, Any]] = {"train": {"seq_length": 10}, "observation": {}}
 
     mode: Literal["separate", "cascade"] = Field(
         "separate",
-        description="the actor learns with the data's subgoals, or with those that the planner names",
+        description="train the actor with the data's subgoals (separate), or with the planner's (cascade)",
     )
     actor_use_random_subgoals: bool = Field(
         False,
-        description="the actor learns with subgoals 1 to planner.subgoal_horizon steps ahead, not with the last alone",
+        description="train the actor with subgoals 1 to planner.subgoal_horizon steps ahead, not only with the last",
     )
     actor_sees_subgoal: bool = Field(
         True,
-        description="false: the actor acts by itself, as in robomimic, whose actors never saw a subgoal",
+        description="the actor sees the subgoal; false: it does not, as in robomimic",
     )
-    subgoal_update_interval: int = Field(10, ge=1, description="steps for which a subgoal holds")
+    subgoal_update_interval: int = Field(
+        10, ge=1, description="number of steps for which a subgoal is kept"
+    )
     latent_subgoal: LatentSubgoalConfig = Field(LatentSubgoalConfig())
     actor: BCConfig = Field(BCConfig(rnn=RNNConfig(enabled=True)))
 
@@ -80,7 +84,10 @@ class HierarchyConfig(AlgoSection):
         """Section of the part that predicts subgoals."""
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """The planner's subgoal, or all observations up to it; images as the actor, which sees no fewer steps."""
+        """The planner's subgoal, or all observations up to it.
+
+        Images are read as the actor needs them, whose steps include the planner's.
+        """
         keys = tuple(config.observation.modality_of("subgoal"))
         horizon = self.goal_planner.subgoal_horizon
         return replace(
@@ -89,7 +96,7 @@ class HierarchyConfig(AlgoSection):
         )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained or cannot act."""
+        """List combinations that cannot be trained or cannot act."""
         problems = [text.replace("algo.", "algo.actor.") for text in self.actor.conflicts(config)]
         if not config.observation.modality_of("subgoal"):
             problems.append(
@@ -119,7 +126,7 @@ PLANNER_OBSERVATIONS = ObservationConfig.model_validate(
 class SubgoalPlanner(Protocol):
     """Slot ``planner`` of a hierarchy: an algorithm that also predicts subgoals, such as ``gl``.
 
-    Latents are asked for where ``latent_subgoal`` is enabled.
+    The methods for latents are called only if ``latent_subgoal`` is enabled.
     """
 
     def with_subgoals(self, batch: Batch) -> Batch:
@@ -128,21 +135,21 @@ class SubgoalPlanner(Protocol):
     def sample_subgoals(
         self, obs: Batch, goal: Batch | None, number: int, generator: torch.Generator | None
     ) -> Batch:
-        """Subgoals {key: (B, N, ...)} that are possible."""
+        """Sample possible subgoals {key: (B, N, ...)}."""
 
     @property
     def latent_size(self) -> int:
-        """Z."""
+        """Size Z of the latent."""
 
     def sample_latents(
         self, obs: Batch, goal: Batch | None, number: int, generator: torch.Generator | None
     ) -> Tensor:
-        """Latents (B, N, Z) of the prior."""
+        """Sample latents (B, N, Z) from the prior."""
 
     def latents_of(
         self, subgoals: Batch, obs: Batch, goal: Batch | None, prior_samples: int
     ) -> Tensor:
-        """Latents (B, Z) that stand for given subgoals; of N samples of the prior the nearest, for N > 0."""
+        """Return latents (B, Z) that represent given subgoals; if N > 0, the nearest one of N samples of the prior."""
 
 
 HierarchyT = TypeVar("HierarchyT", bound=HierarchyConfig, default=Any)
@@ -153,7 +160,7 @@ class Hierarchy(Algo[HierarchyT]):
     """A planner and an actor.
 
     Attributes:
-        parts: the algorithms, by name; in this order they learn. ``planner`` and ``actor`` are among them.
+        parts: the algorithms by name, in the order in which they are trained; ``planner`` and ``actor`` are among them.
     """
 
     parts: dict[str, Algo]
@@ -183,7 +190,7 @@ class Hierarchy(Algo[HierarchyT]):
 
     @cached_property
     def optimization(self) -> Optimization:
-        """Optimizers and schedules of the parts, as ``part/network``; the parts make the steps."""
+        """Optimizers and schedules of the parts, named ``part/network``; the parts make the steps."""
         joint = Optimization(self.nets, {}, self.device)
         for name, part in self.parts.items():
             joint.optimizers |= {f"{name}/{net}": o for net, o in part.optimizers.items()}
@@ -192,7 +199,7 @@ class Hierarchy(Algo[HierarchyT]):
 
     @abstractmethod
     def _create_parts(self) -> dict[str, Algo]:
-        """The parts beside the actor."""
+        """Create the parts beside the actor."""
 
     def _create_networks(self) -> None:
         self.parts = self._create_parts()
@@ -206,7 +213,7 @@ class Hierarchy(Algo[HierarchyT]):
         obs_config: Observations,
         **more_shapes: tuple[int, ...],
     ) -> Algo:
-        """A part: the algorithm of this name, with its sections of the configuration."""
+        """Create a part: the algorithm of this name with its sections of the configuration."""
         algo_class, kwargs = registry.find(algo_name).to_class(algo_config)
         part: Algo = algo_class(
             algo_config=algo_config,
@@ -221,7 +228,7 @@ class Hierarchy(Algo[HierarchyT]):
         return part
 
     def _create_actor(self) -> Algo:
-        """The actor, its goal being what the planner names."""
+        """Create the actor, whose goal is the planner's subgoal."""
         config, observed = self.config.actor, self.obs_config.actor
         goal: dict[str, list[str]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
@@ -241,11 +248,11 @@ class Hierarchy(Algo[HierarchyT]):
     # ---- training ------------------------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Batch) -> Batch:
-        """As in the base class; a batch that lacks ``subgoals`` may have them in its window of ``next_obs``."""
+        """Prepare a batch; missing ``subgoals`` are taken from its window of ``next_obs``."""
         return super().process_batch_for_training(self.planner.with_subgoals(batch))
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """Each part's selection of a batch; the actor's also has ``subgoals``, among them its goal."""
+        """Select the batch of each part; the actor's also has ``subgoals``, which include its goal."""
         selected = {}
         for name, part in self.parts.items():
             own: Batch = {
@@ -260,7 +267,7 @@ class Hierarchy(Algo[HierarchyT]):
         return selected
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """One update of each part; the actor's goals are those of the planner as it is after its own update."""
+        """Update each part once; the actor's goals come from the planner after its update."""
         infos = {}
         for name, part in self.parts.items():
             own = batch[name]
@@ -276,14 +283,14 @@ class Hierarchy(Algo[HierarchyT]):
 
     @torch.no_grad()
     def _goals_of_actor(self, batch: Batch) -> Batch:
-        """{key: (B, ...)} what the actor is to act towards."""
+        """Return the actor's goals {key: (B, ...)}."""
         planned = batch["planner"]
         if self.config.mode == "cascade":
             return self._plan(planned["obs"], planned["goal_obs"])
         return self._goals_in_data(planned, self._subgoals_of_actor(batch))
 
     def _subgoals_of_actor(self, batch: Batch) -> Batch:
-        """The data's subgoals: the planner's, or random ones on the way there."""
+        """Return the data's subgoals: the planner's, or random ones before it."""
         if not self.config.actor_use_random_subgoals:
             return cast(Batch, batch["planner"]["subgoals"])
         every = batch["actor"]["subgoals"]
@@ -299,16 +306,16 @@ class Hierarchy(Algo[HierarchyT]):
         return {key: value[rows, step] for key, value in every.items()}
 
     def _goals_in_data(self, planned: Batch, subgoals: Batch) -> Batch:
-        """The actor's observations of the data's subgoals."""
+        """Return the actor's observations of the data's subgoals."""
         return subgoals
 
     def on_epoch_end(self, epoch: int) -> None:
-        """Tell the parts."""
+        """Notify the parts."""
         for part in self.parts.values():
             part.on_epoch_end(epoch)
 
     def set_train(self) -> None:
-        """Training mode, of each part."""
+        """Switch each part to training mode."""
         self.nets.train()
         for part in self.parts.values():
             part.set_train()
@@ -316,12 +323,12 @@ class Hierarchy(Algo[HierarchyT]):
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
     def serialize(self) -> dict[str, Any]:
-        """As in the base class; ``emas`` are the averages of the parts' weights, by part."""
+        """Return everything that an exact resume needs; ``emas`` are the weight averages by part."""
         emas = {n: part.ema.state_dict() for n, part in self.parts.items() if part.ema is not None}
         return {**super().serialize(), "emas": emas}
 
     def deserialize(self, model_dict: Mapping[str, Any], load_optimizers: bool = True) -> None:
-        """Load what :meth:`serialize` gave."""
+        """Load the result of :meth:`serialize`."""
         super().deserialize(model_dict, load_optimizers)
         for name, part in self.parts.items():
             if part.ema is not None:
@@ -333,10 +340,10 @@ class Hierarchy(Algo[HierarchyT]):
     def _plan(
         self, obs: Batch, goal: Batch | None, generator: torch.Generator | None = None
     ) -> Batch:
-        """{key: (B, ...)} the actor's goals, for what the planner sees."""
+        """Return the actor's goals {key: (B, ...)} for the planner's observations."""
 
     def initial_state(self, batch_size: int) -> PolicyState:
-        """State of B policies that have seen nothing yet."""
+        """Return the initial state of B policies."""
         own = {
             "planner": self.parts["planner"].initial_state(batch_size),
             "actor": self.actor.initial_state(batch_size),
@@ -357,7 +364,10 @@ class Hierarchy(Algo[HierarchyT]):
         explore: bool = False,
         generator: torch.Generator | None = None,
     ) -> PolicyStep:
-        """One decision for each of B policies; extras have ``subgoal/<key>``, the present one, normalized."""
+        """Make one decision for each of B policies.
+
+        Extras contain ``subgoal/<key>``, the current normalized subgoal.
+        """
         own = state["policy"]
         seen, frames = remembered(
             {key: obs[key] for key in self.parts["planner"].obs_shapes},
@@ -382,7 +392,7 @@ class Hierarchy(Algo[HierarchyT]):
         return PolicyStep(step.action, {"policy": next_state}, {**step.extras, **named})
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
-        """The state without the actor's planned actions and without the subgoal: the next step names a new one."""
+        """Return the state without planned actions and without the subgoal, so that the next step chooses a new one."""
         own = state["policy"]
         actor = self.actor.cut_plan(own["actor"])
         return {"policy": {**own, "actor": actor, "step": torch.zeros_like(own["step"])}}
@@ -394,15 +404,15 @@ class Hierarchy(Algo[HierarchyT]):
         goal: dict[str, Tensor] | None,
         generator: torch.Generator | None,
     ) -> dict[str, Tensor]:
-        """The subgoals of this step: new ones where it is time.
+        """Return the subgoals of this step; expired ones are replaced.
 
-        Of the caller's random numbers one is taken per step, whether or not anybody plans: so the rows that do leave
-        what the actor draws for the others as it is.
+        One of the caller's random numbers is used per step, even if no row plans, so that planning in some rows does
+        not change the actor's random numbers in the others.
         """
         if not state["subgoal"]:
             return {}
         seed = torch.randint(2**62, (), generator=generator, device=self.device)
-        due = (state["step"] == 0).cpu()  # read once
+        due = (state["step"] == 0).cpu()  # read from the device only once
         if not bool(due.any()):
             return cast(dict[str, Tensor], state["subgoal"])
         own = torch.Generator(self.device).manual_seed(int(seed))
@@ -415,7 +425,7 @@ class Hierarchy(Algo[HierarchyT]):
 
 
 def _joined(infos: Mapping[str, Info]) -> Info:
-    """The parts' logged values under their names; ``Loss`` is the sum of their losses."""
+    """Merge the parts' logged values under prefixed names; ``Loss`` is the sum of their losses."""
     info = {
         f"{name.title()}/{key}": value for name, own in infos.items() for key, value in own.items()
     }

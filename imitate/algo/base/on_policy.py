@@ -1,6 +1,6 @@
-"""Base of algorithms that learn from whole rollouts of their present policy: sections, networks, batches, acting.
+"""Base class of algorithms that learn from whole rollouts of their current policy: sections, networks, batches, acting.
 
-A subclass has the loss of one minibatch (:meth:`Algo._loss`). Prepared batches, all (B, ...):
+A subclass defines the loss of one minibatch (:meth:`Algo._loss`). Prepared batches, all (B, ...):
 
     obs             {key: (B, [F,] ...)}
     actions         (B, A) as the policy gave them, normalized, not yet clipped to the environment's limits
@@ -9,7 +9,7 @@ A subclass has the loss of one minibatch (:meth:`Algo._loss`). Prepared batches,
     returns         advantages + values, the targets of the value
     values          values of the network before the rollout's first update
 
-With a reward source or auxiliaries also
+With a reward source or auxiliaries, batches also have
 
     next_obs        {key: (B, [F,] ...)}
     executed        (B, A) actions as the environment took them, normalized
@@ -52,54 +52,60 @@ Rewards = NDArray[np.float32]
 
 
 class OnPolicyOptimParams(Section):
-    """The optimizer of policy and value together."""
+    """Optimizer of policy and value together."""
 
     policy: StagedOptimizerConfig = Field(optimizer(3e-4))
 
 
 class OnPolicyNetConfig(Section):
-    """Networks of the policy and of its value, which share the encoder."""
+    """Networks of the policy and its value, which share the encoder."""
 
-    layer_dims: LayerDims = Field((64, 64), description="hidden layers, of each")
-    activation: Literal["tanh", "relu"] = Field("tanh", description="after each hidden layer")
-    init_std: float = Field(
-        1.0, gt=0, description="standard deviation at the start; one for all states"
+    layer_dims: LayerDims = Field((64, 64), description="hidden layers of each network")
+    activation: Literal["tanh", "relu"] = Field(
+        "tanh", description="activation after each hidden layer"
     )
-    orthogonal_init: bool = Field(True, description="begin with orthogonal weights")
+    init_std: float = Field(
+        1.0, gt=0, description="initial standard deviation, the same in all states"
+    )
+    orthogonal_init: bool = Field(True, description="initialize weights orthogonally")
 
 
 class OnPolicyConfig(AlgoSection):
-    """Base of the sections of algorithms that learn from whole rollouts."""
+    """Base class of the sections of algorithms that learn from whole rollouts."""
 
     supports_memory: ClassVar[bool] = True
-    """True where ``rnn`` may be enabled."""
+    """True if ``rnn`` may be enabled."""
     reward_source: ClassVar[type[RewardSource] | None] = None
-    """Source of rewards in place of the environment's."""
+    """Source of rewards that replace the environment's."""
 
     optim_params: OnPolicyOptimParams = Field(OnPolicyOptimParams())
     num_choices: int | None = Field(
         None,
         ge=0,
-        description="choices of a discrete action; 0: continuous; null: as the environment says",
+        description="number of choices of a discrete action; 0: continuous; null: taken from the environment",
     )
     net: OnPolicyNetConfig = Field(OnPolicyNetConfig())
     rnn: MemoryConfig = Field(MemoryConfig())
     discount: float = Field(0.99, ge=0, le=1, description="discount factor per environment step")
     trace: float = Field(
-        0.95, ge=0, le=1, description="lambda of the advantages: 0 one step, 1 the whole return"
+        0.95,
+        ge=0,
+        le=1,
+        description="lambda of the advantages: 0 for one step, 1 for the whole return",
     )
-    rollout_epochs: int = Field(1, ge=1, description="passes over each rollout")
+    rollout_epochs: int = Field(1, ge=1, description="number of passes over each rollout")
     value_weight: float = Field(0.5, ge=0, description="weight of the value's loss")
     entropy_weight: float = Field(0.0, ge=0, description="weight of the policy's entropy")
     normalize_advantages: bool = Field(
-        True, description="advantages of a minibatch get mean 0 and standard deviation 1"
+        True,
+        description="normalize the advantages of a minibatch to mean 0 and standard deviation 1",
     )
     auxiliary: AuxiliariesConfig = Field(
         AuxiliariesConfig(), description="auxiliary losses and intrinsic rewards by name"
     )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         online = config.train.online
         problems = self.rnn.problems(config) + wants_online(config)
         if self.rnn.enabled and self.auxiliary:
@@ -120,7 +126,7 @@ class OnPolicyConfig(AlgoSection):
 
 
 class PPOConfig(OnPolicyConfig):
-    """Section ``algo`` of algorithm ``ppo``; base of the sections of others with its losses."""
+    """Section ``algo`` of algorithm ``ppo``; base class of the sections of algorithms with the same losses."""
 
     tree_defaults = {
         "train": {
@@ -130,17 +136,17 @@ class PPOConfig(OnPolicyConfig):
         }
     }
 
-    rollout_epochs: int = Field(10, ge=1, description="passes over each rollout")
+    rollout_epochs: int = Field(10, ge=1, description="number of passes over each rollout")
     clip: float = Field(0.2, gt=0, description="probability ratios are clipped to 1 +- clip")
     value_clip: float | None = Field(
         None,
         gt=0,
-        description="values are clipped to this distance from those before the update; null: not",
+        description="largest distance of clipped values from the values before the update; null: no clipping",
     )
     target_kl: float | None = Field(
         None,
         gt=0,
-        description="leave a rollout when the policy is this far from the one that collected it",
+        description="KL divergence from the collecting policy at which updates on a rollout stop; null: never",
     )
 
 
@@ -149,13 +155,13 @@ OnPolicyConfigT = TypeVar("OnPolicyConfigT", bound=OnPolicyConfig, default=Any)
 
 
 class OnPolicy(Algo[OnPolicyConfigT]):
-    """Learns from rollouts, each of which is then forgotten."""
+    """Algorithm that learns from rollouts, each of which is discarded afterwards."""
 
     experience = "rollout"
     _OF_STEPS: ClassVar = ("actions", "log_prob", "advantages", "returns", "values")
 
     reward_source: RewardSource | None = None
-    """Slot: rewards in place of the environment's."""
+    """Slot: rewards that replace the environment's."""
 
     def _create_networks(self) -> None:
         config, encoder = self.config, self._create_encoder()
@@ -167,7 +173,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
     @cached_property
     def memory(self) -> RolloutMemory | None:
-        """Slot: the recurrent network's part in training, where ``algo.rnn`` is enabled."""
+        """Slot: the recurrent network's part in training, if ``algo.rnn`` is enabled; else None."""
         rnn = self.config.rnn
         return RolloutMemory(rnn, self.global_config.train.seq_length) if rnn.enabled else None
 
@@ -188,14 +194,14 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
     @property
     def expert_passes(self) -> int:
-        """Passes over a rollout, the first ones, whose minibatches have demonstrations under ``expert``."""
+        """Number of passes over a rollout, from the first, whose minibatches have demonstrations under ``expert``."""
         return 0 if self.reward_source is None else self.reward_source.passes
 
     @torch.no_grad()
     def rollout_rewards(self, rollout: Batch) -> Rewards:
-        """(T, N) rewards of a raw rollout, see :meth:`prepare_rollout`.
+        """Return the rewards (T, N) of a raw rollout, see :meth:`prepare_rollout`.
 
-        They are the environment's, or those of the reward source, and those of auxiliaries.
+        They are the environment's or the reward source's, plus the rewards of auxiliaries.
         """
         source, rewards = self.reward_source, cast(Rewards, rollout["rewards"])
         giving = [aux for aux in self.auxiliaries.values() if aux.config.reward > 0]
@@ -213,7 +219,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return rewards
 
     def _transitions(self, rollout: Batch) -> Batch:
-        """Steps of a raw rollout, (T N, ...): obs, next_obs, terminals, and actions as the environment took them."""
+        """Return the steps of a raw rollout, (T N, ...): obs, next_obs, terminals and executed actions."""
         obs = {k: v.reshape(-1, *v.shape[2:]) for k, v in rollout["obs"].items()}
         num_envs = rollout["terminals"].shape[1]
         after = {key: np.concatenate([x[num_envs:], x[:num_envs]]) for key, x in obs.items()}
@@ -230,7 +236,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         }
 
     def _for_source(self, transitions: Batch) -> Batch:
-        """Transitions with the keys of :class:`~imitate.algo.slots.reward_source.RewardSource`."""
+        """Rename the keys of transitions for :class:`~imitate.algo.slots.reward_source.RewardSource`."""
         if self.reward_source is None or not self.reward_source.needs_log_prob:
             return transitions
         with torch.no_grad():
@@ -242,7 +248,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
     @torch.no_grad()
     def prepare_rollout(self, rollout: Batch) -> Batch:
-        """Prepare a raw rollout, from which minibatches are cut.
+        """Prepare a raw rollout, which is then split into minibatches.
 
         Args:
             rollout: raw values of T steps of N environments as numpy arrays (T, N, ...): ``obs`` by key, ``rewards``,
@@ -251,7 +257,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
                 and last steps.
 
         Returns:
-            tensors (B, ...) of the B steps that are experience.
+            tensors (B, ...) of the B steps where ``mask`` is true.
         """
         obs = {k: torch.from_numpy(v.reshape(-1, *v.shape[2:])) for k, v in rollout["obs"].items()}
         prepared = self.preprocess.prepare_obs(obs, tuple(self.obs_shapes))
@@ -296,17 +302,17 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return batch
 
     def _rollout_values(self, rollout: Batch, obs: Obs, end_obs: Obs) -> tuple[Tensor, Tensor]:
-        """Values of all T N steps of a rollout, and of the observations after its ``end_rows``."""
+        """Return the values of all T N steps of a rollout, and of the observations after its ``end_rows``."""
         if self.memory is None:
             return self._values(obs), self._values(end_obs)
-        # One step from each of the stored states, and one more at the ends.
+        # one step from each of the stored states, and one more at the ends
         stored = self.memory.stored(rollout, self.device)
         rows = torch.from_numpy(rollout["end_rows"]).to(self.device)
         _, after = self._one_step(select_rows(obs, rows), select_rows(stored, rows))
         return self._values(obs, stored), self._values(end_obs, after)
 
     def _values(self, obs: Obs, memory: RNNState | None = None) -> Tensor:
-        """Values (B,) of observations (B, ...), with a memory seen in these states (B, L, H)."""
+        """Return the values (B,) of observations (B, ...); with a memory, in the recurrent states (B, L, H)."""
 
         def values(part: Batch) -> Tensor:
             features = (
@@ -320,14 +326,14 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return cast(Tensor, found)
 
     def _one_step(self, obs: Obs, state: RNNState) -> tuple[Tensor, RNNState]:
-        """Recurrent features (B, H) of observations (B, ...) seen in these states, and the states after them."""
+        """Return the recurrent features (B, H) of observations (B, ...) in these states, and the next states."""
         assert self.net.memory is not None
         return one_step(self.net.encoder, self.net.memory, obs, state)
 
     def minibatches(self, batch: Batch, batch_size: int) -> Iterator[Batch]:
-        """One pass over a prepared rollout in random order, about ``batch_size`` steps at a time.
+        """Yield minibatches of about ``batch_size`` steps: one pass over a prepared rollout in random order.
 
-        With a memory they are whole sequences.
+        With a memory, minibatches consist of whole sequences.
         """
         if self.memory is not None:
             for rows in self.memory.minibatches(batch, batch_size):
@@ -335,7 +341,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             return
         size = len(batch["log_prob"])
         shuffled = select_rows(batch, torch.randperm(size).to(self.device))
-        # A last part that is tiny would be a noisy step.
+        # a tiny last minibatch would make a noisy update
         parts = max(1, round(size / batch_size))
         edges = [size * part // parts for part in range(parts + 1)]
         for start, stop in zip(edges[:-1], edges[1:], strict=True):
@@ -344,10 +350,10 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     # ---- batches of a dataset ------------------------------------------------------------------------------------
 
     def _select_batch(self, batch: Batch) -> Batch:
-        """The first step of each window of a dataset; with a memory all of them, as sequences.
+        """Select the first step of each window of a dataset; with a memory all steps, as sequences.
 
-        Demonstrations for a reward source, which lack ``log_prob``, become transitions. A dataset's minibatch has its
-        own steps under ``expert`` too.
+        Demonstrations for a reward source, which have no ``log_prob``, become transitions. A minibatch from a dataset
+        also contains its own steps under ``expert``.
         """
         if self.memory is not None:
             return self._select_sequences(batch, self.memory)
@@ -364,7 +370,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return {**shown, **steps, "executed": actions, "expert": shown}
 
     def _select_sequences(self, batch: Batch, memory: RolloutMemory) -> Batch:
-        """Windows as sequences that begin with an empty memory; padded steps are left out."""
+        """Convert windows to sequences that begin with an empty memory; padded steps are left out."""
         assert self.net.memory is not None
         count, steps = batch["log_prob"].shape
         flat = {name: batch[name].flatten(0, 1) for name in self._OF_STEPS}
@@ -375,7 +381,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
     # ---- update --------------------------------------------------------------------------------------------------
 
     def train_on_batch(self, batch: Batch, epoch: int, validate: bool = False) -> Info:
-        """One update of policy and value, then of each auxiliary, then of the reward source."""
+        """Update policy and value once, then each auxiliary, then the reward source."""
         info = super().train_on_batch(batch, epoch, validate)
         for name, auxiliary in self.auxiliaries.items():
             with torch.set_grad_enabled(not validate):
@@ -389,7 +395,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return info
 
     def _train_source(self, source: RewardSource, batch: Batch, validate: bool) -> Info:
-        """One update of the reward source: demonstrations against the steps of the minibatch."""
+        """Update the reward source once, with demonstrations and the steps of the minibatch."""
         shown, names = batch["expert"], ("obs", "next_obs", "terminals")
         own = {**{name: batch[name] for name in names}, "actions": batch["executed"]}
         both = join_rows(shown, own)
@@ -405,7 +411,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return {name: value.detach() for name, value in info.items()}
 
     def _decide(self, batch: Batch) -> tuple[StochasticPolicy, Tensor]:
-        """Distribution of the present policy and present values (B,) in a minibatch's states."""
+        """Return the current policy's distribution and values (B,) in a minibatch's states."""
         net = self.net
         if self.memory is None:
             features = net.encoder(batch["obs"])
@@ -416,18 +422,21 @@ class OnPolicy(Algo[OnPolicyConfigT]):
         return self.action_mask.policy(policy, batch["obs"]), values
 
     def _advantages(self, batch: Batch) -> Tensor:
-        """(B,) advantages, normalized over the minibatches of all ranks where ``algo.normalize_advantages`` says so."""
+        """Return advantages (B,), normalized over the minibatches of all ranks if ``normalize_advantages`` is set."""
         advantages: Tensor = batch["advantages"]
         is_single = len(advantages) < 2 and self.ranks.world == 1
         if not self.config.normalize_advantages or is_single:
             return advantages
-        # Rank 0 validates by itself.
+        # only rank 0 validates
         ranks = self.ranks if torch.is_grad_enabled() else ALONE
         mean, std = ranks.mean_and_std(advantages)
         return (advantages - mean) / (std + 1e-8)
 
     def _with_entropy(self, loss: Tensor, policy: StochasticPolicy) -> tuple[Tensor, Tensor]:
-        """``loss - entropy_weight E[H]``, and the mean entropy; without a weight no gradient of it is computed."""
+        """Return ``loss - entropy_weight E[H]`` and the mean entropy.
+
+        Its gradient is computed only if it has a weight.
+        """
         weight = self.config.entropy_weight
         if weight:
             entropy = policy.entropy().mean()
@@ -436,7 +445,7 @@ class OnPolicy(Algo[OnPolicyConfigT]):
             return loss, policy.entropy().mean()
 
     def leaves_rollout(self, info: Info) -> bool:
-        """True where an update is to be the last one on its rollout."""
+        """Return true if updates on this rollout should stop."""
         return False
 
     # ---- test time -----------------------------------------------------------------------------------------------
@@ -475,6 +484,6 @@ class OnPolicy(Algo[OnPolicyConfigT]):
 
 
 def _like_rollout(values: Tensor | None, rewards: Rewards) -> Rewards:
-    """Values (T N,) as an array (T, N)."""
+    """Reshape values (T N,) to an array (T, N)."""
     assert values is not None
     return cast(Rewards, values.float().cpu().numpy().reshape(rewards.shape))

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules of an algorithm's networks, and their gradient steps."""
+"""Optimizers, learning-rate schedules and gradient steps of an algorithm's networks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from imitate.models.optim import ShareGradients, backward, make_optimizer, make_
 
 @dataclass(frozen=True)
 class Rule:
-    """How one network learns.
+    """Training settings of one network.
 
     Attributes:
-        config: an ``OptimizerConfig``.
-        num_epochs: epochs in which it learns, at whose end a cosine schedule ends.
-        max_grad_norm: L2 norm to which its gradients are scaled down; None: never.
+        config: the ``OptimizerConfig``.
+        num_epochs: number of epochs in which the network is trained; a cosine schedule ends with the last.
+        max_grad_norm: L2 norm to which gradients are clipped; None: no clipping.
     """
 
     config: Any
@@ -34,22 +34,23 @@ class Rule:
 
 
 class Optimization:
-    """The optimizer and the schedule of each network that learns.
+    """Optimizers and schedules of the networks that are trained.
 
     Args:
         nets: networks by name.
-        rules: by the names of those that learn.
-        device: where the weights live.
-        updates_per_epoch: optimizer steps of a network per epoch.
-        accumulate: losses whose mean gradient makes one optimizer step.
-        average: moving average of ``nets``, where there is one.
-        averaged: the network whose steps it follows.
+        rules: settings by the name of each network that is trained.
+        device: device of the weights.
+        updates_per_epoch: number of optimizer steps of a network per epoch.
+        accumulate: number of losses whose mean gradient makes one optimizer step.
+        average: moving average of ``nets``, or None.
+        averaged: name of the network whose steps update the average.
 
     Attributes:
-        optimizers: by network.
-        schedulers: by network; stepped after each optimizer step.
-        share_gradients: averages gradients over the processes that train together; None where there is one.
-        share_weights: gives them the weights and buffers of the first, for what is learned without a gradient.
+        optimizers: optimizers by network.
+        schedulers: schedules by network, stepped after each optimizer step.
+        share_gradients: averages gradients over the processes that train together; None if there is only one.
+        share_weights: copies weights and buffers of the first process to the others, for values learned without
+            gradients.
     """
 
     def __init__(
@@ -82,12 +83,12 @@ class Optimization:
         self._parts = dict.fromkeys(rules, 0)
 
     def step(self, name: str, loss: Tensor) -> Tensor:
-        """Backward, clip, step one network's optimizer and schedule.
+        """Make a step of one network: backward, clip, optimizer and schedule.
 
-        Where gradients are accumulated over n losses, only each n-th call steps, by the mean of n gradients.
+        If gradients are accumulated over n losses, only every n-th call makes a step, with the mean of n gradients.
 
         Returns:
-            detached L2 norm of the network's gradients so far, before clipping, on the device, not synchronized.
+            detached L2 norm of the network's accumulated gradients before clipping, on the device, not synchronized.
         """
         number, optimizer = self._parts[name], self.optimizers[name]
         self._parts[name] = (number + 1) % self._accumulate
@@ -107,34 +108,34 @@ class Optimization:
         return norm
 
     def learning_rates(self) -> dict[str, float]:
-        """Present learning rate of each network, as it is logged."""
+        """Return the current learning rate of each network under its logged name."""
         return {
             f"Optimizer/{name}_lr": float(optimizer.param_groups[0]["lr"])
             for name, optimizer in self.optimizers.items()
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """State of all optimizers and schedules. Gradients that are not applied yet are left out."""
+        """Return the state of all optimizers and schedules, without gradients that are not applied yet."""
         return {
             "optimizers": {name: each.state_dict() for name, each in self.optimizers.items()},
             "schedulers": {name: each.state_dict() for name, each in self.schedulers.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from :meth:`state_dict`."""
+        """Restore the result of :meth:`state_dict`."""
         for name, optimizer in self.optimizers.items():
-            # A copy: torch keeps the given tensors and would update them in place.
+            # copied, because torch keeps the given tensors and would update them in place
             optimizer.load_state_dict(deepcopy(state["optimizers"][name]))
         for name, scheduler in self.schedulers.items():
             scheduler.load_state_dict(state["schedulers"][name])
 
 
 def sections_of(config: Any, nets: nn.ModuleDict) -> dict[str, Any]:
-    """``OptimizerConfig`` of each network that learns, by name.
+    """Return the ``OptimizerConfig`` of each network that is trained, by name.
 
     Args:
-        config: the algorithm's section; ``optim_params`` has the optimizers of networks by name.
-        nets: those that there are; auxiliaries and models name their own optimizers.
+        config: the algorithm's section; ``optim_params`` contains optimizers by network.
+        nets: the existing networks; auxiliaries and models have their own optimizer sections.
     """
     section = config.get("optim_params", {})
     own = {name: section[name] for name in section if name in nets}
@@ -146,14 +147,14 @@ def sections_of(config: Any, nets: nn.ModuleDict) -> dict[str, Any]:
 
 
 def updates_per_epoch(config: Config, rollouts: bool) -> int:
-    """Optimizer steps of a network in an epoch of ``experiment.epoch_every_n_steps`` batches or environment steps.
+    """Return the number of optimizer steps per epoch of ``experiment.epoch_every_n_steps`` batches or steps.
 
     Args:
         config: the whole configuration.
-        rollouts: the algorithm learns from whole rollouts, in several passes.
+        rollouts: true if the algorithm learns from whole rollouts, in several passes.
 
     Raises:
-        ConfigError: the number of steps is null.
+        ConfigError: the number of steps per epoch is null.
     """
     steps, train = config.experiment.epoch_every_n_steps, config.train
     if steps is None:

@@ -1,7 +1,6 @@
-"""The methods of the contract that a class overrides: whether all are there, and can be called as the contract says.
+"""Checks of the contract's methods that a class overrides: none is missing, and their arguments are right.
 
-Inspected once, when a class is made and when an algorithm is built, so that a training does not fail in its first
-epoch, or in its last.
+They are made once, when a class is defined and when an algorithm is built, so that a training does not fail later.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ METHODS = (
     "get_action",
     "reset",
 )
-"""Methods of ``Algo`` that others call."""
+"""Methods of ``Algo`` that other code calls."""
 
 HOOKS = {
     "_select_batch": "process_batch_for_training",
     "_loss": "train_on_batch",
     "_act": "act",
 }
-"""Hooks without a default, and the methods that call them: one of the two has to be the class's own."""
+"""Hooks without a default, and the methods that call them. A class has to define one of the two."""
 
 
 def with_validation(algo_class: Any) -> None:
-    """Let a class whose own ``train_on_batch`` takes ``(batch, epoch)`` alone be validated, by its ``_loss``."""
+    """Add validation by ``_loss`` to a class whose own ``train_on_batch`` takes only ``(batch, epoch)``."""
     own = vars(algo_class).get("train_on_batch")
     if own is None or not _takes(own, ("batch", "epoch")) or _takes(own, ("batch", "epoch", True)):
         return
 
     def train_on_batch(self: Any, batch: Any, epoch: int, validate: bool = False) -> Any:
-        """One update, or with ``validate`` the losses of ``_loss`` without it."""
+        """Make one update, or with ``validate`` only compute the losses of ``_loss``."""
         if validate:
             return super(algo_class, self).train_on_batch(batch, epoch, validate=True)
         return own(self, batch, epoch)
@@ -63,15 +62,15 @@ def with_validation(algo_class: Any) -> None:
 
 
 def check_overrides(algo_class: Any, contract: Any, *, validates: bool) -> None:
-    """Refuse a class that cannot do what the contract says.
+    """Refuse a class that does not fulfil the contract.
 
     Args:
-        algo_class: what a function under ``register_algo_factory_func`` returned.
+        algo_class: result of a function under ``register_algo_factory_func``.
         contract: the class ``Algo``.
-        validates: whether losses are to be measured without an update.
+        validates: true if losses are to be measured without an update.
 
     Raises:
-        ConfigError: one line per problem.
+        ConfigError: the message has one line per problem.
     """
     if not inspect.isclass(algo_class) or not issubclass(algo_class, contract):
         raise ConfigError(f"{algo_class!r}: wanted a subclass of imitate.Algo")
@@ -100,7 +99,7 @@ def check_networks(algo: Any) -> None:
     """Refuse an algorithm whose ``_create_networks`` filled no ``nets``.
 
     Raises:
-        ConfigError: it did not.
+        ConfigError: ``nets`` was not set.
     """
     if not isinstance(getattr(algo, "nets", None), nn.ModuleDict):
         raise ConfigError(
@@ -109,14 +108,14 @@ def check_networks(algo: Any) -> None:
 
 
 def checked_batch(algo: Any, selected: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what ``_select_batch`` of an algorithm returned. Raises ConfigError where that is None."""
+    """Return the result of an algorithm's ``_select_batch``. Raises ConfigError if it is None."""
     if selected is None:
         raise ConfigError(f"{type(algo).__name__}._select_batch() returned None: return a dict")
     return selected
 
 
 def checked_loss(algo: Any, outcome: Any) -> Any:
-    """Return what ``_loss`` of an algorithm returned. Raises ConfigError where that is no pair."""
+    """Return the result of an algorithm's ``_loss``. Raises ConfigError if it is not a pair."""
     if not isinstance(outcome, tuple) or len(outcome) != 2:
         raise ConfigError(
             f"{type(algo).__name__}._loss() returned {type(outcome).__name__}: return the loss and what to "
@@ -153,7 +152,7 @@ def _signature_problem(algo_class: Any, contract: Any, name: str) -> list[str]:
 
 
 def _takes(method: Any, by_place: Any, by_name: Any = ()) -> bool:
-    """Return True if a method can be called with so many arguments beside self."""
+    """Return True if a method accepts these positional and named arguments, beside self."""
     try:
         inspect.signature(method).bind(None, *by_place, **dict.fromkeys(by_name))
     except TypeError:

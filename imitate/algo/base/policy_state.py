@@ -1,7 +1,7 @@
-"""Memory of a policy from step to step: what it observed, what it plans, its recurrent state.
+"""State of a policy between steps: remembered observations, planned actions, recurrent state.
 
-The state belongs to the caller. It is never changed in place, so that it may be kept, sent to another process, or taken
-up again later; rows of different episodes may be joined and taken apart.
+The state belongs to the caller. It is never changed in place, so that it may be kept, sent to another process, or used
+again later. Rows of different episodes may be joined and separated.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from imitate.algo.base.execution import ChunkExecution
 InnerState = dict[str, Any]
 """An algorithm's own part of the state: a nested dict of tensors with leading dimension B.
 
-``chunk`` is the plan of an executed chunk, ``rnn`` a recurrent state, ``noise`` that of exploration, ``base`` the state
-of a frozen policy.
+``chunk`` is the plan of an executed chunk, ``rnn`` a recurrent state, ``noise`` the exploration noise, ``base`` the
+state of a frozen policy.
 """
 
 
 class Observed(TypedDict, total=False):
-    """Observations that a policy remembers; each entry is there only where it is needed.
+    """Observations that a policy remembers; an entry exists only if it is needed.
 
     Attributes:
-        frames: the last F observations, (B, F, ...) by key, where ``train.frame_stack`` is F > 1.
-        empty: (B,) bool, True where nothing was observed yet.
+        frames: the last F observations, (B, F, ...) by key, if ``train.frame_stack`` is F > 1.
+        empty: (B,) bool, True if nothing was observed yet.
         reference: (B, ...) by key, the observation that the planned actions are relative to.
     """
 
@@ -51,7 +51,7 @@ StateT = TypeVar("StateT", bound=Mapping[str, Any])
 
 
 def where_state(mask: Tensor, new: StateT, old: StateT) -> StateT:
-    """``new`` where ``mask`` (B,) is true, else ``old``, for each tensor of two equal trees."""
+    """Select ``new`` where ``mask`` (B,) is true, else ``old``, for each tensor of two trees of the same structure."""
     chosen: dict[str, Any] = {}
     for key, value in new.items():
         if isinstance(value, dict):
@@ -62,7 +62,7 @@ def where_state(mask: Tensor, new: StateT, old: StateT) -> StateT:
 
 
 def no_frames(encoding: Encoding, batch_size: int, device: torch.device) -> Observed:
-    """Memory of the latest observations of B policies that have seen nothing yet; empty where none are stacked."""
+    """Return the empty memory of observations of B policies; an empty dict if no frames are stacked."""
     if encoding.frames == 1:
         return {}
     return {
@@ -75,12 +75,12 @@ def no_frames(encoding: Encoding, batch_size: int, device: torch.device) -> Obse
 
 
 def newest_frame(obs: dict[str, Tensor], frames: int) -> dict[str, Tensor]:
-    """The newest of stacked observations (B, F, ...), or observations (B, ...) where F = ``frames`` is 1."""
+    """Return the newest of stacked observations (B, F, ...), or observations (B, ...) if F = ``frames`` is 1."""
     return {key: value[:, -1] for key, value in obs.items()} if frames > 1 else obs
 
 
 def with_frame(obs: Mapping[str, Tensor], state: Observed) -> Observed:
-    """The memory of :func:`no_frames` with observations (B, ...) as the newest; the first one fills all of it."""
+    """Add observations (B, ...) to the memory of :func:`no_frames`; the first observation fills all frames."""
     frames = {
         key: torch.cat([old[:, 1:], obs[key].unsqueeze(1)], dim=1)
         for key, old in state["frames"].items()
@@ -93,7 +93,10 @@ def with_frame(obs: Mapping[str, Tensor], state: Observed) -> Observed:
 def remembered(
     obs: dict[str, Tensor], state: Observed, frames: int
 ) -> tuple[dict[str, Tensor], Observed]:
-    """Observations (B, F, ...) with those before them, and the frames to keep; none where F = ``frames`` is 1."""
+    """Return observations (B, F, ...) with the remembered ones, and the memory to keep.
+
+    It is empty if F = ``frames`` is 1.
+    """
     if frames == 1:
         return obs, {}
     memory = with_frame(obs, state)
@@ -103,20 +106,20 @@ def remembered(
 def no_plan(
     execution: ChunkExecution | None, batch_size: int, ac_dim: int, device: torch.device
 ) -> InnerState:
-    """Own state of B policies whose one memory is a plan; empty where actions come one at a time."""
+    """Return the own state of B policies whose only memory is a plan; an empty dict for single actions."""
     return (
         {} if execution is None else {"chunk": execution.initial_state(batch_size, ac_dim, device)}
     )
 
 
 def without_plan(state: PolicyState, execution: ChunkExecution) -> PolicyState:
-    """The state without the planned actions of a policy that executes chunks."""
+    """Return the state without the planned actions of a policy that executes chunks."""
     policy = state["policy"]
     return {**state, "policy": {**policy, "chunk": execution.cut(policy["chunk"])}}
 
 
 def joined_states(states: Sequence[StateT]) -> StateT:
-    """One state of all the rows of several, in their order."""
+    """Concatenate the rows of several states, in order."""
     joined = {
         key: joined_states([state[key] for state in states])
         if isinstance(value, dict)
@@ -127,7 +130,7 @@ def joined_states(states: Sequence[StateT]) -> StateT:
 
 
 def state_row(state: StateT, row: int) -> StateT:
-    """The state of one row, with leading dimension 1, in memory of its own."""
+    """Copy one row of a state, with leading dimension 1."""
     rows = {
         key: state_row(value, row) if isinstance(value, dict) else value[row : row + 1].clone()
         for key, value in state.items()
@@ -136,7 +139,7 @@ def state_row(state: StateT, row: int) -> StateT:
 
 
 def rows_of(state: Mapping[str, Any]) -> int:
-    """B, the rows of a state; 0 where it holds nothing."""
+    """Return the number of rows of a state; 0 if it is empty."""
     for value in state.values():
         rows = rows_of(value) if isinstance(value, dict) else len(value)
         if rows:
@@ -145,26 +148,29 @@ def rows_of(state: Mapping[str, Any]) -> int:
 
 
 class Acting(Protocol):
-    """Anything that acts on a state."""
+    """Anything that acts with a state."""
 
     def initial_state(self, batch_size: int) -> PolicyState:
-        """State of B policies that have seen nothing yet."""
+        """Return the initial state of B policies."""
 
     def act(
         self, obs: dict[str, Tensor], state: PolicyState, goal: dict[str, Tensor] | None = None
     ) -> Any:
-        """One decision: a ``PolicyStep``."""
+        """Make one decision: a ``PolicyStep``."""
 
 
 class OwnState:
-    """The state of a policy that is asked for one action after another, kept between the calls."""
+    """State that is kept between calls, for a policy that is called for one action after another."""
 
     def __init__(self) -> None:
         self._state: PolicyState | None = None
 
     @torch.no_grad()
     def act(self, policy: Acting, obs: dict[str, Tensor], goal: dict[str, Tensor] | None) -> Tensor:
-        """Actions (B, A) for observations (B, ...), the first ones after :meth:`reset` on a fresh state."""
+        """Return actions (B, A) for observations (B, ...).
+
+        The first call after :meth:`reset` starts with a fresh state.
+        """
         if self._state is None:
             self._state = policy.initial_state(len(next(iter(obs.values()))))
         step = policy.act(obs, self._state, goal)
@@ -173,5 +179,5 @@ class OwnState:
         return action
 
     def reset(self) -> None:
-        """Forget the state."""
+        """Discard the state."""
         self._state = None

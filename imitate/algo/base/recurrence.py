@@ -1,9 +1,9 @@
-"""Slot ``memory`` of an algorithm in online RL: a recurrent network behind its encoder, and its section ``algo.rnn``.
+"""Slot ``memory`` of an algorithm in online RL: a recurrent network after its encoder, and its section ``algo.rnn``.
 
-Its state is part of the policy's state. Steps that are collected for learning have the state before them among their
-extras, under :data:`STORED` and its name. There are two ways to make sequences of them: ``RolloutMemory``
-(``recurrent_rollouts.py``) cuts whole rollouts, ``ReplayedMemory`` (``recurrent_replay.py``) takes those of a replay
-buffer.
+The recurrent state is part of the policy's state. Collected steps contain the state before the step among their extras,
+under :data:`STORED` and its name. There are two ways to make sequences of these steps: ``RolloutMemory``
+(``recurrent_rollouts.py``) cuts whole rollouts, ``ReplayedMemory`` (``recurrent_replay.py``) samples sequences from a
+replay buffer.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ STORED = "memory/"
 
 
 class MemoryConfig(Section):
-    """A recurrent network behind the encoder, which learns from sequences of ``train.seq_length`` steps."""
+    """Recurrent network after the encoder, trained on sequences of ``train.seq_length`` steps."""
 
-    enabled: bool = Field(False, description="true: a recurrent network behind the encoder")
+    enabled: bool = Field(False, description="use a recurrent network after the encoder")
     rnn_type: Literal["LSTM", "GRU"] = Field("GRU", description="kind of cell")
     hidden_dim: int = Field(64, ge=1, description="size of the hidden state of each layer")
-    num_layers: int = Field(1, ge=1, description="stacked layers")
+    num_layers: int = Field(1, ge=1, description="number of stacked layers")
 
     def make(self, input_dim: int) -> RNN:
-        """A new network for ``input_dim`` features per step."""
+        """Create a network for ``input_dim`` features per step."""
         return RNN(input_dim, self.hidden_dim, self.num_layers, self.rnn_type)
 
     def problems(self, config: BaseConfig) -> list[str]:
-        """Settings of the shared sections that do not go with a memory."""
+        """List settings of the shared sections that cannot be combined with a memory."""
         train, problems = config.train, []
         if not self.enabled:
             return []
@@ -56,27 +56,27 @@ class MemoryConfig(Section):
 
 
 class ReplayedMemoryConfig(MemoryConfig):
-    """A memory that learns from sequences of a replay buffer, or from windows of demonstrations."""
+    """Memory that is trained on sequences of a replay buffer, or on windows of demonstrations."""
 
     burn_in: int = Field(
         8,
         ge=0,
-        description="steps before a sequence that bring the state up to date, without being learned from; it is "
-        "stored as it was when the step was taken, with older weights. Offline: the first steps of a window that "
-        "begins within a demonstration",
+        description="number of steps before a sequence that only update its recurrent state, "
+        "which was stored with older weights; they are not learned from. Offline: the first "
+        "steps of a window that begins inside a demonstration",
     )
 
     def data_needs(self, needs: DataNeeds, config: BaseConfig) -> DataNeeds:
-        """Data of an algorithm with this memory, from those without: sequences, or windows with numbered steps."""
+        """Extend the data needs of an algorithm by those of this memory: sequences, or windows with numbered steps."""
         if not self.enabled:
             return needs
         if config.train.online.enabled:
             return replace(needs, sequences=Sequences(config.train.seq_length, self.burn_in))
-        # Returns come with the numbers of steps, which say where a demonstration begins.
+        # returns contain the step numbers, which show where a demonstration begins
         return replace(needs, returns=Returns(discount=1.0), observed_steps=None)
 
     def problems(self, config: BaseConfig) -> list[str]:
-        """As in the base class."""
+        """List settings that cannot be combined with this memory."""
         problems = super().problems(config)
         if not self.enabled:
             return []
@@ -124,7 +124,7 @@ class ReplayedMemoryConfig(MemoryConfig):
 
 
 class Memory:
-    """Recurrent network behind an encoder: its construction, its state, and its steps.
+    """Recurrent network after an encoder: construction, state and steps.
 
     Args:
         config: section ``algo.rnn``.
@@ -134,7 +134,7 @@ class Memory:
         self.config = config
 
     def initial_state(self, rnn: RNN, batch_size: int) -> InnerState:
-        """Part of the state of B policies that have seen nothing yet."""
+        """Return the recurrent part of the initial state of B policies."""
         return {"rnn": rnn.initial_state(batch_size)}
 
     def step(
@@ -147,15 +147,15 @@ class Memory:
         *,
         explore: bool = False,
     ) -> tuple[Tensor, InnerState, dict[str, Tensor]]:
-        """Features of one step of each of B policies, their next state, and what to store with the step.
+        """Compute the features of one step of B policies, the next state, and the extras to store with the step.
 
         Args:
-            encoder: of observations.
-            rnn: behind it.
-            obs: (B, ...) by key.
-            state: the policy's, with :meth:`initial_state` in it.
-            goal: (B, ...) by key.
-            explore: true: the step is learned from, so the state before it is stored.
+            encoder: encoder of observations.
+            rnn: recurrent network after the encoder.
+            obs: (B, ...) observations by key.
+            state: state of the policy, which contains that of :meth:`initial_state`.
+            goal: (B, ...) goals by key.
+            explore: true if the step is learned from, so that the state before it is stored.
 
         Returns:
             features (B, H), the whole next state, extras of the step.
@@ -168,18 +168,18 @@ class Memory:
 def one_step(
     encoder: GroupEncoder, rnn: RNN, obs: Obs, state: RNNState, goal: Obs | None = None
 ) -> tuple[Tensor, RNNState]:
-    """Features (B, H) of one step with observations (B, ...), and the next state."""
+    """Return the features (B, H) of one step with observations (B, ...), and the next state."""
     features, after = rnn(encoder(obs, goal).unsqueeze(1), state)
     return features[:, 0], after
 
 
 def to_stored(state: RNNState) -> RNNState:
-    """The state under the names that it has among the extras of a step."""
+    """Rename a state's parts for the extras of a step."""
     return {STORED + name: value for name, value in state.items()}
 
 
 def from_stored(step: Mapping[str, Any]) -> RNNState:
-    """The state from the extras of a step, or from a batch of steps."""
+    """Extract the state from the extras of a step, or from a batch of steps."""
     return {
         key.removeprefix(STORED): value for key, value in step.items() if key.startswith(STORED)
     }

@@ -1,9 +1,9 @@
-"""Actions that are relative to an observation: which one, in training and while a chunk is executed.
+"""Actions that are relative to an observation: their reference in training and while a chunk is executed.
 
-In training all actions of a chunk are relative to the newest observation that the policy sees when it predicts it; a
-policy that predicts one action per step learns each relative to that step's own observation. Acting, the action of a
-step is always relative to the observation given at that step: a chunk that is still being executed is rebased from the
-last observation to the present one, which leaves the actions in the units of the data as they were predicted.
+In training, all actions of a chunk are relative to the newest observation from which it is predicted. If a policy
+predicts one action per step, each is relative to the observation of its own step. During acting, the action of a step
+is always relative to the observation of that step: a chunk that is still being executed is rebased from the last
+observation to the current one, which does not change its actions in the units of the data.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Executing(Protocol):
 
     @property
     def execution(self) -> ChunkExecution | None:
-        """How chunks become actions; None: actions come one at a time."""
+        """Execution of predicted chunks; None: the policy predicts single actions."""
 
 
 def no_memory(algo: Executing, batch_size: int) -> Observed:
-    """Memory of B policies that have observed nothing: of frames, and of the reference of executed chunks."""
+    """Return the empty memory of B policies: frames, and the reference of executed chunks."""
     frames = no_frames(algo.encoding, batch_size, algo.device)
     return {**frames, **no_reference(algo, batch_size)}
 
@@ -43,14 +43,14 @@ def no_memory(algo: Executing, batch_size: int) -> Observed:
 def recalled(
     algo: Executing, obs: dict[str, Tensor], state: PolicyState
 ) -> tuple[dict[str, Tensor], PolicyState, Observed]:
-    """Observations (B, [F,] ...) with the frames before them, the state at them, and the memory to keep."""
+    """Return observations (B, [F,] ...) with the earlier frames, the state rebased to them, and the memory to keep."""
     state, reference = rebased(algo, obs, state)
     obs, frames = remembered(obs, state, algo.encoding.frames)
     return obs, state, {**frames, **reference}
 
 
 def no_reference(algo: Executing, batch_size: int) -> Observed:
-    """Memory of the observation that the executed chunks of B policies are relative to; empty where none is needed."""
+    """Return the empty memory of the reference observation of executed chunks; an empty dict if none is needed."""
     keys, shapes = algo.preprocess.reference_keys, algo.preprocess.obs_shapes
     if algo.execution is None or not keys:
         return {}
@@ -61,7 +61,7 @@ def no_reference(algo: Executing, batch_size: int) -> Observed:
 def rebased(
     algo: Executing, obs: Mapping[str, Tensor], state: PolicyState
 ) -> tuple[PolicyState, Observed]:
-    """A state whose chunk is relative to observations (B, ...), and the memory of :func:`no_reference` of these."""
+    """Rebase the state's chunk to observations (B, ...); return it with the memory of :func:`no_reference` for them."""
     execution = algo.execution
     if execution is None or "reference" not in state:
         return state, {}
@@ -78,7 +78,7 @@ def check_relative(config: Config, preprocess: Preprocess) -> None:
     """Refuse an algorithm that cannot learn or act with actions relative to an observation.
 
     Raises:
-        ConfigError: names the step and what stands against it.
+        ConfigError: the message names the step and the reason.
     """
     step = next((step for step in preprocess.steps if step.imitates), None)
     if step is None:
@@ -115,11 +115,11 @@ def check_deltas(algo: Any, preprocess: Preprocess) -> None:
     """Refuse an algorithm that cannot learn differences between the actions of a chunk.
 
     Args:
-        algo: made for the pipeline.
+        algo: algorithm that was built for the pipeline.
         preprocess: the pipeline.
 
     Raises:
-        ConfigError: names the step and what to take.
+        ConfigError: the message names the step and the remedy.
     """
     step = next((step for step in preprocess.steps if step.chains), None)
     if step is None:
@@ -137,7 +137,7 @@ def check_deltas(algo: Any, preprocess: Preprocess) -> None:
 
 
 def refuse_guided_deltas(preprocess: Preprocess) -> None:
-    """Raise UserError where what a network learns are differences, which planned actions cannot guide."""
+    """Raise UserError if the network learns differences between actions, which planned actions cannot guide."""
     step = next((step for step in preprocess.steps if step.chains), None)
     if step is not None:
         raise UserError(
@@ -147,7 +147,7 @@ def refuse_guided_deltas(preprocess: Preprocess) -> None:
 
 
 def _chunk_at_each_step(section: Any) -> bool:
-    """True for the recurrent and transformer forms of bc that predict chunks."""
+    """Return true for the recurrent and transformer variants of bc that predict chunks."""
     chunk, rnn, transformer = (section.get(name, None) for name in ("chunk", "rnn", "transformer"))
     if chunk is None or rnn is None or not chunk.enabled:
         return False

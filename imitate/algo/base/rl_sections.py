@@ -1,4 +1,4 @@
-"""Sections of the configuration that algorithms with critics share; keys as in robomimic where it has them."""
+"""Sections of the configuration that algorithms with critics share; keys as in robomimic, if it has them."""
 
 from __future__ import annotations
 
@@ -15,67 +15,78 @@ from imitate.config import AlgoSection, BaseConfig, DataNeeds, OptimizerConfig, 
 class StagedOptimizerConfig(OptimizerConfig):
     """An optimizer that may begin late or end early."""
 
-    start_epoch: int = Field(-1, ge=-1, description="first epoch in which it learns; -1: the first")
-    end_epoch: int = Field(-1, ge=-1, description="epoch before which it stops; -1: never")
+    start_epoch: int = Field(
+        -1, ge=-1, description="first epoch in which the network is trained; -1: the first"
+    )
+    end_epoch: int = Field(
+        -1, ge=-1, description="epoch before which training of the network stops; -1: never"
+    )
 
 
 def optimizer(rate: float, **learning_rate: Any) -> StagedOptimizerConfig:
-    """A default optimizer with this learning rate."""
+    """Return a default optimizer section with this learning rate."""
     return StagedOptimizerConfig.model_validate(
         {"learning_rate": {"initial": rate, **learning_rate}}
     )
 
 
 class EnsembleConfig(Section):
-    """Several critics, of which the least hopeful is believed."""
+    """Ensemble of critics, whose lowest values are preferred."""
 
-    n: int = Field(2, ge=1, description="critics")
+    n: int = Field(2, ge=1, description="number of critics")
     weight: float = Field(
         1.0,
         ge=0,
         le=1,
-        description="targets are weight * least + (1 - weight) * greatest of the critics' values",
+        description="targets are weight * smallest + (1 - weight) * largest of the critics' values",
     )
     shared_encoder: bool = Field(
-        True, description="one encoder of images for all critics; false: one each, as in robomimic"
+        True,
+        description="share one image encoder among all critics; false: one encoder each, as in robomimic",
     )
 
 
 class CriticConfig(Section):
-    """Critics: values of actions."""
+    """Critics, which estimate values of actions."""
 
-    layer_dims: LayerDims = Field((300, 400), description="hidden layers")
+    layer_dims: LayerDims = Field((300, 400), description="widths of the hidden layers")
     layer_norm: bool = Field(False, description="layer normalization after each ReLU")
     ensemble: EnsembleConfig = Field(EnsembleConfig())
-    use_huber: bool = Field(False, description="smooth L1 rather than squared error")
+    use_huber: bool = Field(
+        False, description="use the smooth L1 error instead of the squared error"
+    )
     max_gradient_norm: float | None = Field(
         None, gt=0, description="gradients are scaled down to this norm; null: train.max_grad_norm"
     )
     value_bounds: tuple[float, float] | None = Field(
-        None, description="lowest and highest value, held by a tanh; null: none"
+        None, description="lowest and highest value, enforced by a tanh; null: no limits"
     )
 
 
 class ActorNetCommonConfig(Section):
     """Settings that Gaussian and mixture actors share."""
 
-    std_activation: Literal["softplus", "exp"] = Field("softplus", description="raw to std")
-    low_noise_eval: bool = Field(True, description="act without the learned noise in evaluation")
-    use_tanh: bool = Field(False, description="squash samples by tanh rather than means")
+    std_activation: Literal["softplus", "exp"] = Field(
+        "softplus", description="function from the network's output to the standard deviation"
+    )
+    low_noise_eval: bool = Field(True, description="act with almost no noise in evaluation")
+    use_tanh: bool = Field(False, description="apply tanh to samples instead of means")
 
 
 class ActorGaussianConfig(Section):
     """Diagonal Gaussian actor."""
 
     init_last_fc_weight: float | None = Field(
-        0.001, gt=0, description="the last layer begins uniform in +- this; null: as torch does"
+        0.001,
+        gt=0,
+        description="the last layer is initialized uniformly in +- this; null: torch's default",
     )
-    init_std: float = Field(0.3, gt=0, description="standard deviation at the start")
-    min_std: float = Field(0.007, gt=0, description="floor of the standard deviation")
-    max_std: float = Field(7.5, gt=0, description="ceiling of the standard deviation")
-    fixed_std: bool = Field(False, description="the standard deviation stays as it begins")
+    init_std: float = Field(0.3, gt=0, description="initial standard deviation")
+    min_std: float = Field(0.007, gt=0, description="smallest standard deviation")
+    max_std: float = Field(7.5, gt=0, description="largest standard deviation")
+    fixed_std: bool = Field(False, description="keep the standard deviation at its initial value")
     state_independent_std: bool = Field(
-        False, description="one learned standard deviation for all states"
+        False, description="learn one standard deviation for all states"
     )
 
 
@@ -83,7 +94,7 @@ class ActorGMMConfig(Section):
     """Mixture of Gaussians actor."""
 
     num_modes: int = Field(5, ge=1, description="modes of the mixture")
-    min_std: float = Field(1e-4, gt=0, description="floor of the standard deviation")
+    min_std: float = Field(1e-4, gt=0, description="smallest standard deviation")
 
 
 class ActorNetConfig(Section):
@@ -96,9 +107,9 @@ class ActorNetConfig(Section):
 
 
 class ActorConfig(Section):
-    """An actor."""
+    """Actor, which is the policy network."""
 
-    layer_dims: LayerDims = Field((300, 400), description="hidden layers")
+    layer_dims: LayerDims = Field((300, 400), description="widths of the hidden layers")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout after each hidden layer")
     max_gradient_norm: float | None = Field(
         None, gt=0, description="gradients are scaled down to this norm; null: train.max_grad_norm"
@@ -106,14 +117,18 @@ class ActorConfig(Section):
 
 
 class DelayedActorConfig(ActorConfig):
-    """A deterministic actor that is updated less often than its critics, and the noise of target actions (TD3)."""
+    """Deterministic actor that is updated less often than its critics, and the noise of target actions (TD3)."""
 
-    layer_dims: LayerDims = Field((256, 256), description="hidden layers")
+    layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
     update_freq: int = Field(
-        2, ge=1, description="the actor and all targets follow every so many updates of the critics"
+        2,
+        ge=1,
+        description="number of critic updates between two updates of the actor and the targets",
     )
-    noise_std: float = Field(0.2, ge=0, description="noise of target actions, normalized units")
-    noise_clip: float = Field(0.5, ge=0, description="bound of that noise")
+    noise_std: float = Field(
+        0.2, ge=0, description="standard deviation of the noise of target actions, normalized units"
+    )
+    noise_clip: float = Field(0.5, ge=0, description="largest magnitude of that noise")
 
 
 class StochasticActorConfig(ActorConfig):
@@ -123,28 +138,32 @@ class StochasticActorConfig(ActorConfig):
 
 
 class ActorCriticConfig(AlgoSection):
-    """Base of the section of each algorithm that learns values from transitions."""
+    """Base class of the sections of algorithms that learn values from transitions."""
 
     needs_next_actions: ClassVar[bool] = False
     reward_free: ClassVar[bool] = False
-    """The algorithm makes its rewards; demonstrations need none."""
+    """True if the algorithm computes its own rewards, so that demonstrations need none."""
 
-    discount: float = Field(0.99, ge=0, lt=1, description="of a reward one step later")
-    n_step: int = Field(1, ge=1, description="steps whose rewards are summed before values count")
+    discount: float = Field(0.99, ge=0, lt=1, description="discount factor per step")
+    n_step: int = Field(
+        1,
+        ge=1,
+        description="number of steps whose rewards are summed before the TD target bootstraps",
+    )
     target_tau: float = Field(
-        0.005, gt=0, le=1, description="target networks move this fraction per update"
+        0.005, gt=0, le=1, description="Polyak rate of the target networks per update"
     )
     infinite_horizon: bool = Field(
-        False, description="a reward at a terminal counts 1 / (1 - discount) times"
+        False, description="multiply a reward at a terminal by 1 / (1 - discount)"
     )
     auxiliary: AuxiliariesConfig = Field(
         AuxiliariesConfig(), description="auxiliary losses and intrinsic rewards by name"
     )
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """Transitions; images of the frames up to the sample's step, the next ones come with the transition.
+        """Transitions, and images of the frames up to the sample's step; later images come with the transition.
 
-        With a memory (key ``rnn``) sequences of them.
+        With a memory (key ``rnn``), sequences of transitions.
         """
         needs = DataNeeds(
             transitions=Transitions(
@@ -160,12 +179,12 @@ class ActorCriticConfig(AlgoSection):
         return needs if rnn is None else rnn.data_needs(needs, config)
 
     def _memory(self) -> ReplayedMemoryConfig | None:
-        """The key ``rnn``, where the section has it."""
+        """Return the section under the key ``rnn``, if there is one."""
         memory: ReplayedMemoryConfig | None = self.get("rnn", None)
         return memory
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         train, problems = config.train, []
         if train.hdf5_load_next_obs is False:
             problems.append(
@@ -186,7 +205,7 @@ class ActorCriticConfig(AlgoSection):
         return problems + self._auxiliary_conflicts(config)
 
     def _auxiliary_conflicts(self, config: BaseConfig) -> list[str]:
-        """Settings that do not go with ``auxiliary``."""
+        """List settings that cannot be combined with ``auxiliary``."""
         problems = []
         if self.n_step > 1 and any(entry.reward > 0 for entry in self.auxiliary.values()):
             problems.append(
@@ -202,7 +221,7 @@ class ActorCriticConfig(AlgoSection):
 
 
 def needs_demonstrations(config: BaseConfig) -> list[str]:
-    """Conflicts of a training whose rewards tell demonstrations from replayed steps."""
+    """List conflicts of a training whose rewards depend on whether a step is a demonstration's."""
     online, section, problems = config.train.online, config.algo, []
     if not online.enabled or not 0 < online.demo_ratio < 1:
         problems.append(
@@ -222,14 +241,14 @@ def needs_demonstrations(config: BaseConfig) -> list[str]:
 
 
 def wants_online(config: BaseConfig) -> list[str]:
-    """The conflict of an online algorithm with a training that is not online, if there is one."""
+    """Return the conflict if an online algorithm is trained offline, or an empty list."""
     if config.train.online.enabled:
         return []
     return [f"train.online.enabled is false, but {config.algo_name} learns online: set it to true"]
 
 
 class BCQOptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     critic: StagedOptimizerConfig = Field(optimizer(1e-3))
     action_sampler: StagedOptimizerConfig = Field(optimizer(1e-3))
@@ -237,38 +256,44 @@ class BCQOptimParams(Section):
 
 
 class DistributionalConfig(Section):
-    """Critics that predict a distribution over returns."""
+    """Critics that predict a distribution of returns."""
 
-    enabled: bool = Field(False, description="distributions over the atoms of critic.value_bounds")
-    num_atoms: int = Field(51, ge=2, description="values between the bounds, both included")
+    enabled: bool = Field(
+        False, description="predict distributions over atoms within critic.value_bounds"
+    )
+    num_atoms: int = Field(
+        51, ge=2, description="number of atoms, from the lower to the upper bound"
+    )
 
 
 class BCQCriticConfig(CriticConfig):
-    """The critics."""
+    """Critics, and the numbers of actions among which they choose."""
 
     ensemble: EnsembleConfig = Field(EnsembleConfig(weight=0.75))
     num_action_samples: int = Field(
-        10, ge=1, description="next actions per transition; the target takes the best of them"
+        10,
+        ge=1,
+        description="number of next actions per transition; the target uses the best of them",
     )
     num_action_samples_rollout: int = Field(
-        100, ge=1, description="actions from which the policy takes the best"
+        100, ge=1, description="number of actions among which the policy chooses the best"
     )
     distributional: DistributionalConfig = Field(DistributionalConfig())
 
 
 class ActionSamplerConfig(Section):
-    """The model of the data's actions: a mixture where ``gmm`` is enabled, else a VAE."""
+    """Model of the data's actions: a mixture if ``gmm`` is enabled, else a VAE."""
 
     actor_layer_dims: LayerDims = Field((1024, 1024), description="gmm: hidden layers")
     gmm: GMMConfig = Field(GMMConfig())
     vae: VAEConfig = Field(VAEConfig(enabled=True))
     freeze_encoder_epoch: int = Field(
-        -1, ge=-1, description="vae: epoch from which its encoder no longer learns; -1: never"
+        -1, ge=-1, description="vae: epoch from which its encoder is frozen; -1: never"
     )
 
 
 class PerturbationConfig(ActorConfig):
-    """An actor that improves the sampled actions a little."""
+    """Actor that slightly improves the sampled actions."""
 
     enabled: bool = Field(False, description="perturb sampled actions")
     perturbation_scale: float = Field(0.05, gt=0, description="largest change of an action")
@@ -283,7 +308,7 @@ class BCQConfig(ActorCriticConfig):
     actor: PerturbationConfig = Field(PerturbationConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         problems = super().conflicts(config)
         sampler, critic = self.action_sampler, self.critic
         if not (sampler.gmm.enabled or sampler.vae.enabled):

@@ -25,40 +25,45 @@ LayerDims = tuple[int, ...]
 
 
 class OptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     policy: OptimizerConfig = Field(OptimizerConfig())
 
 
 class EMAConfig(Section):
-    """Exponential moving average of the weights: in evaluation mode the averaged ones act."""
+    """Exponential moving average of the weights, which is used in evaluation mode."""
 
-    enabled: bool = Field(False, description="act with the average of the weights over training")
+    enabled: bool = Field(False, description="act with the moving average of the weights")
     power: float = Field(
         0.75, gt=0, description="decay after n updates is 1 - (1 + n)^-power, up to max_decay"
     )
-    max_decay: float = Field(0.9999, ge=0, lt=1, description="ceiling of the decay")
+    max_decay: float = Field(0.9999, ge=0, lt=1, description="largest decay")
 
 
 class ChunkConfig(Section):
-    """Prediction of several actions at once, and how they are executed."""
+    """Prediction of several actions at once, and their execution."""
 
-    enabled: bool = Field(False, description="predict a chunk of actions rather than one")
-    size: int = Field(16, ge=1, description="actions in a chunk, the current step's first")
-    execute: int = Field(8, ge=1, description="actions executed before the next prediction")
+    enabled: bool = Field(False, description="predict a chunk of actions instead of one action")
+    size: int = Field(
+        16, ge=1, description="number of actions in a chunk, beginning with the current step's"
+    )
+    execute: int = Field(
+        8, ge=1, description="number of actions executed before the next prediction"
+    )
     temporal_ensemble: float | None = Field(
         None,
-        description="average overlapping chunks with weights exp(-m i), i = 0 the oldest, m this; needs execute 1",
+        description="m of temporal ensembling: overlapping chunks are averaged with weights "
+        "exp(-m i), i = 0 for the oldest; needs execute 1; null: off",
     )
     latency: int = Field(
         0,
         ge=0,
-        description="steps that pass until a prediction is there: its first actions are left out",
+        description="steps that a prediction takes; its first actions, as many as these, are skipped",
     )
 
     @property
     def prediction_horizon(self) -> int:
-        """Actions that a network predicts at once."""
+        """Number of actions that a network predicts at once."""
         return self.size
 
     @property
@@ -67,13 +72,13 @@ class ChunkConfig(Section):
         return ChunkExecution(self.size, self.execute, self.temporal_ensemble, self.latency)
 
     def problems(self, path: str) -> list[str]:
-        """Problems of the execution; ``path`` is the dotted key of this section."""
+        """List problems of the execution; ``path`` is the dotted key of this section."""
         return execution_problems(
             self.size, self.execute, self.temporal_ensemble, self.latency, path
         )
 
     def prediction_problems(self, path: str, seq_length: int) -> list[str]:
-        """Problems of an algorithm that predicts nothing but chunks."""
+        """List problems of an algorithm that predicts only chunks."""
         problems = self.problems(path)
         if not self.enabled:
             problems.append(
@@ -89,7 +94,7 @@ class ChunkConfig(Section):
 def execution_problems(
     size: int, execute: int, temporal_ensemble: float | None, latency: int, path: str
 ) -> list[str]:
-    """Problems of executing a chunk of ``size`` actions; ``path`` names the section."""
+    """List problems of executing a chunk of ``size`` actions; ``path`` names the section."""
     if execute + latency > size:
         return [
             f"{path}: {counted(execute, 'step')} of execution after {latency} of latency need more actions "
@@ -109,13 +114,15 @@ class GaussianConfig(Section):
 
     enabled: bool = Field(False, description="predict a diagonal Gaussian")
     fixed_std: bool = Field(False, description="one learned standard deviation for all states")
-    init_std: float = Field(0.1, gt=0, description="standard deviation at the start of training")
-    min_std: float = Field(0.01, gt=0, description="floor of the standard deviation")
-    std_activation: Literal["softplus", "exp"] = Field("softplus", description="raw to std")
+    init_std: float = Field(0.1, gt=0, description="initial standard deviation")
+    min_std: float = Field(0.01, gt=0, description="smallest standard deviation")
+    std_activation: Literal["softplus", "exp"] = Field(
+        "softplus", description="function from the network's output to the standard deviation"
+    )
     low_noise_eval: bool = Field(True, description="act with std 1e-4 in evaluation")
 
     def make_head(self, input_dim: int, ac_dim: int) -> GaussianHead:
-        """Head of this section, from features (*B, input_dim)."""
+        """Create the head for features (*B, input_dim)."""
         return GaussianHead(
             input_dim,
             ac_dim,
@@ -132,12 +139,14 @@ class GMMConfig(Section):
 
     enabled: bool = Field(False, description="predict a mixture of diagonal Gaussians")
     num_modes: int = Field(5, ge=1, description="modes of the mixture")
-    min_std: float = Field(1e-4, gt=0, description="floor of the standard deviation")
-    std_activation: Literal["softplus", "exp"] = Field("softplus", description="raw to std")
+    min_std: float = Field(1e-4, gt=0, description="smallest standard deviation")
+    std_activation: Literal["softplus", "exp"] = Field(
+        "softplus", description="function from the network's output to the standard deviation"
+    )
     low_noise_eval: bool = Field(True, description="act with std 1e-4 in evaluation")
 
     def make_head(self, input_dim: int, ac_dim: int) -> GMMHead:
-        """Head of this section, from features (*B, input_dim)."""
+        """Create the head for features (*B, input_dim)."""
         return GMMHead(
             input_dim,
             ac_dim,
@@ -151,29 +160,33 @@ class GMMConfig(Section):
 class VAEDecoderConfig(Section):
     """Decoder of the VAE."""
 
-    is_conditioned: bool = Field(True, description="the decoder sees the observation")
+    is_conditioned: bool = Field(True, description="give the observation to the decoder")
     reconstruction_sum_across_elements: bool = Field(
-        False, description="sum the squared error over action dims rather than average it"
+        False, description="sum the squared error over action dimensions instead of averaging it"
     )
 
 
 class VAEPriorConfig(Section):
-    """Prior of the VAE: standard normal unless one of these is set."""
+    """Prior of the VAE: standard normal, unless one of these options is set."""
 
-    learn: bool = Field(False, description="learn the prior; else it is fixed")
+    learn: bool = Field(False, description="learn the prior; false: it is fixed")
     is_conditioned: bool = Field(False, description="the learned prior depends on the observation")
-    use_gmm: bool = Field(False, description="prior is a mixture of Gaussians")
+    use_gmm: bool = Field(False, description="use a mixture of Gaussians as prior")
     gmm_num_modes: int = Field(10, ge=1, description="modes of the mixture prior")
-    gmm_learn_weights: bool = Field(False, description="learn the mixture's weights too")
+    gmm_learn_weights: bool = Field(False, description="also learn the mixture's weights")
     use_categorical: bool = Field(False, description="discrete latents by Gumbel-softmax")
     categorical_dim: int = Field(10, ge=2, description="classes of each discrete latent")
-    categorical_gumbel_softmax_hard: bool = Field(False, description="straight-through one-hot")
-    categorical_init_temp: float = Field(1.0, gt=0, description="temperature at the start")
-    categorical_temp_anneal_step: float = Field(0.001, ge=0, description="decrease per epoch")
-    categorical_min_temp: float = Field(0.3, gt=0, description="floor of the temperature")
+    categorical_gumbel_softmax_hard: bool = Field(
+        False, description="use straight-through one-hot samples"
+    )
+    categorical_init_temp: float = Field(1.0, gt=0, description="initial temperature")
+    categorical_temp_anneal_step: float = Field(
+        0.001, ge=0, description="decrease of the temperature per epoch"
+    )
+    categorical_min_temp: float = Field(0.3, gt=0, description="smallest temperature")
 
     def temperature(self, epoch: int) -> float:
-        """Temperature of discrete latents in an epoch, counted from 1."""
+        """Return the temperature of discrete latents in an epoch, counted from 1."""
         fallen = self.categorical_init_temp - epoch * self.categorical_temp_anneal_step
         return max(fallen, self.categorical_min_temp)
 
@@ -196,11 +209,13 @@ class RNNConfig(Section):
     """Recurrent policy."""
 
     enabled: bool = Field(False, description="recurrent policy")
-    horizon: int = Field(10, ge=1, description="steps after which the state is zeroed when acting")
+    horizon: int = Field(
+        10, ge=1, description="number of steps after which the recurrent state is reset when acting"
+    )
     hidden_dim: int = Field(400, ge=1, description="size of the hidden state")
     rnn_type: Literal["LSTM", "GRU"] = Field("LSTM", description="kind of cell")
     num_layers: int = Field(2, ge=1, description="stacked layers")
-    open_loop: bool = Field(False, description="see only the first observation of each horizon")
+    open_loop: bool = Field(False, description="use only the first observation of each horizon")
     kwargs: OpenSection = Field(
         OpenSection.model_validate({"bidirectional": False}),
         description="further arguments of the network",
@@ -218,24 +233,29 @@ class TransformerConfig(Section):
     emb_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the inputs")
     attn_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the attention")
     block_output_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of each block")
-    sinusoidal_embedding: bool = Field(False, description="fixed positions")
-    activation: Literal["gelu", "geglu"] = Field("gelu", description="of the blocks' hidden layer")
-    supervise_all_steps: bool = Field(False, description="loss at every step of the window")
-    nn_parameter_for_timesteps: bool = Field(True, description="learned positions")
+    sinusoidal_embedding: bool = Field(False, description="use fixed (sinusoidal) positions")
+    activation: Literal["gelu", "geglu"] = Field(
+        "gelu", description="activation of the blocks' hidden layer"
+    )
+    supervise_all_steps: bool = Field(
+        False, description="compute the loss at every step of the window; false: only at the last"
+    )
+    nn_parameter_for_timesteps: bool = Field(True, description="use learned positions")
     pred_future_acs: bool = Field(
-        False, description="predict the next context_length actions rather than those of the window"
+        False, description="predict the next context_length actions instead of those of the window"
     )
     causal: bool | None = Field(
         None,
-        description="a step sees those before it only; null: true, but false with pred_future_acs, so that each action "
-        "knows the newest observation",
+        description="each step attends only to earlier steps; null: true, but false with "
+        "pred_future_acs, so that each action depends on the newest observation",
     )
     rotary_embedding: bool = Field(
-        False, description="rotary positions and a cache: acts on one observation at a time, fast"
+        False,
+        description="use rotary positions and a cache, to process one observation at a time when acting, which is fast",
     )
 
     def make_network(self, input_dim: int) -> CausalTransformer:
-        """Transformer of this section, over steps (B, T, input_dim)."""
+        """Create the transformer for steps (B, T, input_dim)."""
         positions: Positions = "embedding"
         if self.rotary_embedding:
             positions = "rotary"
@@ -259,7 +279,7 @@ class TransformerConfig(Section):
 
 
 class GLOptimParams(Section):
-    """Optimizers by network."""
+    """One optimizer per network."""
 
     goal_network: OptimizerConfig = Field(OptimizerConfig())
 
@@ -267,7 +287,7 @@ class GLOptimParams(Section):
 class MeanSubgoalConfig(Section):
     """The planner without VAE."""
 
-    planner_layer_dims: LayerDims = Field((300, 400), description="hidden layers")
+    planner_layer_dims: LayerDims = Field((300, 400), description="widths of the hidden layers")
 
 
 class GLConfig(AlgoSection):
@@ -280,19 +300,21 @@ class GLConfig(AlgoSection):
     }
 
     optim_params: GLOptimParams = Field(GLOptimParams())
-    subgoal_horizon: int = Field(10, ge=1, description="steps from an observation to its subgoal")
+    subgoal_horizon: int = Field(
+        10, ge=1, description="number of steps from an observation to its subgoal"
+    )
     ae: MeanSubgoalConfig = Field(MeanSubgoalConfig())
     vae: VAEConfig = Field(VAEConfig(enabled=True, latent_dim=16))
 
     def data_needs(self, config: BaseConfig) -> DataNeeds:
-        """The observation ``subgoal_horizon`` steps ahead; images of the frames up to the sample's step."""
+        """The observation ``subgoal_horizon`` steps ahead, and images of the frames up to the sample's step."""
         keys = tuple(config.observation.modality_of("subgoal"))
         return DataNeeds(
             subgoals=Subgoals(keys, self.subgoal_horizon), observed_steps=config.train.frame_stack
         )
 
     def conflicts(self, config: BaseConfig) -> list[str]:
-        """Combinations that cannot be trained."""
+        """List combinations that cannot be trained."""
         if config.observation.modality_of("subgoal"):
             return []
         return [

@@ -1,4 +1,4 @@
-"""Weights of steps and samples of a batch in a loss."""
+"""Weights of the steps and samples of a batch in a loss."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from imitate.functional.losses import step_weights
 
 
 def step_weight(batch: Batch) -> Tensor | None:
-    """Weight of each action of a selected batch in the loss, 0 where it is padding; None: all alike.
+    """Return the weight of each action of a selected batch in the loss; 0 for padding, None for equal weights.
 
     Args:
-        batch: with ``pad_mask``, true where real, and ``weight``, both (B, [T,] ...) or absent.
+        batch: has ``pad_mask``, true for real steps, and ``weight``, both (B, [T,] ...) or absent.
     """
     return step_weights(batch.get("pad_mask"), batch.get("weight"))
 
 
 def sample_weight(batch: Batch) -> Tensor | None:
-    """Weight of each sample of a selected batch, (B,): the mean weight of its real steps; None: all alike."""
+    """Return the weight (B,) of each sample of a selected batch: the mean weight of its real steps.
+
+    None for equal weights.
+    """
     weight, mask = batch.get("weight"), batch.get("pad_mask")
     if weight is None or weight.dim() == 1:
         return weight

@@ -1,1 +1,1 @@
-"""Parts that a section of the configuration adds to any algorithm that has the slot."""
+"""Optional parts of algorithms, which a section of the configuration enables."""

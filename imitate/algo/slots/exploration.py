@@ -12,15 +12,15 @@ from imitate.functional.sampling import fill_normal
 
 
 class ActionNoiseConfig(Section):
-    """Noise added to the actions of rollouts in online RL, normalized units."""
+    """Noise added to the actions of rollouts in online RL, in normalized units."""
 
-    std: float = Field(0.1, ge=0, description="standard deviation of a step's noise")
+    std: float = Field(0.1, ge=0, description="standard deviation of the noise added in each step")
     damping: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="of an Ornstein-Uhlenbeck process: noise keeps 1 - damping of itself from step "
-        "to step; 1: steps are independent",
+        description="damping of an Ornstein-Uhlenbeck process: the fraction 1 - damping of the "
+        "noise is kept from step to step; 1: independent steps",
     )
     end_std: float | None = Field(
         None, ge=0, description="standard deviation at the end of the training; null: ``std``"
@@ -35,11 +35,11 @@ class ActionNoiseConfig(Section):
     @classmethod
     def _in_order(cls, fall: tuple[float, float]) -> tuple[float, float]:
         if not 0.0 <= fall[0] <= fall[1] <= 1.0:
-            raise ValueError("begin and end of the fall are 0 <= begin <= end <= 1")
+            raise ValueError("begin and end of the annealing must satisfy 0 <= begin <= end <= 1")
         return fall
 
     def std_at(self, progress: float) -> float:
-        """The standard deviation after the fraction ``progress`` in [0, 1] of the training."""
+        """Return the standard deviation after the fraction ``progress`` in [0, 1] of the training."""
         begin, end = self.fall
         if self.end_std is None or progress < begin:
             return self.std
@@ -49,12 +49,12 @@ class ActionNoiseConfig(Section):
 
 
 class ActionNoise:
-    """Noise process of a deterministic actor, whose last value is in the policy's state under ``noise``.
+    """Noise process of a deterministic actor; its last value is stored in the policy's state under ``noise``.
 
     ``noise <- (1 - damping) noise + std * normal`` (Uhlenbeck & Ornstein 1930; as in DDPG, arXiv:1509.02971).
 
     Attributes:
-        progress: fraction of the training that is over, in [0, 1], which anneals the standard deviation.
+        progress: finished fraction of the training, in [0, 1], by which the standard deviation is annealed.
     """
 
     def __init__(self, config: ActionNoiseConfig) -> None:
@@ -62,13 +62,13 @@ class ActionNoise:
         self.progress = 0.0
 
     def initial_state(self, batch_size: int, ac_dim: int, device: torch.device) -> InnerState:
-        """No noise, (B, A), as at the start of an episode."""
+        """Return no noise, zeros (B, A), for the start of an episode."""
         return {"noise": torch.zeros(batch_size, ac_dim, device=device)}
 
     def add_to(
         self, action: Tensor, state: InnerState, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The action (B, A) with the next noise, clipped to [-1, 1]; that noise (B, A)."""
+        """Return the action (B, A) plus the next noise, clipped to [-1, 1], and that noise (B, A)."""
         fresh = fill_normal(torch.empty_like(action), generator)
         kept = state["noise"] * (1.0 - self.config.damping)
         noise = kept + self.config.std_at(self.progress) * fresh

@@ -1,7 +1,8 @@
-"""A frozen policy as a slot of an algorithm: it stays as it is while the algorithm learns.
+"""Frozen policy as a slot of an algorithm: its weights do not change while the algorithm is trained.
 
-It is among the algorithm's networks, as its weights and a description of what they mean. So a checkpoint of the
-algorithm is whole without the file that the policy came from, and processes that act get the policy with the weights.
+It is one of the algorithm's networks and contains its weights and a description of them. So a checkpoint of the
+algorithm is complete without the file of the policy, and processes that act receive the policy together with the
+weights.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from imitate.models.preprocess import Preprocess
 
 
 class FrozenPolicyConfig(Section):
-    """The frozen policy."""
+    """Settings of the frozen policy."""
 
     checkpoint: str | None = Field(
         None,
-        description="a checkpoint of any algorithm, ours or robomimic's, whose observations are among those of "
-        "this configuration; null: experiment.ckpt_path brings it",
+        description="checkpoint of any algorithm, ours or robomimic's, whose observations are "
+        "among those of this configuration; null: it is part of experiment.ckpt_path",
     )
 
 
 class FrozenPolicy(nn.Module):
-    """Any policy, by its checkpoint. An empty one gives actions of 0.
+    """Any policy, built from its checkpoint. An empty one returns actions of 0.
 
     Args:
-        ac_dim: action dimensions of the algorithm around it.
+        ac_dim: action dimensions of the outer algorithm.
     """
 
     description: Tensor
@@ -48,18 +49,18 @@ class FrozenPolicy(nn.Module):
         super().__init__()
         self._ac_dim = ac_dim
         self._algo: Algo | None = None
-        # Text as bytes, so that it travels as weights do.
+        # text as bytes, so that it is stored and sent like weights
         self.register_buffer("description", torch.zeros(0, dtype=torch.uint8))
 
     def adopt(self, ckpt: Mapping[str, Any], around: Preprocess) -> None:
-        """Take over the policy of a checkpoint.
+        """Load the policy of a checkpoint.
 
         Args:
             ckpt: the loaded checkpoint.
-            around: how the algorithm around it prepares observations and actions.
+            around: the outer algorithm's preprocessing of observations and actions.
 
         Raises:
-            CheckpointError: it cannot act on these observations, or takes other actions.
+            CheckpointError: the policy cannot act on these observations, or its actions have another size.
         """
         described = {
             "algo_name": ckpt["algo_name"],
@@ -84,7 +85,7 @@ class FrozenPolicy(nn.Module):
         self._hold(algo, description)
 
     def initial_state(self, batch_size: int) -> PolicyState:
-        """State of B policies that have seen nothing yet."""
+        """Return the initial state of B policies."""
         return {"policy": {}} if self._algo is None else self._algo.initial_state(batch_size)
 
     @torch.no_grad()
@@ -95,13 +96,13 @@ class FrozenPolicy(nn.Module):
         around: Preprocess,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, PolicyState]:
-        """Actions (B, A) and the next state.
+        """Return actions (B, A) and the next state.
 
         Args:
-            obs: (B, ...) as ``around`` prepares them.
-            state: its own.
-            around: of the algorithm around it; actions are in its units, within -1 and 1.
-            generator: source of randomness; the default generator otherwise.
+            obs: (B, ...) observations prepared by ``around``.
+            state: state of the frozen policy.
+            around: preprocessing of the outer algorithm; actions are in its units, within -1 and 1.
+            generator: source of randomness; None: the default generator.
         """
         algo = self._algo
         if algo is None:
@@ -117,16 +118,19 @@ class FrozenPolicy(nn.Module):
         return action.clamp(-1.0, 1.0), step.state
 
     def cut_plan(self, state: PolicyState) -> PolicyState:
-        """The state without actions that are planned and not yet taken."""
+        """Return the state without planned actions."""
         return state if self._algo is None else self._algo.cut_plan(state)
 
     def cut_within(self, state: PolicyState) -> PolicyState:
-        """The state of the algorithm around it with its own plan, under ``policy`` and ``base``, cut."""
+        """Discard the planned actions in both states: the outer algorithm's and the frozen policy's.
+
+        They are under ``policy`` and ``base`` of ``state``.
+        """
         policy = state["policy"]
         return {**state, "policy": {**policy, "base": self.cut_plan(policy["base"])}}
 
     def act_afresh(self, obs: Mapping[str, Tensor], around: Preprocess, frames: int) -> Tensor:
-        """Actions (B, A) from the frames of the observations alone, as at the start of an episode.
+        """Return actions (B, A) from only the given frames, as at the start of an episode.
 
         Args:
             obs: (B, ...), or (B, F, ...) with F = ``frames`` > 1, oldest first.
@@ -143,17 +147,17 @@ class FrozenPolicy(nn.Module):
         return action
 
     def train(self, mode: bool = True) -> Self:
-        """Stay in evaluation mode."""
+        """Ignore the mode: the policy always stays in evaluation mode."""
         return super().train(False)
 
-    # ---- what it consists of -------------------------------------------------------------------------------------
+    # ---- construction -----------------------------------------------------------------------------------------------
 
     def _built(self, description: Tensor, stored: int) -> Algo:
-        """The described algorithm, with fresh weights of no more numbers than are stored for it."""
+        """Build the described algorithm with fresh weights, no more numbers than ``stored``."""
         described = json.loads(bytes(description.cpu().numpy()))
         shapes = {key: tuple(shape) for key, shape in described["shapes"].items()}
         device = self.description.device
-        # Weights are drawn only to be replaced; the caller's random numbers stay as they were.
+        # The fresh weights are replaced afterwards, so the caller's random number generator is left unchanged.
         with torch.random.fork_rng(devices=[]), AllocationLimit(stored):
             algo = algo_factory(
                 described["algo_name"],
@@ -177,7 +181,7 @@ class FrozenPolicy(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Build the policy that the saved description names; torch then loads its weights."""
+        """Build the policy of the saved description; torch then loads its weights."""
         saved = state_dict.get(f"{prefix}description")
         if (
             saved is not None
@@ -190,7 +194,7 @@ class FrozenPolicy(nn.Module):
 
 
 def frozen_policy_of(algo: Algo) -> FrozenPolicy | None:
-    """Return the frozen policy that :attr:`Algo.frozen` names among the networks, or None."""
+    """Return the network that :attr:`Algo.frozen` names, or None."""
     return None if algo.frozen is None else cast(FrozenPolicy, algo.nets[algo.frozen])
 
 

@@ -1,12 +1,13 @@
-"""Slot of an algorithm with critics: transitions that a learned model imagines, beside those of each batch.
+"""Slot of an algorithm with critics: transitions imagined by a learned model are added to each batch.
 
 Janner, Fu, Zhang, Levine, "When to Trust Your Model: Model-Based Policy Optimization" (MBPO), NeurIPS 2019
-(arXiv:1906.08253). From replayed states the policy goes up to ``horizon`` steps in the model, each of them predicted by
-a member of its ensemble drawn anew. A section names the model in ``dynamics``, and the rest in ``imagination``.
+(arXiv:1906.08253). From replayed states, the policy acts up to ``horizon`` steps in the model; each step is predicted
+by a randomly drawn member of the ensemble. The section ``dynamics`` defines the model, and ``imagination`` the other
+settings.
 
-Departures: transitions are imagined when a batch is sampled and never stored, so that they are the present policy's and
-the present model's; of each short trajectory one step is taken, at random; the model learns from each batch rather than
-anew every 250 steps, and its transitions count after ``start_updates`` updates.
+Departures: transitions are imagined when a batch is sampled and never stored, so that they always come from the current
+policy and model; one random step of each short trajectory is used; the model is trained on each batch instead of from
+scratch every 250 steps, and its transitions are used after ``start_updates`` updates.
 """
 
 from __future__ import annotations
@@ -23,22 +24,25 @@ from imitate.algo.slots.dynamics.dynamics import Dynamics
 from imitate.config import Section
 
 Act = Callable[[dict[str, Tensor]], Tensor]
-"""The policy, as in rollouts: observations {key: (N, ...)} to actions (N, A)."""
+"""The policy as in rollouts: a function of observations {key: (N, ...)} that returns actions (N, A)."""
 
 
 class ImaginationConfig(Section):
-    """How a learned model adds to batches."""
+    """Settings of imagined transitions in batches."""
 
     share: float = Field(
-        0.5, ge=0, lt=1, description="imagined part of what losses see; the paper's is 0.95"
+        0.5,
+        ge=0,
+        lt=1,
+        description="fraction of imagined transitions in the losses; 0.95 in the paper",
     )
-    horizon: int = Field(1, ge=1, description="most steps from a replayed state")
+    horizon: int = Field(1, ge=1, description="largest number of steps from a replayed state")
     start_updates: int = Field(
-        1000, ge=0, description="updates of the model before its transitions are used"
+        1000, ge=0, description="number of updates of the model before its transitions are used"
     )
 
     def problems(self, config: Any) -> list[str]:
-        """Settings that do not go with a model."""
+        """List settings that cannot be combined with a model."""
         section, problems = config.algo, []
         if section.n_step > 1:
             problems.append(
@@ -61,14 +65,14 @@ class ImaginationConfig(Section):
 def imagined(
     batch: Batch, model: Dynamics, act: Act, config: ImaginationConfig, discount: float
 ) -> Batch:
-    """Transitions that begin within ``config.horizon`` steps of a batch's states.
+    """Imagine transitions that begin within ``config.horizon`` steps of a batch's states.
 
     Args:
         batch: prepared transitions of one step.
-        model: predicts them.
-        act: draws actions.
-        config: how many, and how far.
-        discount: of what follows, unless it is an end.
+        model: model that predicts the transitions.
+        act: function that draws the policy's actions.
+        config: number and length of the imagined trajectories.
+        discount: discount factor per step; after a predicted end it is 0.
 
     Returns:
         ``obs``, ``next_obs`` {key: (N, ...)}, ``actions`` (N, A), ``rewards``, ``discounts`` (N,).
@@ -85,7 +89,7 @@ def imagined(
         steps.append((states, actions, outcome.rewards, outcome.states, ends))
         states = outcome.states
     states, actions, rewards, following, ends = (torch.stack(x) for x in zip(*steps, strict=True))
-    # Nothing comes after the first end.
+    # no step after the first end counts
     over = torch.cat([ends[:-1], torch.ones_like(ends[:1])]).int().argmax(0)
     at = torch.minimum(torch.randint(config.horizon, (count,), device=rows.device), over)
     return {
@@ -98,7 +102,7 @@ def imagined(
 
 
 def with_imagined(batch: Batch, more: Batch) -> Batch:
-    """The batch's transitions, then the imagined ones, each with weight 1."""
+    """Concatenate the batch's transitions and the imagined ones, each with weight 1."""
     joined = dict(batch)
     for key, value in more.items():
         joined[key] = (

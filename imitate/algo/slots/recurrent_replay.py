@@ -1,13 +1,14 @@
-"""Recurrent encoder of an actor and critics, learned from replayed sequences with stored states.
+"""Recurrent encoder of an actor and critics, trained on replayed sequences with stored states.
 
-Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019 (R2D2), the source of
-stored states and burn-in. The losses stay those of the algorithm: they see recurrent features instead of observations.
+Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019 (R2D2), who
+introduced stored states and burn-in. The algorithm's losses do not change; they see recurrent features instead of
+observations.
 
-One recurrent network behind an encoder gives the features of each step. It belongs to the critics, whose losses train
-it: the value of an action depends most on the past. The actor reads the features without gradient, since
-two losses that pull at one memory hinder each other (Ni et al., ICML 2022, arXiv:2110.05038, who keep two memories
-instead). The target critics have a recurrent network of their own, which follows; it starts from the same stored state.
-Both are first brought up to date over ``algo.rnn.burn_in`` steps, without gradient.
+One recurrent network after an encoder computes the features of each step. It is part of the critics and trained by
+their losses, because the value of an action depends most on the past. The actor uses the features without gradient,
+since two losses on one memory interfere with each other (Ni et al., ICML 2022, arXiv:2110.05038, use two memories
+instead). The target critics have their own recurrent network, which follows the online one and starts from the same
+stored state. Both states are first updated over ``algo.rnn.burn_in`` steps, without gradient.
 
 Prepared batches, of B sequences of up to L steps that are learned from, within one episode each:
 
@@ -16,10 +17,11 @@ Prepared batches, of B sequences of up to L steps that are learned from, within 
     obs         {key: (B, L + n, ...)} observations of the sequence and after it
     actions, rewards, discounts      (B, L, ...) as in :mod:`imitate.algo.base.actor_critic`
     ahead       (B, L) number of steps to the observation from which a step's value is bootstrapped
-    mask        (B, L) false: beyond the end of the episode
-    weight      (B, L) of the steps in the losses, or None
+    mask        (B, L) false beyond the end of the episode
+    weight      (B, L) weights of the steps in the losses, or None
 
-Offline the sequences are windows of ``train.seq_length`` steps of demonstrations, whose memory begins empty.
+In offline training, the sequences are windows of ``train.seq_length`` steps of demonstrations, whose memory begins
+empty.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ from imitate.models.observation import ObservationEncoder
 from imitate.models.rnn import RNN, RNNState
 
 CRITICS, ACTOR = "known_to_critics", "known_to_actor"
-"""Names of the recurrent features among the observations: with gradient for the critics, without for the actor."""
+"""Names of the recurrent features among the observations: with gradient for the critics, without gradient for the
+actor.
+"""
 
 
 class RecurrentEncoder(nn.Module):
@@ -51,7 +55,7 @@ class RecurrentEncoder(nn.Module):
     def forward(
         self, obs: Obs, state: RNNState, goal: Obs | None = None
     ) -> tuple[Tensor, RNNState]:
-        """Features (B, T, H) of the steps of windows (B, T, ...), and the last state."""
+        """Return features (B, T, H) of the steps of windows (B, T, ...), and the last state."""
         features: tuple[Tensor, RNNState] = self.rnn(self.encoder(obs, goal), state)
         return features
 
@@ -59,25 +63,25 @@ class RecurrentEncoder(nn.Module):
     def burned_in(
         self, obs: Obs, steps: Tensor, state: RNNState, goal: Obs | None = None
     ) -> RNNState:
-        """The state after the first ``steps`` (B,), on the CPU, of the windows (B, U, ...)."""
+        """Return the state after the first ``steps`` (B,), on the CPU, of the windows (B, U, ...)."""
         if not int(steps.max()):
             return state
         return self.rnn.state_after(self.encoder(obs, goal), steps, state)
 
     def over(self, batch: Batch) -> Tensor:
-        """Features (B, L + n, H) at all steps of a batch of sequences, burned in."""
+        """Return features (B, L + n, H) of all steps of a batch of sequences, after the burn-in."""
         goal = batch["goal_obs"]
         state = self.burned_in(batch["before"], batch["burn_in"], batch["memory"], goal)
         return cast(Tensor, self(batch["obs"], state, goal)[0])
 
 
 class ReplayedMemory(Memory):
-    """Memory of an algorithm with critics: its sequences, and the transitions that the losses see.
+    """Memory of an algorithm with critics: selects sequences and converts them to transitions for the losses.
 
     Args:
         config: section ``algo.rnn``.
-        n_step: n of n-step returns.
-        discount: per step.
+        n_step: n, number of steps of n-step returns.
+        discount: discount factor per step.
     """
 
     def __init__(self, config: ReplayedMemoryConfig, n_step: int, discount: float) -> None:
@@ -86,23 +90,23 @@ class ReplayedMemory(Memory):
         self._n_step, self._discount = n_step, discount
 
     def encoder(self, encoder: GroupEncoder) -> RecurrentEncoder:
-        """A new recurrent network behind an encoder of observations."""
+        """Create a recurrent network after an encoder of observations."""
         return RecurrentEncoder(encoder, self.config.make(encoder.output_dim))
 
     def reader(self, features: str) -> GroupEncoder:
-        """The encoder of a network that sees :data:`CRITICS` or :data:`ACTOR` in place of observations."""
+        """Create the encoder of a network that sees :data:`CRITICS` or :data:`ACTOR` instead of observations."""
         shapes = {features: (self.config.hidden_dim,)}
         return GroupEncoder(ObservationEncoder(shapes, {features: "low_dim"}, EncodersConfig()))
 
     def select(self, batch: Batch, encoder: RecurrentEncoder) -> Batch:
-        """Prepared sequences, from those of a replay buffer or from windows of a dataset."""
+        """Select prepared sequences, from a replay buffer's batch or from windows of a dataset."""
         if "ahead" not in batch:
             batch = self._sequences_of(batch, encoder)
         burn_in = next(iter(batch["obs"].values())).shape[1]
         burn_in -= batch["actions"].shape[1] + self._n_step
         names = ("actions", "discounts", "ahead", "mask")
         return {
-            "burn_in": batch["burn_in"].cpu(),  # lengths of sequences, which torch wants there
+            "burn_in": batch["burn_in"].cpu(),  # torch wants the lengths of sequences on the CPU
             "before": {key: value[:, :burn_in] for key, value in batch["obs"].items()},
             "obs": {key: value[:, burn_in:] for key, value in batch["obs"].items()},
             "memory": from_stored(batch),
@@ -113,10 +117,11 @@ class ReplayedMemory(Memory):
         }
 
     def _sequences_of(self, batch: Batch, encoder: RecurrentEncoder) -> Batch:
-        """Windows of T observations as sequences of T - 1 steps, which begin with an empty memory.
+        """Convert windows of T observations to sequences of T - 1 steps, which begin with an empty memory.
 
         A step is learned from if its successor is in the window or it is a terminal, unless the window begins within a
-        demonstration and the step is one of the first ``burn_in``. Without ``step`` all windows count as beginnings.
+        demonstration and the step is one of the first ``burn_in``. If the batch has no ``step``, all windows count as
+        beginnings.
         """
         ends = batch.get("terminals", batch.get("dones"))
         if ends is None or "rewards" not in batch or self._n_step > 1:
@@ -152,13 +157,13 @@ class ReplayedMemory(Memory):
         target: RecurrentEncoder,
         kept: tuple[str, ...] = (),
     ) -> Batch:
-        """The steps of sequences as transitions, with recurrent features in place of observations.
+        """Convert the steps of sequences to transitions with recurrent features instead of observations.
 
         Args:
             batch: from :meth:`select`.
-            online: the critics' encoder, which gets gradients through :data:`CRITICS` of ``obs``.
+            online: the critics' encoder, which receives gradients through :data:`CRITICS` of ``obs``.
             target: the target critics' encoder.
-            kept: observations that stay as they are beside the features, such as a mask of actions.
+            kept: observations that are kept beside the features, such as a mask of actions.
 
         Returns:
             a batch as in :mod:`imitate.algo.base.actor_critic`, with ``target_obs``: the target critics' features at
@@ -189,6 +194,6 @@ class ReplayedMemory(Memory):
 
 
 def state_shapes(encoder: RecurrentEncoder) -> dict[str, tuple[int, ...]]:
-    """Shapes (layers, H) of the parts of one policy's recurrent state."""
+    """Return the shapes (layers, H) of the parts of one policy's recurrent state."""
     state: dict[str, Any] = encoder.rnn.initial_state(1)
     return {name: tuple(value.shape[1:]) for name, value in state.items()}

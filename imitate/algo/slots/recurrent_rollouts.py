@@ -1,10 +1,10 @@
 """Memory of an algorithm that learns from whole rollouts.
 
-One recurrent network stands between the encoder and the hidden layers of both policy and value
-(:class:`~imitate.models.policy_and_value.PolicyAndValue`). The state before each step is stored when it is taken.
-Sequences of at most ``train.seq_length`` steps, none beyond the end of an episode, begin with the stored state;
-minibatches consist of whole sequences. Beside the keys of :mod:`imitate.algo.base.on_policy`, batches have for each of
-their B steps, those of a sequence one after another:
+One recurrent network is between the encoder and the hidden layers of both policy and value
+(:class:`~imitate.models.policy_and_value.PolicyAndValue`). The recurrent state before each step is stored when the step
+is taken. Sequences have at most ``train.seq_length`` steps of one episode and begin with the stored state; minibatches
+consist of whole sequences. Beside the keys of :mod:`imitate.algo.base.on_policy`, batches have the following keys for
+each of their B steps, which are ordered by sequence:
 
     place           (B,) number of the step in its sequence
     sequence        (B,) number of the sequence, in a rollout
@@ -30,11 +30,11 @@ from imitate.models.rnn import RNN, RNNState
 
 
 class RolloutMemory(Memory):
-    """Sequences of rollouts, and their features.
+    """Memory of an algorithm with rollouts: cuts them into sequences and computes their features.
 
     Args:
         config: section ``algo.rnn``.
-        seq_length: most steps of a sequence.
+        seq_length: largest number of steps of a sequence.
     """
 
     def __init__(self, config: MemoryConfig, seq_length: int) -> None:
@@ -42,14 +42,14 @@ class RolloutMemory(Memory):
         self._seq_length = seq_length
 
     def stored(self, rollout: Batch, device: torch.device) -> RNNState:
-        """{name: (T N, L, H)} states before all steps of a raw rollout."""
+        """Return the states {name: (T N, L, H)} before all steps of a raw rollout."""
         return {
             name: torch.from_numpy(np.asarray(x).reshape(-1, *x.shape[2:])).to(device)
             for name, x in from_stored(rollout).items()
         }
 
     def of_rollout(self, rollout: Batch, device: torch.device) -> Batch:
-        """``sequence``, ``place`` and ``memory`` of all T N steps of a raw rollout."""
+        """Return ``sequence``, ``place`` and ``memory`` of all T N steps of a raw rollout."""
         ends = rollout["terminals"] | rollout["timeouts"]
         sequence, place = sequences(ends, rollout["mask"], self._seq_length)
         numbers = {"sequence": sequence, "place": place}
@@ -59,22 +59,23 @@ class RolloutMemory(Memory):
         }
 
     def of_windows(self, count: int, steps: int, rnn: RNN) -> Batch:
-        """``place`` and ``memory`` of a dataset's windows, ``count`` of ``steps`` steps, with an empty memory each."""
+        """Return ``place`` and ``memory`` of ``count`` windows of ``steps`` steps, each with an empty memory."""
         memory = rnn.initial_state(count * steps)
         device = memory["h"].device
         return {"place": torch.arange(steps, device=device).repeat(count), "memory": memory}
 
     def features(self, encoder: GroupEncoder, rnn: RNN, batch: Batch) -> Tensor:
-        """Features (B, H) at all steps of several sequences.
+        """Return features (B, H) of all steps of several sequences.
 
         Args:
-            encoder: of observations.
-            rnn: behind it.
-            batch: ``obs``, ``place``, and ``memory``, of which the states where sequences begin count.
+            encoder: encoder of observations.
+            rnn: recurrent network after the encoder.
+            batch: ``obs``, ``place``, and ``memory``, of which only the states at the start of sequences are used.
         """
         place, inputs = batch["place"], encoder(batch["obs"])
         sequence = (place == 0).cumsum(0) - 1
-        last, longest = torch.stack((sequence[-1], place.max())).tolist()  # read once
+        # read from the device only once
+        last, longest = torch.stack((sequence[-1], place.max())).tolist()
         windows = inputs.new_zeros(last + 1, longest + 1, inputs.shape[-1])
         windows = windows.index_put((sequence, place), inputs)
         row = torch.arange(len(place), device=place.device)
@@ -84,7 +85,7 @@ class RolloutMemory(Memory):
         return at_steps
 
     def minibatches(self, batch: Batch, batch_size: int) -> Iterator[Tensor]:
-        """Numbers of rows of whole sequences in random order, together about ``batch_size`` steps."""
+        """Yield the row numbers of whole sequences in random order, about ``batch_size`` steps each."""
         sequence = batch["sequence"].cpu()
         lengths = sequence.bincount()
         shuffled = torch.randperm(len(lengths))
@@ -106,11 +107,11 @@ def sequences(
 
     Args:
         ends: (T, N) true where an episode ended with a step.
-        mask: (T, N) false: no experience; whole episodes, or what there is of them.
-        length: most steps of a sequence.
+        mask: (T, N) false where there is no experience; the rest consists of whole episodes, or their collected parts.
+        length: largest number of steps of a sequence.
 
     Returns:
-        numbers of the sequences, and of the steps in them, (T, N) each; without meaning where ``mask`` is false.
+        numbers of the sequences, and numbers of the steps in them, (T, N) each; undefined where ``mask`` is false.
     """
     steps = np.arange(len(ends))[:, None]
     begins = np.concatenate([np.ones_like(ends[:1]), ends[:-1]])

@@ -1,1 +1,1 @@
-"""Batches of windows for training, out of demonstration files."""
+"""Batches of windows for training, read from demonstration files."""

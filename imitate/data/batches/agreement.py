@@ -1,4 +1,4 @@
-"""Checks that several files can be one dataset, and that they share no demos."""
+"""Checks that several files fit together as one dataset, and that training and validation demos differ."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _log = logging.getLogger(__name__)
 
 
 def check_agreement(sources: Sequence[DataSource], keys: Sequence[str], files: DataFiles) -> None:
-    """Refuse files whose first demos hold different arrays; warn of different control rates.
+    """Refuse files whose first demos have different arrays; warn of different control rates.
 
     Args:
         sources: files to train on together.
-        keys: arrays below the demo that are read.
+        keys: arrays of a demo that are read.
         files: open files of the sources.
 
     Raises:
-        DatasetError: one line with both files, each key that differs, both shapes, and what to do.
+        DatasetError: one line with both files, each key that differs, both shapes, and the remedy.
     """
     first = files.open(sources[0].path)
     first_demo = _first_demo(first, sources[0])
@@ -61,7 +61,7 @@ def _first_demo(file: DatasetFile, source: DataSource) -> str:
 def _layout(
     file: DatasetFile, demo: str, keys: Sequence[str]
 ) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """Return the shape of a step and if it is uint8, for the keys that the demo has."""
+    """Return the shape of a step and whether it is uint8, for each key that the demo has."""
     return {
         key: (file.shape(demo, key)[1:], file.dtype(demo, key) == np.uint8)
         for key in dict.fromkeys(keys)
@@ -86,7 +86,7 @@ def _differences(
 
 
 def _step(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape or (1,)  # an action such as a gripper's may be written as (T,) or (T, 1)
+    return shape or (1,)  # an array such as a gripper's action may be stored as (T,) or (T, 1)
 
 
 def _kind(is_uint8: bool) -> str:
@@ -94,7 +94,7 @@ def _kind(is_uint8: bool) -> str:
 
 
 def check_apart(train: Sequence[DataSource], valid: Sequence[DataSource], files: DataFiles) -> None:
-    """Refuse validation demos that are trained on too, however often a file is listed.
+    """Refuse validation demos that are also trained on, however often a file is listed.
 
     Raises:
         DatasetError: a demo is in both, or a file lacks the mask of its validation demos.
@@ -128,7 +128,7 @@ def _shared_words(valid: DataSource, train: DataSource, shared: Sequence[str]) -
 def tell_of_copies(
     train: Sequence[DataSource], valid: Sequence[DataSource], files: DataFiles
 ) -> None:
-    """Warn of demos that are trained on twice, or under another name both trained and validated on."""
+    """Warn of demos that are trained on twice, or that are trained and validated on under different names."""
     first: dict[bytes, str] = {}
     twice = []
     for digest, demo in _digests(train, files):

@@ -1,6 +1,6 @@
-"""Memory for batches, used again once a batch is gone.
+"""Reuse of the memory of batches.
 
-Fresh memory of some megabytes comes from the system page by page, which takes longer than filling it with images.
+New memory of some megabytes is allocated page by page, which takes longer than filling it with images.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _MAX_SIZES = 8
 
 
 class Buffers:
-    """Pool of tensors; the memory of one returns to the pool when neither it nor a view of it is left.
+    """Pool of tensors. The memory of a tensor returns to the pool when neither it nor a view of it exists any more.
 
     Attributes:
-        pinned: for copies to a CUDA device that need not be waited for. torch has the pool then, which knows when such
-            a copy is done.
+        pinned: true for memory from which a CUDA device can copy asynchronously. torch then manages the pool, because
+            it knows when such a copy is done.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class Buffers:
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.pinned = False  # in another process, which has nothing to do with the device
+        self.pinned = False  # true in a worker process, which does not use the device
         self._free = {}
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-        """Return a tensor with arbitrary values."""
+        """Return a tensor with undefined values."""
         size = math.prod(shape) * dtype.itemsize
         if size < _SMALLEST_BYTES:
             return torch.from_numpy(np.empty(shape, dtype))
@@ -49,7 +49,7 @@ class Buffers:
         free = self._free.get(size)
         memory = free.pop() if free else np.empty(size, np.uint8)
         lent = memory.view(dtype).reshape(shape)
-        # The tensor and its views hold `lent`, and nothing else does.
+        # Only the tensor and its views hold a reference to `lent`.
         weakref.finalize(lent, self._take_back, memory).atexit = False
         return torch.from_numpy(lent)
 

@@ -1,4 +1,4 @@
-"""Datasets of a training, made from its configuration."""
+"""Datasets of a training, built from its configuration."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def build_datasets(
 ) -> tuple[SequenceDataset, SequenceDataset | None]:
     """Build the training set, and with ``experiment.validate`` the validation set.
 
-    Validation demos are those of the mask ``train.hdf5_validation_filter_key``, or ``valid``, of each file; the
-    training then uses ``train.hdf5_filter_key``, or the mask ``train`` if there is one. A file's own ``filter_key`` is
-    for the training only; ``"all"`` means every demo where no mask has that name. A file with weight 0 is not read.
+    Validation demos are selected by the mask ``train.hdf5_validation_filter_key``, or ``valid``, of each file; the
+    training then uses ``train.hdf5_filter_key``, or the mask ``train`` if there is one. A file's own ``filter_key``
+    applies only to training; ``"all"`` means every demo unless a mask has that name. A file with weight 0 is not read.
 
     Args:
         config: of the training.
         files: its data files; None to open them here and close them at the end.
 
     Raises:
-        DatasetError: a file has a fault, files do not fit together, a mask is missing or empty, or both sets share a
-            demo.
+        DatasetError: a file has a fault, files do not fit together, a mask is missing or empty, or a demo is in both
+            sets.
     """
     with data_files(config, files) as files:
         return _datasets(config, files)
@@ -79,8 +79,8 @@ def window_set(
 
     Args:
         sources: the shards.
-        config: of the training.
-        instructions: of all of its shards.
+        config: configuration of the training.
+        instructions: language instructions of all shards.
 
     Raises:
         DatasetError: a file has a fault, or files do not fit together.
@@ -93,10 +93,10 @@ def window_set(
 
 
 def validation_set(config: Config, instructions: Instructions, files: DataFiles) -> SequenceDataset:
-    """Build the validation set of a training that goes through its shards in windows.
+    """Build the validation set of a training that loads its shards window by window.
 
     Raises:
-        DatasetError: the mask is missing, or names training demos too.
+        DatasetError: the mask is missing, or contains training demos.
     """
     sources = _validation_sources(config)
     check_held_out(config, sources[0].filter_key or VALID_MASK, files)
@@ -104,7 +104,7 @@ def validation_set(config: Config, instructions: Instructions, files: DataFiles)
 
 
 def check_held_out(config: Config, filter_key: str, files: DataFiles) -> None:
-    """Refuse validation demos of folders of shards that are trained on too, by their index.
+    """Refuse validation demos in folders of shards that are also trained on, according to the index.
 
     Raises:
         DatasetError: a demo is in both masks.
@@ -124,7 +124,7 @@ def check_held_out(config: Config, filter_key: str, files: DataFiles) -> None:
 
 
 def _check_files(sources: list[DataSource], config: Config, files: DataFiles) -> None:
-    """Refuse files with faults that their first demos show, or that hold different arrays."""
+    """Refuse files with faults in their first demos, or with different arrays."""
     keys = [*(f"obs/{key}" for key in _stored_keys(sources, config, files)), *_step_keys(config)]
     check_agreement(sources, keys, files)
     for source in sources:
@@ -147,14 +147,14 @@ def _scale_rewards(train_set: SequenceDataset, config: Config) -> None:
 
 
 def training_sources(config: Config, files: DataFiles) -> list[DataSource]:
-    """Return the files to train on: those of the entries of ``train.data`` with a weight.
+    """Return the files to train on: those of the entries of ``train.data`` with a positive weight.
 
     Args:
         config: of the training.
         files: the configuration's data files.
 
     Raises:
-        ConfigError: no entry has one.
+        ConfigError: no entry has a positive weight.
     """
     sources = []
     for number, entry in enumerate(located_data(config)):
@@ -172,7 +172,7 @@ def training_sources(config: Config, files: DataFiles) -> list[DataSource]:
 def instructions_of(
     config: Config, files: DataFiles, names: Collection[str] | None = None
 ) -> Instructions:
-    """Return the known instructions: the table ``train.language_embeddings``, else those of the training demos.
+    """Return the known instructions: from the table ``train.language_embeddings``, or those of the training demos.
 
     Args:
         config: of the training.
@@ -188,7 +188,7 @@ def instructions_of(
 
 
 def _validation_sources(config: Config) -> list[DataSource]:
-    """Return the validation demos of each dataset once, with the instruction that all its entries agree on."""
+    """Return the validation demos of each dataset once, with the instruction on which all its entries agree."""
     filter_key = config.train.hdf5_validation_filter_key or VALID_MASK
     instructions: dict[str, set[str | None]] = {}
     first: dict[str, tuple[int, DatasetConfig]] = {}
@@ -208,7 +208,7 @@ def _validation_sources(config: Config) -> list[DataSource]:
 def _sources_of(
     entry: DatasetConfig, number: int, filter_key: str | None, demo_limit: int | None = None
 ) -> list[DataSource]:
-    """Return the files of an entry of ``train.data``: itself, or the shards that hold chosen demos."""
+    """Return the files of an entry of ``train.data``: the file itself, or the shards that contain chosen demos."""
     shards = shards_at(entry.path)
     if shards is None:
         path = local_file(entry.path)
@@ -242,7 +242,7 @@ def _step_keys(config: Config) -> list[str]:
 def dataset_metadata(
     config: Config, files: DataFiles | None = None
 ) -> tuple[dict[str, Any], dict[str, Shape], dict[str, int], list[float], list[float]]:
-    """Collect what a checkpoint records of the training data, from the files themselves.
+    """Collect from the files what a checkpoint records of the training data.
 
     Args:
         config: of the training.
@@ -250,7 +250,7 @@ def dataset_metadata(
 
     Returns:
         env_meta; shape of one step per observation key as stored; size per action key; lowest and highest action to
-        send, per dimension: -1 and 1 for an action key that stays within, else its range in the training demos.
+        send, per dimension: -1 and 1 for an action key within these limits, else its range in the training demos.
     """
     with data_files(config, files) as files:
         sources = training_sources(config, files)
@@ -268,9 +268,9 @@ def dataset_metadata(
 
 
 def names_of_numbers(sources: Sequence[DataSource], files: DataFiles) -> dict[str, list[str]]:
-    """Return the names of the numbers of observations and ``actions`` that all training files give alike.
+    """Return names of the single numbers of observations and ``actions`` that are the same in all training files.
 
-    They are those of the robot where the data came from LeRobot (:mod:`imitate.data.file.features`); {} for other data.
+    They are the robot's names if the data come from LeRobot (:mod:`imitate.data.file.features`); {} for other data.
     """
     names: dict[str, list[str]] | None = None
     for path in dict.fromkeys(source.path for source in sources):
@@ -285,7 +285,7 @@ def names_of_numbers(sources: Sequence[DataSource], files: DataFiles) -> dict[st
 def action_limits(
     ranges: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]],
 ) -> tuple[dict[str, int], list[float], list[float]]:
-    """Return size per action key, and the lowest and highest action to send, per dimension of all keys.
+    """Return the size of each action key, and the lowest and highest action to send, over all keys.
 
     Args:
         ranges: lowest and highest value per dimension in the training demos, by key.
@@ -315,7 +315,7 @@ def _action_range(sources: list[DataSource], key: str, files: DataFiles) -> tupl
 
 
 def training_filter_key(entry: DatasetConfig, config: Config, files: DataFiles) -> str | None:
-    """Return the mask of an entry's training demos; None: all demos."""
+    """Return the mask of an entry's training demos, or None for all demos."""
     filter_key = entry.filter_key or config.train.hdf5_filter_key
     if filter_key in (None, ALL_DEMOS):
         masks = files.outline(entry.path).filter_keys
@@ -325,7 +325,7 @@ def training_filter_key(entry: DatasetConfig, config: Config, files: DataFiles) 
 
 
 def _weights_by_size(dataset: SequenceDataset) -> NDArray[np.float64]:
-    """Compute a weight per sample such that the share of an entry of ``train.data`` in a batch is its weight."""
+    """Compute a weight per sample, such that the fraction of an entry of ``train.data`` in a batch is its weight."""
     source = dataset.source_of_samples()
     entry = np.array([source.entry for source in dataset.sources])[source]
     sizes = np.bincount(entry)

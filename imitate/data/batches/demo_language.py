@@ -1,4 +1,4 @@
-"""Instructions of a dataset's demos, and their keys in batches."""
+"""Language instructions of a dataset's demos, and their keys in batches."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from imitate.functional.transfer import to_device
 
 
 class DemoLanguage:
-    """Instruction of each demo of a dataset, and its vector.
+    """Language instruction of each demo of a dataset, and its embedding.
 
     Args:
         sources: the files.
-        demos: of the dataset.
-        instructions: the table; None: the unit vectors of the instructions that occur.
-        wanted: whether ``lang_emb`` is made from the table, which then has to know each demo's instruction.
+        demos: demos of the dataset.
+        instructions: table of instructions; None: one-hot vectors of the instructions in the data.
+        wanted: true if ``lang_emb`` is made from the table, which must then contain each demo's instruction.
         files: open files of the sources.
 
     Attributes:
-        instructions: the table.
+        instructions: the table of instructions.
 
     Raises:
-        DatasetError: ``lang_emb`` is wanted, and the instruction of a demo is not known or not in the table.
+        DatasetError: ``lang_emb`` is wanted, but the instruction of a demo is unknown or not in the table.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class DemoLanguage:
         self._vectors = torch.from_numpy(table.vectors) if wanted else None
 
     def add_to(self, batch: dict[str, Any], demo: NDArray[np.int64], steps: int) -> None:
-        """Write ``task_id`` and, where wanted, ``lang_emb`` of the samples' demos (B,) into a batch."""
+        """Add ``task_id`` and, if wanted, ``lang_emb`` of the samples' demos (B,) to a batch."""
         if not self._any:
             return
         ids = torch.from_numpy(self._task_ids[demo])
@@ -71,19 +71,19 @@ class DemoLanguage:
         batch["task_id"] = ids
 
     def to(self, device: torch.device | str) -> None:
-        """Move the vectors to a device."""
+        """Move the embeddings to a device."""
         if self._vectors is not None:
             self._vectors = self._vectors.to(device)
 
     def statistics(self) -> KeyStats:
-        """Return statistics that leave the vectors as they are: a text encoder has scaled them."""
+        """Return statistics that leave the embeddings unchanged, because the text encoder has scaled them."""
         zero, one = np.zeros(self.instructions.size), np.ones(self.instructions.size)
         quantiles = {level: one if level > 0.5 else -one for level in QUANTILES}
         return KeyStats(zero, one, -one, one, lambda: quantiles)
 
 
 def holds_language(sources: Sequence[DataSource], files: DataFiles) -> bool:
-    """Return true if the first demo of each file has an observation ``lang_emb`` of its own."""
+    """Return true if the first demo of each file has its own observation ``lang_emb``."""
     return all(_holds(source, files) for source in sources)
 
 
@@ -94,7 +94,7 @@ def _holds(source: DataSource, files: DataFiles) -> bool:
 
 
 def instructions_in(sources: Sequence[DataSource], files: DataFiles) -> set[str]:
-    """Return the instructions of the demos that the sources choose."""
+    """Return the instructions of the demos selected by the sources."""
     found: set[str | None] = set()
     for source in sources:
         file = files.open(source.path)

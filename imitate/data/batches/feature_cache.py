@@ -1,8 +1,8 @@
-"""Features of frozen image encoders, computed once into a file that all processes read.
+"""Features of frozen image encoders, computed once and stored in a file that all processes read.
 
-A cache file holds one row per step of a dataset, float16, as it would lie in RAM. Its name has a digest of all that the
-features depend on, which the caller makes. The folder is ``features`` in the cache (:mod:`imitate.data.file.cache`);
-files that were not used for longest are removed where a new one would exceed its bound.
+A cache file contains one row per step of a dataset, float16, in the same layout as in RAM. Its name includes a digest,
+made by the caller, of everything that the features depend on. The folder is ``features`` in the cache
+(:mod:`imitate.data.file.cache`); the least recently used files are removed if a new one would exceed the cache's limit.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from imitate.system.progress_bar import ProgressBar
 
 DTYPE = np.dtype(np.float16)
 _SPARE_BYTES = 10**9
-"""Left free on the disk."""
+"""Free disk space in bytes that is not used."""
 _ROWS_AT_ONCE = 64
 
 Compute = Callable[[NDArray[np.int64]], NDArray[np.float32]]
-"""From row numbers (M,) to features (M, ...)."""
+"""Function from row numbers (M,) to features (M, ...)."""
 
 
 class NoRoomError(Exception):
-    """The cache cannot take the features; the message says why."""
+    """Error: the cache has no room for the features; the message says why."""
 
 
 class StoppedError(Exception):
-    """The caller asked to stop; what is there is kept, and is not computed again."""
+    """Error: the caller asked to stop. Features computed so far are kept, and not computed again."""
 
 
 def features_folder() -> Path:
@@ -53,22 +53,22 @@ def features_once(
     compute: Compute,
     stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[Tensor, str]:
-    """Return the features of all rows; compute them first if there is no such file, from where another run stopped.
+    """Return the features of all rows. If there is no file, compute them, continuing where an earlier run stopped.
 
     Args:
-        name: of the file: the observation and the digest.
-        count: rows N.
-        shape: of one row.
-        compute: gives the features of some rows.
-        stopped: true once the caller wants to stop.
+        name: name of the file: the observation and the digest.
+        count: number of rows N.
+        shape: shape of one row.
+        compute: computes the features of some rows.
+        stopped: returns true if the caller wants to stop.
 
     Returns:
-        (N, *shape) float16, mapped from the file, and a line that says which.
+        (N, *shape) float16, mapped from the file, and a line that names the file.
 
     Raises:
         NoRoomError: the file cannot be written.
         StoppedError: ``stopped`` became true.
-        DatasetError: features do not fit float16.
+        DatasetError: features exceed the range of float16.
     """
     folder = features_folder()
     size = count * math.prod(shape) * DTYPE.itemsize
@@ -78,7 +78,7 @@ def features_once(
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder / f"{name}.partial") as out:
-                if _size_of(path) != size:  # no other process has made it meanwhile
+                if _size_of(path) != size:  # true if no other process has made it meanwhile
                     _make_room(path, size, out.seek(0, os.SEEK_END))
                     _compute_rows(name, out, count, shape, compute, stopped)
                     os.replace(out.name, path)
@@ -100,7 +100,7 @@ def _compute_rows(
     compute: Compute,
     stopped: Callable[[], bool],
 ) -> None:
-    """Append the rows that the file lacks."""
+    """Append the missing rows to the file."""
     row_bytes = math.prod(shape) * DTYPE.itemsize
     done = min(out.seek(0, os.SEEK_END) // row_bytes, count)
     out.truncate(done * row_bytes)
@@ -126,15 +126,15 @@ def _compute_rows(
 
 
 def _make_room(path: Path, size: int, done: int) -> None:
-    """Remove files that were not used for longest, until ``size`` more bytes are within the bound.
+    """Remove the least recently used files until ``size`` more bytes fit within the limit.
 
-    A process that has one mapped keeps it until it ends. Unfinished files of other names count too, and give way unless
-    a process is making them.
+    A process that has mapped a file can use it until the process ends. Unfinished files of other names are counted too,
+    and are removed unless a process is writing them.
 
     Args:
-        path: of the file to make.
-        size: its bytes.
-        done: those that an earlier run has written.
+        path: path of the new file.
+        size: size of the new file in bytes.
+        done: number of bytes that an earlier run has written.
     """
     folder, limit = path.parent, limit_bytes()
     if size > limit:

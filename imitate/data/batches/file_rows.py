@@ -1,4 +1,4 @@
-"""Rows of a store that stay in their files."""
+"""Reading of rows that stay in their files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from imitate.data.file.hdf5_format import DAMAGED
 from imitate.errors import DatasetError
 
 READ_DIRECTLY = ("raw", "chunked")
-"""Storages whose arrays need no decoding; those in chunks are read by HDF5."""
+"""Storage layouts whose arrays need no decoding; HDF5 reads those in chunks."""
 Decoded = Mapping[tuple[int, str], tuple[Path, int]]
-"""By number of the file and key: a file with all rows that the store has of it, and the first of these rows."""
+"""Maps number of the file and key to a file with all rows that the store has of them, and to the first of these rows.
+"""
 _MAX_PLACES = 2**16
 
 
@@ -30,8 +31,8 @@ class Demo:
 
     Attributes:
         source: number of its file.
-        name: in the file.
-        length: in steps.
+        name: name of the demo in the file.
+        length: number of steps.
     """
 
     source: int
@@ -40,7 +41,7 @@ class Demo:
 
 
 class _Place(NamedTuple):
-    """Place of an array that is in a file in one piece."""
+    """Location of an array that is stored contiguously in a file."""
 
     path: Path
     offset: int
@@ -49,19 +50,19 @@ class _Place(NamedTuple):
 
 
 class FileRows:
-    """Reader of rows from files; each process opens its own handles, on first use.
+    """Reader of rows from files. Each process opens its own handles on first use.
 
-    Arrays that lie in the file in one piece, as robomimic and we write them, are read from there directly, which takes
-    a twentieth of the time that HDF5 needs; so are compressed ones that were decoded into a file of their own. All
-    others come through HDF5. Reading is no slower than a memory map where the file is in the page cache and faster
-    where it is not, as a window is one request; and no memory but the batch's is taken.
+    Contiguous arrays, as written by robomimic and this package, are read directly from the file, which takes a
+    twentieth of HDF5's time; so are compressed arrays that were decoded into a separate file. All others are read by
+    HDF5. Reading is as fast as a memory map if the file is in the page cache, and faster if it is not, because a window
+    is one request. It needs no memory besides the batch's.
 
     Args:
         paths: the files.
-        demos: of the store.
+        demos: demos of the store.
         demo_start: (number of demos,) first row of each.
-        decoded: places of decoded arrays.
-        swmr: how files are opened.
+        decoded: locations of decoded arrays.
+        swmr: open files in SWMR mode.
     """
 
     def __init__(
@@ -95,9 +96,9 @@ class FileRows:
         self._forget()
 
     def read(self, field: Field, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Fill ``out`` (M, ...) with ``rows`` (M,), best in runs of consecutive ones."""
+        """Read ``rows`` (M,) into ``out`` (M, ...); runs of consecutive rows are fastest."""
         if self._process != os.getpid():
-            self._forget()  # HDF5's handles do not survive a fork
+            self._forget()  # HDF5's handles cannot be used after a fork
         through_hdf5 = []
         for demo, start, begin, end in self._runs(rows):
             place = self._place(demo, field)
@@ -117,7 +118,10 @@ class FileRows:
             out[at] = values[inverse]
 
     def _runs(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
-        """Split rows into runs within a demo: its number, the first row's step, and begin and end in ``rows``."""
+        """Split rows into runs within a demo.
+
+        Yields the demo's number, the step of the first row, and begin and end in ``rows``.
+        """
         number = np.searchsorted(self._demo_start, rows, side="right") - 1
         begins = np.flatnonzero(
             (np.diff(rows, prepend=-2) != 1) | (np.diff(number, prepend=-1) != 0)
@@ -141,7 +145,7 @@ class FileRows:
             out[...] = values
 
     def _place(self, demo: int, field: Field) -> _Place | None:
-        """Return the place of a field's array, if it is in one piece."""
+        """Return the location of a field's array, or None if it is not contiguous."""
         found = demo, field.key
         if found not in self._places:
             if len(self._places) >= _MAX_PLACES:
@@ -164,7 +168,7 @@ class FileRows:
         file, name = self._file(demo), self._demos[demo].name
         array = file.array(name, key)
         with file.reading(f"demo '{name}', '{key}'"):
-            # What was never written has no place, though HDF5 may name one.
+            # an array that was never written has no location, even if HDF5 returns one
             written = array.id.get_storage_size() == array.nbytes > 0
             offset = array.id.get_offset() if written else None
         dtype = file.dtype(name, key)

@@ -1,7 +1,8 @@
-"""Compressed images, decoded once into a file that all processes read.
+"""Compressed images, decoded once and stored in a file that all processes read.
 
-A cache file holds one array of a demonstration file, all wanted demos one after the other, as it would lie in RAM. Its
-name says which: the file's content and time of change, the array, the demos. The folder is ``frames`` in the cache
+A cache file contains one array of a demonstration file, with all wanted demos one after the other, in the same layout
+as in RAM. Its name depends on the file's content and modification time, the array and the demos. The folder is
+``frames`` in the cache
 (:mod:`imitate.data.file.cache`).
 """
 
@@ -25,7 +26,7 @@ from imitate.system.progress_bar import ProgressBar
 
 _VERSION = 1
 _SPARE_BYTES = 10**9
-"""Left free on the disk."""
+"""Free disk space in bytes that is not used."""
 
 
 def frames_folder() -> Path:
@@ -36,16 +37,17 @@ def frames_folder() -> Path:
 def decode_once(
     file: DatasetFile, field: Field, demos: Mapping[str, int], threads: Executor
 ) -> tuple[Path | None, str]:
-    """Return the cache file of an array; make it first if there is none.
+    """Return the cache file of an array, and make it if there is none.
 
     Args:
         file: the demonstration file.
-        field: the array.
-        demos: the wanted ones in their order, with their lengths.
-        threads: that decode.
+        field: the array to decode.
+        demos: the wanted demos in order, with their lengths.
+        threads: executor that decodes the frames.
 
     Returns:
-        the cache file, all steps of the demos in C order, None if there can be none; and a line that says which.
+        the cache file, with all steps of the demos in C order, or None if it cannot be made; and a line that names the
+        file or the reason.
 
     Raises:
         DatasetError: a frame is damaged.
@@ -79,9 +81,9 @@ def decode_once(
 
 
 def _room(path: Path, partial: Path, size: int) -> int:
-    """Remove frames that were not read for longest and are not in use; return the bytes that may be written.
+    """Remove the least recently used frames that are not in use; return the number of bytes that may be written.
 
-    Unfinished files that a killed process has left are removed likewise.
+    Unfinished files of killed processes are removed, too.
     """
     limit = limit_bytes()
     found = [*path.parent.glob("*.frames"), *path.parent.glob("*.frames.partial")]
@@ -137,7 +139,7 @@ def _decode(
 
 @contextmanager
 def _being_made(path: Path) -> Iterator[IO[bytes]]:
-    """Open the unfinished file for writing while no other process makes it; remove it if making it fails."""
+    """Open the unfinished file for writing while no other process writes it; remove it if an error occurs."""
     with locked(path) as file:
         try:
             yield file

@@ -1,4 +1,4 @@
-"""Gathering of the named tensors of a batch from rows of the store."""
+"""Gathering of the tensors of a batch from rows of the store."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ Observations = dict[str, Tensor]
 
 
 class _Column(NamedTuple):
-    """Place of a key of a batch among the packed columns."""
+    """Location of a key of a batch among the packed columns."""
 
     name: str
-    part: int  # number in the split by fields
+    part: int  # index in the result of the split by fields
     is_scalar: bool
 
 
 class Packed(NamedTuple):
-    """Vectors of a batch of rows: one tensor, and its views by field."""
+    """Vectors of a batch of rows: one tensor, and views of it by field."""
 
     all: Tensor  # (B, T, D)
     parts: Sequence[Tensor]
 
 
 class Gatherer:
-    """Reader of observations, actions and step arrays at given rows; the place of each is computed once.
+    """Reader of observations, actions and step arrays at given rows; the location of each is computed once.
 
     Args:
-        store: of all the keys.
-        obs_keys: observations; those that the store lacks are passed over.
-        next_keys: which of ``next_obs`` the store has; none: the following observation stands in.
-        action_keys: arrays that, side by side, are the action; they lie side by side in the store as well.
+        store: store with all keys.
+        obs_keys: observations; those that are not in the store are skipped.
+        next_keys: keys of ``next_obs`` in the store; if there are none, the following observation is used.
+        action_keys: arrays that are concatenated to form the action; they are adjacent in the store, too.
         step_keys: further arrays.
     """
 
@@ -67,7 +67,7 @@ class Gatherer:
             ]
 
         def apart(names: Sequence[str], prefix: str = "") -> list[str]:
-            """Read the fields that are no vectors: images, scans, and fields that stay in the file."""
+            """Return the fields that are not vectors: images, scans, and fields that stay in the file."""
             keys = [(name, prefix + name) for name in names]
             return [name for name, key in keys if key in store.fields and key not in packed]
 
@@ -98,11 +98,11 @@ class Gatherer:
         """Read observations at rows (B, T).
 
         Args:
-            rows: of the store.
-            packed: their vectors, where they have been read before.
-            image_steps: of what is no vector, only the first so many steps; None: all.
-            keys: only these; None: all.
-            stored_next: what the file says follows them, instead.
+            rows: rows of the store.
+            packed: vectors of the rows, if they have been read before.
+            image_steps: number of steps, from the first, for which arrays other than vectors are read; None: all.
+            keys: read only these keys; None: all.
+            stored_next: read the file's ``next_obs`` instead.
         """
         columns, apart = self._next if stored_next else self._obs
         obs = _named(columns, (packed or self.packed(rows)).parts)
@@ -122,13 +122,16 @@ class Gatherer:
         image_steps: int | None = None,
         keys: Sequence[str] | None = None,
     ) -> Observations:
-        """Read observations after rows (B, T) of demos whose last rows are (B, 1); see :meth:`observations`."""
+        """Read the observations that follow rows (B, T) of demos whose last rows are (B, 1).
+
+        See :meth:`observations`.
+        """
         if self._next_from_obs:
             return self.observations(np.minimum(rows + 1, last), None, image_steps, keys)
         return self.observations(rows, packed, image_steps, keys, stored_next=True)
 
     def ahead(self, now: Rows, last: Rows, wanted: Subgoals) -> Observations:
-        """Read observations ahead of rows (B,): (B, ...) or (B, horizon, ...) where all steps in between are wanted."""
+        """Read later observations for rows (B,): (B, ...), or (B, horizon, ...) if all steps in between are wanted."""
         steps = np.arange(0 if wanted.every else wanted.horizon - 1, wanted.horizon)
         obs = self.after(np.minimum(now[:, None] + steps, last), last, keys=wanted.keys)
         return obs if wanted.every else {key: value[:, 0] for key, value in obs.items()}
@@ -136,7 +139,10 @@ class Gatherer:
     def following(
         self, now: Rows, window: WindowRows, picker: TransitionPicker
     ) -> tuple[Observations, Rows]:
-        """Read the frames of the state that follows rows (B,) and their rewards, and the rows (B,) of that state."""
+        """Read the state after the transitions from rows (B,).
+
+        Returns its frames, the rewards, and the rows (B,) of the state.
+        """
         before, last = picker.next_frames(now, window.demo)
         obs = self.after(last, window.last)
         if before.shape[1] > 0:
@@ -153,13 +159,13 @@ class Gatherer:
         }
 
     def actions(self, packed: Packed) -> Tensor:
-        """Join the action keys side by side: (B, T, A)."""
+        """Concatenate the action keys: (B, T, A)."""
         if self._single_action is not None:
             return packed.parts[self._single_action]
         return packed.all.narrow(-1, *self._actions)
 
     def actions_at(self, rows: Rows) -> Tensor:
-        """Read the actions (B, A) of rows (B,), with memory of their own."""
+        """Read the actions (B, A) of rows (B,) into separate memory."""
         values = self._store.columns(rows)
         return torch.cat([values[:, columns] for columns in self._action_fields], dim=-1)
 

@@ -12,18 +12,18 @@ from imitate.system.free_memory import gigabytes
 
 CACHE_MODES = ("auto", "all", "low_dim", None)
 _SHARE_OF_FREE = 0.8
-"""Largest share of the free memory that 'auto' takes: networks and simulators need some too."""
+"""Largest fraction of the free memory that 'auto' uses; the rest is for networks and simulators."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Places of the fields of a store.
+    """Locations of the fields of a store.
 
     Attributes:
         packed_in_ram: true if the packed columns are in RAM.
-        apart_in_ram: of the fields with two dimensions or more per step, those in RAM.
-        image_bytes: size of each of these fields, in RAM or not.
-        free_bytes: memory that was free when this was decided.
+        apart_in_ram: fields with two or more dimensions per step that are in RAM.
+        image_bytes: size in bytes of each field with two or more dimensions per step, whether in RAM or not.
+        free_bytes: free memory when the placement was decided.
     """
 
     packed_in_ram: bool
@@ -38,7 +38,7 @@ class Placement:
 
     @property
     def words(self) -> str:
-        """Describe the placement in one line; empty where there are no images."""
+        """Describe the placement in one line, or return an empty string if there are no images."""
         ram = [key for key in self.image_bytes if key in self.apart_in_ram]
         file = [key for key in self.image_bytes if key not in self.apart_in_ram]
         free = gigabytes(self.free_bytes)
@@ -55,17 +55,17 @@ class Placement:
 def place(
     fields: Mapping[str, Field], steps: int, cache_mode: str | None, free_bytes: int, path: Path
 ) -> Placement:
-    """Decide the placement by the cache mode, and with 'auto' by what fits.
+    """Choose the placement by the cache mode, for 'auto' by what fits.
 
     Args:
-        fields: of the store.
-        steps: N, its rows.
+        fields: fields of the store.
+        steps: N, number of rows of the store.
         cache_mode: one of :data:`CACHE_MODES`.
-        free_bytes: free memory.
-        path: of the file, for the message.
+        free_bytes: free memory in bytes.
+        path: path of the file, for messages.
 
     Raises:
-        DatasetError: what is wanted in RAM does not fit.
+        DatasetError: the fields that the mode requires in RAM do not fit.
     """
     packed = steps * sum(field.step_bytes for field in fields.values() if field.columns)
     images = {
@@ -86,7 +86,7 @@ def place(
 
 
 def _what_fits(packed: int, images: Mapping[str, int], free_bytes: int) -> Placement:
-    """The packed columns first, then the images in their order."""
+    """Place first the packed columns, then the images in order, as far as they fit."""
     left = int(free_bytes * _SHARE_OF_FREE)
     packed_fits = packed <= left
     left -= packed if packed_fits else 0

@@ -1,4 +1,4 @@
-"""Returns of demos, step by step, for algorithms that learn from them."""
+"""Returns of demos at each step, for algorithms that learn from them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Rows = NDArray[np.int64]
 
 
 class ReturnTable:
-    """The return and the number of each step.
+    """Return and step number of each row.
 
     Args:
-        rewards: (N,) of all demos, one after another.
+        rewards: (N,) rewards of all demos, one after another.
         terminals: (N,) 1 where the task ended.
         demo_start: (number of demos,) first row of each.
-        demo_end: (number of demos,) row after the last of each.
-        wanted: discount, and the treatment of demos that are cut off.
+        demo_end: (number of demos,) index after the last row of each.
+        wanted: discount, and the treatment of truncated demos.
 
     Attributes:
         best: the highest return of a whole demo.
-        largest: the largest magnitude of a return from any step.
+        largest: the largest magnitude of the return from any step on.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ReturnTable:
         self._steps = torch.from_numpy(number)
 
     def at(self, rows: Rows) -> dict[str, Tensor]:
-        """Return ``returns`` float32 and ``step`` int64, shaped like ``rows``."""
+        """Return ``returns`` float32 and ``step`` int64, with the shape of ``rows``."""
         index = to_device(torch.from_numpy(rows), self._returns.device)
         return {"returns": self._returns[index], "step": self._steps[index]}
 

@@ -1,4 +1,4 @@
-"""Transformation of rewards for training, and returns of demos."""
+"""Scaling of rewards for training, and returns of demos."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Rewards = TypeVar("Rewards", NDArray[np.float32], Tensor)
 
 @dataclass(frozen=True)
 class RewardTransform:
-    """``scale * reward / divisor + shift``, within limits.
+    """Rewards scaled as ``scale * reward / divisor + shift`` and then clipped.
 
     Attributes:
-        scale: factor.
-        shift: added.
-        divisor: scale of the training data that the normalization found; 1 without one.
-        clip: least and greatest value of the result; None: any.
+        scale: factor of the rewards.
+        shift: value added to the scaled rewards.
+        divisor: scale of the training data found by the normalization; 1 without normalization.
+        clip: lower and upper limit of the result; None: no limits.
     """
 
     scale: float = 1.0
@@ -33,7 +33,7 @@ class RewardTransform:
 
     @property
     def is_identity(self) -> bool:
-        """True if rewards stay as they are."""
+        """True if rewards are not changed."""
         return self == RewardTransform()
 
     def __call__(self, rewards: Rewards) -> Rewards:
@@ -42,7 +42,7 @@ class RewardTransform:
         return scaled if self.clip is None else scaled.clip(*self.clip)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, for the checkpoint."""
+        """Return plain numbers for the checkpoint."""
         return asdict(self)
 
 
@@ -58,10 +58,10 @@ def fit_rewards(
         config: section ``train.reward``.
         rewards: (N,) of all steps.
         demo_start: (number of demos,) first row of each.
-        path: the file, for errors.
+        path: path of the file, for errors.
 
     Raises:
-        DatasetError: rewards or returns are all alike, so that there is nothing to divide by.
+        DatasetError: all rewards or returns are equal, so that there is nothing to divide by.
     """
     divisor = 1.0
     if config.normalization is not None:

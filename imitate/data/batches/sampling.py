@@ -9,19 +9,19 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class ShuffledBatches:
-    """Endless batches of shuffled sample numbers, for the argument ``batch_sampler`` of a DataLoader.
+    """Endless batches of shuffled sample numbers, as ``batch_sampler`` of a DataLoader.
 
-    Each pass visits every sample once, in a new order; the k-th batch depends on ``seed`` and k alone, so training
-    resumes exactly with ``start_batch=k``. With weights a pass draws as many samples with replacement.
+    Each pass visits every sample once, in a new order. The k-th batch depends only on ``seed`` and k, so training
+    resumes exactly with ``start_batch=k``. With weights, a pass draws the same number of samples with replacement.
 
     Args:
-        num_samples: samples are numbered from 0.
-        batch_size: the last batch of a pass may be smaller.
-        seed: of the order.
+        num_samples: number of samples, which are numbered from 0.
+        batch_size: size of a batch; the last batch of a pass may be smaller.
+        seed: seed of the order.
         start_batch: number of the first batch.
         drop_last: leave out the smaller batch at the end of a pass.
-        weights: (num_samples,) relative probability of each sample; None: a plain shuffle.
-        part: which samples of each batch to give: one of several processes that share it.
+        weights: (num_samples,) relative probability of each sample; None: all are equally likely, without replacement.
+        part: part of each batch to return, if several processes share a batch.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ShuffledBatches:
             self._cumulative = np.cumsum(np.asarray(weights, dtype=np.float64))
             if self._cumulative.shape != (num_samples,) or not self._cumulative[-1] > 0:
                 raise ValueError(f"expected {num_samples} weights with a positive sum")
-        # A pass that one batch exceeds is that one batch, also with drop_last.
+        # a pass smaller than one batch is a single batch, also with drop_last
         whole = max(1, num_samples // batch_size)
         self.batches_per_pass = whole if drop_last else -(-num_samples // batch_size)
 
@@ -61,7 +61,7 @@ class ShuffledBatches:
             number, batch = number + 1, 0
 
     def _pass(self, number: int) -> NDArray[np.int64]:
-        """Draw the order of the samples in one pass over the data."""
+        """Return the order of the samples in one pass over the data."""
         random = np.random.default_rng([self.seed, number])
         if self._cumulative is None:
             return random.permutation(self.num_samples)

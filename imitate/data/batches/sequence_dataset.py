@@ -42,12 +42,12 @@ from imitate.functional.transfer import to_device
 from imitate.system.wording import counted
 
 MAX_IMAGES = 1000
-"""Statistics of images and scans are taken from at most so many frames, evenly spread."""
+"""Largest number of frames, evenly spread, for statistics of images and scans."""
 _CHUNK_VALUES = 2**20
 
 
 class Batch(dict[str, Any]):
-    """A batch that needs no collating; a plain DataLoader takes it as it is."""
+    """Batch that needs no collating, so that a plain DataLoader can return it unchanged."""
 
 
 def _collated(items: Sequence[Batch], *, collate_fn_map: object = None) -> Batch:
@@ -55,84 +55,86 @@ def _collated(items: Sequence[Batch], *, collate_fn_map: object = None) -> Batch
     return batch
 
 
-# What lets a DataLoader without a collate_fn take whole batches.
+# lets a DataLoader without a collate_fn accept whole batches
 default_collate_fn_map[Batch] = _collated
 
 
 class SequenceDataset(Dataset[dict[str, Any]]):
-    """Windows of demonstrations, as raw values.
+    """Windows of demonstrations as raw values.
 
-    Sample i is step i of the demos in natural order (fewer where windows that would need padding are dropped): the
-    ``frame_stack - 1`` steps before it, the step, and the ``seq_length - 1`` steps after it, T in all, the first or the
-    last step of the demo repeated where the window leaves it. A batch is one gather, so hand the dataset to a
+    Sample i belongs to step i of the demos in natural order (without windows that would need padding, if those are
+    dropped). Its window has the ``frame_stack - 1`` steps before the step, the step, and the ``seq_length - 1`` steps
+    after it, T in all; outside the demo, its first or last step is repeated. A batch is read at once, so use a
     DataLoader without a collate_fn.
 
-    A batch holds float32 tensors, images as uint8 (H, W, C):
+    A batch contains float32 tensors, with images as uint8 (H, W, C):
 
-    * ``obs``, ``next_obs``: {key: (B, T, ...)}, of images the first ``image_steps``; ``goal_obs``: {key: (B, ...)};
-    * ``actions`` (B, T, A): the action keys side by side; each action key by its own name too;
+    * ``obs``, ``next_obs``: {key: (B, T, ...)}, for images only the first ``image_steps``; ``goal_obs``: {key: (B,
+      ...)};
+    * ``actions`` (B, T, A): the concatenated action keys; and each action key by its own name;
     * the keys of ``dataset_keys``: ``rewards``, ``dones``, ``terminals``, ``timeouts`` (B, T), others (B, T, ...);
     * with ``transitions``: ``n_step_rewards`` (B,), ``discounts`` (B,), ``next_obs``: {key: (B, frame_stack, ...)} of
       the state that follows these rewards, ``next_actions`` (B, A) if wanted; see
       :mod:`imitate.data.batches.transitions`;
-    * with ``subgoals``: ``subgoals``: {key: (B, ...)} of the state so many steps ahead, or (B, horizon, ...) of all on
-      the way there; beyond the demo's end the last one;
+    * with ``subgoals``: ``subgoals``: {key: (B, ...)} of the state ``horizon`` steps ahead, or (B, horizon, ...) of all
+      states up to it; after the demo's end the last one;
     * with ``returns``: ``returns`` (B, T) rewards from the step to the demo's end; ``step`` (B, T) int64, its number;
-    * ``weight`` (B, T), where steps count differently in the losses;
+    * ``weight`` (B, T), if steps have different weights in the losses;
     * ``pad_mask`` (B, T) bool, true where the step is real; ``index`` (B,), numbers of the samples;
-    * ``task_id`` (B,) int64, number in :attr:`tasks`, where any demo's instruction is known; -1 for the others.
+    * ``task_id`` (B,) int64, index in :attr:`tasks`, if any demo's instruction is known; -1 for demos without one.
 
-    The observation ``lang_emb``, where it is asked for and a file lacks it, is the vector of the demo's instruction.
+    The observation ``lang_emb``, if it is requested and not in the file, is the embedding of the demo's instruction.
 
     Low-dimensional keys are views of one tensor (B, T, D).
 
-    Where a file lacks ``next_obs``, it is the following observation, and at the last step that step's own: harmless at
-    a terminal, where nothing is bootstrapped, an approximation at a timeout.
+    If a file has no ``next_obs``, the following observation is used, and at the last step the step's own observation.
+    This is harmless at a terminal, which is not bootstrapped, and an approximation at a timeout.
 
     Args:
         hdf5_path: the file, or several :class:`DataSource` with equal keys, which then form one dataset.
         obs_keys: observations to load.
-        action_keys: arrays below each demo that, side by side, are the action: 'actions', 'action_dict/abs_pos' ...
+        action_keys: arrays of each demo that are concatenated to form the action: 'actions', 'action_dict/abs_pos' ...
         dataset_keys: further step arrays.
-        action_config: per action key a mapping with ``normalization``; actions without one must lie in [-1, 1]. None:
-            they may be anything.
-        frame_stack: observations up to and including a sample's step.
-        seq_length: steps from a sample's step on.
-        pad_frame_stack: whether windows may reach before the demo.
-        pad_seq_length: whether windows may reach beyond its end.
-        get_pad_mask: whether batches have ``pad_mask``.
-        goal_mode: 'last': ``goal_obs`` is the demo's last next observation, or its last observation where the file
-            lacks ``next_obs``; None: no goal.
-        hdf5_cache_mode: what is in RAM: 'all'; 'low_dim', where arrays with two dimensions or more per step (images,
-            scans) stay in the file; None, where all stay there; 'auto', what fits the free memory, vectors first.
-        hdf5_use_swmr: open the file such that a process that writes in HDF5's SWMR mode may go on.
-        hdf5_normalize_obs: statistics of observations are wanted; values stay raw, see :meth:`statistics`.
+        action_config: per action key a mapping with ``normalization``; actions without one must be in [-1, 1]. None:
+            actions have no limits.
+        frame_stack: number of observations up to and including a sample's step.
+        seq_length: number of steps from a sample's step on.
+        pad_frame_stack: allow windows that reach before the demo.
+        pad_seq_length: allow windows that reach beyond the demo's end.
+        get_pad_mask: add ``pad_mask`` to batches.
+        goal_mode: 'last': ``goal_obs`` is the demo's last next observation, or its last observation if the file has no
+            ``next_obs``; None: no goal.
+        hdf5_cache_mode: data that are kept in RAM: 'all'; 'low_dim': all but arrays with two or more dimensions per
+            step (images, scans), which stay in the file; None: nothing; 'auto': as much as fits into free memory,
+            vectors first.
+        hdf5_use_swmr: open the file in HDF5's SWMR mode, so that another process can write to it.
+        hdf5_normalize_obs: compute statistics of observations; values stay raw, see :meth:`statistics`.
         filter_by_attribute: mask of the demos to load; None: all.
-        load_next_obs: whether batches have ``next_obs``.
+        load_next_obs: add ``next_obs`` to batches.
         lang: instruction of all demos; None: each demo's attribute ``language``, else ``task_id``.
-        demo_limit: load the first so many demos; None: all.
-        instructions: vectors of instructions; None: the unit vectors of those in the data.
-        transitions: what an algorithm that learns values asks of each sample; None: nothing.
-        returns: what an algorithm asks of the rewards from each step on; None: nothing.
-        subgoals: which later observations an algorithm asks for; None: none.
-        image_steps: steps of a window whose images (and other arrays of two dimensions or more) are wanted, from the
-            first on; None: all. A policy that predicts 100 actions from one image need not read 100 images.
+        demo_limit: load only this number of demos, the first ones; None: all.
+        instructions: table of ``task_id`` and ``lang_emb``; :attr:`tasks` are its names.
+        transitions: transitions that an algorithm needs of each sample; None: none.
+        returns: returns that an algorithm needs of each step; None: none.
+        subgoals: later observations that an algorithm needs; None: none.
+        image_steps: number of steps of a window, from the first, whose images (and other arrays with two or more
+            dimensions) are read; None: all. A policy that predicts 100 actions from one image need not read 100 images.
         files: open files of the sources, opened without regard to ``hdf5_use_swmr``; None to open them here and close
             them at the end.
 
     Attributes:
-        numbers: how rewards are scaled and steps weighed; the tables of transitions and returns.
+        numbers: scaled rewards and step weights, and the tables of transitions and returns.
         instructions: the table behind ``task_id`` and ``lang_emb``; :attr:`tasks` are its names.
-        serves_language: whether ``lang_emb`` comes from there.
+        serves_language: true if ``lang_emb`` is made from this table.
         obs_shapes: shape of one step of each observation as stored.
         image_types: type of the recorded values of each image: 'uint8', 'integer' or 'float'.
         action_dims: size of each action key.
         control_freq: actions per second of the data, from the first file that records it, None if none does; all such
             files agree.
-        sample_weights: (len,) relative probability of each sample; None where all are equal.
+        sample_weights: (len,) relative probability of each sample; None if all are equal.
 
     Raises:
-        DatasetError: the file has a fault; the message says which and what to do.
+        DatasetError: the file has a fault; the message names it and the remedy.
     """
 
     def __init__(
@@ -284,7 +286,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         return len(self._windows)
 
     def __getitem__(self, index: Any) -> dict[str, Any]:
-        """Return one sample, without the axis B; or the batch of an array or a list of numbers."""
+        """Return one sample without the axis B, or the batch of an array or list of sample numbers."""
         if not isinstance(index, int | np.integer):
             if not isinstance(index, Tensor) or index.ndim > 0:
                 return self._gather(_numbers(index))
@@ -301,7 +303,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         }
 
     def __getitems__(self, index: Any) -> list[Batch]:
-        """Return the samples ``index`` as one batch, as a DataLoader fetches them."""
+        """Return the samples ``index`` as one batch; called by a DataLoader."""
         return [self._gather(_numbers(index))]
 
     def _gather(self, index: NDArray[np.int64]) -> Batch:
@@ -334,7 +336,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         return batch
 
     def windows(self, index: NDArray[np.int64], obs_keys: Collection[str]) -> Batch:
-        """Samples with ``obs`` {key: (B, T, ...)} of these keys, ``actions`` (B, T, A) and ``pad_mask`` alone."""
+        """Return samples with only ``obs`` {key: (B, T, ...)} of these keys, ``actions`` (B, T, A) and ``pad_mask``."""
         window = self._windows.rows(index)
         count, steps = window.rows.shape
 
@@ -354,12 +356,12 @@ class SequenceDataset(Dataset[dict[str, Any]]):
 
     @property
     def window_steps(self) -> int:
-        """T, steps in a window."""
+        """T, number of steps in a window."""
         return self._windows.length
 
     @property
     def demos(self) -> list[str]:
-        """Names of the demos; with the file's name before them where there are several files."""
+        """Names of the demos, preceded by the file's name if there are several files."""
         several = len(self.sources) > 1
         return [
             f"{self.sources[demo.source].path.name}/{demo.name}" if several else demo.name
@@ -373,16 +375,16 @@ class SequenceDataset(Dataset[dict[str, Any]]):
 
     @property
     def storage_words(self) -> list[str]:
-        """Lines that say where images lie, if there are images, and which demos are very short, if some are."""
+        """Lines that describe where images are stored, if there are images, and which demos are very short."""
         return [line for line in (self.store.placement.words, *self.store.notes) if line]
 
     @property
     def demo_lengths(self) -> NDArray[np.int64]:
-        """Steps (number of demos,) of each demo."""
+        """Number of steps of each demo: (number of demos,)."""
         return self.store.demo_end - self.store.demo_start
 
     def demo_names(self) -> dict[int, list[str]]:
-        """Return the names of the demos, by number of their entry of ``train.data``."""
+        """Return the names of the demos by index of their entry in ``train.data``."""
         names: dict[int, list[str]] = {}
         for demo in self.store.demos:
             names.setdefault(self.sources[demo.source].entry, []).append(demo.name)
@@ -390,20 +392,20 @@ class SequenceDataset(Dataset[dict[str, Any]]):
 
     @property
     def reward(self) -> RewardTransform:
-        """Scale of the rewards."""
+        """Scaling of the rewards."""
         return self.numbers.reward
 
     def demo_of(self, index: int) -> tuple[str, int]:
-        """Return demo and step of a sample."""
+        """Return the demo and step of a sample."""
         demo, row = self._windows.steps(np.array([index]))
         return self.demos[int(demo[0])], int(row[0] - self.store.demo_start[demo[0]])
 
     def statistics(self, max_images: int = MAX_IMAGES) -> dict[str, Mapping[str, KeyStats]]:
-        """``{"obs": {key: KeyStats}, "actions": {action key: KeyStats}}`` over all steps of the demos.
+        """Return ``{"obs": {key: KeyStats}, "actions": {action key: KeyStats}}`` over all steps of the demos.
 
-        Each key is computed when it is first asked for. Vectors: exact, in float64. Images: per channel, uint8 as
-        [0, 1]. Images and scans: from at most ``max_images`` frames, evenly spread. Steps count alike, whatever the
-        weights of their files.
+        Statistics of a key are computed on first use. For vectors they are exact, in float64. For images they are per
+        channel, with uint8 as [0, 1]. For images and scans, at most ``max_images`` evenly spread frames are used. All
+        steps have equal weights, whatever the weights of their files.
         """
         return {
             "obs": StatsOnDemand(
@@ -436,7 +438,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         )
 
     def source_of_samples(self) -> NDArray[np.int64]:
-        """Number of the file that each sample is from: (len,)."""
+        """Index of each sample's file: (len,)."""
         demo, _ = self._windows.steps(np.arange(len(self)))
         return np.array([demo.source for demo in self.store.demos])[demo]
 
@@ -445,11 +447,11 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         return None if np.all(weights == weights[0]) else weights[self.source_of_samples()]
 
     def pin_batches(self) -> None:
-        """Gather the images of batches into pinned memory, for a CUDA device that this process fills itself."""
+        """Gather images of batches into pinned memory, if this process copies them to a CUDA device."""
         self.store.pin_batches()
 
     def to(self, device: torch.device | str) -> Self:
-        """Move the data, in place, to a device, where batches are then gathered."""
+        """Move the data, in place, to a device, on which batches are then gathered."""
         self.store.to(device)
         self._language.to(device)
         self.numbers.to(device)
@@ -476,7 +478,7 @@ def _unnormalized(keys: Sequence[str], action_config: Mapping[str, Any] | None) 
 def _look_at_first(
     file: DatasetFile, source: DataSource, obs_keys: Sequence[str], step_keys: Sequence[str]
 ) -> bool:
-    """Refuse keys that the first demo lacks; return true if it has ``next_obs``."""
+    """Refuse keys that are missing in the first demo; return true if it has ``next_obs``."""
     demos = file.demos(source.filter_key)
     if not demos:
         return False

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class KeyStats:
-    """Statistics of one key over all steps, float64, shaped like one step; images per channel, in [0, 1].
+    """Statistics of one key over all steps, float64, with the shape of one step; for images per channel, in [0, 1].
 
     Attributes:
         mean: average.
         std: population standard deviation (divided by n).
         min: smallest value.
         max: largest value.
-        find_quantiles: computes :attr:`quantiles`, which need all values at once; None where that is too much.
+        find_quantiles: computes :attr:`quantiles`, which need all values at once; None if there are too many values.
     """
 
     mean: NDArray[np.float64]
@@ -33,7 +33,7 @@ class KeyStats:
 
     @property
     def quantiles(self) -> Mapping[float, NDArray[np.float64]] | None:
-        """Quantiles of vectors by their level, those of :data:`QUANTILES`; None for images and scans."""
+        """Quantiles of vectors by their level in :data:`QUANTILES`; None for images and scans."""
         return None if self.find_quantiles is None else self.find_quantiles()
 
 
@@ -48,13 +48,13 @@ def quantiles_of(values: NDArray[Any]) -> dict[float, NDArray[np.float64]]:
 
 
 def statistics_of(chunks: Iterable[NDArray[Any]]) -> KeyStats:
-    """Compute statistics over the first axis of arrays that come one after another, in float64, without holding them.
+    """Compute statistics over the first axis of successive arrays, in float64, without keeping them in memory.
 
-    Chunks are merged by mean and sum of squared differences (Chan, Golub, LeVeque 1983), which does not cancel as the
-    difference of two sums of squares does.
+    Chunks are merged by mean and sum of squared differences (Chan, Golub, LeVeque 1983), which avoids the cancellation
+    of a difference of two sums of squares.
 
     Args:
-        chunks: (n, ...) each, at least one row in all.
+        chunks: arrays (n, ...), with at least one row in all.
     """
     count = 0
     mean = squares = low = high = np.zeros(())
@@ -76,12 +76,13 @@ def statistics_of(chunks: Iterable[NDArray[Any]]) -> KeyStats:
 
 
 def image_statistics(chunks: Iterable[NDArray[Any]]) -> KeyStats:
-    """Compute statistics per channel of images that come one after another; uint8 as [0, 1].
+    """Compute statistics per channel of successive images, with uint8 as [0, 1].
 
-    Of uint8 the pixels of each level are counted, a tenth of the work of sums in float64, and as exact.
+    For uint8 images, the pixels of each level are counted, which takes a tenth of the time of sums in float64 and is as
+    exact.
 
     Args:
-        chunks: (n, H, W, C) each, at least one image in all, of one type.
+        chunks: arrays (n, H, W, C) of one type, with at least one image in all.
     """
     images = (image for chunk in chunks for image in chunk)
     first = next(images)
@@ -101,11 +102,11 @@ def image_statistics(chunks: Iterable[NDArray[Any]]) -> KeyStats:
 
 
 class StatsOnDemand(Mapping[str, KeyStats]):
-    """Statistics per key, each computed when first asked for.
+    """Statistics per key, each computed on first use.
 
     Args:
-        keys: the keys there are.
-        compute: statistics of one key.
+        keys: the available keys.
+        compute: computes the statistics of one key.
     """
 
     def __init__(self, keys: Iterable[str], compute: Callable[[str], KeyStats]) -> None:

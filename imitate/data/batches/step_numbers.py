@@ -1,4 +1,4 @@
-"""Numbers of batches that no file stores: scaled rewards, sums over several steps, returns, weights."""
+"""Numbers of batches that are not stored in files: scaled rewards, n-step sums, returns, weights."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Rows = NDArray[np.int64]
 
 
 class StepNumbers:
-    """Numbers of the N steps of a store, worked out once and looked up for each batch.
+    """Numbers of the N steps of a store, computed once and looked up for each batch.
 
     Args:
-        store: the demos; with ``rewards`` and ``terminals`` where transitions or returns are wanted.
-        transitions: settings of transitions; None: none are wanted.
-        returns: settings of returns; None: none are wanted.
-        frame_stack: observations that a policy sees.
-        end_is_known: whether the state after a demo's last step is.
+        store: the demos, with ``rewards`` and ``terminals`` if transitions or returns are needed.
+        transitions: settings of transitions; None: not needed.
+        returns: settings of returns; None: not needed.
+        frame_stack: number of observations that a policy sees.
+        end_is_known: true if the state after a demo's last step is known.
 
     Attributes:
         reward: transform of the rewards.
-        picker: the transitions, where they are asked for.
-        returns: the returns, where they are asked for.
+        picker: the transitions, or None if not needed.
+        returns: the returns, or None if not needed.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class StepNumbers:
         self.scale_rewards(RewardTransform())
 
     def array(self, key: str) -> NDArray[np.float32]:
-        """Return a step array of all steps, such as 'rewards', as the file has it."""
+        """Return an array of all steps, such as 'rewards', as stored in the file."""
         rows = np.arange(len(self._store))
         values: NDArray[np.float32] = self._store.field(key, rows).cpu().numpy()
         return values
 
     def scale_rewards(self, reward: RewardTransform) -> None:
-        """Let rewards be ``reward`` of the file's, and all weights 1."""
+        """Scale the file's rewards by ``reward``, and reset all weights to 1."""
         self.reward = reward
         if self._returns is not None:
             rewards = self.array("rewards")
@@ -81,14 +81,14 @@ class StepNumbers:
         self.weigh_steps(np.ones(len(self._store), dtype=np.float32))
 
     def weigh_steps(self, weights: NDArray[np.float32]) -> None:
-        """Let each of N steps count by its weight; those that are no transition count 0."""
+        """Set the weight of each of N steps; steps that are not transitions have weight 0."""
         if self.picker is not None:
             weights = weights * self.picker.table.usable
         equal = bool(np.all(weights == weights[0]))
         self._weights = None if equal else torch.from_numpy(weights)
 
     def add_to(self, batch: dict[str, Any], rows: Rows) -> None:
-        """Write the numbers of the windows' steps ``rows`` (B, T) into a batch."""
+        """Add the numbers of the windows' steps ``rows`` (B, T) to a batch."""
         if "rewards" in batch and not self.reward.is_identity:
             batch["rewards"] = self.reward(batch["rewards"])
         if self.returns is not None:

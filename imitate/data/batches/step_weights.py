@@ -1,4 +1,4 @@
-"""Choice of demos to train on, and weights of their steps."""
+"""Selection of demos for training, and weights of their steps."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _REWARD = Field("rewards", (), slice(0, 1), np.dtype(np.float32))
 def best_demos(
     sources: Sequence[DataSource], fraction: float, files: DataFiles
 ) -> list[DataSource]:
-    """Restrict the sources to this fraction of all their demos, at least one: those of the highest return.
+    """Restrict the sources to this fraction of all their demos, at least one: the demos with the highest returns.
 
-    Of equal returns the shorter demo counts as better.
+    If returns are equal, the shorter demo is preferred.
 
     Raises:
-        DatasetError: a file has no rewards to tell demos apart.
+        DatasetError: a file has no rewards for the comparison.
     """
     ranked = []
     for number, source in enumerate(sources):
@@ -53,7 +53,7 @@ def best_demos(
 
 
 def weight_keys(config: SampleWeightConfig) -> tuple[str, ...]:
-    """Return the step arrays that the weights are made of."""
+    """Return the step arrays from which the weights are computed."""
     if config.kind is None:
         return ()
     if config.kind == "interventions":
@@ -65,7 +65,7 @@ def step_weights(dataset: SequenceDataset, config: SampleWeightConfig) -> NDArra
     """Compute the weight (N,) of each step of the training demos, with mean 1.
 
     Raises:
-        DatasetError: the array with the weights has negative ones, or only zeros.
+        DatasetError: the array of weights has negative values, or only zeros.
     """
     store = dataset.store
     if config.kind is None:
@@ -97,7 +97,7 @@ def step_weights(dataset: SequenceDataset, config: SampleWeightConfig) -> NDArra
 
 
 def _by_hand(by_hand: NDArray[np.bool_], policy_share: float, path: str) -> NDArray[np.float64]:
-    """Weigh steps that a person took and the others, which have this share of the sum where there are any."""
+    """Return weights such that steps of the policy have this fraction of the total weight, if there are any."""
     total, own = len(by_hand), int(by_hand.sum())
     if own == 0:
         raise DatasetError(

@@ -1,4 +1,4 @@
-"""Demonstrations in memory: one contiguous array per field over all demos."""
+"""Demonstrations in memory, with one contiguous array per field over all demos."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class DataSource:
     Attributes:
         path: the HDF5 file.
         filter_key: mask of the demos; None: all.
-        demo_limit: the first so many of them; None: all.
-        weight: of each of its samples in a batch, relative to other files.
-        lang: instruction of all its demos; None: that of each demo.
-        demos: these of them only, in the order of the file; None: all.
-        entry: number of the entry of ``train.data`` that the file belongs to; the shards of a folder have one together.
+        demo_limit: use only this number of demos, the first ones; None: all.
+        weight: sampling weight of each of its samples, relative to other files.
+        lang: instruction of all its demos; None: each demo has its own.
+        demos: use only these demos, in the order of the file; None: all.
+        entry: index of the file's entry in ``train.data``; the shards of a folder have the same one.
     """
 
     path: Path
@@ -68,17 +68,17 @@ class DataSource:
     entry: int = 0
 
     def chosen(self, file: DatasetFile) -> list[str]:
-        """Return the names of the chosen demos of the open file."""
+        """Return the names of the selected demos of the open file."""
         return self.among(file.demos(self.filter_key))
 
     def among(self, names: Sequence[str]) -> list[str]:
-        """Return the chosen ones of the demos of the mask."""
+        """Return the selected ones among the demos of the mask."""
         first = list(names[: self.demo_limit])
         return first if self.demos is None else [name for name in first if name in self.demos]
 
 
 class Store:
-    """All steps of all demos, N rows in the order of the sources and of the demos' names.
+    """All steps of all demos: N rows in the order of the sources and of the demos' names.
 
     Args:
         sources: files with equal arrays.
@@ -90,12 +90,12 @@ class Store:
         files: open files of the sources.
 
     Attributes:
-        packed: (N, D) float32, the columns of :attr:`fields`; None if it stays in the file.
-        apart: (N, ...) per field with two dimensions or more per step.
+        packed: (N, D) float32, the columns of :attr:`fields`; None if they stay in the file.
+        apart: (N, ...) per field with two or more dimensions per step.
         goals: (number of demos, ...) per goal key.
-        demo_start, demo_end: first row of each demo and the row after its last.
+        demo_start, demo_end: index of the first row of each demo, and index after its last row.
         placement: which fields are in RAM.
-        notes: treatment of compressed arrays that stay in the file, in words.
+        notes: lines that describe the treatment of compressed arrays that stay in the file.
 
     Raises:
         DatasetError: a file has a fault, or files do not fit together.
@@ -146,7 +146,7 @@ class Store:
         )
 
     def _note_short(self) -> None:
-        """Say in one line that demos are far shorter than the others, as the doctor finds."""
+        """Add one line if some demos are far shorter than the others, by the doctor's criterion."""
         short = [
             self.demos[at] for at in odd_lengths([demo.length for demo in self.demos])["short"]
         ]
@@ -164,14 +164,14 @@ class Store:
 
     @property
     def num_columns(self) -> int:
-        """D, the width of the packed columns."""
+        """D, number of the packed columns."""
         return max(
             (field.columns.stop for field in self.fields.values() if field.columns), default=0
         )
 
     @property
     def num_bytes(self) -> int:
-        """Memory that the arrays take."""
+        """Memory in bytes that the arrays take."""
         held = [*self.apart.values(), *self.goals.values()]
         if self.packed is not None:
             held.append(self.packed)
@@ -194,12 +194,12 @@ class Store:
         self.goals = {key: tensor.to(device) for key, tensor in self.goals.items()}
 
     def replace(self, key: str, values: Tensor, words: str) -> None:
-        """Serve other values in place of a field that is stored apart, such as features in place of images.
+        """Replace the values of a field that is stored separately, for example images by their features.
 
         Args:
-            key: of the field.
-            values: (N, ...); on the device of the field, if that was moved to one.
-            words: a line on it for people.
+            key: key of the field.
+            values: (N, ...), on the device of the field if it was moved to one.
+            words: a line that describes them.
         """
         dtype = values.numpy().dtype
         held = self.apart.get(key)
@@ -232,7 +232,7 @@ class Store:
         return torch.from_numpy(values[inverse])
 
     def rows(self, key: str, rows: NDArray[np.int64]) -> Tensor:
-        """Read ``rows`` (M,) of a field that is stored apart, or in the file: (M, ...)."""
+        """Read ``rows`` (M,) of a field that is stored separately, or in the file: (M, ...)."""
         field = self.fields[key]
         held = self.apart.get(key)
         if held is not None and held.device.type != "cpu":
@@ -288,7 +288,7 @@ class Store:
             goal.numpy()[number] = last[0]
 
     def _decode_once(self, files: Sequence[DatasetFile], threads: Executor) -> Decoded:
-        """Cache files of the compressed arrays that stay in their files."""
+        """Decode the compressed arrays that stay in their files into cache files."""
         decoded = {}
         for source, key in sorted(self._compressed):
             numbers = [n for n, demo in enumerate(self.demos) if demo.source == source]
@@ -337,7 +337,7 @@ def _empty(count: int, field: Field) -> Tensor:
 
 def _take(values: Tensor, rows: NDArray[np.int64]) -> Tensor:
     if values.device.type == "cpu":
-        # numpy's gather of rows takes half the time of torch's, and a third without a check of each row's number.
+        # numpy gathers rows in half the time of torch, and in a third without checking each row's number
         return torch.from_numpy(values.numpy().take(rows, axis=0, mode="clip"))
     index: Any = to_device(torch.from_numpy(rows), values.device)
     return values.index_select(0, index)

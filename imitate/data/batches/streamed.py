@@ -1,4 +1,4 @@
-"""A folder of shards as a training set of which a few shards are in memory at a time."""
+"""A folder of shards as a training set, of which only a few shards are in memory at a time."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from imitate.data.shards.moments import Moments
 from imitate.errors import ConfigError, DatasetError
 
 WINDOW_BYTES = 4e9
-"""Size of the window of a dataset behind a URL, where ``train.shard_window`` is null."""
+"""Size of the window in bytes for a dataset behind a URL, if ``train.shard_window`` is null."""
 
 
 def with_shard_window(config: Config) -> Config:
-    """Return the configuration of a new run, with a number for ``train.shard_window`` where one follows from the data.
+    """Return the configuration of a new run, in which ``train.shard_window`` is set if the data determine it.
 
     Args:
-        config: with located data.
+        config: configuration with located data.
     """
     if config.train.shard_window is not None or config.train.online.enabled:
         return config
@@ -58,17 +58,17 @@ def with_shard_window(config: Config) -> Config:
 def build_streamed(
     config: Config, files: DataFiles
 ) -> tuple[StreamedDataset, SequenceDataset | None] | None:
-    """Build the training set, and with ``experiment.validate`` the validation set, where shards come in windows.
+    """Build the training set, and with ``experiment.validate`` the validation set, if shards are loaded in windows.
 
     Args:
         config: with located data.
         files: the configuration's data files.
 
     Returns:
-        None where ``train.shard_window`` is null or holds all shards: the dataset is then built whole.
+        None if ``train.shard_window`` is null or includes all shards, because the dataset is then built as a whole.
 
     Raises:
-        ConfigError: something in the configuration asks for all of the data at once.
+        ConfigError: the configuration needs all data at once.
     """
     window = config.train.shard_window
     found = None if window is None else _only_folder(config)
@@ -94,23 +94,24 @@ def build_streamed(
 
 
 class StreamedDataset:
-    """Training set whose numbers come from the index of its shards, and whose batches from windows of them.
+    """Training set whose statistics come from the index of its shards, and whose batches from windows of shards.
 
-    It answers the questions of a setup as :class:`SequenceDataset` does; those that need all demos at once are refused.
+    It has the methods of :class:`SequenceDataset` that a training setup uses; those that need all demos at once raise
+    an error.
 
     Args:
-        shards: the folder.
-        entry: of ``train.data``.
-        number: of this entry.
-        config: with located data.
-        window: shards in memory at a time.
+        shards: the folder of shards.
+        entry: the entry of ``train.data``.
+        number: index of this entry.
+        config: configuration with located data.
+        window: number of shards in memory at a time.
         files: of the training; those of windows are opened and closed with them.
 
     Attributes:
-        sources: the shards with chosen demos; their paths are names.
-        samples: number of samples of each of them.
+        sources: the shards with selected demos; their paths are names.
+        samples: number of samples of each shard.
         demo_lengths: (number of demos,) steps.
-        instructions: the table behind ``task_id`` and ``lang_emb``.
+        instructions: table of ``task_id`` and ``lang_emb``.
     """
 
     sample_weights = None
@@ -155,7 +156,7 @@ class StreamedDataset:
         return sum(self.samples)
 
     def look(self) -> None:
-        """Read the form of the data from the first shard that is learned from."""
+        """Read the shapes of the data from the first training shard."""
         first = self.schedule(1, self._config.train.seed).windows(0)[0][:1]
         dataset = self.window(first)
         self.release(first)
@@ -180,11 +181,11 @@ class StreamedDataset:
     def window(
         self, numbers: Sequence[int], stopped: threading.Event | None = None
     ) -> SequenceDataset:
-        """Fetch shards where they are not on this machine, and make a dataset of them.
+        """Download the missing shards, and make a dataset of them.
 
         Args:
-            numbers: of the shards.
-            stopped: set by another thread to give up the fetching, with InterruptedError.
+            numbers: numbers of the shards.
+            stopped: event set by another thread to stop the download with InterruptedError.
         """
         shards = [self._shards[i] for i in numbers]
         paths = self._folder.files.local(shards, stopped)
@@ -199,7 +200,7 @@ class StreamedDataset:
             raise
 
     def release(self, numbers: Sequence[int]) -> None:
-        """Let shards of a window go from the cache."""
+        """Allow the cache to remove the shards of a window."""
         self._folder.files.release([self._shards[i] for i in numbers])
 
     # ---- answers ---------------------------------------------------------------------------------
@@ -211,18 +212,18 @@ class StreamedDataset:
 
     @property
     def storage_words(self) -> list[str]:
-        """One line on the windows."""
+        """One line that describes the windows."""
         return [
             f"{len(self._shards)} shards, {self._window} at a time (train.shard_window), the next ones are prepared "
             "meanwhile"
         ]
 
     def demo_names(self) -> dict[int, list[str]]:
-        """Return the names of the demos, by number of their entry of ``train.data``."""
+        """Return the names of the demos by index of their entry in ``train.data``."""
         return {self._number: self._names}
 
     def metadata(self) -> tuple[Any, ...]:
-        """Return what :func:`imitate.data.dataset_metadata` does."""
+        """Return the result of :func:`imitate.data.dataset_metadata` for these shards."""
         ranges = {}
         for key in self.action_keys:
             moments = self._moments(key)
@@ -231,11 +232,14 @@ class StreamedDataset:
 
     @property
     def control_freq(self) -> float | None:
-        """Actions per second of the data."""
+        """Control rate of the data in Hz."""
         return self._folder.index.control_freq
 
     def statistics(self, max_images: int = MAX_IMAGES) -> dict[str, Mapping[str, KeyStats]]:
-        """Return the statistics of the index: vectors exact, images per channel over some frames of each shard."""
+        """Return the statistics of the index.
+
+        They are exact for vectors; for images they are per channel over some frames of each shard.
+        """
         return {
             "obs": _IndexStats(self, {key: f"obs/{key}" for key in self.obs_keys}, self._served),
             "actions": _IndexStats(self, {key: key for key in self.action_keys}, {}),
@@ -245,7 +249,7 @@ class StreamedDataset:
         """Return the statistics of one array.
 
         Raises:
-            ConfigError: the index has none.
+            ConfigError: the index has no such statistics.
         """
         moments = self._moments(array)
         shape = tuple(self._folder.index.arrays[array].shape)
@@ -270,16 +274,16 @@ class StreamedDataset:
 
     @property
     def return_statistics(self) -> NoReturn:
-        """Refuse: returns of all demos are needed at once."""
+        """Raise an error, because returns of all demos are needed at once."""
         self._refuse("returns of all demos (set algo.target_return and algo.return_scale)")
 
     def windows(self, index: object, obs_keys: object) -> NoReturn:
-        """Refuse: these samples are of all demos."""
+        """Raise an error, because these samples are from all demos."""
         self._refuse("samples of all demos, which a step of train.preprocess is fitted to")
 
     @property
     def window_steps(self) -> int:
-        """T, steps in a sample's window."""
+        """T, number of steps in a sample's window."""
         return self._config.train.frame_stack - 1 + self._config.train.seq_length
 
     def _refuse(self, what: str) -> NoReturn:
@@ -290,7 +294,7 @@ class StreamedDataset:
 
 
 class _IndexStats(Mapping[str, KeyStats]):
-    """Statistics by key, those that the index has; others are refused when asked for."""
+    """Statistics of the index by key; a key that the index does not have raises an error."""
 
     def __init__(
         self, dataset: StreamedDataset, arrays: Mapping[str, str], given: Mapping[str, KeyStats]
@@ -314,7 +318,7 @@ class _IndexStats(Mapping[str, KeyStats]):
 
 
 def _only_folder(config: Config) -> tuple[int, ShardFolder] | None:
-    """Return number and content of the one entry with a weight, if it is a folder of shards."""
+    """Return index and content of the only entry with a weight, if it is a folder of shards."""
     weighted = [(i, entry) for i, entry in enumerate(located_data(config)) if entry.weight > 0]
     if len(weighted) != 1:
         return None
@@ -338,10 +342,10 @@ def _samples(lengths: NDArray[np.int64], config: Config) -> int:
 
 
 def _check_window(config: Config, shards: ShardFolder, window: int) -> None:
-    """Refuse what needs all demos at once.
+    """Refuse settings that need all demos at once.
 
     Raises:
-        ConfigError: the key, and what to do.
+        ConfigError: the message names the key and the remedy.
     """
     train = config.train
     entries = train.action_config.to_dict()

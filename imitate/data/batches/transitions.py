@@ -1,16 +1,16 @@
-"""Transitions: from a sample's step to the rewards that follow and the state from which the rest is estimated.
+"""Transitions: the rewards that follow a sample's step, and the state from which the remaining return is estimated.
 
-For the step t of a demo, with rewards r, discount g and n steps, m = the steps until a terminal, the last step whose
-successor is known, or n, whichever is first:
+For the step t of a demo, with rewards r, discount g and n steps, m = n, or fewer if a terminal or the last step with a
+known successor comes first:
 
     n_step_rewards = r[t] + g r[t+1] + ... + g^(m-1) r[t+m-1]
     discounts      = 0 if t+m-1 is terminal, else g^m
     next_obs       = the observation after step t+m-1
     next_actions   = the action of step t+m
 
-A timeout is no terminal: the state after it has a value. That state is what the file says in ``next_obs``. Where a file
-has no ``next_obs``, or the next action is wanted, the step after a demo's last one is unknown: sums end one step
-earlier, and the demo's last step itself, unless terminal, is no transition: its weight is 0.
+A timeout is not a terminal: the state after it has a value. That state is stored in ``next_obs``. If a file has no
+``next_obs``, or the next action is needed, the step after a demo's last one is unknown. Sums then end one step earlier,
+and the demo's last step, unless it is terminal, is not a transition and has weight 0.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class TransitionTable(NamedTuple):
     """The transition that begins at each of N rows.
 
     Attributes:
-        last: (N,) row of the last step whose reward is summed.
+        last: (N,) index of the last row whose reward is summed.
         rewards: (N,) float32 discounted sum.
-        discounts: (N,) float32 factor of the estimated rest; 0 if there is none.
-        usable: (N,) bool, false where the successor is unknown.
+        discounts: (N,) float32 discount factor of the estimated value; 0 after a terminal.
+        usable: (N,) bool, false if the successor is unknown.
     """
 
     last: Rows
@@ -57,9 +57,9 @@ def transition_table(
     Args:
         rewards: (N,).
         terminals: (N,) 1 where the task ended.
-        demo_end: (number of demos,) the row after each demo's last.
-        wanted: discount and steps.
-        end_is_known: whether the state (and action) after a demo's last step are known.
+        demo_end: (number of demos,) index after each demo's last row.
+        wanted: settings of the transitions, such as discount and number of steps.
+        end_is_known: true if the state (and action) after a demo's last step is known.
     """
     count = len(rewards)
     rows = np.arange(count)
@@ -85,12 +85,12 @@ def transition_table(
 
 
 class TransitionPicker:
-    """Lookup of the transitions of samples.
+    """Lookup of the samples' transitions.
 
     Args:
-        table: of all rows.
-        demo_start: (number of demos,) first row of each demo.
-        frame_stack: observations that a policy sees, up to the present one.
+        table: transitions of all rows.
+        demo_start: (number of demos,) index of the first row of each demo.
+        frame_stack: number of observations that a policy sees, up to the current one.
     """
 
     def __init__(self, table: TransitionTable, demo_start: Rows, frame_stack: int) -> None:
@@ -109,11 +109,11 @@ class TransitionPicker:
         return {"n_step_rewards": values[:, 0], "discounts": values[:, 1]}
 
     def next_frames(self, rows: Rows, demo: Rows) -> tuple[Rows, Rows]:
-        """Return rows of the frames that a policy sees after the transitions from ``rows`` (B,) of demos ``demo``.
+        """Return rows of the frames that a policy sees after the transitions from ``rows`` (B,) of the demos ``demo``.
 
         Returns:
-            (B, frame_stack - 1) rows of the observations before the newest, the demo's first repeated; (B, 1) row
-            after which the newest was made.
+            (B, frame_stack - 1) rows of the observations before the newest, in which the demo's first may be repeated;
+            (B, 1) row after which the newest was observed.
         """
         last = self.table.last[rows][:, None]
         before = np.maximum(last + 1 + self._before, self._demo_start[demo][:, None])

@@ -1,4 +1,4 @@
-"""Order in which a training goes through shards, a few of them at a time."""
+"""Order in which a training processes shards, a few at a time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from imitate.data.batches.sampling import ShuffledBatches
 
 @dataclass(frozen=True)
 class Turn:
-    """Batches of one window in one pass.
+    """The batches drawn from one window of shards during one pass.
 
     Attributes:
-        shards: their numbers, in ascending order.
-        sampler: gives the batches from the first one of the turn on, as numbers of samples of these shards.
-        batches: how many of them.
+        shards: numbers of the shards, ascending.
+        sampler: yields the batches of this window, from the first one to use, as sample numbers of these shards.
+        batches: number of batches.
     """
 
     shards: tuple[int, ...]
@@ -31,18 +31,18 @@ class Turn:
 
 
 class WindowSchedule:
-    """Windows of shards, in a new order in each pass; the batches of a window come shuffled.
+    """Windows of shards, in a new order in each pass; the batches of a window are shuffled.
 
-    The k-th batch is a function of the seed, k and the numbers of samples. With one window for all shards, the batches
-    are those of :class:`ShuffledBatches`.
+    The k-th batch depends only on the seed, k and the numbers of samples. With one window for all shards, the batches
+    equal those of :class:`ShuffledBatches`.
 
     Args:
         samples: number of samples of each shard, at least one.
-        window: shards that are learned from together.
-        batch_size: the last batch of a window may be smaller.
-        seed: of the orders.
+        window: number of shards that are used together.
+        batch_size: size of a batch; the last batch of a window may be smaller.
+        seed: seed of the orders.
         drop_last: leave out the smaller batch at the end of a window.
-        part: which samples of each batch to give: one of several processes that share it.
+        part: part of each batch to return, if several processes share a batch.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class WindowSchedule:
         self._seed, self._drop_last, self._part = seed, drop_last, part
 
     def turns(self, start_batch: int = 0) -> Iterator[Turn]:
-        """Yield the turns without end, from the batch of this number on."""
+        """Yield the windows' batches endlessly, from the batch of this number on."""
         number, skipped = 0, start_batch
         while True:
             for shards in self.windows(number):

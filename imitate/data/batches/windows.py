@@ -1,4 +1,4 @@
-"""Rows of the store for the windows of samples, which never leave their demo."""
+"""Rows of the store for the windows of samples; windows never leave their demo."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class WindowRows(NamedTuple):
     """Rows of a batch of windows.
 
     Attributes:
-        rows: (B, T); steps outside the demo repeat its first or last row.
-        wanted: (B, T) the same without regard to the demo's ends.
+        rows: (B, T) rows; steps outside the demo repeat its first or last row.
+        wanted: (B, T) rows without regard to the demo's ends.
         demo: (B,) number of the demo.
         last: (B, 1) last row of the demo.
     """
@@ -27,19 +27,21 @@ class WindowRows(NamedTuple):
 
     @property
     def real(self) -> NDArray[np.bool_]:
-        """Mask (B, T), true if the step is in the demo."""
+        """Mask (B, T), true if the step is inside the demo."""
         real: NDArray[np.bool_] = self.rows == self.wanted
         return real
 
 
 class Windows:
-    """All windows of a set of demos: one per step, ``frame_stack - 1`` rows before it and ``seq_length`` from it on.
+    """All windows of a set of demos, one per step.
+
+    A window has ``frame_stack - 1`` rows before the step, and ``seq_length`` rows from it on.
 
     Args:
         demo_start: (number of demos,) first row of each demo.
-        demo_end: the row after its last.
-        frame_stack: observations up to and including the window's step.
-        seq_length: steps from the window's step on.
+        demo_end: (number of demos,) index after the last row of each demo.
+        frame_stack: number of observations up to and including the window's step.
+        seq_length: number of steps from the window's step on.
         pad_frame_stack: keep windows that reach before the demo.
         pad_seq_length: keep windows that reach beyond its end.
     """
@@ -69,16 +71,16 @@ class Windows:
 
     @property
     def length(self) -> int:
-        """T, steps in a window."""
+        """T, number of steps in a window."""
         return len(self._offsets)
 
     def steps(self, index: Rows) -> tuple[Rows, Rows]:
-        """Return demo (B,) and row (B,) of the step that each window belongs to.
+        """Return demo (B,) and row (B,) of the step of each window.
 
         Raises:
             IndexError: there is no such window.
         """
-        # As unsigned numbers negative ones are too large, and one comparison finds both.
+        # negative numbers become too large as unsigned ones, so that one comparison finds both
         demo: Rows = self._window_end.searchsorted(index.view(np.uint64), side="right")
         if demo.size and demo.max() == len(self._end):
             raise IndexError(f"samples {index.min()} to {index.max()} of {len(self)}")

@@ -1,4 +1,4 @@
-"""Copies of one file with fewer demos, fewer keys, or other names of keys."""
+"""Copies of a file with fewer demos, fewer keys, or renamed keys."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def _silent(done: int, total: int) -> None:
 def subset(
     source: Path, target: Target, selection: Selection, on_demo: Progress = _silent
 ) -> list[str]:
-    """Keep the demos of a selection, under their names.
+    """Copy the selected demos, with their names.
 
     Returns:
-        the demos.
+        names of the selected demos.
     """
     with DatasetFile(source) as file:
         chosen = select(file, selection)
@@ -45,7 +45,7 @@ def delete(
     keys: Sequence[str] = (),
     on_demo: Progress = _silent,
 ) -> None:
-    """Leave out demos, and arrays or groups of arrays such as 'obs/object' and 'next_obs'."""
+    """Copy a file without some demos, or without arrays or groups of arrays such as 'obs/object' and 'next_obs'."""
     if not demos and not keys:
         raise DatasetError(f"{source}: nothing to delete: name demos or keys")
     with DatasetFile(source) as file:
@@ -62,16 +62,16 @@ def delete(
 def rename_keys(
     source: Path, target: Target, names: Mapping[str, str], on_demo: Progress = _silent
 ) -> dict[str, str]:
-    """Give arrays other names. With 'obs/x' goes 'next_obs/x', unless it is named itself.
+    """Rename arrays in a copy. If 'obs/x' is renamed, so is 'next_obs/x', unless it is named itself.
 
     Args:
         source: the file to copy.
         target: the copy.
-        names: new by old.
-        on_demo: called with how many demos are done, and how many there are.
+        names: new names by old names.
+        on_demo: called with the number of copied demos and the number of all demos.
 
     Returns:
-        all names that changed.
+        new names of all renamed arrays by old names.
     """
     with DatasetFile(source) as file:
         check_keys(file, list(names))
@@ -101,7 +101,7 @@ def rename_keys(
 
 
 def _moved(entries: Mapping[str, Mapping[str, Any]], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the attribute of LeRobot's names for renamed arrays; 'actions' are no longer what they were."""
+    """Return the attribute of LeRobot's names for renamed arrays, without 'actions', whose content has changed."""
     if not entries or not renamed.keys() & entries.keys():
         return {}
     kept = {

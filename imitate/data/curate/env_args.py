@@ -1,4 +1,4 @@
-"""The environment that a file names."""
+"""Change of the environment that a file names."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from imitate.errors import DatasetError
 def set_env_args(
     source: Path, target: Target, env_args: Mapping[str, Any], on_mb: Progress
 ) -> dict[str, Any]:
-    """Write ``env_args``, the attribute of the group ``data``; demos and filter keys stay as they are.
+    """Write ``env_args``, an attribute of the group ``data``; demos and filter keys do not change.
 
     Args:
         source: the file.
         target: a copy, or the file itself.
         env_args: ``env_name``, ``type``, ``env_kwargs``.
-        on_mb: called with how many megabytes are copied, and how many there are.
+        on_mb: called with the number of copied megabytes and the number of all megabytes.
 
     Returns:
-        the env_args that were there.
+        the former env_args.
 
     Raises:
         DatasetError: the description is incomplete, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""Filter keys: the split into training and validation, and masks by condition."""
+"""Filter keys: the split into training and validation demos, and masks by condition."""
 
 from __future__ import annotations
 
@@ -39,24 +39,22 @@ def split(
 
     Args:
         source: the file.
-        target: a copy, or the file itself, of which only the masks change then.
-        ratio: share of the demos that validate, in (0, 1); at least one demo on either side.
-        seed: of the random split.
+        target: a copy, or the file itself, of which only the masks are changed.
+        ratio: fraction of validation demos, in (0, 1); each side gets at least one demo.
+        seed: seed of the random split.
         filter_key: split the demos of this mask; None: all.
-        success: split only the demos that solve their task (True) or fail (False), into neither mask the others.
+        success: split only the demos that solve their task (True) or fail (False); the others are in neither mask.
         overwrite: replace masks of these names.
-        on_mb: called with how many megabytes are copied, and how many there are.
+        on_mb: called with the number of copied megabytes and the number of all megabytes.
 
     Returns:
         the two masks.
 
     Raises:
-        DatasetError: there are too few demos, or masks of these names with other demos.
+        DatasetError: there are too few demos, or masks of these names with other demos exist.
     """
     if not 0 < ratio < 1:
-        raise DatasetError(
-            f"{source}: ratio {ratio:g} is no share: expected a number between 0 and 1"
-        )
+        raise DatasetError(f"{source}: ratio is {ratio:g}: expected a number between 0 and 1")
     with DatasetFile(source) as file:
         names = file.demos(filter_key)
         if success is not None:
@@ -84,24 +82,26 @@ def add_filter_key(
     overwrite: bool = False,
     on_mb: Progress = _silent,
 ) -> list[str]:
-    """Write the mask ``name``: the demos that a selection takes.
+    """Write the mask ``name`` with the demos that fulfil the conditions.
 
     Args:
         source: the file.
-        target: a copy, or the file itself, of which only the masks change then.
-        name: of the mask.
-        selection: conditions.
+        target: a copy, or the file itself, of which only the masks are changed.
+        name: name of the mask.
+        selection: conditions for the demos.
         overwrite: replace a mask of this name.
-        on_mb: called with how many megabytes are copied, and how many there are.
+        on_mb: called with the number of copied megabytes and the number of all megabytes.
 
     Returns:
-        the demos.
+        names of the demos.
 
     Raises:
-        DatasetError: no demo fulfils the conditions, or there is a mask of this name with other demos.
+        DatasetError: no demo fulfils the conditions, or a mask of this name with other demos exists.
     """
     if not name or "/" in name or name == ".":
-        raise DatasetError(f"{source}: '{name}' is no name of a filter key: it has no '/'")
+        raise DatasetError(
+            f"{source}: '{name}' is not a valid name of a filter key: it must not contain '/'"
+        )
     with DatasetFile(source) as file:
         chosen = select(file, selection)
         if not chosen:
@@ -114,7 +114,7 @@ def add_filter_key(
 
 
 def failures_among(path: Path, demos: Sequence[str]) -> int:
-    """Count the demos that failed, by their attribute ``success``."""
+    """Count the failed demos, by their attribute ``success``."""
     with DatasetFile(path) as file:
         return sum(file.success(demo) is False for demo in demos)
 

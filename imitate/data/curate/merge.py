@@ -1,4 +1,4 @@
-"""Merge of several files into one."""
+"""Merging of several files."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from imitate.errors import DatasetError
 
 Names = dict[str, str]
 _ONES = frozenset({"interventions", "labelled"})
-# Of a recording here; earlier ones and other sources lack it, and then it is left out.
+# Attributes of our own recordings, which older recordings and other sources lack; then they are left out.
 _TIMES = "timestamps"
 CORRECTED = _ONES | {"policy_actions", "executed_actions"}
-"""Arrays of recordings with corrections, which follow from the actions of a demonstration."""
+"""Arrays of recordings with corrections; for a demonstration they can be derived from its actions."""
 
 
 def merge(
@@ -44,26 +44,26 @@ def merge(
     any_env: bool = False,
     on_demo: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Names]:
-    """Put the demos of files into one, with the attributes of the first.
+    """Merge the demos of several files into one, with the attributes of the first file.
 
-    A demonstration lacks the arrays of a recording with a person's corrections (``imitate run --take-over --record``);
-    it gets them: a person acted at each step, as the policy would have.
+    A recording with a person's corrections (``imitate run --take-over --record``) has arrays that demonstrations lack.
+    They are added to demonstrations with the meaning that a person acted at each step, as the policy would have.
 
-    Names stay where no two are equal; otherwise all demos are numbered: demo_0, demo_1 ... Filter keys of one name are
-    joined.
+    Demos keep their names if all names differ; otherwise all demos are numbered: demo_0, demo_1 ... Filter keys with
+    the same name are joined.
 
     Args:
         sources: two files or more.
-        target: the new one.
-        common_keys: leave out what not all demos have, instead of refusing it.
-        any_env: allow different environments; the first file's is written.
-        on_demo: called with how many demos are done, and how many there are.
+        target: the new file.
+        common_keys: leave out arrays that not all demos have, instead of refusing them.
+        any_env: allow different environments; the first file's environment is written.
+        on_demo: called with the number of copied demos and the number of all demos.
 
     Returns:
-        per file, the new name of each demo by its old one.
+        for each file, the new names of its demos by their old names.
     """
     if len(sources) < 2:
-        raise DatasetError("one file alone cannot be merged: name two or more")
+        raise DatasetError("a merge needs at least two files: name another one")
     drop = check_alike(sources, common_keys, any_env)
     added = sorted(drop & CORRECTED)
     drop = drop - CORRECTED
@@ -93,7 +93,7 @@ def merge(
 
 
 def _add_as_demonstration(demo: h5py.Group, keys: Sequence[str]) -> None:
-    """Write those of the arrays of corrections that a demonstration lacks."""
+    """Write the arrays of corrections that a demonstration lacks."""
     for key in keys:
         if key in demo:
             continue
@@ -104,7 +104,7 @@ def _add_as_demonstration(demo: h5py.Group, keys: Sequence[str]) -> None:
 
 
 def _keep_shared_names(data: h5py.Group, sources: Sequence[Path]) -> None:
-    """Keep those names of numbers, of the first file's, that all files give alike."""
+    """Keep those of the first file's names of numbers that are the same in all files."""
     found = []
     for path in sources:
         with DatasetFile(path) as file:
@@ -119,7 +119,7 @@ def _keep_shared_names(data: h5py.Group, sources: Sequence[Path]) -> None:
 
 
 def new_names(sources: Sequence[Path]) -> list[Names]:
-    """Return per file the new name of each demo by its old one: the old one where no two are equal."""
+    """Return for each file the new names of its demos by their old names, which are kept if no two are equal."""
     found = []
     for path in sources:
         with DatasetFile(path) as file:
@@ -132,7 +132,7 @@ def new_names(sources: Sequence[Path]) -> list[Names]:
 
 
 def environments_left_out(sources: Sequence[Path]) -> list[str]:
-    """Return the names of the environments of the files that a merged one does not name: all but the first's."""
+    """Return the names of the environments that are not written to the merged file: all but the first file's."""
     found = []
     for path in sources:
         with DatasetFile(path) as file:
@@ -141,7 +141,7 @@ def environments_left_out(sources: Sequence[Path]) -> list[str]:
 
 
 def _plain(name: object) -> object:
-    """A class ``folder/arm.py:Arm`` by the name that it has where the folder is on the path, ``arm:Arm``."""
+    """Rename a class ``folder/arm.py:Arm`` to the name that it has if the folder is on the path, ``arm:Arm``."""
     path, colon, attribute = str(name).rpartition(".py:")
     return f"{Path(path).name}:{attribute}" if colon else name
 
@@ -150,10 +150,10 @@ def check_alike(sources: Sequence[Path], common_keys: bool, any_env: bool) -> se
     """Return the arrays that not all demos have.
 
     Raises:
-        DatasetError: other environments, arrays or shapes than in the first file.
+        DatasetError: environments, arrays or shapes differ from those of the first file.
     """
     forms: list[dict[str, tuple[int, ...]]] = []
-    whole: list[str] = []  # the first demo of each file, in words
+    whole: list[str] = []  # name of the first demo of each file, for messages
     environments = []
     scales = []
     for path in sources:

@@ -1,4 +1,4 @@
-"""Rescaling of a file's actions, for programs that need it, and back."""
+"""Rescaling of a file's actions for programs that need it, and its reversal."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def normalize_actions(
     mode: Mode = "min_max",
     on_demo: Progress = lambda done, total: None,
 ) -> ActionScale:
-    """Write a copy whose ``actions`` lie in [-1, 1], or have mean 0 and standard deviation 1, per dimension.
+    """Write a copy whose ``actions`` are in [-1, 1], or have mean 0 and standard deviation 1, per dimension.
 
-    Offset and scale are attributes of the copy. Other arrays, such as ``executed_actions``, stay as they are.
+    Offset and scale are attributes of the copy. Other arrays, such as ``executed_actions``, are not changed.
 
     Returns:
         offset and scale.
 
     Raises:
-        DatasetError: they are rescaled already, or not finite.
+        DatasetError: the actions are already rescaled, or not finite.
     """
     with DatasetFile(source) as file:
         if recorded_scale(file) is not None:
@@ -60,10 +60,10 @@ def normalize_actions(
 
 
 def undo(source: Path, target: Target, on_demo: Progress = lambda done, total: None) -> ActionScale:
-    """Write a copy whose ``actions`` are again the robot's commands, up to rounding.
+    """Write a copy whose ``actions`` are the robot's original commands, up to rounding.
 
     Returns:
-        offset and scale of the source.
+        offset and scale that the source had.
 
     Raises:
         DatasetError: the actions of ``source`` are not rescaled.

@@ -36,24 +36,24 @@ STEP_ARRAYS = frozenset(
 
 
 def is_per_step(key: str) -> bool:
-    """Return true if an array of this name holds one value per step in this format."""
+    """Return true if an array of this name has one value per step in this format."""
     return key in STEP_ARRAYS or key.startswith(("obs/", "next_obs/", "action_dict/"))
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a demo to keep.
+    """Rows of a demo that are kept.
 
     Attributes:
         seen: (n,) rows of ``obs`` and ``next_obs``.
-        done: (n,) rows of all else.
+        done: (n,) rows of all other arrays.
     """
 
     seen: NDArray[np.int64]
     done: NDArray[np.int64]
 
     def of(self, key: str) -> NDArray[np.int64]:
-        """Return the rows of one array."""
+        """Return the kept rows of array ``key``, in order."""
         return self.seen if key.startswith(("obs/", "next_obs/")) else self.done
 
 
@@ -62,12 +62,13 @@ class Changes:
     """Differences between a file and its copy.
 
     Attributes:
-        demos: those to keep, in any order; None: all.
+        demos: demos to keep, in any order; None: all.
         drop: arrays to leave out, such as 'obs/object'.
-        rename: new name of an array by its old one.
-        rows: by demo, where not all are kept; of arrays with a row per step.
-        values: by array (its old name), a function of its steps; called with pieces of a few steps.
-        masks: filter keys to write; None: those of the file. Names of demos that are not kept go in either case.
+        rename: new names of arrays by old names.
+        rows: rows to keep by demo, if not all are kept, for arrays with a row per step.
+        values: function for the values of an array, by its old name; called with pieces of a few steps.
+        masks: filter keys to write; None: those of the file. Names of demos that are not kept are removed in either
+            case.
         attrs: attributes of ``data`` to set; None removes one.
     """
 
@@ -80,7 +81,7 @@ class Changes:
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
     def touches(self, demo: str) -> bool:
-        """Return true if a demo is not copied as it is."""
+        """Return true if a demo is changed when it is copied."""
         return bool(self.drop or self.rename or self.values or demo in self.rows)
 
 
@@ -90,16 +91,16 @@ def rewrite(
     changes: Changes,
     on_demo: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Write a changed copy of ``source`` to ``part``; ``num_samples`` and ``total`` are counted anew.
+    """Write a changed copy of ``source`` to ``part``; ``num_samples`` and ``total`` are recomputed.
 
     Args:
         source: a demonstration file.
-        part: the file to make.
-        changes: what is different in it.
-        on_demo: called after each demo with how many are done, and how many there are.
+        part: the file to write.
+        changes: the changes in the copy.
+        on_demo: called after each demo with the number of copied demos and the number of all demos.
 
     Raises:
-        DatasetError: a demo that is kept cannot be read, or none is kept.
+        DatasetError: a kept demo cannot be read, or no demo is kept.
     """
     with (
         DatasetFile(source) as file,
@@ -129,7 +130,7 @@ def rewrite(
 
 @contextmanager
 def copying(file: DemoFile, demo: str) -> Iterator[None]:
-    """Do as :meth:`DemoFile.reading`, but leave a full disk to the file that is written."""
+    """Read like :meth:`DemoFile.reading`, but let the error of a full disk pass to the writer."""
     try:
         with file.reading(f"demo '{demo}'"):
             yield
@@ -140,13 +141,13 @@ def copying(file: DemoFile, demo: str) -> Iterator[None]:
 
 
 def read_masks(file: DemoFile) -> dict[str, list[str]]:
-    """Read the masks of a file, also names of demos that are not in it."""
+    """Read the masks of a file, including names of demos that are not in it."""
     known = set(file.demos())
     return {key: [d for d in demos if d in known] for key, demos in file.filter_keys().items()}
 
 
 def write_masks(new: h5py.File, masks: Mapping[str, Sequence[str]]) -> None:
-    """Replace the masks of an open file; one without a demo is left out."""
+    """Replace the masks of an open file; masks without demos are left out."""
     if "mask" in new:
         del new["mask"]
     for key, demos in masks.items():
@@ -155,7 +156,7 @@ def write_masks(new: h5py.File, masks: Mapping[str, Sequence[str]]) -> None:
 
 
 def put_mask(file: h5py.File, name: str, demos: Sequence[str]) -> None:
-    """Write one mask into an open file, in place of one of that name."""
+    """Write one mask into an open file; a mask of that name is replaced."""
     masks = file.require_group("mask")
     if name in masks:
         del masks[name]
@@ -174,11 +175,11 @@ def _copy_around(old: h5py.File, new: h5py.File) -> None:
 
 
 def copy_attrs(old: Any, new: Any) -> None:
-    """Attributes of one group or array, also given to another."""
+    """Copy the attributes of a group or array to another."""
     for name, value in old.attrs.items():
         if isinstance(name, bytes):
             raise DatasetError(
-                f"{old.file.filename}: '{old.name}' has an attribute whose name {name!r} is no UTF-8: rename it"
+                f"{old.file.filename}: '{old.name}' has an attribute whose name {name!r} is not valid UTF-8: rename it"
             )
         new.attrs[name] = value
 
@@ -187,7 +188,7 @@ def copy_demo(demo: h5py.Group, data: h5py.Group, name: str, changes: Changes) -
     """Copy one demo into the group ``data`` under ``name``.
 
     Returns:
-        its number of steps.
+        number of its steps.
     """
     if not isinstance(demo, h5py.Group):
         raise ValueError("it is an array, not a group of arrays")
@@ -219,7 +220,7 @@ def _copy_group(
     rows: Rows | None,
     length: int,
 ) -> None:
-    """The arrays below ``old``, whose path below the demo is ``prefix``; the demo has ``length`` steps."""
+    """Copy the arrays below ``old``, whose path below the demo is ``prefix``; the demo has ``length`` steps."""
     for name, item in old.items():
         key = prefix + name
         if key in changes.drop:
@@ -279,7 +280,7 @@ def _copy_frames(
     chosen: NDArray[np.int64],
     change: Callable[[Values], Values] | None,
 ) -> None:
-    """Copy compressed frames that cannot stay as they are: changed ones, and some of a video, which become JPEGs."""
+    """Copy compressed frames that must be re-encoded as JPEGs: changed frames, and parts of a video."""
     frame, reader = storage_of(old).frame, FrameReader(old)
     encoding = "png" if reader.encoding == "png" else "jpeg"
     new = into.create_dataset(name, (len(chosen),), dtype=h5py.vlen_dtype(np.uint8))
@@ -301,7 +302,7 @@ def _copy_frames(
 
 
 def _chunks(old: h5py.Dataset, first: Values) -> tuple[int, ...] | bool | None:
-    """Return the old chunks where the shape allows them."""
+    """Return the old chunks if the shape allows them."""
     if old.chunks is None:
         return None
     fits = first.shape[1:] == old.shape[1:] and len(first) >= old.chunks[0]
@@ -319,10 +320,10 @@ def _rows(
 
 
 def check_keys(file: DemoFile, keys: Collection[str]) -> None:
-    """Refuse a key that is no array or group of arrays of any demo.
+    """Refuse a key that is not an array or group of arrays of any demo.
 
     Raises:
-        DatasetError: one is not; with the nearest.
+        DatasetError: a key does not exist; the message names the nearest one.
     """
     known: set[str] = set()
     for demo in file.demos():

@@ -13,19 +13,20 @@ from imitate.errors import DatasetError, nearest
 
 @dataclass(frozen=True)
 class Selection:
-    """Conditions, all of which hold for a selected demo; None: any.
+    """Conditions for demos, all of which a selected demo fulfils; None: no condition.
 
     Attributes:
-        filter_key: only demos of this mask.
-        demos: only these.
-        success: whether the task was solved: the attribute ``success``, else a reward above 0.
-        min_length: least number of steps.
+        filter_key: select only demos of this mask.
+        demos: select only these demos.
+        success: true: demos that solve their task, by the attribute ``success`` or else a reward above 0; false:
+            others.
+        min_length: smallest number of steps.
         max_length: largest number of steps.
-        min_return: least sum of rewards.
+        min_return: smallest sum of rewards.
         max_return: largest sum of rewards.
-        first: at most this many of the demos left.
-        without: not these.
-        seed: draw ``first`` demos at random instead of the first ones.
+        first: largest number of demos that are selected.
+        without: demos that are not selected.
+        seed: draw ``first`` demos at random with this seed; None: take the first ones.
     """
 
     filter_key: str | None = None
@@ -44,7 +45,7 @@ def select(file: DemoFile, selection: Selection) -> list[str]:
     """Return the names of the demos that fulfil all conditions, in natural order.
 
     Raises:
-        DatasetError: a name that the file lacks, or a condition on a value that is not recorded.
+        DatasetError: a demo does not exist, or a condition needs a value that is not recorded.
     """
     names = file.demos(selection.filter_key)
     if selection.demos is not None:
@@ -63,10 +64,10 @@ def select(file: DemoFile, selection: Selection) -> list[str]:
 
 
 def check_demos(file: DemoFile, demos: Sequence[str]) -> None:
-    """Refuse names that are no demos of the file.
+    """Refuse names that are not demos of the file.
 
     Raises:
-        DatasetError: one is not; with the nearest.
+        DatasetError: a demo does not exist; the message names the nearest one.
     """
     known = file.demos()
     for name in demos:
@@ -95,7 +96,7 @@ def solved(file: DemoFile, demo: str) -> bool:
     """Return true if a demo solves its task.
 
     Raises:
-        DatasetError: neither the attribute ``success`` nor rewards say so.
+        DatasetError: there is neither the attribute ``success`` nor rewards.
     """
     said = file.success(demo)
     if said is not None:

@@ -1,4 +1,4 @@
-"""Cutting of demonstration files into shards with an index."""
+"""Splitting of demonstration files into shards with an index."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from imitate.errors import DatasetError
 from imitate.system.plain_files import cleared, sync
 
 PARTIAL_NAME = f"{INDEX_NAME}.partial"
-"""Beside the shards until the index is written: the plan, and the entries of the shards that are finished."""
+"""File beside the shards until the index is written; contains the plan and the entries of finished shards."""
 Part = list[tuple[Path, str, str]]
-"""Demos of a shard: file, name there, new name."""
+"""Demos of a shard: their file, the name there, and the new name."""
 
 
 def shard_files(
@@ -42,23 +42,23 @@ def shard_files(
     *,
     on_demo: Callable[[int, int], None] = lambda done, total: None,
 ) -> ShardIndex:
-    """Write the demos of files into shards, and their index last.
+    """Write the demos of files into shards, and finally an index.
 
-    Arrays, attributes and filter keys are copied as they are. Demos keep their names and their order; where two have
-    the same name, all are numbered anew. What a killed call has finished is kept by the next one with the same
-    arguments. Nothing is overwritten.
+    Arrays, attributes and filter keys are copied unchanged. Demos keep their order, and their names unless two are
+    equal, in which case all are numbered anew. The next call with the same arguments keeps the shards that a killed
+    call has finished. Nothing is overwritten.
 
     Args:
-        sources: one file or more, which hold the same arrays.
-        out: folder of the shards, or its URL; made if it is not there.
-        demos_per_shard: the last shard may have fewer.
-        on_demo: called with how many demos are done, and how many there are.
+        sources: one or more files with the same arrays.
+        out: folder of the shards, or its URL; created if it does not exist.
+        demos_per_shard: number of demos per shard; the last shard may have fewer.
+        on_demo: called with the number of copied demos and the number of all demos.
 
     Returns:
         the index.
 
     Raises:
-        DatasetError: the files do not fit together, or the place holds other shards or cannot be written.
+        DatasetError: the files do not fit together, or the folder contains other shards or cannot be written.
     """
     with place_of(out) as place:
         return _shard_into(place, sources, demos_per_shard, on_demo)
@@ -96,15 +96,15 @@ def _shard_into(
         place.put(INDEX_NAME, index.to_json())
     except OSError as error:
         raise DatasetError(
-            f"{place.name}: cannot be written ({error.strerror or error}): make room, the same command then goes on "
-            f"after {len(finished)} finished shards"
+            f"{place.name}: cannot be written ({error.strerror or error}): free some space; the "
+            f"same command then continues after {len(finished)} finished shards"
         ) from error
     place.remove(PARTIAL_NAME)
     return index
 
 
 def _begin(place: ShardPlace, plan: dict[str, Any]) -> list[DescribedShard]:
-    """Return what an unfinished call with this plan has left; refuse a place with anything else of this kind."""
+    """Return the shards that an unfinished call with this plan has written; refuse a folder with other shards."""
     if place.text(INDEX_NAME) is not None:
         raise DatasetError(
             f"{place.name}/{INDEX_NAME}: exists already: name another folder with --out"
@@ -119,7 +119,7 @@ def _begin(place: ShardPlace, plan: dict[str, Any]) -> list[DescribedShard]:
             )
         _note(place, plan, [])
         return []
-    with suppress(ValueError, LookupError, TypeError):  # of another version, or damaged
+    with suppress(ValueError, LookupError, TypeError):  # written by another version, or damaged
         tree = json.loads(notes)
         if tree["plan"] == plan:
             return [DescribedShard.model_validate(entry) for entry in tree["finished"]]
@@ -135,7 +135,7 @@ def _note(place: ShardPlace, plan: dict[str, Any], finished: Sequence[DescribedS
 
 
 def _write_shard(part: Part, path: Path) -> None:
-    """Write one shard, whole or not at all."""
+    """Write one shard atomically."""
     unfinished = path.with_name(f".{path.name}.part")
     steps = 0
     masks: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Places that shards are written to: a folder of this machine, or a URL."""
+"""Destinations of shards: a folder of this machine, or a URL."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from imitate.system.plain_files import read_text, write_text
 
 
 class ShardPlace(Protocol):
-    """A place of shards; each of its files appears whole or not at all.
+    """Destination of shards, to which files are written atomically.
 
     Attributes:
-        name: for errors.
+        name: name for errors.
     """
 
     name: str
 
     def workplace(self) -> Path:
-        """Return the local folder that a shard is written in before :meth:`keep`."""
+        """Return the local folder in which a shard is written before :meth:`keep`."""
 
     def keep(self, path: Path) -> None:
-        """Take a finished file of the workplace."""
+        """Store a finished file of the local folder."""
 
     def text(self, name: str) -> str | None:
-        """Return the content of a text file; None if there is none."""
+        """Return the content of a text file, or None if it does not exist."""
 
     def put(self, name: str, text: str) -> None:
-        """Write a text file, in place of one of that name."""
+        """Write a text file; a file of that name is replaced."""
 
     def remove(self, name: str) -> None:
         """Remove a file."""
 
     def shards(self) -> list[str]:
-        """Return the names of the HDF5 files that are there, sorted."""
+        """Return the names of the existing HDF5 files, sorted."""
 
 
 @contextmanager
 def place_of(out: str | Path) -> Iterator[ShardPlace]:
-    """Open the place at a path or URL.
+    """Open the destination at a path or URL.
 
     Raises:
-        DatasetError: the URL cannot be written.
+        DatasetError: the URL cannot be written to.
     """
     url = url_of(out)
     if url is None:
@@ -68,15 +68,15 @@ class FolderPlace:
         self._folder, self.name = folder, str(folder)
 
     def workplace(self) -> Path:
-        """Return the folder itself, made if it is not there: a shard gets its name when it is whole."""
+        """Return the folder itself, and create it if needed; a shard is renamed when it is complete."""
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder
 
     def keep(self, path: Path) -> None:
-        """Do nothing: the file is there already."""
+        """Do nothing, because the file is already there."""
 
     def text(self, name: str) -> str | None:
-        """Return the content of a text file; None if there is none."""
+        """Return the content of a text file, or None if it does not exist."""
         with suppress(FileNotFoundError):
             return read_text(self._folder / name)
         return None
@@ -90,16 +90,16 @@ class FolderPlace:
         (self._folder / name).unlink()
 
     def shards(self) -> list[str]:
-        """Return the names of the HDF5 files that are there, sorted."""
+        """Return the names of the existing HDF5 files, sorted."""
         return sorted(path.name for path in self._folder.glob("*.hdf5"))
 
 
 class UrlPlace:
-    """A folder of a store that fsspec knows.
+    """Folder of a remote store that fsspec supports.
 
     Args:
-        url: of the folder.
-        folder: temporary, for one shard at a time.
+        url: URL of the folder.
+        folder: temporary folder for one shard at a time.
     """
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -111,14 +111,14 @@ class UrlPlace:
         return self._folder
 
     def keep(self, path: Path) -> None:
-        """Upload a file, and remove it here."""
+        """Upload a file, and remove it from this machine."""
         with self._writing():
             self._fs.makedirs(self._path, exist_ok=True)
             self._fs.put_file(str(path), self._at(path.name))
         path.unlink()
 
     def text(self, name: str) -> str | None:
-        """Return the content of a text file; None if there is none."""
+        """Return the content of a text file, or None if it does not exist."""
         with self._writing():
             try:
                 content: bytes = self._fs.cat_file(self._at(name))
@@ -138,7 +138,7 @@ class UrlPlace:
             self._fs.rm_file(self._at(name))
 
     def shards(self) -> list[str]:
-        """Return the names of the HDF5 files that are there, sorted."""
+        """Return the names of the existing HDF5 files, sorted."""
         with self._writing():
             try:
                 found: list[Any] = self._fs.ls(self._path, detail=False)
@@ -156,9 +156,9 @@ class UrlPlace:
             yield
         except DatasetError:
             raise
-        except Exception as error:  # each store's package has exceptions of its own
+        except Exception as error:  # the package of each store has its own exceptions
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise DatasetError(
-                f"{self.name}: cannot be written ({reason}): see to the credentials of its store; the same command "
-                "goes on after the shards that are there"
+                f"{self.name}: cannot be written ({reason}): check the credentials of its store; "
+                "the same command continues after the existing shards"
             ) from error

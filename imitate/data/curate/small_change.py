@@ -1,4 +1,4 @@
-"""A change of a few bytes of a file: in place by a journaled write, or in a copy that is equal otherwise."""
+"""Change of a few bytes of a file: in place by a journaled write, or in a copy that is otherwise equal."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Progress = Callable[[int, int], None]
 def change(
     source: Path, target: Target, put: Callable[[ConfinedFile], None], on_mb: Progress
 ) -> None:
-    """Change a copy that is otherwise equal byte for byte, or the file itself, in one step that a kill cannot halve.
+    """Change a copy that is otherwise equal byte for byte, or change the file itself atomically.
 
     Args:
         source: the file.
-        target: where the change goes.
-        put: makes it.
-        on_mb: called with how many megabytes are copied, and how many there are.
+        target: the copy, or the file itself.
+        put: makes the change.
+        on_mb: called with the number of copied megabytes and the number of all megabytes.
     """
     if target.out is None:
         check_is_hdf5(target.path)

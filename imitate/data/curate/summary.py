@@ -18,7 +18,7 @@ from imitate.data.shards.folder import ShardFolder
 from imitate.errors import DatasetError, nearest
 
 _PIECE_BYTES = 2 * 2**20
-_WIDE = 512  # columns
+_WIDE = 512  # number of columns
 _WIDE_ROWS = 64
 
 
@@ -29,20 +29,20 @@ def summarize(
     keys: list[str] | None = None,
     on_key: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, KeyStats]:
-    """Compute statistics over all steps, shaped like one step; images per channel, as stored.
+    """Compute statistics over all steps, with the shape of one step; for images per channel, in stored units.
 
     Args:
         path: the file.
-        filter_key: only the demos of this mask.
-        keys: only these arrays; None: actions, rewards, observations.
-        on_key: called with how many arrays are done, and how many there are.
+        filter_key: use only the demos of this mask.
+        keys: use only these arrays; None: actions, rewards, observations.
+        on_key: called with the number of processed arrays and the number of all arrays.
     """
     with DatasetFile(path) as file, Extents(file) as extents:
         demos = file.demos(filter_key)
         if not demos:
-            raise DatasetError(f"{path}: there is no demo: nothing to count")
+            raise DatasetError(f"{path}: there is no demo to compute statistics of")
         if not any(file.length(demo) for demo in demos):
-            raise DatasetError(f"{path}: no demo has a step: nothing to count")
+            raise DatasetError(f"{path}: no demo has a step to compute statistics of")
         wanted = keys or [
             key
             for key in file.keys(demos[0])
@@ -58,9 +58,9 @@ def summarize(
 def summarize_shards(
     shards: ShardFolder, *, filter_key: str | None = None, keys: list[str] | None = None
 ) -> dict[str, KeyStats]:
-    """Return the statistics that the index of a folder of shards holds, as :func:`summarize` does of one file.
+    """Return the statistics in the index of a folder of shards, like :func:`summarize` for a file.
 
-    Those of images are over some frames of each shard.
+    Statistics of images are computed from some frames of each shard.
 
     Raises:
         DatasetError: no shard has the filter key, or the index has no statistics of an array.
@@ -85,10 +85,12 @@ def summarize_shards(
 
 
 def key_statistics(extents: Extents, demos: Sequence[str], key: str) -> KeyStats:
-    """Compute the statistics of an array over all steps, shaped like one step; images per channel, as stored.
+    """Compute statistics of an array over all steps, with the shape of one step.
+
+    For images per channel, in stored units.
 
     Raises:
-        DatasetError: a demo has no such array, it differs in shape, or holds no numbers.
+        DatasetError: a demo does not have the array, its shape differs, or it is not numeric.
     """
     first = _extent(extents, demos[0], key)
     step, dtype = first.shape[1:], first.dtype
@@ -105,7 +107,7 @@ def _extent(extents: Extents, demo: str, key: str) -> Extent:
         shape, dtype = (
             extents.file.shape(demo, key),
             extents.file.dtype(demo, key),
-        )  # which says what is missing
+        )  # this raises an error that names the missing part
         return Extent(shape, dtype, None)
     return found
 
@@ -127,7 +129,10 @@ def _pieces(
 
 
 def _pixel_statistics(pieces: Iterator[NDArray[Any]], step: tuple[int, ...]) -> KeyStats:
-    """Compute statistics per channel in whole numbers, first summed per pixel: reductions along long rows are fast."""
+    """Compute statistics per channel in integers.
+
+    They are summed first per pixel, because reductions along long rows are fast.
+    """
     count = 0
     sums = np.zeros((2, math.prod(step)), dtype=np.uint64)
     low = np.full(math.prod(step), 255, dtype=np.uint8)
@@ -152,7 +157,10 @@ def _pixel_statistics(pieces: Iterator[NDArray[Any]], step: tuple[int, ...]) -> 
 
 
 def _row_statistics(pieces: Iterator[NDArray[Any]], width: int) -> KeyStats:
-    """Compute statistics per column of rows so wide; many rows are taken as one, which is several times faster."""
+    """Compute statistics per column of rows of ``width``.
+
+    Many rows are processed as one, which is several times faster.
+    """
     group = max(1, _WIDE // width)
     rest: list[NDArray[Any]] = []
     rows = 0
@@ -173,7 +181,7 @@ def _row_statistics(pieces: Iterator[NDArray[Any]], width: int) -> KeyStats:
     parts: list[tuple[int, KeyStats]] = []
     if first is not None:
         bulk = statistics_of(chain([first], chunks))
-        parts.append((rows, bulk))  # counted by then
+        parts.append((rows, bulk))  # all values are counted by then
     left = np.concatenate(rest) if rest else np.zeros((0, width))
     if len(left):
         parts.append((len(left), statistics_of([left])))
@@ -181,7 +189,7 @@ def _row_statistics(pieces: Iterator[NDArray[Any]], width: int) -> KeyStats:
 
 
 def _joined(parts: list[tuple[int, KeyStats]], width: int) -> KeyStats:
-    """Join statistics of parts, each of which holds one group of columns or several side by side."""
+    """Join statistics of parts, each of one group of columns or of several adjacent groups."""
     groups = [stats.mean.size // width for _, stats in parts]
     weights = np.repeat([n / k for (n, _), k in zip(parts, groups, strict=True)], groups)
     means, stds, lows, highs = (

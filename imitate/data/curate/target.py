@@ -1,4 +1,4 @@
-"""Target of a tool: a new file that appears whole or not at all, or the old one, which is kept as a backup."""
+"""Target of a tool: a new file that is written atomically, or the old file, which is kept as a backup."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from imitate.system.plain_files import cleared, sync
 
 @dataclass(frozen=True)
 class Target:
-    """The file that a tool makes.
+    """File that a tool writes.
 
     Attributes:
-        out: a new file; None: take the place of ``source``.
-        source: the file that is replaced where ``out`` is None; it stays as ``<name>.bak``.
-        overwrite: replace ``out`` if there is one.
+        out: the new file; None: replace ``source``.
+        source: the file that is replaced if ``out`` is None; it is kept as ``<name>.bak``.
+        overwrite: replace ``out`` if it exists.
     """
 
     out: Path | None
@@ -35,7 +35,7 @@ class Target:
 
     @property
     def path(self) -> Path:
-        """Path of the file at the end."""
+        """Path of the finished file."""
         path = self.out or self.source
         if path is None:
             raise DatasetError("no file to write: name one")
@@ -43,10 +43,10 @@ class Target:
 
     @contextmanager
     def writing(self) -> Iterator[Path]:
-        """Give a path to write; it becomes the file when the block ends well, and is removed when it does not.
+        """Yield a path to write to; it becomes the file if the block succeeds, and is removed otherwise.
 
         Raises:
-            DatasetError: the file exists, is one that is read, or cannot be written.
+            DatasetError: the file exists, is the source, or cannot be written.
         """
         path = self.path
         self._check_free(path)
@@ -63,7 +63,7 @@ class Target:
         except OSError as error:
             reason = error.strerror or str(error).splitlines()[0]
             raise DatasetError(
-                f"{path}: cannot be written ({reason}): make room, or choose another folder"
+                f"{path}: cannot be written ({reason}): free some space, or choose another folder"
             ) from error
         finally:
             with suppress(OSError):
@@ -85,12 +85,12 @@ class Target:
 
 
 def _machine() -> str:
-    """Return eight digits of this machine; process numbers of another machine mean nothing here."""
+    """Return eight digits that identify this machine, because process numbers are only valid on one machine."""
     return f"{zlib.crc32(platform.node().encode()):08x}"
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove unfinished copies of a file by killed processes of this machine."""
+    """Remove unfinished copies of a file, left by killed processes of this machine."""
     pattern = re.compile(re.escape(f"{path.name}.part-") + rf"([0-9]+)(-{_machine()})?(-[0-9])?")
     for found in path.parent.iterdir():
         match = pattern.fullmatch(found.name)
@@ -104,7 +104,7 @@ def _is_alive(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # somebody else's
+        pass  # the file belongs to another user
     return True
 
 
@@ -112,18 +112,18 @@ def check_is_hdf5(path: Path) -> None:
     """Refuse to change a dataset of another format in place.
 
     Raises:
-        DatasetError: it is one.
+        DatasetError: the file has another format.
     """
     if not path.exists() or h5py.is_hdf5(path):
         return
     if path.is_dir() or convertible_format(path) is not None:
         raise DatasetError(
-            f"{path}: is no HDF5 file, so it is not changed in place: name a new file with --out"
+            f"{path}: is not an HDF5 file, so it is not changed in place: name a new file with --out"
         )
 
 
 def backup_of(path: Path) -> Path:
-    """Return the first free name among ``<name>.bak``, ``<name>.bak1`` ..."""
+    """Return the first unused name among ``<name>.bak``, ``<name>.bak1`` ..."""
     number = 0
     while (found := path.with_name(f"{path.name}.bak{number or ''}")).exists():
         number += 1
@@ -131,7 +131,7 @@ def backup_of(path: Path) -> Path:
 
 
 def _keep(path: Path, backup: Path) -> None:
-    """Give the old file a second name, so that there is always a whole file under the first one."""
+    """Give the old file a second name, so that a complete file always exists under the first one."""
     try:
         os.link(path, backup)
     except OSError:

@@ -1,1 +1,1 @@
-"""The doctor: what is wrong with a demonstration file, how bad it is, and what repairs it."""
+"""Doctor: finds faults in a demonstration file, rates their severity, and repairs them."""

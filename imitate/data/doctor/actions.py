@@ -1,4 +1,4 @@
-"""Check for actions that stick at their limits."""
+"""Check for actions that are often at their limits."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from imitate.data.doctor.finding import Finding, Level, Place
 from imitate.data.doctor.following import Motions, own_positions
 from imitate.data.doctor.survey import Array, Piece
 
-_SAID, _BAD = 0.2, 0.5  # share of the steps at a limit
-_FEW_VALUES = 3  # a dimension with no more is a switch, such as a gripper's
+_SAID, _BAD = 0.2, 0.5  # fraction of the steps at a limit
+_FEW_VALUES = 3  # a dimension with at most this many values is a switch, such as a gripper's
 
 
 class Clipping:
-    """Counts how often each dimension is at its smallest or largest value.
+    """Counter of the steps at which each dimension is at its smallest or largest value.
 
     Args:
-        motions: which see the pieces too; targets of positions are at an end of their range where the robot is still.
+        motions: also receives the pieces; position targets are at an end of their range when the robot does not move.
     """
 
     def __init__(self, motions: Motions) -> None:
@@ -32,7 +32,7 @@ class Clipping:
         self._values: list[set[float]] = []
 
     def see(self, piece: Piece) -> None:
-        """Count."""
+        """Count the steps of a piece."""
         actions = piece.small.get("actions")
         if actions is None or len(actions) == 0:
             return
@@ -87,7 +87,7 @@ class Clipping:
 
 
 def _turns(column: Array, low: float, high: float) -> int:
-    """How often a dimension turns round between its limits; one that is ramped from end to end never does."""
+    """Count how often a dimension reverses between its limits; one that moves from end to end never does."""
     inner = (column > low) & (column < high)
     moved = np.flatnonzero(np.diff(column))
     direction = np.sign(np.diff(column.astype(np.float64))[moved])

@@ -18,17 +18,17 @@ _CLOSE = 1e-6
 _SAID, _BAD = (
     0.1,
     0.5,
-)  # share of steps with another next observation; where demos were cut, a few have one
+)  # fraction of steps with another next observation; a few are normal where demos were cut
 
 
 def shifted_rows(length: int, ahead: int) -> Rows:
-    """Rows that bring observations, which show what is ``ahead`` steps later, to their actions."""
+    """Return rows that align observations, which are ``ahead`` steps too late, with their actions."""
     first, second = np.arange(length - abs(ahead)), np.arange(abs(ahead), length)
     return Rows(seen=first, done=second) if ahead > 0 else Rows(seen=second, done=first)
 
 
 def shift_remedy(layout: Layout, ahead: int) -> Remedy:
-    """Return a remedy that shifts every demo and leaves out those that are too short."""
+    """Return a remedy that shifts every demo and leaves out demos that are too short."""
     long = [demo for demo in layout.demos if demo.length > abs(ahead)]
     names = {demo.name for demo in long}
     return Remedy(
@@ -38,10 +38,10 @@ def shift_remedy(layout: Layout, ahead: int) -> Remedy:
 
 
 class States:
-    """Finds observations that are columns of the simulator's state, and at which shift they are equal.
+    """Search for observations that are columns of the simulator's state, and the shift at which they are equal.
 
     Args:
-        layout: of the file.
+        layout: layout of the file.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -82,7 +82,7 @@ class States:
 
 
 def _equal_columns(seen: Array, states: Array, shift: int) -> int:
-    """Return the columns of ``seen`` that move and equal a column of ``states`` so many steps later."""
+    """Return the columns of ``seen`` that vary and equal a column of ``states`` this number of steps later."""
     length = len(seen) - abs(shift)
     seen, states = seen[max(0, -shift) :][:length], states[max(0, shift) :][:length]
     moving = seen.std(axis=0) > 10 * _CLOSE
@@ -95,7 +95,7 @@ def _equal_columns(seen: Array, states: Array, shift: int) -> int:
 
 
 class NextObs:
-    """Compares next observations with the observations that follow."""
+    """Comparison of next observations with the observations that follow."""
 
     def __init__(self) -> None:
         self._wrong: Counter[str] = Counter()

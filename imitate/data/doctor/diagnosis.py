@@ -1,4 +1,4 @@
-"""The doctor's round: layout first, then one pass over the values."""
+"""Examination of a file by the doctor: first the layout, then one pass over the values."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def diagnose(path: str | Path, on_demo: Progress = lambda done, total: None) -> 
 
     Args:
         path: the HDF5 file.
-        on_demo: called after each demo with how many are done, and how many there are.
+        on_demo: called after each demo with the number of examined demos and the number of all demos.
 
     Raises:
-        DatasetError: there is no such file, or it is no HDF5 file.
+        DatasetError: the file does not exist or is not an HDF5 file.
     """
     path = Path(path).expanduser()
     try:
@@ -65,12 +65,12 @@ def examine(
     on_demo: Progress = lambda done, total: None,
     demos: Sequence[DemoLayout] | None = None,
 ) -> Report:
-    """Examine a file of which the layout is known.
+    """Examine a file whose layout is known.
 
     Args:
-        layout: of the file, which is open.
-        on_demo: called after each demo with how many are done, and how many there are.
-        demos: those whose values are read; None: all.
+        layout: layout of the open file.
+        on_demo: called after each demo with the number of examined demos and the number of all demos.
+        demos: demos whose values are read; None: all.
     """
     found = [finding for check in (*CHECKS, check_masks) for finding in check(layout)]
     survey = Survey(layout)
@@ -79,7 +79,7 @@ def examine(
     for number, demo in enumerate(looked_at, 1):
         with np.errstate(
             invalid="ignore", over="ignore"
-        ):  # what is not finite is found, not warned of
+        ):  # values that are not finite are reported as findings, without numpy's warnings
             for piece in survey.pieces(demo):
                 for check in checks:
                     check.see(piece)
@@ -113,7 +113,7 @@ def _value_checks(layout: Layout) -> list[Check]:
 
 
 def _clips_itself(layout: Layout) -> bool:
-    """True of a robosuite file, whose environment cuts actions off at +-1."""
+    """Return true for a robosuite file, because its environment clips actions at +-1."""
     try:
         return layout.file.env_meta.get("type") == 1
     except DatasetError:
@@ -121,7 +121,7 @@ def _clips_itself(layout: Layout) -> bool:
 
 
 def _once(found: list[Finding]) -> list[Finding]:
-    """Drop findings that another one covers exactly."""
+    """Remove findings that another one covers completely."""
     codes = {finding.code for finding in found}
     said = {less for exact, less in _SAYS_MORE.items() if exact in codes}
     return [finding for finding in found if finding.code not in said]

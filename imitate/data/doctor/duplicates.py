@@ -1,4 +1,4 @@
-"""Check for demos that are in the file twice."""
+"""Check for demos that occur twice in a file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from imitate.data.doctor.survey import Piece
 
 
 class Duplicates:
-    """Compares digests of the actions, and of the first and last observations that are no images."""
+    """Comparison of digests of the actions, and of the first and last observations other than images."""
 
     def __init__(self) -> None:
         self._digests: dict[str, Any] = {}
 
     def see(self, piece: Piece) -> None:
-        """Add to a demo's digest."""
+        """Add a piece to a demo's digest."""
         if piece.large is not None:
             return
         digest = self._digests.setdefault(piece.demo, hashlib.sha256())
@@ -30,7 +30,7 @@ class Duplicates:
             digest.update(values.tobytes())
 
     def findings(self) -> Iterator[Finding]:
-        """Return each demo that repeats an earlier one."""
+        """Return a finding for each demo that repeats an earlier one."""
         first: dict[bytes, str] = {}
         again: dict[str, str] = {}
         for demo, digest in self._digests.items():

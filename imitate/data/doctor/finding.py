@@ -15,7 +15,7 @@ from imitate.data.curate.rewrite import Rows, Values
 _MAX_NAMES = 20
 _MOST_NAMES = 200
 Runs = tuple[tuple[int, int], ...]
-"""Stretches of steps: first, and one past the last."""
+"""Ranges of steps: the first step, and the one after the last."""
 
 
 class Level(str, Enum):
@@ -31,7 +31,7 @@ EXIT_CODES = {Level.info: 0, Level.warning: 1, Level.error: 3}
 
 @dataclass(frozen=True)
 class Place:
-    """Place of a finding; None stands for all of a kind."""
+    """Place of a finding; None means all demos or keys."""
 
     demo: str | None = None
     key: str | None = None
@@ -40,15 +40,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Remedy:
-    """Repair of a finding; see :class:`imitate.data.curate.rewrite.Changes`.
+    """Changes that repair a finding; see :class:`imitate.data.curate.rewrite.Changes`.
 
     Attributes:
         drop_demos: demos to leave out.
         drop_keys: arrays to leave out.
-        rows: by demo.
-        values: by array.
-        masks: filter keys with new content; an empty one is removed.
-        attrs: of the group ``data``.
+        rows: rows to keep by demo.
+        values: functions for values by array.
+        masks: filter keys with their new demos; empty ones are removed.
+        attrs: attributes of the group ``data``.
     """
 
     drop_demos: Sequence[str] = ()
@@ -61,15 +61,15 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or worth knowing.
+    """A fault, or a remark about a file.
 
     Attributes:
-        code: its kind, as ``--only`` takes it.
-        level: how bad it is.
-        what: in words.
-        places: where.
-        remedy: changes that make a copy without it; None: no program can know them.
-        advice: what to do where there is no remedy, or in its place.
+        code: kind of the finding, as used by ``--only``.
+        level: severity of the finding.
+        what: description of the finding.
+        places: demos, arrays and steps concerned.
+        remedy: changes that make a copy without the finding; None: there is no automatic repair.
+        advice: advice if there is no remedy, or as an alternative to it.
     """
 
     code: str
@@ -81,11 +81,11 @@ class Finding:
 
     @property
     def demos(self) -> list[str]:
-        """Return the demos of its places, each once."""
+        """Return the demos of its places, without duplicates."""
         return list(dict.fromkeys(place.demo for place in self.places if place.demo is not None))
 
     def command(self, path: Path) -> str | None:
-        """Return the command that writes a file without this finding."""
+        """Return the command that writes a file without this finding, or None."""
         if self.remedy is None:
             return None
         fixed = path.with_name(f"{path.stem}_fixed{path.suffix}")
@@ -102,7 +102,7 @@ class Finding:
         return shlex.join([*words, "--out", str(fixed)])
 
     def alternative(self, path: Path) -> str:
-        """Return what to do in place of the repair or without one; no repair that deletes is the only offer."""
+        """Return advice beside or instead of the repair, so that deletion is never the only option."""
         remedy = self.remedy
         if self.advice or remedy is None:
             return self.advice
@@ -143,7 +143,7 @@ class Report:
         demos: number of demos.
         steps: number of steps.
         read_bytes: size of all values that were read.
-        findings: the worst first.
+        findings: the findings, most severe first.
     """
 
     path: Path
@@ -154,7 +154,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 clean, 1 warnings, 3 errors."""
+        """Exit code: 0 without faults, 1 for warnings, 3 for errors."""
         return max((EXIT_CODES[finding.level] for finding in self.findings), default=0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -172,14 +172,14 @@ class Report:
 
 
 def counted(count: int, verbs: str = "") -> str:
-    """``1 demo`` or ``3 demos``, with the verb that belongs to it: ``counted(1, "has have")`` is ``1 demo has``."""
+    """Return ``1 demo`` or ``3 demos``, with a verb that agrees: ``counted(1, "has have")`` is ``1 demo has``."""
     one, _, many = verbs.partition(" ")
     words = ("demo", one) if count == 1 else ("demos", many)
     return " ".join(filter(None, (str(count), *words)))
 
 
 def runs_of(steps: Sequence[int] | Any) -> Runs:
-    """Sorted step numbers as stretches."""
+    """Convert sorted step numbers to ranges."""
     runs: list[tuple[int, int]] = []
     for step in map(int, steps):
         if runs and runs[-1][1] == step:

@@ -1,6 +1,6 @@
-"""How an arm follows its actions: as the targets of a first-order lag, or as displacements, after a delay.
+"""Analysis of how an arm follows its actions: position targets or displacements with a first-order lag and a delay.
 
-A time constant is what every controller has; only a delay that no time constant explains is one of the recording. The
+Every controller has a time constant; only a delay that no time constant explains is a fault of the recording. The
 measured positions q and the actions u of one dimension, with delay d and decay = exp(-1 / time constant in steps):
 
 * targets: s(t+1) = decay s(t) + (1 - decay) u(t), from s(0) = q(d); q(t+d) = gain s(t) + offset;
@@ -21,21 +21,22 @@ from imitate.data.doctor.survey import Array, Piece
 DELAYS = range(-4, 11)
 _BEFORE, _AFTER = DELAYS[-1] + 1, -DELAYS[0] + 1
 _MAX_COLUMNS = 64
-_ENOUGH = 2_000  # steps; a delay is sure long before
+_ENOUGH = 2_000  # in steps; larger delays are detected with certainty
 _PIECE = 1_000
-_OWN = 0.25  # of a position's variance; a target that its own position never comes nearer is none
+# fraction of a position's variance; a target to which its position never comes nearer is not a target
+_OWN = 0.25
 _SLOWEST_S = 0.4
-_SLOWEST_STEPS = 20.0  # where the file does not tell its rate
+_SLOWEST_STEPS = 20.0  # used if the file does not record its rate
 _TINY = 1e-12
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How well each delay explains the motion of one action.
+    """Quality with which each delay explains the motion of one action.
 
     Attributes:
-        unexplained: share of the variance by delay, in ``DELAYS``, at the best time constant.
-        is_target: whether the action is where its own position is to be.
+        unexplained: unexplained fraction of the variance for each delay in ``DELAYS``, at the best time constant.
+        is_target: true if the action is a target of its own position.
     """
 
     unexplained: Array
@@ -43,14 +44,14 @@ class Fit:
 
 
 class Motions:
-    """The actions and positions of the first demos, as much as fits need."""
+    """Actions and positions of the first demos, as many as the fits need."""
 
     def __init__(self) -> None:
         self.pairs: list[tuple[Array, Array]] = []
         self.steps = 0
 
     def see(self, piece: Piece) -> None:
-        """Keep a piece."""
+        """Store a piece."""
         actions = piece.small.get("actions")
         keys = sorted(key for key in piece.small if is_position(key))
         if actions is None or not keys or len(actions) <= _BEFORE + _AFTER or self.steps > _ENOUGH:
@@ -64,12 +65,12 @@ class Motions:
             self.steps += length
 
     def findings(self) -> Iterator[Finding]:
-        """Nothing: other checks ask for the motions."""
+        """Return no findings; other checks use the motions."""
         return iter(())
 
 
 def shifted(pairs: list[tuple[Array, Array]], ahead: int) -> list[tuple[Array, Array]]:
-    """Pairs of actions and positions, of which the positions show what is ``ahead`` steps later."""
+    """Shift pairs of actions and positions, in which the positions are ``ahead`` steps too late."""
     size = abs(ahead)
     if ahead > 0:
         moved = [(u[size:], q[: len(q) - size]) for u, q in pairs]
@@ -79,7 +80,10 @@ def shifted(pairs: list[tuple[Array, Array]], ahead: int) -> list[tuple[Array, A
 
 
 def own_positions(pairs: list[tuple[Array, Array]]) -> dict[int, int]:
-    """The column of the positions that each action is the target of, where |q(t+k) - u(t)| is small for a k."""
+    """Return for each action that is a position target its column of the positions.
+
+    |q(t+k) - u(t)| is then small for a k.
+    """
     if not pairs:
         return {}
     spread = np.maximum(np.concatenate([q for _, q in pairs]).var(axis=0), _TINY)
@@ -96,7 +100,7 @@ def own_positions(pairs: list[tuple[Array, Array]]) -> dict[int, int]:
 
 
 def fits(pairs: list[tuple[Array, Array]], rate_hz: float | None) -> list[Fit]:
-    """The better of both models for each action, with its own position or that which goes best with it."""
+    """Return for each action the better fit of both models, with its own position or the one that matches best."""
     own = own_positions(pairs)
     slowest = _SLOWEST_STEPS if rate_hz is None else max(2.0, _SLOWEST_S * rate_hz)
     constants = np.concatenate([[0.0], np.geomspace(0.25, slowest, 16)])
@@ -114,7 +118,7 @@ def fits(pairs: list[tuple[Array, Array]], rate_hz: float | None) -> list[Fit]:
 
 
 def _partners(pairs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """(A,) columns of the positions that go best with each action: by their values, and by their motion."""
+    """Return the columns (A,) of the positions that match each action best: by their values, and by their motion."""
     best: list[Array] = []
     for moves in (False, True):
         at_delay = []
@@ -138,7 +142,7 @@ def _correlation(u: Array, q: Array) -> Array:
 
 
 def _fit(pairs: list[tuple[Array, Array]], decays: Array, a: int, v: int, *, moves: bool) -> Array:
-    """(L,) share of the variance of position ``v`` that action ``a`` leaves unexplained, at each delay."""
+    """Return the unexplained fraction (L,) of the variance of position ``v``, given action ``a``, at each delay."""
     rows: list[list[tuple[Array, Array, Array]]] = [[] for _ in DELAYS]
     for u, q in pairs:
         filtered = _filtered(u[:, a], decays)
@@ -154,7 +158,7 @@ def _fit(pairs: list[tuple[Array, Array]], decays: Array, a: int, v: int, *, mov
 
 
 def _filtered(u: Array, decays: Array) -> Array:
-    """(D, n + 1) the lag of ``u`` from 0, before each step and after the last."""
+    """Return the lagged ``u`` (D, n + 1), starting from 0, before each step and after the last."""
     out = np.zeros((len(decays), len(u) + 1))
     for t, value in enumerate(u):
         out[:, t + 1] = decays * out[:, t] + (1 - decays) * value
@@ -164,7 +168,7 @@ def _filtered(u: Array, decays: Array) -> Array:
 def _rows(
     filtered: Array, q: Array, decays: Array, delay: int, moves: bool
 ) -> tuple[Array, Array, Array]:
-    """(D, n) each: what the gain and the offset are multiplied by, and what they explain, at the same steps."""
+    """Return factors of gain and offset, and the values that they explain, (D, n) each, at the same steps."""
     steps = np.arange(_BEFORE, len(q) - _AFTER)
     first = max(0, -delay)
     t = steps - delay
@@ -177,7 +181,7 @@ def _rows(
 
 
 def _left(x: Array, w: Array, y: Array) -> Array:
-    """(D,) sums of squares that the best gain of x and offset of w leave of y."""
+    """Return the residual sums of squares (D,) of y, after the best gain of x and offset of w."""
     xx, xw = _dot(x, x) + _TINY, _dot(x, w)
     offset = (_dot(w, y) - xw / xx * _dot(x, y)) / np.maximum(_dot(w, w) - xw**2 / xx, _TINY)
     gain = (_dot(x, y) - xw * offset) / xx
@@ -186,6 +190,6 @@ def _left(x: Array, w: Array, y: Array) -> Array:
 
 
 def _dot(a: Array, b: Array) -> Array:
-    """(D,) scalar products of the rows."""
+    """Return scalar products (D,) of the rows."""
     found: Array = np.einsum("dn,dn->d", a, b)
     return found

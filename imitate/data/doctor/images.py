@@ -1,4 +1,4 @@
-"""Checks of images: blank frames, values that are no pixels, images that are upside down."""
+"""Checks of images: blank frames, values that are not pixels, images that are upside down."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NO_COLOURS = re.compile("depth|segmentation")
 
 
 class Images:
-    """Looks at arrays that are images: (H, W, C) with 1, 3 or 4 channels; not at depth and segmentation.
+    """Check of image arrays (H, W, C) with 1, 3 or 4 channels, but not of depth and segmentation.
 
     Args:
-        layout: of the file.
+        layout: layout of the file.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -36,7 +36,7 @@ class Images:
         self._convention = layout.file.file_attrs.get("macros_image_convention")
 
     def see(self, piece: Piece) -> None:
-        """Look at frames."""
+        """Check the frames of a piece."""
         arrays = dict([piece.large]) if piece.large else piece.small
         for key in self._keys.keys() & arrays.keys():
             if arrays[key].size == 0:
@@ -54,7 +54,7 @@ class Images:
         self._high[key] = max(self._high.get(key, -np.inf), float(high.max()))
 
     def findings(self) -> Iterator[Finding]:
-        """Return the findings."""
+        """Return the findings on all frames."""
         for key, places in sorted(self._blank.items()):
             demos = list(dict.fromkeys(place.demo or "" for place in places))
             yield Finding(
@@ -87,7 +87,7 @@ class Images:
             return
         scale = 255 if high <= 1 else 1
         if dtype == np.uint8 and high == 0:
-            return  # blank, which another finding reports
+            return  # blank images are reported by another finding
         yield Finding(
             "image_range",
             Level.info if dtype.kind == "f" and high <= 1 else Level.warning,

@@ -1,4 +1,4 @@
-"""The delay between actions and motion that no time constant of an arm explains."""
+"""Check for a delay between actions and motion that no time constant of an arm explains."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from imitate.data.doctor.survey import Array, Piece
 from imitate.errors import DatasetError
 from imitate.system.wording import counted
 
-_USUAL = range(3)  # a controller begins to follow after up to two steps
+_USUAL = range(3)  # a controller starts to follow after up to two steps
 _MIN_STEPS = 200
-_CLEAR = 0.64  # of the variance that is not explained, at the best delay
+_CLEAR = 0.64  # fraction of the variance that is unexplained at the best delay
 _PROMINENT = (
-    0.5  # of the variance that is not explained at the usual delays; at the best it is less
+    # fraction of the variance that is unexplained at the usual delays; it is less at the best delay
+    0.5
 )
 _ROUNDING = 1e-6
 
 
 class Lag:
-    """Compares each action with the motion of its own dimension, at several delays.
+    """Comparison of each action with the motion of its own dimension, at several delays.
 
     Args:
-        layout: of the file.
-        motions: which see the pieces too.
+        layout: layout of the file.
+        motions: recorded motions; it receives the pieces too.
     """
 
     def __init__(self, layout: Layout, motions: Motions) -> None:
         self._layout, self._motions = layout, motions
 
     def see(self, piece: Piece) -> None:
-        """Nothing: the motions do."""
+        """Do nothing, because the motions receive the piece."""
 
     def findings(self) -> Iterator[Finding]:
         """Return a delay that no controller explains, if most actions that move something agree."""
@@ -72,13 +73,13 @@ def _rate(layout: Layout) -> float | None:
 
 
 def _checked(pairs: list[tuple[Array, Array]], ahead: int, rate_hz: float | None) -> int | None:
-    """The shift, if the doctor finds none to do after it."""
+    """Return the shift if the doctor finds no further delay after it, else None."""
     moved = shifted(pairs, ahead)
     return ahead if moved and _delay(moved, rate_hz)[0] in _USUAL else None
 
 
 def _delay(pairs: list[tuple[Array, Array]], rate_hz: float | None) -> tuple[int, float]:
-    """The delay, 0 where the usual ones explain the motion as well, and the share that it explains."""
+    """Return the delay, 0 if the usual ones explain the motion equally well, and the fraction that it explains."""
     switch = np.all([is_switch(u) for u, _ in pairs], axis=0)
     curves = [
         fit.unexplained for fit, off in zip(fits(pairs, rate_hz), switch, strict=True) if not off

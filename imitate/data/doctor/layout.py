@@ -1,4 +1,4 @@
-"""The layout of a file: which arrays each demo has, in what form; no values are read."""
+"""Layout of a file: arrays of each demo with their shapes and types; no values are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imitate.errors import DatasetError
 
 
 class Form(NamedTuple):
-    """Shape of the whole array and type of its values."""
+    """Shape of a whole array and type of its values."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -29,29 +29,29 @@ class Form(NamedTuple):
 
     @property
     def is_numeric(self) -> bool:
-        """True where the values are numbers."""
+        """True if the values are numbers."""
         return self.dtype.kind in "fiub"
 
     @property
     def is_image(self) -> bool:
-        """True where the steps look like images (H, W, C)."""
+        """True if the steps look like images (H, W, C)."""
         step = self.step
         return len(step) == 3 and step[2] in (1, 3, 4) and not self.is_channel_first
 
     @property
     def is_channel_first(self) -> bool:
-        """True where the steps look like images (C, H, W)."""
+        """True if the steps look like images (C, H, W)."""
         return is_channel_first(self.step)
 
 
 @dataclass(frozen=True)
 class DemoLayout:
-    """One demo.
+    """Layout of one demo.
 
     Attributes:
-        name: of the demo.
+        name: name of the demo.
         arrays: form by path below the demo.
-        said_length: its attribute ``num_samples``; None without.
+        said_length: the attribute ``num_samples``, or None.
     """
 
     name: str
@@ -60,25 +60,25 @@ class DemoLayout:
 
     @property
     def length(self) -> int:
-        """Number of steps: that of its actions; 0 without them."""
+        """Number of steps, which is the length of its actions; 0 without actions."""
         actions = self.arrays.get("actions")
         return actions.shape[0] if actions else 0
 
     def per_step(self) -> dict[str, Form]:
-        """The arrays that hold one value per step."""
+        """The arrays with one value per step."""
         return {key: form for key, form in self.arrays.items() if is_per_step(key) and form.shape}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A whole file.
+    """Layout of a whole file.
 
     Attributes:
-        file: it, open.
-        extents: its arrays, for reading.
-        demos: those that could be opened.
-        broken: reason by demo that could not.
-        steps: form of most demos by array.
+        file: the open file.
+        extents: locations of its arrays, for reading.
+        demos: demos that could be opened.
+        broken: reasons why other demos could not be opened.
+        steps: usual form of each array, which most demos have.
     """
 
     file: DemoFile
@@ -114,7 +114,7 @@ def _demo(extents: Extents, name: str) -> DemoLayout | str:
 
 
 def _usual(demos: list[DemoLayout]) -> dict[str, Form]:
-    """Return the form that most demos have, by array; its number of steps means nothing."""
+    """Return the form that most demos have, by array; its number of steps is meaningless."""
     forms: dict[str, Counter[tuple[tuple[int, ...], np.dtype[Any]]]] = {}
     for demo in demos:
         for key, form in demo.per_step().items():

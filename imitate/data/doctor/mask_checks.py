@@ -12,7 +12,7 @@ from imitate.errors import DatasetError
 
 
 def check_masks(layout: Layout) -> Iterator[Finding]:
-    """Check that masks name demos of the file, each once."""
+    """Check that masks contain only demos of the file, without repetitions."""
     try:
         masks = layout.file.filter_keys()
     except DatasetError as error:
@@ -38,7 +38,7 @@ def check_masks(layout: Layout) -> Iterator[Finding]:
 
 
 def _overlaps(masks: dict[str, list[str]]) -> Iterator[Finding]:
-    """Find demos that are both for training and for validation."""
+    """Find demos that are used for both training and validation."""
     for key, demos in masks.items():
         partner = f"{key.removesuffix('valid')}train"
         if not key.endswith("valid") or partner not in masks:

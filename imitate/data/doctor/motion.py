@@ -1,4 +1,4 @@
-"""Checks of motion over time: idle stretches, jumps, and uneven time stamps."""
+"""Checks of motion over time: idle stretches, jumps, and irregular time stamps."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _POSITION = re.compile(
 )
 _NOT_ROBOT = re.compile(r"gripper|object|quat")
 
-_QUIET_ACTION = 0.01  # of the largest action of the demo
+_QUIET_ACTION = 0.01  # fraction of the demo's largest action or usual motion
 _QUIET_MOTION = 0.02  # of the usual motion
 _IDLE_STEPS = 10
 _KEPT_STEPS = 5
 _IDLE_SHARE = 0.1
-_JUMP = 15.0  # times what is a large step elsewhere
+_JUMP = 15.0  # factor over a large step elsewhere
 _ENOUGH = 2_000
 
 
 def is_position(key: str) -> bool:
-    """Return true if an observation is a position of the robot, by its name."""
+    """Return true if the name of an observation suggests a position of the robot."""
     if not key.startswith("obs/"):
         return False
     return bool(_POSITION.search(key[4:])) and not _NOT_ROBOT.search(key)
 
 
 def is_switch(actions: Array) -> Array:
-    """(A,) whether each dimension only takes its smallest and its largest value."""
+    """Return true (A,) for each dimension that only has its smallest and its largest value."""
     columns = np.ascontiguousarray(actions.T)  # reductions along long rows are fast
     low, high = columns.min(axis=1, keepdims=True), columns.max(axis=1, keepdims=True)
     switch: Array = ((columns == low) | (columns == high)).all(axis=1)
@@ -45,7 +45,7 @@ def is_switch(actions: Array) -> Array:
 
 
 def _positions(piece: Piece) -> Array | None:
-    """(n, D) where the robot is, as far as names tell; None if they do not."""
+    """Return the robot's positions (n, D) as far as names show them, else None."""
     keys = sorted(key for key in piece.small if is_position(key))
     arrays = [piece.small[key].reshape(len(piece.small[key]), -1) for key in keys]
     if not arrays or len(arrays[0]) < 2:
@@ -57,12 +57,12 @@ def _positions(piece: Piece) -> Array | None:
 
 
 def _some(values: Array) -> Array:
-    """Evenly spread rows, as many as a quantile needs."""
+    """Return evenly spread rows, as many as a quantile needs."""
     return values[:: max(1, len(values) // _ENOUGH)]
 
 
 class Idle:
-    """Finds stretches in which nothing is commanded, or the same target, and nothing moves."""
+    """Search for stretches in which no action, or the same target, is commanded and nothing moves."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -71,7 +71,7 @@ class Idle:
         self._whole: set[str] = set()
 
     def see(self, piece: Piece) -> None:
-        """Look at a piece of a demo."""
+        """Search a piece of a demo."""
         actions, positions = piece.small.get("actions"), _positions(piece)
         if actions is None:
             return
@@ -90,7 +90,7 @@ class Idle:
             self._rows[piece.demo] = Rows(kept, kept)
 
     def findings(self) -> Iterator[Finding]:
-        """Return all stretches in one finding."""
+        """Return one finding with all stretches."""
         if not self._places:
             return
         idle = sum(b - a for place in self._places for a, b in place.steps)
@@ -115,21 +115,21 @@ def _idle_steps(actions: Array, positions: Array) -> Array:
     limit = _QUIET_ACTION * max(float(size.max()), 1e-12)
     largest = change[arm].max(axis=0, initial=0.0)
     quiet: Array = (size[arm].max(axis=0, initial=0.0) <= limit) | (largest <= limit / 100)
-    quiet &= change[~arm].max(axis=0, initial=0.0) <= limit  # a switch that is thrown is an action
+    quiet &= change[~arm].max(axis=0, initial=0.0) <= limit  # the change of a switch is an action
     if not quiet.any():
         return quiet
     places = np.ascontiguousarray(positions.T)
     motion = np.abs(np.diff(places, axis=1, append=places[:, -1:])).max(axis=0)
     moving = motion[
         (motion > 0) & ~quiet
-    ]  # cutting idle steps leaves these, so that no more become idle
+    ]  # number of idle steps that are kept, so that cutting creates no new idle steps
     usual = float(np.quantile(_some(moving), 0.75)) if len(moving) else 0.0
     idle: Array = quiet & (motion <= _QUIET_MOTION * usual)
     return idle
 
 
 def _without(length: int, runs: list[tuple[int, int]]) -> Array:
-    """Return all steps but those of the stretches, whose first few stay, as does the last step of the demo."""
+    """Return all steps except the stretches, of which the first few and the demo's last step are kept."""
     kept = np.ones(length, dtype=bool)
     for first, end in runs:
         kept[first + _KEPT_STEPS : end] = False
@@ -138,14 +138,14 @@ def _without(length: int, runs: list[tuple[int, int]]) -> Array:
 
 
 class Jumps:
-    """Finds steps in which the robot moves many times farther than it does elsewhere."""
+    """Search for steps in which the robot moves many times farther than elsewhere."""
 
     def __init__(self) -> None:
         self._largest: list[tuple[str, int, Array]] = []
         self._usual: list[tuple[str, Array]] = []
 
     def see(self, piece: Piece) -> None:
-        """Note what a large step is, and the largest."""
+        """Record the size of a large step, and the largest steps."""
         positions = _positions(piece)
         if positions is None or len(positions) < 5 or not np.isfinite(positions).all():
             return
@@ -155,13 +155,11 @@ class Jumps:
         self._largest += [(piece.demo, int(t) + 1 + piece.start, steps[t]) for t in farthest]
 
     def findings(self) -> Iterator[Finding]:
-        """Return all jumps in one finding."""
+        """Return one finding with all jumps."""
         if not self._usual:
             return
         found: dict[str, list[int]] = {}
-        while len(found) < len(
-            more := self._beyond(found)
-        ):  # once those are left out, none is left
+        while len(found) < len(more := self._beyond(found)):  # without these demos, no jump remains
             found = more
         if found:
             yield Finding(
@@ -173,7 +171,7 @@ class Jumps:
             )
 
     def _beyond(self, apart: Mapping[str, list[int]]) -> dict[str, list[int]]:
-        """Jumps by demo, and those of ``apart``, by what is usual in the others."""
+        """Return jumps by demo; for demos in ``apart``, compared with the usual motion of the others."""
         usual = [size for demo, size in self._usual if demo not in apart]
         if not usual:
             return {}
@@ -186,10 +184,10 @@ class Jumps:
 
 
 class Clock:
-    """Finds steps that were lost or came twice, where the file records the time.
+    """Search for lost or repeated steps, if the file records the time.
 
     Args:
-        layout: of the file.
+        layout: layout of the file.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -205,7 +203,7 @@ class Clock:
         self._demos = 0
 
     def see(self, piece: Piece) -> None:
-        """Look at the intervals."""
+        """Check the intervals of a piece."""
         for key in self._clocks.keys() & piece.small.keys():
             self._demos += 1
             faults = self._clocks[key].see(piece.small[key], f"'{piece.demo}'")
@@ -214,7 +212,7 @@ class Clock:
                 self._places[key].append(Place(piece.demo, key, runs))
 
     def findings(self) -> Iterator[Finding]:
-        """Return all uneven intervals of an array in one finding, or its rate if it is not the file's."""
+        """Return per array one finding with all irregular intervals, or its rate if that differs from the file's."""
         for key, clock in self._clocks.items():
             places, doubt = self._places[key], clock.doubt()
             if doubt is None or (key == "states" and len(places) > self._demos / 2):

@@ -1,4 +1,4 @@
-"""Check that images of a fixed camera are not upside down: where the hand rises, the moving pixels rise too."""
+"""Check that images of a fixed camera are not upside down: moving pixels rise when the hand rises."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _HAND = re.compile(r"^obs/(\w+_)?(eef|ee|tcp)_pos$")
 _UNFIT = re.compile(r"hand|wrist|bird|top|overhead|depth|segmentation")
 _MAX_DEMOS = 10
 _MIN_FRAMES = 60
-_FLICKER = 8  # of 255; less is noise
-_SURE = 0.6  # correlation
+_FLICKER = 8  # on a scale of 255; smaller changes are noise
+_SURE = 0.6  # correlation coefficient
 
 
 class Orientation:
-    """Correlates the height of the hand with the image row in which most changes.
+    """Correlation of the hand's height with the image row in which most pixels change.
 
     Args:
-        layout: of the file.
+        layout: layout of the file.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -40,7 +40,7 @@ class Orientation:
         self._seen: defaultdict[str, list[tuple[Array, Array]]] = defaultdict(list)
 
     def see(self, piece: Piece) -> None:
-        """Follow the motion in the first demos."""
+        """Record the motion in the first demos."""
         if self._hand is None or not self._keys:
             return
         if self._hand in piece.small:
@@ -87,5 +87,5 @@ class Orientation:
 
 
 def flip(images: Array) -> Array:
-    """(n, H, W, C) with the last row first."""
+    """Flip images (n, H, W, C) vertically."""
     return images[:, ::-1]

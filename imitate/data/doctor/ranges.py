@@ -1,4 +1,4 @@
-"""Checks of the smallest and largest values of each array: NaN, constants, actions that leave their limits."""
+"""Checks of the smallest and largest values of each array: NaN, constants, actions outside their limits."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from imitate.data.doctor.finding import Finding, Level, Place, Remedy, counted, 
 from imitate.data.doctor.survey import Array, Piece
 from imitate.data.file.faults import ACTION_LIMIT
 
-_ROUNDING = 1e-6  # of the largest value of a key: a smaller range is shifted, never scaled, by the normalization
-_CLIPPABLE = 0.05  # share of steps beyond the limits that may be cut off
+# fraction of a key's largest value; a smaller range is shifted, never scaled, by the normalization
+_ROUNDING = 1e-6
+_CLIPPABLE = 0.05  # largest fraction of the steps outside the limits that may be clipped
 _MAX_RUNS = 100
 _WIDE = 512
 
 
 def _extremes(columns: Array) -> tuple[Array, Array]:
-    """Smallest and largest value per column. Many rows are taken as one: long rows are ten times faster."""
+    """Return the smallest and largest value per column. Many rows are processed as one, which is ten times faster."""
     rows, width = columns.shape
     group = max(1, _WIDE // max(1, width))
     whole = rows // group * group
@@ -31,10 +32,10 @@ def _extremes(columns: Array) -> tuple[Array, Array]:
 
 
 class Ranges:
-    """Smallest and largest value of each dimension over all demos; steps that are not finite or out of bounds.
+    """Smallest and largest value of each dimension over all demos, and steps that are not finite or out of bounds.
 
     Args:
-        clips_itself: the environment cuts actions off at +-1, so that a repair may too.
+        clips_itself: true if the environment clips actions at +-1, so that a repair may clip them too.
     """
 
     def __init__(self, clips_itself: bool = False) -> None:
@@ -47,7 +48,7 @@ class Ranges:
         self._beyond_steps = 0
 
     def see(self, piece: Piece) -> None:
-        """Take the ranges of the arrays of small steps."""
+        """Update the ranges of the arrays with small steps."""
         for key, values in piece.small.items():
             if values.size == 0:
                 continue
@@ -79,7 +80,7 @@ class Ranges:
                 self._note_not_finite(piece, key, columns)
 
     def _note_not_finite(self, piece: Piece, key: str, columns: Array) -> Array:
-        """Return the finite rows, and note the places of the others."""
+        """Return the finite rows, and record the places of the others."""
         finite = np.isfinite(columns).all(axis=1)
         bad = np.flatnonzero(~finite)
         if len(bad):
@@ -89,7 +90,7 @@ class Ranges:
         return kept
 
     def findings(self) -> Iterator[Finding]:
-        """Return the findings."""
+        """Return the findings on all arrays."""
         yield from self._find_not_finite()
         yield from self._find_beyond()
         yield from self._find_constant()

@@ -1,4 +1,4 @@
-"""``--fix``: a copy of a file without the findings."""
+"""Repair by ``--fix``: a copy of a file without the findings."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def fix(
     only: Collection[str] = (),
     on_demo: Progress = lambda done, total: None,
 ) -> tuple[list[Finding], Report]:
-    """Write a copy without the warnings and errors that have a remedy.
+    """Write a copy without the warnings and errors that can be repaired.
 
-    Where two remedies choose rows of one demo, or one brings another to light, the copy is examined and copied again.
+    If two remedies select rows of one demo, or a repair reveals another fault, the copy is examined and repaired again.
 
     Args:
-        source: the file, which stays as it is.
+        source: the file, which is not changed.
         target: the copy.
-        only: codes of the findings to repair, infos among them; without any: all warnings and errors.
-        on_demo: called with how many demos are done, and how many there are.
+        only: codes of the findings to repair, which may include infos; empty: all warnings and errors.
+        on_demo: called with the number of processed demos and the number of all demos.
 
     Returns:
-        what was repaired, and the report of the copy.
+        the repaired findings, and the report of the copy.
 
     Raises:
-        DatasetError: nothing to repair, or nothing of what ``only`` names.
+        DatasetError: there is nothing to repair, or nothing that ``only`` names.
     """
     report = diagnose(source, on_demo)
     wanted = _wanted(report, only)
@@ -82,7 +82,7 @@ def _nothing(report: Report, only: Collection[str]) -> str:
 
 
 def _changes(path: Path, findings: Sequence[Finding]) -> Changes:
-    """Join all remedies for one copy; of two that choose rows of one demo, the first is taken."""
+    """Join all remedies for one copy; if two select rows of one demo, the first is used."""
     with DatasetFile(path) as file:
         demos = set(file.demos())
         masks = _masks(file)
@@ -108,7 +108,7 @@ def _masks(file: DemoFile) -> dict[str, list[str]]:
     try:
         return read_masks(file)
     except DatasetError:
-        return {}  # unreadable: there is nothing to carry along
+        return {}  # unreadable: there is nothing to keep
 
 
 def _after(

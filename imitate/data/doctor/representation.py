@@ -1,4 +1,4 @@
-"""Checks for jumps of a representation, where what is represented moves on: q and -q, angles from pi to -pi."""
+"""Checks for jumps of a representation of a continuous quantity: q and -q, angles from pi to -pi."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from imitate.data.doctor.survey import Array, Piece
 
 _UNIT = 1e-3
 _TURN = 2 * math.pi
-_NEAR = 0.5  # rad; by so much a step may differ from a whole turn
+_NEAR = 0.5  # in rad: largest difference of a jump from a whole turn
 _HALF = (
     1.05 * math.pi
-)  # angles that wrap at pi are within it; those that wrap at 2 pi are within twice as much
+    # angles that wrap at pi are within this range; angles that wrap at 2 pi are within twice this range
+)
 _MAX_RUNS = 100
 
 
 def quaternion_flips(values: Array) -> Array:
-    """(n - 1,) steps at which a unit quaternion (n, 4) becomes its negative, which is the same rotation, or nearly."""
+    """Return the steps (n - 1,) at which a unit quaternion (n, 4) becomes its negative, which is the same rotation."""
     flips: Array = (values[1:] * values[:-1]).sum(axis=1) < 0
     return flips
 
 
 def with_one_sign(values: Array) -> Array:
-    """(n, 4) the same rotations, each with the sign that is nearer to the one before."""
+    """Return the same rotations (n, 4), each with the sign that is nearer to the previous one."""
     signs = np.cumprod(np.where(quaternion_flips(values), -1, 1))
     return np.concatenate([values[:1], values[1:] * signs[:, None].astype(values.dtype)])
 
 
 class Representations:
-    """Finds quaternions whose sign flips, and angles that wrap."""
+    """Search for quaternions whose sign flips, and angles that wrap."""
 
     def __init__(self) -> None:
         self._quaternions: dict[str, bool] = {}
@@ -45,7 +46,7 @@ class Representations:
         self._before: dict[str, tuple[str, Array]] = {}
 
     def see(self, piece: Piece) -> None:
-        """Look at the observations and actions of a piece."""
+        """Check the observations and actions of a piece."""
         for key, values in piece.small.items():
             if not (key == "actions" or key.startswith("obs/")) or values.dtype.kind != "f":
                 continue

@@ -1,4 +1,4 @@
-"""Checks of the layout: demos, arrays, lengths, types, counts. Each is a function from a layout to findings."""
+"""Checks of the layout: demos, arrays, lengths, types, counts. Each check is a function from a layout to findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCALARS = ("rewards", "dones", "terminals", "timeouts")
 
 
 def check_demos(layout: Layout) -> Iterator[Finding]:
-    """Find demos that cannot be opened, or have no actions or no step; or no demo at all."""
+    """Find demos that cannot be opened or have no actions or steps; or report that there is no demo."""
     if not layout.demos and not layout.broken:
         yield Finding(
             "no_demos", Level.error, "there is no demo under 'data'", advice="collect some first"
@@ -47,7 +47,7 @@ def check_demos(layout: Layout) -> Iterator[Finding]:
 
 
 def reason(error: DatasetError, layout: Layout) -> str:
-    """Return an error's words without the path, which the report names."""
+    """Return an error's message without the path, which the report names."""
     return str(error).removeprefix(f"{layout.file.path}: ")
 
 
@@ -125,7 +125,7 @@ def check_keys(layout: Layout) -> Iterator[Finding]:
 
 
 def check_shapes(layout: Layout) -> Iterator[Finding]:
-    """Check that a step has the same shape in all demos, and that rewards and ends are one number per step."""
+    """Check that a step has the same shape in all demos, and that rewards and terminals are one number per step."""
     for key, usual in layout.steps.items():
         other = [d for d in layout.demos if key in d.arrays and d.arrays[key].step != usual.step]
         if other:
@@ -191,7 +191,8 @@ def check_dtypes(layout: Layout) -> Iterator[Finding]:
             all_floats = all(demo.arrays[key].dtype.kind == "f" for demo in having)
             yield Finding(
                 "dtype",
-                Level.info if all_floats else Level.warning,  # a training takes float32 of all
+                # a training converts all of them to float32
+                Level.info if all_floats else Level.warning,
                 f"'{key}' is {usual.dtype}, but {other[0].arrays[key].dtype} in '{other[0].name}'",
                 [Place(demo.name, key) for demo in other],
                 Remedy(values={key: partial(np.asarray, dtype=wide)}),
@@ -214,7 +215,7 @@ def check_image_layout(layout: Layout) -> Iterator[Finding]:
 
 
 def check_length_outliers(layout: Layout) -> Iterator[Finding]:
-    """Find demos far shorter or longer than the others: ended too early, or stopped too late."""
+    """Find demos far shorter or longer than the others, which may have ended too early or too late."""
     demos = [demo for demo in layout.demos if demo.length]
     odd = odd_lengths([demo.length for demo in demos])
     found = {kind: [demos[number] for number in numbers] for kind, numbers in odd.items()}
@@ -243,7 +244,10 @@ def _fails(layout: Layout, demo: str) -> bool:
 
 
 def _look_at(layout: Layout, demos: list[str], kind: str) -> str:
-    """Return commands that show some demos and name the others; a program cannot know if they are wrong."""
+    """Return commands that show some demos and name the others.
+
+    Whether they are wrong cannot be decided automatically.
+    """
     file = str(layout.file.path)
     usual = [demo.length for demo in layout.demos if demo.length and demo.name not in demos]
     limit = f"--min-length {min(usual)}" if kind == "short" else f"--max-length {max(usual)}"

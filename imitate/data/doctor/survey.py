@@ -1,4 +1,4 @@
-"""One pass over all values of a file: small arrays demo by demo, large ones in pieces."""
+"""One pass over all values of a file: small arrays demo by demo, large arrays in pieces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imitate.errors import DatasetError
 
 _PIECE_BYTES = 2 * 2**20
 _SMALL_BYTES = 32 * 2**20
-_LARGE_STEP = 1024  # values; above, an array comes alone
+_LARGE_STEP = 1024  # number of values; a larger array is read separately
 
 Array = NDArray[Any]
 
@@ -26,11 +26,11 @@ class Piece:
     """Steps of one demo.
 
     Attributes:
-        demo: its name.
+        demo: name of the demo.
         start: number of the first step.
-        small: all arrays of small steps, by path: (n, ...).
-        large: one array of large steps, such as images, and its path; or None.
-        is_last: whether the demo ends here, of ``small`` pieces.
+        small: (n, ...) all arrays with small steps, by path.
+        large: path and values of one array with large steps, such as images; or None.
+        is_last: for pieces with ``small`` arrays, true if the demo ends with this piece.
     """
 
     demo: str
@@ -41,21 +41,21 @@ class Piece:
 
 
 class Check(Protocol):
-    """Check that sees the pieces one by one and reports its findings at the end."""
+    """Check that receives the pieces one by one and reports its findings at the end."""
 
     def see(self, piece: Piece) -> None:
-        """Look at a piece."""
+        """Process a piece."""
 
     def findings(self) -> Iterator[Finding]:
         """Return the findings."""
 
 
 class Survey:
-    """Reads a file piece by piece.
+    """Reader of a file, piece by piece.
 
     Attributes:
         read_bytes: size of the values read so far.
-        unreadable: reason by place.
+        unreadable: reasons by place.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -64,7 +64,7 @@ class Survey:
         self.unreadable: dict[Place, str] = {}
 
     def pieces(self, demo: DemoLayout) -> Iterator[Piece]:
-        """Yield all values of a demo that have the usual form and as many rows as there are steps."""
+        """Yield all values of a demo that have the usual form and one row per step."""
         usual = self._layout.steps
         keys = [
             key

@@ -1,6 +1,6 @@
-"""Scale of a file's actions, where they are not the robot's commands, and the way back to commands.
+"""Scale of a file's rescaled actions, and conversion back to commands of the robot.
 
-The attributes ``action_offset`` and ``action_scale`` of the group ``data`` say so:
+The scale is stored in the attributes ``action_offset`` and ``action_scale`` of the group ``data``:
 ``actions = (commands - offset) / scale``.
 """
 
@@ -25,8 +25,8 @@ class ActionScale:
 
     Attributes:
         offset: (A,) float64.
-        scale: (A,) float64, none of them 0.
-        mode: what was done, in a word.
+        scale: (A,) float64, all different from 0.
+        mode: kind of rescaling.
     """
 
     offset: NDArray[np.float64]
@@ -34,11 +34,11 @@ class ActionScale:
     mode: str
 
     def from_commands(self, commands: Array) -> Array:
-        """(n, A) commands as the file's actions; floats keep their type, other numbers become float32."""
+        """Convert commands (n, A) to the file's actions; floats keep their type, other numbers become float32."""
         return _like((commands - self.offset) / self.scale, commands)
 
     def to_commands(self, actions: Array) -> Array:
-        """(n, A) actions of the file as commands of the robot."""
+        """Convert actions (n, A) of the file to commands of the robot."""
         return _like(actions * self.scale + self.offset, actions)
 
     def attributes(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class ActionScale:
 
 
 NO_ATTRIBUTES: dict[str, Any] = {OFFSET: None, SCALE: None, MODE: None}
-"""The attributes of a file whose actions are commands, as changes."""
+"""Attribute changes that mark a file's actions as commands."""
 
 
 def _like(values: Array, model: Array) -> Array:
@@ -55,10 +55,10 @@ def _like(values: Array, model: Array) -> Array:
 
 
 def recorded_scale(file: DemoFile) -> ActionScale | None:
-    """Read how a file's actions were rescaled; None: they are what the robot was sent.
+    """Read how a file's actions were rescaled; None: they are the commands that the robot received.
 
     Raises:
-        DatasetError: the attributes say it incompletely.
+        DatasetError: the attributes are incomplete.
     """
     attrs = file.file_attrs
     if OFFSET not in attrs and SCALE not in attrs:

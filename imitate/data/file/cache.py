@@ -1,6 +1,8 @@
-"""The folder of files that are made from the user's data and can be made again, and locks on files in it.
+"""Cache folder of derived files that can be rebuilt from the user's data, and locks on these files.
 
-``$IMITATE_CACHE``, else ``$XDG_CACHE_HOME/imitate``, else ``~/.cache/imitate``. Files there may be removed when no
+/.cache/imitate``. Files there may be removed when no training reads them.~The folder is ``$IMITATE_CACHE``, else
+``$XDG_CACHE_HOME/imitate``, else ``~/.cache/imitate``. Its files may be removed when no training reads
+them.~/.cache/imitate``. Files there may be removed when no
 training reads them.
 """
 
@@ -33,18 +35,18 @@ def locked(path: Path, *, wait: bool = True, shared: bool = False, make: bool = 
     """Open a file and lock it for this process until it is closed.
 
     Args:
-        path: of the lock.
-        wait: for others that hold it.
-        shared: hold it together with others that do so.
-        make: open it for appending, and make it if there is none; else it must be there, and is not written.
+        path: path of the lock file.
+        wait: wait until other processes release the lock.
+        shared: take a shared lock.
+        make: open the file for appending, and create it if needed; false: the file must exist and is not written.
 
     Raises:
-        BlockingIOError: another process holds it, and ``wait`` is false.
-        FileNotFoundError: if there is none, and ``make`` is false.
-        OSError: the file system knows no locks, as two that write would spoil it.
+        BlockingIOError: another process has the lock, and ``wait`` is false.
+        FileNotFoundError: the file does not exist, and ``make`` is false.
+        OSError: the file system supports no locks, without which concurrent writers would damage the file.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    # Network file systems give an exclusive lock only on a file that is open for writing.
+    # network file systems give an exclusive lock only on a file that is open for writing
     access = os.O_RDWR | os.O_APPEND | os.O_CREAT if make else os.O_RDONLY if shared else os.O_RDWR
     while True:
         file = open(  # noqa: SIM115 - the caller closes it
@@ -58,17 +60,17 @@ def locked(path: Path, *, wait: bool = True, shared: bool = False, make: bool = 
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
-        file.close()  # its holder has renamed or removed it
+        file.close()  # the former owner has renamed or removed it
 
 
 class Hold:
-    """A file of the cache in use: other processes do not remove it while this object lives.
+    """Use of a cache file: other processes do not remove the file while this object exists.
 
-    Where the cache may only be read, or knows no locks, nobody removes anything from it. A copy of this object in
-    another process holds nothing.
+    If the cache is read-only or supports no locks, no process removes files from it. A copy of this object in another
+    process has no effect.
 
     Args:
-        path: of the file.
+        path: path of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,12 +83,12 @@ class Hold:
 
 
 def remove_oldest(files: Iterable[Path], room: float) -> float:
-    """Remove the files that were not read for longest until all together take at most ``room`` bytes.
+    """Remove the least recently used files until all together take at most ``room`` bytes.
 
-    Files that are in use stay.
+    Files in use are kept.
 
     Returns:
-        the bytes that are left of them.
+        number of remaining bytes.
     """
     states = {}
     for file in files:
@@ -103,16 +105,16 @@ def remove_oldest(files: Iterable[Path], room: float) -> float:
 
 
 def was_read(path: Path) -> None:
-    """Note that a file is read now; its time of change stays."""
-    with suppress(OSError):  # a cache that may only be read
+    """Record that a file is read now, without changing its modification time."""
+    with suppress(OSError):  # the cache is read-only
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
 
 
 def limit_bytes() -> float:
-    """Return the size above which the files of one kind that were not read for longest are removed.
+    """Return the size limit in bytes above which the least recently used files of one kind are removed.
 
     Raises:
-        UserError: ``IMITATE_CACHE_GB`` is no number.
+        UserError: ``IMITATE_CACHE_GB`` is not a number.
     """
     text = os.environ.get("IMITATE_CACHE_GB", "").strip()
     try:

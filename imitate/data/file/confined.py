@@ -1,8 +1,8 @@
-"""HDF5 files that are read alone: whatever would take values from another file is refused.
+"""HDF5 files that are read without access to other files.
 
-An HDF5 file can name others: by external links, soft links that lead to one, virtual datasets and external raw storage.
-Somebody else's file could so put any file of this machine among the observations. Every file that this package did not
-just make itself is opened as :class:`ConfinedFile`; each object is checked when it is opened.
+An HDF5 file can refer to others: by external links, soft links to them, virtual datasets and external raw storage. A
+file from someone else could thus read any file of this machine into the observations. Every file that this package did
+not just write itself is opened as :class:`ConfinedFile`, which checks each object when it is opened.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _MOST_GROUPS = 10_000
 
 
 class OutsideFileError(DatasetError):
-    """An object of an HDF5 file is outside that file."""
+    """Error: an object of an HDF5 file is stored outside that file."""
 
 
 class _Confined:
-    """Common part of groups and files: objects are checked before they are opened."""
+    """Common base of groups and files: objects are checked before they are opened."""
 
     id: h5g.GroupID
 
@@ -44,7 +44,7 @@ class _Confined:
             yield name.decode("utf-8", "surrogateescape")
 
     def get(self, name: Any, default: Any = None, **options: Any) -> Any:
-        """The object ``name``, or ``default`` if there is none."""
+        """Return the object ``name``, or ``default`` if it does not exist."""
         if options:
             return super().get(name, default, **options)  # type: ignore[misc]
         try:
@@ -54,23 +54,23 @@ class _Confined:
 
 
 class ConfinedGroup(_Confined, h5py.Group):  # type: ignore[misc]
-    """A group of a :class:`ConfinedFile`."""
+    """Group of a :class:`ConfinedFile`."""
 
 
 class ConfinedFile(_Confined, h5py.File):  # type: ignore[misc]
-    """An HDF5 file none of whose objects is outside it.
+    """HDF5 file whose objects must all be stored inside it.
 
     Raises:
-        OutsideFileError: at the access of an object that does.
+        OutsideFileError: an accessed object is outside.
     """
 
 
 def check_path(group: h5g.GroupID, path: bytes, soft_links: int = 0) -> None:
-    """Follow a path link by link, and raise before one that leaves the file; a missing one is no error here.
+    """Follow a path link by link, and raise an error before a link that leaves the file; a missing link is no error.
 
     Raises:
-        OutsideFileError: a link on the way leads to another file.
-        ValueError: soft links lead to each other without end.
+        OutsideFileError: a link leads to another file.
+        ValueError: soft links form a loop.
     """
     if soft_links > _MOST_SOFT_LINKS:
         raise ValueError("soft links form a loop")
@@ -82,7 +82,7 @@ def check_path(group: h5g.GroupID, path: bytes, soft_links: int = 0) -> None:
         try:
             kind = group.links.get_info(at).type
         except (KeyError, ValueError, RuntimeError, OSError):
-            return  # opening it fails in the same way
+            return  # opening the path fails in the same way
         if kind == h5l.TYPE_HARD:
             continue
         if kind != h5l.TYPE_SOFT:
@@ -93,10 +93,10 @@ def check_path(group: h5g.GroupID, path: bytes, soft_links: int = 0) -> None:
 
 
 def check_storage(array: h5d.DatasetID) -> None:
-    """Make sure that the values of an array lie in the file of the array.
+    """Check that the values of an array are stored in the array's file.
 
     Raises:
-        OutsideFileError: they lie elsewhere.
+        OutsideFileError: they are stored elsewhere.
     """
     plist = array.get_create_plist()
     if plist.get_layout() == h5d.VIRTUAL:
@@ -112,11 +112,11 @@ def check_storage(array: h5d.DatasetID) -> None:
 
 
 def arrays_below(group: h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5d.DatasetID]]:
-    """Return all arrays below a group with their paths; soft links are left out, and all links are checked.
+    """Yield all arrays below a group with their paths; soft links are skipped, and all links are checked.
 
     Raises:
-        OutsideFileError: an array, or a link, leads out of the file.
-        ValueError: groups lie within groups without end.
+        OutsideFileError: an array or a link leads to another file.
+        ValueError: the nesting of groups is endless.
     """
     waiting = [(group, prefix)]
     seen = 0
@@ -139,10 +139,10 @@ def arrays_below(group: h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5
 
 
 def check_below(item: Any) -> None:
-    """Check a group with all that is below it, or an array, before it is copied as it is.
+    """Check an array, or a group with everything below it, before it is copied unchanged.
 
     Raises:
-        OutsideFileError: something of it leads out of the file.
+        OutsideFileError: a part of it leads to another file.
     """
     if isinstance(item, h5py.Group):
         for _ in arrays_below(item.id):
@@ -150,11 +150,11 @@ def check_below(item: Any) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Check a whole file that another library is going to read.
+    """Check a whole file before another library reads it.
 
     Raises:
-        OSError: it cannot be opened.
-        OutsideFileError: something of it leads out of the file.
+        OSError: the file cannot be opened.
+        OutsideFileError: a part of it leads to another file.
     """
     with ConfinedFile(path, "r") as file:
         check_below(file)

@@ -1,9 +1,9 @@
-"""Frames of an episode as they are compressed: a JPEG or PNG each, or the packets of a video.
+"""Compressed frames of an episode: one JPEG or PNG each, or the packets of a video.
 
 In a file they are an array ``(T,)`` of variable-length uint8 with the attributes ``encoding`` ('jpeg', 'png', 'video')
-and ``shape`` = [H, W, 3], that of a decoded frame, in RGB. A video has further ones, see :class:`VideoForm`: ``codec``,
-``setup`` (bytes), ``keys`` (a bit for each packet), ``colours``, and ``order`` (a signed byte for each packet: number
-of its frame less its own) where that is not 0 throughout.
+and ``shape`` = [H, W, 3] of a decoded RGB frame. A video has further attributes, see :class:`VideoForm`: ``codec``,
+``setup`` (bytes), ``keys`` (one bit per packet), ``colours``, and ``order`` (one signed byte per packet: the number of
+its frame minus its own number), unless that is always 0.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from imitate.data.file.video_frames import VideoForm, frames_from
 
 ENCODINGS = ("jpeg", "png", "video")
 VIDEO_ATTRS = ("codec", "setup", "keys", "colours", "order")
-"""Further attributes of a video."""
+"""Additional attributes of a video."""
 _MAX_PACKETS = 60_000
-"""HDF5 holds 64 KiB in an attribute, such as the byte per packet of ``order``."""
+"""Largest number of packets. HDF5 limits an attribute, such as ``order`` with a byte per packet, to 64 KiB."""
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedFrames:
-    """Compressed frames that may stand for an array (T, H, W, 3) of uint8 in an episode; numpy decodes them.
+    """Compressed frames that may replace an array (T, H, W, 3) of uint8 in an episode; numpy decodes them.
 
     Attributes:
         encoding: one of :data:`ENCODINGS`.
         cells: (T,) bytes of an image file, or of a packet.
-        frame: (H, W, 3).
-        video: what decoders of a video need.
+        frame: (H, W, 3) shape of a frame.
+        video: information that the decoder of a video needs.
     """
 
     encoding: str
@@ -44,7 +44,7 @@ class EncodedFrames:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(T, H, W, 3)."""
+        """Shape (T, H, W, 3) of all decoded frames."""
         return (len(self.cells), *self.frame)
 
     ndim = 4
@@ -52,7 +52,7 @@ class EncodedFrames:
 
     @property
     def size(self) -> int:
-        """Numbers in all frames."""
+        """Number of values in all frames."""
         return int(np.prod(self.shape))
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class EncodedFrames:
 
 
 def write_encoded(group: h5py.Group, key: str, frames: EncodedFrames) -> None:
-    """Write frames as they are; videos must be such that :func:`can_be_written` is true."""
+    """Write frames without re-encoding; a video must fulfil :func:`can_be_written`."""
     array = group.create_dataset(key, (len(frames),), dtype=h5py.vlen_dtype(np.uint8))
     array.attrs["encoding"] = frames.encoding
     array.attrs["shape"] = frames.frame
@@ -87,7 +87,7 @@ def _write_form(array: h5py.Dataset, form: VideoForm) -> None:
 
 
 def video_form(array: h5py.Dataset, frame: tuple[int, ...]) -> VideoForm:
-    """Return what a file says of a video.
+    """Return a file's information on a video.
 
     Raises:
         KeyError, ValueError: an attribute is missing or has another size.
@@ -108,7 +108,7 @@ def video_form(array: h5py.Dataset, frame: tuple[int, ...]) -> VideoForm:
 
 
 def can_be_written(form: VideoForm) -> bool:
-    """Return true if a video begins with a key frame and fits the attributes of an array."""
+    """Return true if a video begins with a key frame and its information fits into attributes."""
     shift = form.order - np.arange(len(form.order))
     return bool(
         len(form.order) <= _MAX_PACKETS

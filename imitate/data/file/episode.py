@@ -14,22 +14,22 @@ from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.errors import DatasetError
 from imitate.system.wording import counted
 
-_MAX_ATTR_BYTES = 60_000  # HDF5 holds 64 KiB; texts may be longer
+_MAX_ATTR_BYTES = 60_000  # limit of HDF5's attributes, 64 KiB; longer texts are possible
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One demonstration of T steps: ``obs[t]`` is seen, ``actions[t]`` taken, ``next_obs[t]`` the result.
+    """Demonstration of T steps: ``actions[t]`` is taken at ``obs[t]`` and leads to ``next_obs[t]``.
 
     Attributes:
-        obs: (T, ...) per key; images uint8 (T, H, W, C), or :class:`EncodedFrames` of them.
+        obs: (T, ...) by key; images are uint8 (T, H, W, C), or :class:`EncodedFrames`.
         actions: (T, A).
         rewards: (T,).
-        terminals: (T,) the task ended at this step.
-        timeouts: (T,) the episode was cut off after this step; what would have followed is unknown.
-        next_obs: as ``obs``, or None.
+        terminals: (T,) true where the task ended at this step.
+        timeouts: (T,) true where the episode was truncated after this step, so that its continuation is unknown.
+        next_obs: next observations in the same form, or None.
         states: (T, S) simulator states, or None.
-        attrs: of the demo: ``success``, ``model_file``, ``language``, ``task_id`` ...
+        attrs: attributes of the demo: ``success``, ``model_file``, ``language``, ``task_id`` ...
         steps: further (T, ...) arrays, such as ``interventions``.
     """
 
@@ -45,10 +45,10 @@ class Episode:
 
 
 def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
-    """Return all arrays of an episode under their names in the file.
+    """Return all arrays of an episode by their names in the file.
 
     Raises:
-        DatasetError: not numbers, lengths that disagree, NaN or infinity.
+        DatasetError: values are not numbers or not finite, or lengths differ.
     """
     given: dict[str, Any] = {
         "actions": episode.actions,
@@ -84,7 +84,7 @@ def arrays_of(episode: Episode, where: str) -> dict[str, NDArray[Any]]:
     arrays["rewards"] = arrays["rewards"].astype(np.float32)
     for key in ("terminals", "timeouts"):
         arrays[key] = arrays[key].astype(bool).astype(np.uint8)
-    # Readers that know `dones` alone stop bootstrapping there, which is right at terminals only.
+    # Readers that only use `dones` stop bootstrapping there, which is right only at terminals.
     arrays["dones"] = arrays["terminals"]
     return arrays
 
@@ -104,10 +104,10 @@ def _array(value: ArrayLike, where: str) -> NDArray[Any] | EncodedFrames:
 
 
 def attrs_of(episode: Episode, where: str) -> dict[str, Any]:
-    """Return attributes as HDF5 holds them: text, numbers and small arrays; all else as JSON text.
+    """Convert attributes to HDF5's types: text, numbers and small arrays; everything else becomes JSON text.
 
     Raises:
-        DatasetError: neither, or too large.
+        DatasetError: an attribute cannot be converted, or is too large.
     """
     kept = {}
     for key, value in episode.attrs.items():

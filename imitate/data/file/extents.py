@@ -1,7 +1,7 @@
-"""Places of the arrays of demos in a file, found once; arrays in one piece are read without HDF5.
+"""Locations of the arrays of demos in a file, determined once; contiguous arrays are read without HDF5.
 
-HDF5 needs longer to open an array than to read one of a short demo. So a tool that goes through a whole file opens each
-array once, notes its shape, type and place, and reads it from there.
+HDF5 takes longer to open an array than to read one of a short demo. Tools that process a whole file therefore open each
+array once, record its shape, type and location, and read it directly.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from imitate.data.file.hdf5_format import DemoFile, shape_and_dtype
 
 
 class Extent(NamedTuple):
-    """An array.
+    """Location of an array.
 
     Attributes:
-        shape: (T, ...).
-        dtype: of its values.
-        offset: byte of the file at which its values begin, one after another; None: only HDF5 can read them.
+        shape: (T, ...) shape of the array.
+        dtype: type of its values.
+        offset: byte offset of its contiguous values in the file; None: only HDF5 can read them.
     """
 
     shape: tuple[int, ...]
@@ -34,17 +34,17 @@ class Extent(NamedTuple):
 
 
 class Extents:
-    """The arrays of all demos; a context manager.
+    """Locations of the arrays of all demos; a context manager.
 
     Args:
-        file: open, and not being written.
+        file: the open file, which no process is writing.
     """
 
     def __init__(self, file: DemoFile) -> None:
         self.file = file
         self._known: dict[str, dict[str, Extent]] = {}
         self._raw = file.hdf5_path.open("rb", buffering=0)
-        # With a block of the user's in front, HDF5 gives places to arrays that have none.
+        # with a user block at the beginning, HDF5 returns locations for arrays that have none
         self._begins_with_hdf5 = self._raw.read(8) == b"\x89HDF\r\n\x1a\n"
 
     def __enter__(self) -> Self:
@@ -59,10 +59,10 @@ class Extents:
         self._raw.close()
 
     def of(self, demo: str) -> dict[str, Extent]:
-        """Extent by path below the demo, sorted; without single values, which have no steps.
+        """Return the locations of a demo's arrays by path, sorted; without single values, which have no steps.
 
         Raises:
-            DatasetError: there is no such demo, or it is damaged.
+            DatasetError: the demo does not exist or is damaged.
         """
         if demo not in self._known:
             group = self.file.group(demo)
@@ -76,10 +76,10 @@ class Extents:
         return self._known[demo]
 
     def read(self, demo: str, key: str, start: int, stop: int | None) -> NDArray[Any]:
-        """Steps ``start`` to ``stop`` of an array; None: to its end.
+        """Return steps ``start`` to ``stop`` of an array; None: to its end.
 
         Raises:
-            DatasetError: there is no such array, or it cannot be read.
+            DatasetError: the array does not exist or cannot be read.
         """
         extent = self.of(demo).get(key)
         if extent is None or extent.offset is None:
@@ -95,9 +95,9 @@ class Extents:
 
     def _extent(self, array: h5d.DatasetID, demo: str, key: str) -> Extent:
         shape, dtype = shape_and_dtype(array)
-        if dtype.kind == "O":  # such as frames that are compressed one by one
+        if dtype.kind == "O":  # for example individually compressed frames
             return Extent(self.file.shape(demo, key), self.file.dtype(demo, key), None)
-        # What was never written has no place, and what HDF5 would have to convert is left to it.
+        # arrays that were never written have no location; HDF5 itself reads arrays that it has to convert
         num_bytes = math.prod(shape) * dtype.itemsize
         plain = (
             self._begins_with_hdf5

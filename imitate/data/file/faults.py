@@ -1,4 +1,4 @@
-"""Checks of the arrays of a demo; each function raises DatasetError with a message that says what to do."""
+"""Checks of a demo's arrays; each function raises DatasetError with a message that contains the remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imitate.functional.pixels import IMAGE_MODALITIES
 from imitate.system.wording import counted
 
 ACTION_LIMIT = 1.0 + 1e-5
-"""Actions beyond are outside [-1, 1], and not just rounded."""
+"""Actions beyond this limit are outside [-1, 1], not just rounded."""
 _CHANNELS = (1, 3, 4)
 
 
@@ -22,7 +22,7 @@ def check_length(file: DemoFile, demo: str) -> int:
     """Return the number of steps of a demo.
 
     Raises:
-        DatasetError: no actions, no step, or an attribute ``num_samples`` that says otherwise.
+        DatasetError: there are no actions or no steps, or the attribute ``num_samples`` differs.
     """
     length = file.length(demo)
     if length == 0:
@@ -40,7 +40,7 @@ def check_length(file: DemoFile, demo: str) -> int:
 def check_shape(
     file: DemoFile, demo: str, key: str, length: int, step: tuple[int, ...], first: str
 ) -> None:
-    """Refuse an array ``key`` without ``length`` steps, each shaped as in demo ``first``."""
+    """Refuse an array ``key`` unless it has ``length`` steps, each shaped as in demo ``first``."""
     shape = file.shape(demo, key)
     if shape[0] != length:
         raise DatasetError(
@@ -55,7 +55,7 @@ def check_shape(
 
 
 def check_numeric(file: DemoFile, demo: str, key: str) -> None:
-    """Refuse an array ``key`` that holds no numbers."""
+    """Refuse an array ``key`` that is not numeric."""
     dtype = file.dtype(demo, key)
     if dtype.kind not in "fiub":
         raise DatasetError(
@@ -68,9 +68,9 @@ def check_finite(values: NDArray[Any], file: DemoFile, demo: str, key: str, star
 
     Args:
         values: (T, ...) steps of the array, of any dtype.
-        file: where it is from.
-        demo: where it is from.
-        key: where it is from.
+        file: the file, for the message.
+        demo: name of the demo, for the message.
+        key: name of the array, for the message.
         start: step of ``values[0]``.
     """
     if values.dtype.kind != "f" or np.isfinite(values).all():
@@ -96,7 +96,7 @@ def check_bounded(
 
 
 def is_channel_first(step: Sequence[int]) -> bool:
-    """Tell by the shape of one step whether an image is (C, H, W): few channels before two longer sides."""
+    """Return true if the shape of a step looks like an image (C, H, W): few channels before two longer sides."""
     return len(step) == 3 and step[0] in _CHANNELS and step[2] not in _CHANNELS
 
 

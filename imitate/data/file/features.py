@@ -1,12 +1,12 @@
-"""Names that a dataset's arrays had where it came from: the attribute ``features`` of the group ``data``.
+"""Original names of a dataset's arrays: the attribute ``features`` of the group ``data``.
 
-It is a JSON object from arrays to entries, in the order of the source's features:
+It is a JSON object with one entry per array, in the order of the source's features:
 
     {"obs/state": {"feature": "observation.state", "dtype": "float32", "shape": [2], "names": ["shoulder_pan.pos",
      "gripper.pos"], "fps": 30}, "actions": {"feature": "action", ...}, "obs/top_image": {...}}
 
-``feature`` is the name there, all else the entry of LeRobot's ``meta/info.json`` as it was. Files that were recorded
-here have it where the robot names its numbers; those from other formats have none.
+``feature`` is the original name; the rest is the unchanged entry of LeRobot's ``meta/info.json``. Files that were
+recorded with this package have the attribute if the robot names its numbers; files from other formats do not have it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 from imitate.errors import DatasetError
 
 FEATURES = "features"
-_MAX_BYTES = 60_000  # HDF5 holds 64 KiB in an attribute
+_MAX_BYTES = 60_000  # HDF5's limit of an attribute, 64 KiB
 
 
 def as_attribute(entries: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return the attribute of entries by array; None where it would be larger than HDF5 takes."""
+    """Return the attribute for entries by array, or None if it would exceed HDF5's limit."""
     text = json.dumps(entries)
     return text if len(text.encode()) <= _MAX_BYTES else None
 
 
 def features_of(attrs: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
-    """Return the entries by array of the attributes of a file; {} where it has none.
+    """Return the entries by array from the attributes of a file, or {} if there are none.
 
     Raises:
-        DatasetError: the attribute is not as the module describes it.
+        DatasetError: the attribute does not have the form described in the module.
     """
     text = attrs.get(FEATURES)
     if text is None:
@@ -55,9 +55,9 @@ def features_of(attrs: Mapping[str, Any], where: str) -> dict[str, dict[str, Any
 def without_other_names(
     entries: Mapping[str, Mapping[str, Any]], others: Sequence[Mapping[str, Mapping[str, Any]]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the entries of a file that takes in demos of others; names that not all of them have become None.
+    """Return the entries of a file to which demos of others are added; names that not all files have become None.
 
-    Numbers under the names of another robot's joints would move the wrong ones.
+    Numbers with the names of another robot's joints would move the wrong joints.
     """
     names, found = number_names(entries), {}
     for key, entry in entries.items():
@@ -68,7 +68,7 @@ def without_other_names(
 
 
 def number_names(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the names of the numbers of vectors that have some, by observation (without ``obs/``) or array."""
+    """Return the names of vectors' numbers, if they have names, by observation (without ``obs/``) or array."""
     found = {}
     for key, entry in entries.items():
         names = dimension_names(entry.get("names"))
@@ -78,7 +78,10 @@ def number_names(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str
 
 
 def dimension_names(names: Any) -> list[str]:
-    """Return the names of a feature's numbers: a list, or lists in an object, as LeRobot has either; [] without."""
+    """Return the names of a feature's numbers as a flat list; LeRobot has a list, or lists in an object.
+
+    Returns [] if there are none.
+    """
     if isinstance(names, dict):
         names = [name for value in names.values() if isinstance(value, list) for name in value]
     return [str(name) for name in names] if isinstance(names, list) else []

@@ -1,4 +1,4 @@
-"""Arrays of a file that a dataset holds, and their form."""
+"""Arrays of a file that a dataset uses, and their form in memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError, nearest
 
 SCALARS = ("rewards", "dones", "terminals", "timeouts", "interventions")
-"""Step arrays of shape (T,) that a file may lack."""
+"""Step arrays of shape (T,) that may be missing in a file."""
 _COARSE = 8192.0
-"""From this magnitude on neighbouring numbers of float32 are a thousandth apart or more."""
+"""Magnitude above which neighbouring float32 numbers differ by a thousandth or more."""
 _PIECE_BYTES = 2**22
 
 
@@ -27,9 +27,9 @@ class Field:
     """One array over all demos.
 
     Attributes:
-        key: its path below the demo, such as 'obs/object'.
-        shape: of one step.
-        columns: where it is among the packed columns; None for a field apart.
+        key: path below the demo, such as 'obs/object'.
+        shape: shape of one step.
+        columns: position among the packed columns; None for a separately stored field.
         dtype: float32, or uint8 for images.
         recorded: type in the file.
     """
@@ -42,15 +42,15 @@ class Field:
 
     @property
     def step_bytes(self) -> int:
-        """Size of one step."""
+        """Size in bytes of one step."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def lay_out(file: DemoFile, demo: str, keys: Sequence[str]) -> dict[str, Field]:
-    """Return the fields of ``keys``, in the order of their columns, as one demo has them.
+    """Return the fields for ``keys``, in the order of their columns, from the arrays of one demo.
 
-    Vectors and scalars become float32 columns side by side. Arrays with two dimensions or more per step, such as images
-    and scans, stay apart: uint8 as it is, all else float32.
+    Vectors and scalars become adjacent float32 columns. Arrays with two or more dimensions per step, such as images and
+    scans, are stored separately: uint8 unchanged, all others as float32.
     """
     fields, column = {}, 0
     for key in keys:
@@ -71,7 +71,7 @@ def _step(file: DemoFile, demo: str, key: str) -> tuple[tuple[int, ...], np.dtyp
     check_numeric(file, demo, key)
     shape = file.shape(demo, key)[1:]
     if not shape and not key.startswith(("obs/", "next_obs/")):
-        shape = (1,)  # an action such as a gripper's, written as (T,)
+        shape = (1,)  # an array such as a gripper's action, stored as (T,)
     return shape, file.dtype(demo, key)
 
 
@@ -83,7 +83,7 @@ def read_steps(
     stop: int,
     threads: Executor | None = None,
 ) -> NDArray[Any]:
-    """Read steps ``start`` to ``stop`` of a demo's array as :class:`Field` says, unscaled and not yet cast."""
+    """Read steps ``start`` to ``stop`` of a demo's array for a :class:`Field`, unscaled and not yet cast."""
     if field.key in SCALARS:
         return _scalars(file, demo, field.key, start, stop)
     values = file.read(demo, field.key, start, stop, threads)
@@ -93,16 +93,16 @@ def read_steps(
 def read_pieces(
     file: DemoFile, demo: str, length: int, field: Field, threads: Executor | None = None
 ) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Read an array of ``length`` steps as :class:`Field` says: pieces of some megabytes, and their steps.
+    """Read an array of ``length`` steps for a :class:`Field`, in pieces of some megabytes, with their steps.
 
     Raises:
-        DatasetError: NaN or infinity, or what float32 cannot hold.
+        DatasetError: a value is NaN, infinite, or exceeds float32.
     """
     size = max(1, _PIECE_BYTES // max(1, field.step_bytes))
     for start in range(0, length, size):
         values = read_steps(file, demo, field, start, min(start + size, length), threads)
         if field.dtype == np.float32:
-            with np.errstate(over="ignore"):  # what is too large becomes inf, which is refused next
+            with np.errstate(over="ignore"):  # too large values become inf, which is refused next
                 narrow = values.astype(np.float32, copy=False)
             check_narrowing(values, narrow, file, demo, field.key)
             values = narrow
@@ -113,14 +113,14 @@ def read_pieces(
 def check_narrowing(
     values: NDArray[Any], narrow: NDArray[np.float32], file: DemoFile, demo: str, key: str
 ) -> None:
-    """Refuse numbers whose changes float32 does not hold, such as clock times, counters and large offsets.
+    """Refuse numbers whose changes are lost in float32, such as clock times, counters and large offsets.
 
     Raises:
-        DatasetError: a number changes, but more than a tenth of its changes from step to step are lost.
+        DatasetError: a number changes, but more than a tenth of its changes between steps are lost.
     """
     if values.dtype.itemsize < 4 or values.dtype == np.float32 or not len(values):
         return
-    with np.errstate(invalid="ignore"):  # what is not finite is refused elsewhere
+    with np.errstate(invalid="ignore"):  # values that are not finite are refused elsewhere
         if not max(narrow.max(), -narrow.min()) >= _COARSE:
             return
     rows, narrow_rows = values.reshape(len(values), -1), narrow.reshape(len(values), -1)
@@ -137,10 +137,11 @@ def check_narrowing(
 
 
 def _scalars(file: DemoFile, demo: str, key: str, start: int, stop: int) -> NDArray[Any]:
-    """Read rewards and ends of an episode, derived where the file lacks them.
+    """Read rewards and ends of an episode; missing arrays are derived.
 
-    ``dones`` and ``terminals`` stand for each other; without both nothing ends. ``timeouts`` default to the last step
-    where that is not terminal. Missing rewards are 0. Without ``interventions`` it is a demonstration, all by a person.
+    ``dones`` and ``terminals`` replace each other; without both, no step is terminal. By default, the last step is a
+    timeout unless it is terminal. Missing rewards are 0. Without ``interventions``, the demo counts as recorded by a
+    person.
     """
     source = scalar_source(file, demo, key)
     if source is not None:
@@ -158,14 +159,14 @@ def _scalars(file: DemoFile, demo: str, key: str, start: int, stop: int) -> NDAr
 
 
 def scalar_source(file: DemoFile, demo: str, key: str) -> str | None:
-    """Return the array that a key of :data:`SCALARS` is read from; None if it has to be derived."""
+    """Return the array from which a key of :data:`SCALARS` is read, or None if it must be derived."""
     stand_in = {"dones": "terminals", "terminals": "dones"}
     names = (key, stand_in.get(key, key))
     return next((name for name in names if file.has(demo, name)), None)
 
 
 def check_step_key(file: DemoFile, demo: str, key: str) -> None:
-    """Refuse a key of ``dataset_keys`` or ``action_keys`` that the file lacks and that cannot be derived."""
+    """Refuse a key of ``dataset_keys`` or ``action_keys`` that is missing in the file and cannot be derived."""
     if key in SCALARS or file.has(demo, key):
         return
     known = [

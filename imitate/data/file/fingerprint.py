@@ -1,9 +1,9 @@
-"""Fingerprint of a demonstration file: tells its content from another's, quickly for a file of any size.
+"""Fingerprint of a demonstration file: identifies its content, quickly for a file of any size.
 
-All names, lengths and actions are read. Of everything else that training may read (observations, rewards, ends,
-weights, success, instructions) small arrays are taken whole and of larger ones some steps, at the same places each
-time; where a file has very many arrays, those of some demos. A change of a few steps of a large array
-can go unseen; other data under the same name cannot.
+All names, lengths and actions are read. From everything else that training may read (observations, rewards, terminals,
+weights, success, instructions), small arrays are read completely and larger ones at some fixed steps; if a file has
+very many arrays, only those of some demos. A change of a few steps of a large array may go unnoticed; other data under
+the same name cannot.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _STEPS = 4
 _MOST_ARRAYS = 3000
 _MOST_STEP_BYTES = 2**24
 _UNPACKED_DEMOS = 25
-"""Number of demos of which large arrays are read that HDF5 has to put together."""
+"""Number of demos whose large arrays are read if HDF5 has to decode them."""
 Item = TypeVar("Item")
 
 
 def fingerprint(file: DemoFile) -> dict[str, Any]:
-    """Compute size, counts, a SHA-256 of names, lengths and actions, and one of samples of everything.
+    """Return size, counts, a SHA-256 of names, lengths and actions, and a SHA-256 of samples of all arrays.
 
     Raises:
         DatasetError: an array is damaged.
@@ -44,7 +44,7 @@ def fingerprint(file: DemoFile) -> dict[str, Any]:
     with Extents(file) as extents:
         chosen = _chosen(extents, demos)
         for demo in demos:
-            # An array of a demo whose arrays are all read is opened once.
+            # if all arrays of a demo are read, each is opened only once
             read = extents.read if demo in chosen else file.read
             actions = np.ascontiguousarray(read(demo, "actions", 0, None))
             steps += len(actions)
@@ -62,7 +62,7 @@ def fingerprint(file: DemoFile) -> dict[str, Any]:
 
 
 def _chosen(extents: Extents, demos: Sequence[str]) -> dict[str, None]:
-    """Choose the demos of which all arrays are looked at, in their order: all, where they have few arrays."""
+    """Choose the demos whose arrays are all examined, in order: all demos if they have few arrays."""
     if not demos:
         return {}
     most = max(2, _MOST_ARRAYS // max(1, len(extents.of(demos[0]))))
@@ -83,7 +83,7 @@ def _content(extents: Extents, chosen: Sequence[str]) -> str:
 
 
 def _samples(extent: Extent, unpack: bool) -> list[tuple[int, int]]:
-    """Choose steps: all of a small array, some of a larger one; of those to unpack only where ``unpack`` says so."""
+    """Choose steps: all of a small array, some of a larger one; of arrays to decode only if ``unpack`` is set."""
     length = extent.shape[0]
     step_bytes = math.prod(extent.shape[1:]) * extent.dtype.itemsize
     if step_bytes * length <= _WHOLE_BYTES:
@@ -94,7 +94,7 @@ def _samples(extent: Extent, unpack: bool) -> list[tuple[int, int]]:
 
 
 def _values(extents: Extents, demo: str, key: str, start: int, stop: int) -> bytes:
-    """Values of some steps as bytes; frames that are compressed one by one stay so."""
+    """Return the values of some steps as bytes; individually compressed frames are not decoded."""
     try:
         if extents.of(demo)[key].offset is not None:
             return extents.read(demo, key, start, stop).tobytes()
@@ -102,7 +102,7 @@ def _values(extents: Extents, demo: str, key: str, start: int, stop: int) -> byt
         with extents.file.reading(f"demo '{demo}', '{key}'"):
             values = array[start:stop]
     except DatasetError:
-        return b"unreadable"  # an error for those runs only that train on it
+        return b"unreadable"  # raises an error only for runs that train on it
     if values.dtype.kind != "O":
         return bytes(values.tobytes())
     return b"".join(_bytes(item) for item in values.ravel())
@@ -115,7 +115,7 @@ def _bytes(item: Any) -> bytes:
 
 
 def _spread(items: Sequence[Item], count: int) -> list[Item]:
-    """Choose at most ``count`` items, evenly spread, the first and the last among them."""
+    """Choose at most ``count`` evenly spread items, including the first and the last."""
     if len(items) <= count:
         return list(items)
     at = np.linspace(0, len(items) - 1, count).round().astype(np.int64)

@@ -18,10 +18,10 @@ from imitate.data.file.video_frames import frames_from
 
 
 class FrameReader:
-    """The frames of one array; of a video it continues where the last reading ended, if the next begins there.
+    """Reader of one array's frames; a video is continued if the next reading begins where the last one ended.
 
     Args:
-        array: of compressed frames.
+        array: array of compressed frames.
 
     Attributes:
         encoding: 'jpeg', 'png' or 'video'.
@@ -43,7 +43,7 @@ class FrameReader:
         """Decode frames ``start`` to ``stop``: (stop - start, H, W, 3).
 
         Raises:
-            DamagedFrameError: one cannot be decoded; its number counts from ``start``.
+            DamagedFrameError: a frame cannot be decoded; its number is counted from ``start``.
         """
         begin, end, _ = slice(start, stop).indices(len(self._array))
         if self._video is None:
@@ -72,7 +72,7 @@ class FrameReader:
 
 
 class _Packets(Sequence[Any]):
-    """The packets of an array; read some at a time."""
+    """Packets of an array, read some at a time."""
 
     def __init__(self, array: h5py.Dataset, block: int = 16) -> None:
         self._array, self._size = array, block

@@ -37,12 +37,12 @@ from imitate.system.recognition import diagnosis
 
 _RECORDS_BYTES = 2**17
 _ALWAYS_BYTES, _MOST_RATIO = 2**26, 1100
-"""Arrays up to this size are taken at their word; larger ones up to so many times what is stored."""
+"""Size in bytes up to which an array's claimed size is accepted; largest ratio of claimed to stored size above it."""
 DAMAGED = "it is cut short or damaged; copy or collect it again"
 
 
 def natural_key(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Sorting key under which ``demo_2`` comes before ``demo_10``; a number may have any number of digits."""
+    """Return a sorting key that puts ``demo_2`` before ``demo_10``; numbers may have any number of digits."""
     parts = re.split(r"([0-9]+)", name)
     numbers = [part.lstrip("0") for part in parts]
     return [
@@ -59,24 +59,24 @@ class _Array(NamedTuple):
 
 
 class NoDemosError(DatasetError):
-    """An HDF5 file without the group of demonstrations."""
+    """Error: an HDF5 file has no group of demonstrations."""
 
 
 class DemoFile:
-    """An HDF5 file of demonstrations, open for reading; also a context manager.
+    """HDF5 file of demonstrations, opened for reading; also a context manager.
 
     Args:
-        path: of the dataset; errors name it.
-        swmr: open it such that a process that writes in HDF5's SWMR mode may go on.
-        hdf5_path: the file to read in its place; None: ``path`` itself.
+        path: path of the dataset, which errors name.
+        swmr: open it in HDF5's SWMR mode, so that another process can write to it.
+        hdf5_path: the file that is read instead; None: ``path`` itself.
 
     Attributes:
-        path: of the dataset.
+        path: path of the dataset.
         hdf5_path: the HDF5 file that is read.
 
     Raises:
-        NoDemosError: here, if it has no group of demonstrations.
-        DatasetError: here and in every method: what is missing or damaged, in which file and demo.
+        NoDemosError: raised here if there is no group of demonstrations.
+        DatasetError: raised here and by every method: names what is missing or damaged, in which file and demo.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class DemoFile:
         self.hdf5_path = self.path if hdf5_path is None else hdf5_path
         self._file = _open(self.hdf5_path, swmr)
         self._data = self._demo_group()
-        # The demo in hand and its arrays: opening one takes HDF5 longer than reading it.
+        # Current demo and its arrays, kept open because HDF5 takes longer to open an array than to read it.
         self._demo: tuple[str, h5py.Group] | None = None
         self._arrays: dict[str, _Array] = {}
 
@@ -120,7 +120,7 @@ class DemoFile:
     # ---- demos -----------------------------------------------------------------------------------
 
     def demos(self, filter_key: str | None = None) -> list[str]:
-        """Return the names of the demos, all or those of a mask, in natural order."""
+        """Return the names of all demos, or of those of a mask, in natural order."""
         with self.reading("data"):
             names = list(self._data)
         if filter_key is not None:
@@ -135,7 +135,7 @@ class DemoFile:
         return sorted(set(names), key=natural_key)
 
     def filter_keys(self) -> dict[str, list[str]]:
-        """Return the masks: name -> demos."""
+        """Return the masks: lists of demos by name."""
         with self.reading("mask"):
             masks = list(self._file["mask"]) if "mask" in self._file else []
         return {name: sorted(self._masked(name), key=natural_key) for name in masks}
@@ -153,7 +153,7 @@ class DemoFile:
             ]
 
     def length(self, demo: str) -> int:
-        """Return the number of steps of a demo: that of its actions."""
+        """Return the number of steps of a demo, which is the length of its actions."""
         if not self.has(demo, "actions"):
             with self.reading(f"demo '{demo}'"):
                 found = sorted(self._group(demo))
@@ -178,10 +178,10 @@ class DemoFile:
             return sorted(key for key, _ in arrays_below(group.id))
 
     def check_confined(self) -> None:
-        """Make sure that no array of any demo is in another file: what is copied byte for byte is not opened else.
+        """Check that no array of any demo is stored in another file, because a byte-for-byte copy would not be checked.
 
         Raises:
-            OutsideFileError: one does.
+            OutsideFileError: an array is.
         """
         for demo in self.demos():
             self.keys(demo)
@@ -193,15 +193,15 @@ class DemoFile:
             return key in self._arrays or key in group
 
     def group(self, demo: str) -> h5py.Group:
-        """Return the demo itself; its use belongs inside :meth:`reading`."""
+        """Return the group of a demo, for use inside :meth:`reading`."""
         return self._group(demo)
 
     def array(self, demo: str, key: str) -> h5py.Dataset:
-        """Return the array as it is in the file, not yet read; its use belongs inside :meth:`reading`."""
+        """Return the array without reading it, for use inside :meth:`reading`."""
         return self._array(demo, key).values
 
     def shape(self, demo: str, key: str) -> tuple[int, ...]:
-        """Return the shape ``(T, ...)`` of an array; of JPEG frames, when decoded."""
+        """Return the shape ``(T, ...)`` of an array; for compressed frames, of the decoded ones."""
         return self._array(demo, key).shape
 
     def dtype(self, demo: str, key: str) -> np.dtype[Any]:
@@ -222,7 +222,7 @@ class DemoFile:
         stop: int | None = None,
         threads: Executor | None = None,
     ) -> NDArray[Any]:
-        """Read steps ``start`` to ``stop`` of an array, all by default; ``threads`` decode images."""
+        """Read steps ``start`` to ``stop`` of an array, by default all; ``threads`` decode images."""
         array = self._array(demo, key)
         with self.reading(f"demo '{demo}', '{key}'"):
             try:
@@ -242,7 +242,7 @@ class DemoFile:
 
     @property
     def env_meta(self) -> dict[str, Any]:
-        """The environment the demos come from: the attribute ``env_args``; {} if there is none."""
+        """Environment of the demos: the attribute ``env_args``; {} if there is none."""
         with self.reading("data"):
             text = self._data.attrs.get("env_args")
         if text is None:
@@ -266,7 +266,7 @@ class DemoFile:
 
     @property
     def control_freq(self) -> float | None:
-        """Actions per second at which the demos were recorded; None where the file does not say it."""
+        """Control rate in Hz at which the demos were recorded; None if the file does not record it."""
         kwargs = self.env_meta.get("env_kwargs")
         in_env = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
         said = self.file_attrs.get("control_freq")
@@ -282,17 +282,17 @@ class DemoFile:
             return {_name(name): _plain(value) for name, value in self._data.attrs.items()}
 
     def attrs(self, demo: str, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return attributes of a demo, or those of ``names`` that it has (a simulator's model takes long to read)."""
+        """Return all attributes of a demo, or those in ``names`` that exist. A simulator's model takes long to read."""
         group = self._group(demo)
         with self.reading(f"demo '{demo}'"):
             wanted = list(group.attrs) if names is None else [n for n in names if n in group.attrs]
             return {_name(name): _plain(group.attrs[name]) for name in wanted}
 
     def success(self, demo: str) -> bool | None:
-        """Return whether a demo solves its task, by its attribute ``success``; None without.
+        """Return whether a demo solves its task, from its attribute ``success``; None if there is none.
 
         Raises:
-            DatasetError: the attribute is no single value.
+            DatasetError: the attribute is not a single value.
         """
         said = self.attrs(demo, ["success"]).get("success")
         if said is None:
@@ -335,7 +335,7 @@ class DemoFile:
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
-        """Turn whatever h5py raises at damaged data into a DatasetError; ``what`` says what was read."""
+        """Convert h5py's errors for damaged data to a DatasetError; ``what`` names what is read."""
         try:
             yield
         except (
@@ -360,24 +360,24 @@ _ENV_ARGS: dict[str, tuple[type, str]] = {
 
 
 def wrong_env_args(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each key of an environment's description whose value has another type, and what to write instead."""
+    """Yield each key of an environment's description with a wrong type, and the advice for it."""
     for key, (kind, words) in _ENV_ARGS.items():
         if meta.get(key) is not None and type(meta[key]) is not kind:
             yield key, f"is {str(meta[key])[:40]!r}: write {words}"
 
 
 def _refuse_no_numbers(dtype: np.dtype[Any]) -> None:
-    """Refuse text, records, references, complex and extended numbers, with which nothing here can compute."""
+    """Refuse text, records, references, complex and extended numbers."""
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise ValueError(f"its values are {dtype}; expected numbers of at most 64 bits")
 
 
 def shape_and_dtype(array: h5d.DatasetID) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return shape and type of an array, each asked of HDF5 once: for a short array asking takes longer than reading.
+    """Return shape and type of an array, with one call each: for a short array, asking takes longer than reading.
 
     Raises:
-        ValueError: it claims far more than any compressor could have put where it is stored, as only a damaged or
-            malicious file does. Neither memory nor time is taken for it.
+        ValueError: the claimed size is far larger than any compressor could have stored there, as in a damaged or
+            malicious file. Neither memory nor time is spent on it.
     """
     shape, dtype = tuple(map(int, array.shape)), np.dtype(array.dtype)
     claimed = math.prod(max(size, 1) for size in shape) * dtype.itemsize
@@ -400,7 +400,7 @@ def _described(values: h5py.Dataset) -> _Array:
 
 
 def is_hdf5(path: Path) -> bool:
-    """Decide whether a path is to be opened as HDF5; true of damaged files that are called so."""
+    """Return true if a path should be opened as HDF5, including damaged files with such a name."""
     if path.suffix in (".hdf5", ".h5", ".partial") and path.is_file():
         return True
     return path.is_file() and (not os.access(path, os.R_OK) or h5py.is_hdf5(path))
@@ -445,16 +445,17 @@ def _open_either_way(path: Path, swmr: bool) -> h5py.File:
     except PermissionError:
         raise
     except (OSError, ValueError) as error:
-        # A process can open one file in one way only, and it may have it open already.
+        # A process can open a file only in one mode, and it may already have it open.
         if "SWMR" not in str(error):
             raise
         return ConfinedFile(path, "r", swmr=not swmr)
 
 
 def _keep_little(file: h5py.File) -> None:
-    """Let HDF5 cache little of its own records.
+    """Limit HDF5's cache of its own records.
 
-    It would keep up to 32 MB of them, for arrays that are opened once; reading them again costs no time that one sees.
+    HDF5 would keep up to 32 MB of them for arrays that are opened only once. Reading them again takes no noticeable
+    time.
     """
     config = file.id.get_mdc_config()
     config.set_initial_size = True
@@ -464,12 +465,12 @@ def _keep_little(file: h5py.File) -> None:
 
 
 def _name(name: str | bytes) -> str:
-    """An attribute's name, which h5py gives as bytes where it is not UTF-8."""
+    """Return the name of an attribute, which h5py returns as bytes if it is not UTF-8."""
     return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as text, number, bool or array."""
+    """Convert an attribute to text, number, bool or array."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value.item() if isinstance(value, np.generic) else value

@@ -1,4 +1,4 @@
-"""Storage of images in a file: as they are, compressed without loss, as one JPEG per step, or as they came.
+"""Storage of images in a file: uncompressed, compressed without loss, or as one JPEG per step.
 
 For arrays of JPEGs, PNGs and video packets see :mod:`imitate.data.file.encoded_frames`.
 """
@@ -18,8 +18,8 @@ from imitate.data.file.encoded_frames import ENCODINGS, EncodedFrames, write_enc
 ImageStorage = Literal["raw", "gzip", "lzf", "jpeg"]
 STORAGES: tuple[ImageStorage, ...] = ("raw", "gzip", "lzf", "jpeg")
 
-# Of 84 x 84 frames, windows of ten steps read fastest from chunks of 4 to 16 frames, single steps from chunks of one;
-# and four together take half the space of four apart.
+# For 84 x 84 frames, windows of ten steps are read fastest from chunks of 4 to 16 frames, single steps from chunks of
+# one frame; four frames in one chunk take half the space of four chunks.
 _CHUNK_FRAMES = 4
 _CHUNK_BYTES = 2**18
 
@@ -28,8 +28,8 @@ class Storage(NamedTuple):
     """Storage of an array in the file.
 
     Attributes:
-        kind: 'raw', in one piece; 'gzip', 'lzf' or another filter; 'chunked', without a filter; 'jpeg', 'png', 'video'.
-        frame: shape of one decoded frame of the last three; None for all others.
+        kind: 'raw' (contiguous); 'gzip', 'lzf' or another filter; 'chunked' without a filter; 'jpeg', 'png', 'video'.
+        frame: shape of a decoded frame for 'jpeg', 'png' and 'video'; None for all others.
     """
 
     kind: str
@@ -40,7 +40,7 @@ def storage_of(array: h5py.Dataset) -> Storage:
     """Return how an array is stored.
 
     Raises:
-        ValueError: it says that it holds compressed frames, but its form is another.
+        ValueError: the array is marked as compressed frames but has another form.
     """
     encoding = array.attrs.get("encoding")
     if h5py.check_vlen_dtype(array.dtype) == np.uint8 and encoding in ENCODINGS:
@@ -61,9 +61,9 @@ def write_images(
     storage: ImageStorage,
     quality: int,
 ) -> None:
-    """Write ``values`` (T, ...) as the array ``key``; 'jpeg' is gzip for whatever is not uint8 (T, H, W, 3).
+    """Write ``values`` (T, ...) as the array ``key``; 'jpeg' means gzip for arrays other than uint8 (T, H, W, 3).
 
-    Frames that are compressed already are written as they are.
+    Frames that are already compressed are not re-encoded.
     """
     if isinstance(values, EncodedFrames):
         write_encoded(group, key, values)
@@ -89,7 +89,7 @@ def write_images(
 
 
 def encode_jpeg(image: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:
-    """Encode an RGB image (H, W, 3) as the bytes of a JPEG file, with colours at full resolution."""
+    """Encode an RGB image (H, W, 3) as a JPEG, with colours at full resolution."""
     data = io.BytesIO()
     Image.fromarray(image).save(data, "JPEG", quality=quality, subsampling=0)
     return np.frombuffer(data.getvalue(), dtype=np.uint8)

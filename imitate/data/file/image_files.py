@@ -1,4 +1,4 @@
-"""Images of which each is a JPEG or PNG file, as arrays."""
+"""Conversion between JPEG or PNG files and image arrays."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NOT_DECODED = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 class DamagedFrameError(ValueError):
-    """A JPEG or PNG that cannot be decoded.
+    """Error: a JPEG or PNG cannot be decoded.
 
     Attributes:
-        frame: its number among those that were to be decoded.
+        frame: its index among the frames to decode.
     """
 
     def __init__(self, frame: int, reason: str) -> None:
@@ -33,13 +33,13 @@ def decode_images(
     encoding: str = "jpeg",
     threads: Executor | None = None,
 ) -> NDArray[np.uint8]:
-    """Decode JPEGs or PNGs, bytes or uint8 arrays, to images (T, H, W, 3), RGB; ``shape`` is that of each.
+    """Decode JPEGs or PNGs (bytes or uint8 arrays) to RGB images (T, H, W, 3); ``shape`` is the shape of each.
 
     Raises:
-        DamagedFrameError: a frame is no image of that kind and shape.
+        DamagedFrameError: a frame is not an image of that kind and shape.
     """
     kind = encoding.upper()
-    if len(frames):  # before memory is taken for a shape that may be nonsense
+    if len(frames):  # checked before memory is allocated for a shape that may be nonsense
         _opened(0, frames[0], shape, kind)
     images = np.empty((len(frames), *shape), dtype=np.uint8)
 
@@ -68,7 +68,7 @@ def _opened(frame: int, data: Any, shape: tuple[int, ...], kind: str) -> Image.I
 
 
 def encode_image(image: NDArray[np.uint8], encoding: str) -> NDArray[np.uint8]:
-    """Encode an RGB image (H, W, 3) as the bytes of a 'png', or of a 'jpeg' with colours at full resolution."""
+    """Encode an RGB image (H, W, 3) as a 'png', or as a 'jpeg' with colours at full resolution."""
     data = io.BytesIO()
     options: dict[str, Any] = (
         {} if encoding == "png" else {"quality": _JPEG_QUALITY, "subsampling": 0}

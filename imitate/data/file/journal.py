@@ -1,4 +1,4 @@
-"""A file that a kill -9 or a full disk cannot leave half changed."""
+"""File whose changes are atomic even after kill -9 or on a full disk."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from imitate.errors import DatasetError
 from imitate.system.plain_files import edited, fresh, open_plain
 
 LOG = logging.getLogger(__name__)
-_RECORD = struct.Struct("<QQI")  # offset, length, checksum of the bytes that were there
-# In place of an offset: what follows is the size that the file had, or the file that the journal belongs to.
+_RECORD = struct.Struct("<QQI")  # offset, length and checksum of the original bytes
+# Markers in place of an offset: the original size of the file, or the file to which the journal belongs.
 _SIZE, _OWNER = 2**64 - 1, 2**64 - 2
-_IDENTITY = struct.Struct("<QQ32s")  # device, inode, digest of what the file held
+_IDENTITY = struct.Struct("<QQ32s")  # device, inode, digest of the file's content
 _PIECE = 2**20
 _HEAD, _SAMPLE, _SAMPLES = 4096, 512, 64
 
@@ -40,7 +40,7 @@ def partial_of(path: Path) -> Path:
 
 
 def unfinished_words(path: Path) -> str:
-    """Describe what a recording left of a file that is not there; empty where it left nothing."""
+    """Describe what an interrupted or running recording has left of a missing file; empty if nothing."""
     partial = partial_of(path)
     if not partial.is_file():
         return ""
@@ -53,19 +53,19 @@ def unfinished_words(path: Path) -> str:
 
 
 class JournaledFile:
-    """A binary file whose changes since the last commit can be taken back; h5py writes through it.
+    """Binary file whose changes since the last commit can be undone; h5py writes through it.
 
-    Before bytes of the committed part are overwritten, they go to a journal beside the file. Whoever finds the journal
-    of a dead writer puts them back (:func:`roll_back`); what was appended since is behind the end that the HDF5 header
-    names, and so is ignored. While the writer lives it holds a lock on the journal.
+    Before bytes of the committed part are overwritten, they are copied to a journal beside the file. If the writer has
+    died, the next process restores them (:func:`roll_back`); appended bytes are after the end recorded in the HDF5
+    header and are thus ignored. A living writer has a lock on the journal.
 
-    The journal begins with the identity of the file: its device and inode, and a digest of places in it as they were at
-    the last commit. A journal of another file is never put back.
+    The journal begins with the identity of the file: its device and inode, and a digest of parts of its content at the
+    last commit. The journal of another file is never applied.
 
     Args:
-        path: made anew.
-        keep: it exists, and what is in it stays; of a dead writer's file see :func:`roll_back` first.
-        durable: have each record of the journal on the disk before what it undoes is done, for the machine may go down.
+        path: the new file.
+        keep: the file exists, and its content is kept; call :func:`roll_back` first if its writer died.
+        durable: flush each record of the journal to the disk before the change, as protection against a power failure.
     """
 
     def __init__(self, path: Path, *, keep: bool = False, durable: bool = False) -> None:
@@ -92,7 +92,7 @@ class JournaledFile:
             self._journal.close()
             raise
 
-    # ---- what h5py calls: an exception in here would take the process down -----------------------
+    # ---- methods for h5py, which must not raise exceptions: they would end the process --------------
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Set the position."""
@@ -105,7 +105,7 @@ class JournaledFile:
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer from the position on."""
+        """Fill a buffer from the current position."""
         count = 0
         try:
             self._file.seek(self._position)
@@ -116,12 +116,12 @@ class JournaledFile:
         return count
 
     def read(self, size: int) -> bytes:
-        """Read bytes from the position on; h5py takes an object with this method for a file."""
+        """Read bytes from the current position; h5py recognizes a file by this method."""
         buffer = bytearray(size)
         return bytes(buffer[: self.readinto(buffer)])
 
     def write(self, data: Any) -> int:
-        """Write all bytes at the position; none after a failure."""
+        """Write all bytes at the position; after a failure, nothing is written."""
         view = memoryview(data).cast("B")
         try:
             if self._error is None:
@@ -133,7 +133,7 @@ class JournaledFile:
         return len(view)
 
     def truncate(self, size: int | None = None) -> int:
-        """Set the size; the committed part is never cut."""
+        """Set the size; the committed part is never truncated."""
         size = self._position if size is None else size
         try:
             if self._error is None:
@@ -143,7 +143,7 @@ class JournaledFile:
         return size
 
     def flush(self) -> None:
-        """Do nothing: nothing is buffered here."""
+        """Do nothing, because there is no buffer."""
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
@@ -151,10 +151,10 @@ class JournaledFile:
     # ---- commit and back -------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Make the present content the one that a roll-back restores.
+        """Make the current content the state that a roll-back restores.
 
         Raises:
-            OSError: a write since the last commit failed, as on a full disk; or whatever else interrupted it.
+            OSError: a write since the last commit failed, for example on a full disk, or was interrupted.
         """
         if self._error is not None:
             raise self._error
@@ -164,7 +164,7 @@ class JournaledFile:
         self._note_owner()
 
     def close(self, *, roll_back: bool = False) -> None:
-        """Close, and remove the journal.
+        """Close the file, and remove the journal.
 
         Args:
             roll_back: first undo what was written since the last commit.
@@ -173,7 +173,7 @@ class JournaledFile:
             return
         if roll_back:
             records = list(_records(self._journal))
-            if len(records) >= 2:  # fewer: the disk was full before anything was changed
+            if len(records) >= 2:  # fewer bytes: the disk was full before anything was changed
                 _put_back(self._journal, records, self._file)
             self._file.truncate(self._committed)
         os.fsync(self._file.fileno())
@@ -185,17 +185,17 @@ class JournaledFile:
         """Lock the file against other processes that open it with HDF5.
 
         Raises:
-            BlockingIOError: somebody has it open.
+            BlockingIOError: another process has it open.
         """
         try:
             fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
         except OSError:
-            pass  # a file system without locks
+            pass  # the file system has no locks
 
     def stop(self) -> None:
-        """Take no more writes, so that HDF5 can close the file before a roll-back."""
+        """Ignore further writes, so that HDF5 can close the file before a roll-back."""
         self._fail(OSError("stopped"))
 
     def _keep_old(self, offset: int, length: int) -> None:
@@ -224,16 +224,16 @@ class JournaledFile:
 
 
 def roll_back(path: Path) -> bool:
-    """Bring a file whose writer died back to its last commit; nothing happens to others.
+    """Restore a file whose writer died to its last commit; other files are not changed.
 
-    A journal that belongs to another file, such as one that was copied over the changed one, is moved aside.
+    A journal that belongs to another file, for example because the changed file was replaced, is moved aside.
 
     Returns:
-        true if there was something to put back.
+        true if something was restored.
 
     Raises:
-        BlockingIOError: its writer lives.
-        OSError: the file or the journal is no regular file.
+        BlockingIOError: the writer is still running.
+        OSError: the file or the journal is not a regular file.
     """
     journal_path = journal_of(path)
     if not journal_path.exists():
@@ -243,7 +243,7 @@ def roll_back(path: Path) -> bool:
         if not _names_owner(records):
             _move_aside(journal_path, "does not say which file it belongs to")
             return False
-        if len(records) < 2:  # its writer died before it had changed anything
+        if len(records) < 2:  # the writer died before it had changed anything
             journal_path.unlink(missing_ok=True)
             return False
         with edited(path) as file:
@@ -257,10 +257,10 @@ def roll_back(path: Path) -> bool:
 
 
 def refuse_interrupted(path: Path) -> None:
-    """Refuse to read a file whose writer died in the middle of a change; nothing is written.
+    """Refuse to read a file whose writer died during a change; nothing is written.
 
     Raises:
-        DatasetError: it did.
+        DatasetError: the change was interrupted.
     """
     if _is_interrupted(path):
         raise DatasetError(
@@ -269,15 +269,15 @@ def refuse_interrupted(path: Path) -> None:
 
 
 def _is_interrupted(path: Path) -> bool:
-    """Return true if a dead writer's journal is beside the file and belongs to it."""
+    """Return true if a journal of a dead writer is beside the file and belongs to it."""
     try:
         with _locked(journal_of(path), writes=False) as journal, path.open("rb") as file:
-            # The owner first: the journal of another file may be of any size.
+            # check the owner first, because the journal of another file may have any size
             head = list(islice(_records(journal), 2))
             if len(head) < 2 or not _names_owner(head) or not _same_inode(journal, head, file):
                 return False
             return _is_owner(journal, list(_records(journal)), file)
-    except OSError:  # it is missing, its writer lives, or it is no regular file
+    except OSError:  # the journal is missing, its writer is running, or it is not a regular file
         return False
 
 
@@ -291,14 +291,14 @@ def _move_aside(journal: Path, why: str) -> None:
 
 @contextmanager
 def changing(path: Path) -> Iterator[JournaledFile]:
-    """Open a finished file to change a little of it in place: all changes are made when the block ends, or none.
+    """Open a finished file for a small change in place; the changes are made atomically at the end of the block.
 
     Raises:
         DatasetError: another process has it open, or it cannot be written.
     """
     try:
         refuse_interrupted(path)
-        roll_back(path)  # a journal of another file makes room
+        roll_back(path)  # a journal of another file is moved aside
         file = JournaledFile(path, keep=True, durable=True)
     except BlockingIOError as error:
         raise _in_use(path) from error
@@ -333,13 +333,13 @@ def _unwritable(path: Path, error: OSError) -> DatasetError:
 
 
 def is_being_written(path: Path) -> bool:
-    """Return true if a living process writes the file, or may do so as another user."""
+    """Return true if a running process writes the file, or another user's process may do so."""
     try:
         with _locked(journal_of(path), writes=False):
             return False
     except (BlockingIOError, PermissionError):
         return True
-    except OSError:  # it is missing, or it is no regular file
+    except OSError:  # it is missing, or not a regular file
         return False
 
 
@@ -353,12 +353,12 @@ def _locked(path: Path, writes: bool = True) -> Any:
     """Open the journal and lock it.
 
     Args:
-        path: of the journal.
-        writes: make it where it is not there; else it is only looked at.
+        path: path of the journal.
+        writes: create it if it does not exist; false: only read it.
 
     Raises:
-        BlockingIOError: another process holds it.
-        OSError: it is no regular file.
+        BlockingIOError: another process has locked it.
+        OSError: it is not a regular file.
     """
     access = os.O_RDWR | os.O_CREAT if writes else os.O_RDONLY
     descriptor = open_plain(path, access, single=writes)
@@ -369,17 +369,17 @@ def _locked(path: Path, writes: bool = True) -> Any:
         file.close()
         raise
     except OSError:
-        pass  # a file system without locks: other processes are not kept out
+        pass  # the file system has no locks, so other processes are not excluded
     return file
 
 
 class _Record(NamedTuple):
-    """Bytes of a file as they were, in its journal.
+    """Original bytes of a file, stored in its journal.
 
     Attributes:
-        offset: in the file; or _SIZE, _OWNER.
-        length: of the bytes.
-        at: where they lie in the journal.
+        offset: offset in the file; or _SIZE, _OWNER.
+        length: number of bytes.
+        at: position of the bytes in the journal.
     """
 
     offset: int
@@ -388,7 +388,7 @@ class _Record(NamedTuple):
 
 
 def _records(journal: Any) -> Iterator[_Record]:
-    """Records whose bytes are whole. The writer died while it wrote the next one, so before it changed the file."""
+    """Return the complete records. An incomplete record means that the writer died before it changed the file."""
     size, at = os.fstat(journal.fileno()).st_size, 0
     while at + _RECORD.size <= size:
         offset, length, checksum = _RECORD.unpack(_read_at(journal, at, _RECORD.size))
@@ -405,7 +405,7 @@ def _records(journal: Any) -> Iterator[_Record]:
 
 
 def _names_owner(records: Sequence[_Record]) -> bool:
-    """Return true if the journal begins as ours do; an empty one does too."""
+    """Return true if the journal begins like those of this package, or is empty."""
     begins = [(_OWNER, _IDENTITY.size), (_SIZE, 8)]
     return all(
         (record.offset, record.length) == wanted
@@ -414,7 +414,7 @@ def _names_owner(records: Sequence[_Record]) -> bool:
 
 
 def _same_inode(journal: Any, records: Sequence[_Record], file: Any) -> bool:
-    """Compare inode and owner; a device's number may be another one after the machine was started again."""
+    """Compare inode and owner, but not the device number, which may change when the machine is restarted."""
     _, inode, _ = _identity(journal, records)
     status = os.fstat(file.fileno())
     is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
@@ -432,7 +432,7 @@ def _committed_size(journal: Any, records: Sequence[_Record]) -> int:
 
 
 def _is_owner(journal: Any, records: Sequence[_Record], file: Any) -> bool:
-    """Return true if putting the records back gives the file that the journal was begun for."""
+    """Return true if restoring the records gives the file for which the journal was begun."""
     if not _same_inode(journal, records, file):
         return False
     size = _committed_size(journal, records)
@@ -455,7 +455,7 @@ def _is_owner(journal: Any, records: Sequence[_Record], file: Any) -> bool:
 
 
 def _digest(read: Callable[[int, int], bytes], size: int) -> bytes:
-    """Digest of a size, and of the head, the end and samples between them."""
+    """Compute a digest of the size, the beginning, the end and samples between them."""
     digest = hashlib.sha256(struct.pack("<Q", size))
     digest.update(read(0, min(_HEAD, size)))
     for number in range(_SAMPLES + 1):

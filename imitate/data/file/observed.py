@@ -18,12 +18,12 @@ SCAN_WORDS = ("scan", "lidar", "laser")
 
 @dataclass(frozen=True)
 class Observed:
-    """The observations that all files have.
+    """Observations that all files have.
 
     Attributes:
         shapes: shape of one step as stored, by key, sorted.
         modalities: 'low_dim', 'rgb', 'depth' or 'scan' by key.
-        left_out: keys that are no observation of a known modality, with the reason.
+        left_out: keys that are not observations of a known modality, with the reason.
     """
 
     shapes: Mapping[str, Shape]
@@ -41,7 +41,7 @@ class Observed:
 
 
 def observed(files: Sequence[tuple[DemoFile, str]]) -> Observed:
-    """Read the observations of a demo of each file.
+    """Read the observations of one demo of each file.
 
     Args:
         files: open files, each with the name of one of its demos.
@@ -53,7 +53,7 @@ def observed(files: Sequence[tuple[DemoFile, str]]) -> Observed:
 
 
 def observation_forms(file: DemoFile, demo: str) -> dict[str, Form]:
-    """Return shape of one step and type of each observation of a demo."""
+    """Return the shape of one step and the type of each observation of a demo."""
     return {
         key: (file.shape(demo, f"obs/{key}")[1:], file.dtype(demo, f"obs/{key}"))
         for key in file.obs_keys(demo)

@@ -1,4 +1,4 @@
-"""Demos far shorter or longer than the others: ended too early, or stopped too late."""
+"""Demos far shorter or longer than the others, which may have ended too early or too late."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_SHORT, _LONG = 0.25, 3.0  # times the median length
-_OUTLYING = 6.0  # robust standard deviations of the logarithm of the length
+_SHORT, _LONG = 0.25, 3.0  # factor of the median length
+_OUTLYING = 6.0  # in robust standard deviations of the logarithm of the length
 _FEWEST = 5
 
 
 def odd_lengths(lengths: Sequence[int]) -> dict[str, list[int]]:
-    """Return the numbers of 'short' and of 'long' demos by their lengths, each at least 1; none of fewer than 5."""
+    """Return the indices of 'short' and 'long' demos by their lengths, each at least 1.
+
+    Empty for fewer than 5 demos.
+    """
     found: dict[str, list[int]] = {"short": [], "long": []}
     if len(lengths) < _FEWEST:
         return found

@@ -1,4 +1,4 @@
-"""Checks of steps as they are recorded, so that a mistake is reported at the first step and not after the episode."""
+"""Checks of steps while they are recorded, so that a mistake is reported at the first step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imitate.errors import DatasetError, nearest
 _CHANNELS = (1, 3, 4)
 _NO_COLOURS = re.compile("depth|segmentation")
 SCALARS = ("rewards", "terminals", "timeouts")
-"""One number per step; what types they are given in does not matter."""
+"""Arrays with one number per step, of any type."""
 
 
 class Form(NamedTuple):
@@ -25,10 +25,10 @@ class Form(NamedTuple):
 
 
 class StepForms:
-    """Forms that the steps of an episode must have: those of the file's demos, else of the episode's first step.
+    """Forms that the steps of an episode must have: as in the file's demos, or else as in the episode's first step.
 
     Args:
-        forms: by array, of a demo of the file; empty if there is none yet.
+        forms: forms of a demo of the file by array; empty if there is no demo yet.
         origin: name of that demo.
         strict: refuse images that are not uint8 (H, W, C).
     """
@@ -42,7 +42,7 @@ class StepForms:
         """Check all values of one step.
 
         Raises:
-            DatasetError: names the array, its value or shape or type, and what was wanted.
+            DatasetError: the message names the array, its value, shape or type, and what is expected.
         """
         first = not self._forms
         for key, value in values.items():
@@ -96,13 +96,13 @@ def check_first(
 
     Args:
         key: path of the array.
-        shape: of one step.
-        dtype: of its values.
-        where: begins the message.
+        shape: shape of one step.
+        dtype: type of its values.
+        where: beginning of the message.
         strict: refuse observations with '/' in their name, and images that are not uint8 (H, W, C).
 
     Raises:
-        DatasetError: actions or rewards of a wrong shape; a name or an image that is refused.
+        DatasetError: actions or rewards have a wrong shape; or a name or an image is refused.
     """
     if key == "actions" and (len(shape) != 1 or shape[0] == 0):
         raise DatasetError(
@@ -143,7 +143,7 @@ def as_step(value: ArrayLike, where: str) -> NDArray[Any]:
     """Copy one value of a step.
 
     Raises:
-        DatasetError: it is no array.
+        DatasetError: it is not an array.
     """
     try:
         return np.array(value)

@@ -1,4 +1,4 @@
-"""Times that a dataset records beside the steps of an episode, compared with each other and with its rate."""
+"""Times that a dataset records for the steps of an episode, compared with each other and with the dataset's rate."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from imitate.system.wording import counted
 
 CLOCK = re.compile(r"(^|/)(times?|time_?stamps?|clock)(_(s|sec|ms|us|ns))?$")
-"""Names of arrays of times."""
-_SPREAD = 0.5  # of the usual interval
-_RATE = 0.1  # of the rate
+"""Pattern of the names of time arrays."""
+_SPREAD = 0.5  # fraction of the usual interval
+_RATE = 0.1  # fraction of the rate
 _UNITS_S = (1.0, 1e-3, 1e-6, 1e-9)
 
 
@@ -23,9 +23,9 @@ class Ticks:
     """Intervals between the steps of an episode.
 
     Attributes:
-        interval: the usual one.
-        back: steps that are not later than the one before.
-        uneven: steps after an interval that is not the usual one, by more than half of it.
+        interval: the usual interval.
+        back: steps that are not later than the step before.
+        uneven: steps after an interval that differs from the usual one by more than half of it.
     """
 
     interval: float
@@ -34,36 +34,36 @@ class Ticks:
 
 
 def ticks_of(times: NDArray[Any]) -> Ticks:
-    """Compare times (T, ...), T at least 2, of whose steps the first number is taken."""
+    """Compare times (T, ...), T at least 2; if a step has several numbers, the first one is used."""
     first = times.reshape(len(times), -1)[:, 0]
-    # differences of integers are exact, those of unsigned ones would wrap around
+    # differences of signed integers are exact; those of unsigned integers would wrap around
     ticks = np.diff(first.astype(np.int64 if first.dtype.kind in "iub" else np.float64))
     usual = float(
         np.sort(ticks)[(len(ticks) - 1) // 2]
-    )  # of two in the middle the one without a lost step
+    )  # of the two middle values, use the smaller one, which contains no lost step
     even = np.abs(ticks - usual) <= _SPREAD * abs(usual)
     return Ticks(usual, np.flatnonzero(~(ticks > 0)) + 1, np.flatnonzero(~even) + 1)
 
 
 def is_coarse(times: NDArray[Any], rate_hz: float) -> bool:
-    """Return true if a type does not tell the times of two steps apart, as float32 at seconds since 1970."""
+    """Return true if the type cannot distinguish the times of two steps, as float32 with seconds since 1970."""
     if times.dtype.kind != "f" or not np.isfinite(times).all():
         return False
     return bool(np.spacing(np.abs(times).max()) * rate_hz > _SPREAD)
 
 
 def contradicted_hz(interval: float, rate_hz: float) -> float | None:
-    """Return the rate by an interval of seconds, if the given rate is another one in each unit of time."""
+    """Return the rate by an interval in seconds, if it contradicts the given rate in every unit of time; else None."""
     if not interval > 0 or any(abs(interval * unit * rate_hz - 1) <= _RATE for unit in _UNITS_S):
         return None
     return 1 / interval
 
 
 class Clock:
-    """One array of times in all episodes.
+    """Array of times in all episodes.
 
     Args:
-        rate_hz: of the dataset; None: not known.
+        rate_hz: rate of the dataset; None: not known.
     """
 
     def __init__(self, rate_hz: float | None) -> None:
@@ -74,7 +74,7 @@ class Clock:
         self._passes_one = False
 
     def see(self, times: NDArray[Any], episode: str) -> NDArray[np.int64]:
-        """Look at the times (T, ...) of an episode, or of a part of it; return the steps that do not fit."""
+        """Process the times (T, ...) of an episode, or of a part of it; return the steps that do not fit."""
         if len(times) < 3 or times.dtype.kind not in "fiu" or is_coarse(times, self._rate_hz or 0):
             return np.zeros(0, np.int64)
         ticks = ticks_of(times)
@@ -92,7 +92,7 @@ class Clock:
         return faults
 
     def doubt(self) -> str | None:
-        """Return what contradicts, in words; None: nothing. A phase from 0 to 1 has no rate."""
+        """Describe the contradiction, or return None if there is none. A phase from 0 to 1 has no rate."""
         if self._episodes:
             return (
                 f"time does not run evenly in {counted(self._episodes, 'episode')} ({self._first}): steps "

@@ -1,7 +1,7 @@
 """Video packets of an episode, and the frames in them.
 
-The packets are those of a video file, copied: nothing is compressed again, and the frames are those of the file.
-Decoding begins at a packet that needs no other (a key frame), of which LeRobot's videos have every second.
+The packets are copied from a video file without re-encoding, so the frames equal those of the file. Decoding begins at
+a packet that needs no other (a key frame); in LeRobot's videos every second packet is one.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from imitate.errors import DatasetError
 from imitate.system.extras import missing
 
 _DECODERS = {"av1": ("libdav1d", "av1")}
-"""Decoders to try, where the first that FFmpeg has of a codec may need a GPU."""
+"""Decoders to try first, because FFmpeg's default decoder of a codec may need a GPU."""
 _COLOURS = ("colorspace", "color_range", "color_primaries", "color_trc")
 
 
 @dataclass(frozen=True)
 class VideoForm:
-    """All that a decoder needs beside the packets.
+    """Information that a decoder needs in addition to the packets.
 
     Attributes:
-        codec: FFmpeg's name of it, such as 'h264'.
-        shape: (H, W, 3) of a frame.
+        codec: FFmpeg's name of the codec, such as 'h264'.
+        shape: (H, W, 3) shape of a frame.
         setup: the stream's parameters (FFmpeg's extradata).
         keys: (T,) bool, true for packets that need no other.
-        order: (T,) number of the frame that a packet gives: packets lie in the order of decoding.
+        order: (T,) number of the frame that each packet contains, because packets are in the order of decoding.
         colours: FFmpeg's numbers of colour space, range, primaries and transfer.
     """
 
@@ -45,17 +45,17 @@ class VideoForm:
     colours: tuple[int, ...] = ()
 
     def before(self, frame: int) -> int:
-        """Return the number of the last packet at which decoding of a frame and all after it can begin."""
+        """Return the number of the last packet from which a frame and all later ones can be decoded."""
         starts = np.flatnonzero(self.keys & (self.order <= frame))
         return int(starts[-1]) if len(starts) else 0
 
 
 def frames_from(packets: Sequence[Any], form: VideoForm, start: int) -> Iterator[NDArray[np.uint8]]:
-    """Decode frames (H, W, 3) from number ``start`` on, in their order.
+    """Decode frames (H, W, 3) from number ``start`` on, in order.
 
     Args:
-        packets: (T,) bytes or uint8 arrays; read one by one, as they are needed.
-        form: of the stream.
+        packets: (T,) bytes or uint8 arrays, read one by one when needed.
+        form: information on the stream.
         start: number of the first frame.
 
     Raises:
@@ -100,7 +100,7 @@ def _av() -> Any:
 
 def _decoder(av: Any, form: VideoForm) -> Any:
     for name in _DECODERS.get(form.codec, (form.codec,)):
-        with suppress(ValueError):  # FFmpeg was built without it
+        with suppress(ValueError):  # FFmpeg was built without this decoder
             decoder = av.CodecContext.create(name, "r")
             break
     else:
@@ -109,7 +109,8 @@ def _decoder(av: Any, form: VideoForm) -> Any:
         )
     if form.setup:
         decoder.extradata = form.setup
-    if (np.diff(form.order) > 0).all():  # frames come in the order of packets: wait for none
+    # return frames in the order of packets, without waiting for later ones
+    if (np.diff(form.order) > 0).all():
         decoder.flags |= av.codec.context.Flags.low_delay
     for name, value in zip(_COLOURS, form.colours, strict=False):
         with suppress(AttributeError, ValueError):

@@ -30,36 +30,36 @@ from imitate.system.wording import counted
 
 FORMAT_VERSION = 1
 _MEANT = ("success", "name", "attrs", "language", "task_id", "model_file", "num_samples")
-"""Arguments of :meth:`DatasetWriter.finish_episode`, and attributes that readers look for."""
+"""Arguments of :meth:`DatasetWriter.finish_episode`, and attributes that readers use."""
 _log = logging.getLogger(__name__)
 
 
 class DatasetWriter:
-    """Writes a demonstration file; a context manager.
+    """Writer of a demonstration file; a context manager.
 
-    Until :meth:`close` everything is in ``<path>.partial``, where each finished episode is safe: a process that dies,
-    at whatever moment, loses the running episode only, and so does a full disk. Leaving the context with an exception
-    keeps the partial file; :func:`finish_partial` makes a file of it.
+    Until :meth:`close`, all data are in ``<path>.partial``, in which each finished episode is safe: if the process dies
+    at any moment, or the disk is full, only the running episode is lost. If the context is left with an exception, the
+    partial file is kept; :func:`finish_partial` makes a file of it.
 
     Args:
-        path: the HDF5 file to make.
-        env_meta: the environment, as :func:`imitate.envs.make_env` takes it; written as JSON.
-        overwrite: replace an existing file, at the moment of closing, and a partial one, now.
-        append: go on with an existing file, or with what an interrupted writer left of it; ``env_meta`` is then that of
-            the file. While it is written it is under its partial name.
-        control_freq: actions per second, if known; with ``append`` the rate that the file has.
-        image_storage: how observations with two dimensions or more per step lie in the file. 'raw': as they are, read
-            fastest; 'gzip', 'lzf': compressed without loss; 'jpeg': uint8 images (H, W, 3) as one JPEG per step, with
-            loss, a tenth of the size or less, and the others as gzip.
+        path: the HDF5 file to write.
+        env_meta: the environment, as an argument of :func:`imitate.envs.make_env`; written as JSON.
+        overwrite: replace an existing file when closing, and an existing partial file now.
+        append: continue an existing file, or the partial file of an interrupted writer; ``env_meta`` is then taken from
+            the file. During writing the file has its partial name.
+        control_freq: control rate in Hz, if known; with ``append`` it must be the file's.
+        image_storage: storage of observations with two or more dimensions per step. 'raw': uncompressed, fastest to
+            read; 'gzip', 'lzf': compressed without loss; 'jpeg': uint8 images (H, W, 3) as one JPEG per step, with
+            loss, a tenth of the size or less, and other observations with gzip.
         jpeg_quality: 1 to 100.
-        keep_partial: keep what is finished when the context is left with an exception; False: leave nothing.
-        attrs: further attributes of the file, on its group ``data``; with ``append`` those of the file stay.
-        strict: refuse observations that readers would take for something else: with '/' in their name, or images that
-            are not uint8 (H, W, C), such as floats or channels first (those named 'depth' or 'segmentation' may be
-            any); and ``next_obs`` that does not fit ``obs``. False: for tools that copy what others recorded.
+        keep_partial: keep finished episodes when the context is left with an exception; False: keep nothing.
+        attrs: further attributes of the file, on its group ``data``; with ``append`` the file's attributes are kept.
+        strict: refuse observations that readers would misinterpret: names with '/', images that are not uint8 (H, W,
+            C), such as floats or channels first (images named 'depth' or 'segmentation' may have any form), and
+            ``next_obs`` that does not match ``obs``. False: for tools that copy existing recordings.
 
     Raises:
-        ConfigError: an argument is none of those above.
+        ConfigError: an argument has an invalid value.
         DatasetError: the file exists or was recorded at another rate, an episode is malformed, or the disk is full.
     """
 
@@ -118,7 +118,7 @@ class DatasetWriter:
                 data.attrs["control_freq"] = rate_hz
 
     def _look_at_demos(self, data: h5py.Group) -> None:
-        """Read the names and arrays of the demos that are there."""
+        """Read the names and arrays of the existing demos."""
         self._names = list(data)
         if self._names:
             first = data[self._names[0]]
@@ -134,28 +134,28 @@ class DatasetWriter:
 
     @property
     def num_episodes(self) -> int:
-        """Episodes in the file so far."""
+        """Number of episodes in the file so far."""
         return len(self._names)
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """Names of the arrays that each episode has; empty before the first."""
+        """Names of the arrays that each episode has; empty before the first episode."""
         return tuple(self._layout)
 
     # ---- whole episodes --------------------------------------------------------------------------
 
     def append_episode(self, episode: Episode, name: str | None = None) -> str:
-        """Write one episode; safe on disk when this returns.
+        """Write one episode; it is safe on the disk when this method returns.
 
         Args:
-            episode: its arrays.
-            name: of the demo; by default ``demo_<number>``.
+            episode: the episode with its arrays.
+            name: name of the demo; by default ``demo_<number>``.
 
         Returns:
             the demo's name.
 
         Raises:
-            DatasetError: as for :meth:`append`; or observations and ``next_obs`` that do not fit each other.
+            DatasetError: as for :meth:`append`, or observations and ``next_obs`` do not match.
         """
         name = f"demo_{len(self._names)}" if name is None else name
         if name in self._names:
@@ -186,7 +186,7 @@ class DatasetWriter:
         return name
 
     def _check_first(self, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
-        """Check that the first episode has forms that others can have."""
+        """Check that the form of the first episode is valid."""
         for key, value in arrays.items():
             place = f"{where}: '{key}'"
             check_first(key, value.shape[1:], value.dtype, place, strict=True)
@@ -205,7 +205,7 @@ class DatasetWriter:
                 )
 
     def _check_alike(self, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
-        """Check that the episode has the same arrays as the others of the file."""
+        """Check that the episode has the same arrays as the file's other episodes."""
         for key, (step, dtype) in self._layout.items():
             if key not in arrays:
                 raise DatasetError(
@@ -228,7 +228,7 @@ class DatasetWriter:
                 )
 
     def add_filter_key(self, name: str, demos: Iterable[str]) -> None:
-        """Write a mask: the demos that ``filter_key=name`` selects. Replaces one of the same name."""
+        """Write the mask selected by ``filter_key=name``. A mask of that name is replaced."""
         chosen = list(demos)
         for demo in chosen:
             if demo not in self._names:
@@ -246,10 +246,10 @@ class DatasetWriter:
     # ---- step by step ----------------------------------------------------------------------------
 
     def start_episode(self) -> None:
-        """Begin an episode that :meth:`append` fills.
+        """Begin an episode, to which :meth:`append` adds steps.
 
         Raises:
-            DatasetError: another one has begun, and was neither finished nor discarded.
+            DatasetError: another episode has begun and was neither finished nor discarded.
         """
         if self._running is not None:
             steps = len(self._running.get("actions", ()))
@@ -280,17 +280,17 @@ class DatasetWriter:
         """Append one step: observation, action, reward.
 
         Args:
-            obs: before the action.
-            action: (A,).
-            reward: for the action.
-            terminal: the task ended with it.
-            timeout: the clock ended with it.
+            obs: observations before the action.
+            action: (A,) action.
+            reward: reward of the action.
+            terminal: true if the task ended with this step.
+            timeout: true if the episode was truncated after this step.
             state: (S,) simulator state before the action.
             **steps: further values of this step, such as ``interventions``; each step needs the same ones.
 
         Raises:
-            DatasetError: there is no running episode; or a value is no number, not finite, an image of another layout
-                or type, or has another name, shape or type than before. The step is not taken then.
+            DatasetError: there is no running episode; or a value is not a number, not finite, an image of another
+                layout or type, or has another name, shape or type than before. The step is not added then.
         """
         if self._running is None:
             raise DatasetError(
@@ -330,23 +330,23 @@ class DatasetWriter:
         attrs: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> str:
-        """Write the running episode; its last step counts as a timeout unless it is terminal.
+        """Write the running episode; its last step is marked as a timeout unless it is terminal.
 
-        ``next_obs`` is not written: readers take the following observation.
+        ``next_obs`` is not written, because readers use the following observation.
 
         Args:
-            success: True where the task was solved, False where not, None where it is unknown.
-            name: of the demo; by default ``demo_<number>``.
-            attrs: attributes of the demo under any name.
-            **more: the same, such as ``language="lift the cube"``, but no name that is nearly one of those that mean
-                something here (``success``, ``language``, ...), which would be a misspelt one.
+            success: True if the task was solved, False if not, None if it is unknown.
+            name: name of the demo; by default ``demo_<number>``.
+            attrs: attributes of the demo with any name.
+            **more: further attributes, such as ``language="lift the cube"``. A name that is similar to a known one
+                (``success``, ``language``, ...) is refused as a possible misspelling.
 
         Returns:
             the demo's name.
 
         Raises:
             DatasetError: the episode has no step, ``success`` is neither true nor false, or an attribute's name is
-                nearly another one.
+                similar to a known one.
         """
         _check_spelling(more, self.path)
         if success is not None and success not in (True, False):
@@ -378,15 +378,15 @@ class DatasetWriter:
         return self.append_episode(episode, name)
 
     def discard_episode(self) -> None:
-        """Forget the running episode."""
+        """Discard the running episode."""
         self._running = None
 
     # ---- end -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Finish: the partial file becomes the final one. Without an episode: an error, and nothing is left.
+        """Finish: rename the partial file to the final one. Without episodes, raise an error and leave nothing.
 
-        An episode that is still running is not written, which a warning says.
+        An episode that is still running is not written, and a warning is logged.
         """
         if self._file is None:
             return
@@ -422,7 +422,7 @@ class DatasetWriter:
 
     @contextmanager
     def _saved(self) -> Iterator[h5py.File]:
-        """Make changes to the file that are all on disk at the end, or none."""
+        """Change the file atomically: at the end of the block all changes are on the disk."""
         if self._file is None:
             raise DatasetError(
                 f"{self.path}: the writer is closed: make a new one with another path"
@@ -446,7 +446,7 @@ class DatasetWriter:
             raise
 
     def _abandon(self) -> None:
-        """Close, keeping what was saved; nothing if there was nothing."""
+        """Close the file and keep what was saved; remove it if nothing was."""
         self._journal.stop()
         with suppress(Exception):
             if self._file is not None:
@@ -470,16 +470,16 @@ def _check_spelling(attrs: Iterable[str], path: Path) -> None:
 
 
 def finish_partial(path: str | Path) -> int:
-    """Make the file of an interrupted :class:`DatasetWriter` from its partial file.
+    """Make the final file from the partial file of an interrupted :class:`DatasetWriter`.
 
     Args:
-        path: the file that was to be written; with or without ``.partial``.
+        path: the intended file, with or without ``.partial``.
 
     Returns:
-        the number of episodes in it.
+        the number of its episodes.
 
     Raises:
-        DatasetError: there is no partial file, it is still being written or holds no episode, or ``path`` exists.
+        DatasetError: there is no partial file, it is still being written or has no episode, or ``path`` exists.
     """
     path = Path(path).expanduser()
     path = path.with_suffix("") if path.suffix == ".partial" else path
@@ -513,10 +513,10 @@ def _checked_rate(control_freq: float) -> float:
 
 
 def _taken_up(path: Path, partial: Path, rate_hz: float | None) -> bool:
-    """Take up an existing file; return true if there is one, which then is under its partial name.
+    """Rename an existing file to its partial name, to continue it; return true if there is one.
 
     Raises:
-        DatasetError: another process writes it, there are two of it, or its demos were recorded at another rate.
+        DatasetError: another process writes it, both files exist, or its demos were recorded at another rate.
     """
     if is_being_written(partial):
         raise DatasetError(

@@ -1,1 +1,1 @@
-"""Foreign dataset formats: one module each, found through :mod:`imitate.data.formats.registry`."""
+"""Formats of other toolkits' datasets, one module each, found through :mod:`imitate.data.formats.registry`."""

@@ -1,14 +1,14 @@
-"""ALOHA's and ACT's files: one HDF5 per episode, ``episode_<i>.hdf5`` in a folder, or a single one.
+"""ALOHA's and ACT's files: a folder with one HDF5 file per episode, ``episode_<i>.hdf5``, or a single file.
 
     attrs  sim, compress
     /observations/{qpos, qvel, effort} (T, 14), /observations/images/<camera> (T, H, W, 3) uint8
     /action (T, 14), /base_action (T, 2)
 
-* On the robot an observation belongs to the action recorded a step before it (as ACT's own loader pairs them), in
-  simulation to the one beside it: ``--action-shift`` 1 and 0. Observations without an action are dropped.
+* On the robot, an observation belongs to the action recorded one step earlier (as in ACT's own loader), in simulation
+  to the action of the same step: ``--action-shift`` 1 and 0. Observations without an action are dropped.
 * With ``compress`` an image is a row of JPEG bytes, padded with zeros. They were encoded from RGB arrays by a function
-  that takes BGR, so decoded channels are swapped back: compressed and plain files give the same colours.
-* Actions are joint positions in radians. There are no rewards and no ends: the last step is a timeout.
+  that expects BGR, so the decoded channels are swapped, and compressed and uncompressed files have the same colours.
+* Actions are joint positions in radians. There are no rewards and no terminals; the last step is a timeout.
 """
 
 from __future__ import annotations

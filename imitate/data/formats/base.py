@@ -1,7 +1,7 @@
-"""Format of a dataset: a function that reads, perhaps one that writes, and one that recognises.
+"""Description of a dataset format: functions that recognize, read and write it.
 
-Reading gives a :class:`Source`, whose demos come one at a time, so that a conversion holds one episode in memory
-whatever the size of the file. Writing takes the demos as they come.
+Reading returns a :class:`Source`, which yields its demos one at a time, so that a conversion keeps only one episode in
+memory. Writing consumes the demos one by one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GYMNASIUM, REAL_ROBOT = 2, 4
 
 
 class Demo(NamedTuple):
-    """One demonstration under the name it will have in the new file."""
+    """One demonstration, and its name in the new file."""
 
     name: str
     episode: Episode
@@ -33,14 +33,14 @@ class Source:
     """An opened dataset.
 
     Attributes:
-        env_meta: ``env_name``, ``type``, ``env_kwargs`` of the environment, as :func:`imitate.envs.make_env` takes it.
-        demos: the demonstrations, read as they are asked for.
-        count: how many there are, if that is known beforehand.
-        masks: filter keys: name -> demos; complete once all demos were read.
-        control_freq: actions per second, if known.
-        attrs: further attributes of the whole dataset: texts and numbers.
+        env_meta: ``env_name``, ``type``, ``env_kwargs`` of the environment, as for :func:`imitate.envs.make_env`.
+        demos: the demonstrations, read when they are requested.
+        count: number of demonstrations, if known in advance.
+        masks: filter keys, lists of demos by name; complete after all demos were read.
+        control_freq: control rate in Hz, if known.
+        attrs: further attributes of the whole dataset: strings and numbers.
         lossy_images: true if its images are compressed with loss (videos, JPEGs).
-        images: how they are stored where the user says nothing: see :attr:`Options.images`.
+        images: storage of images unless the user chooses one: see :attr:`Options.images`.
     """
 
     env_meta: dict[str, Any]
@@ -55,20 +55,20 @@ class Source:
 
 @dataclass(frozen=True)
 class Options:
-    """Facts that a file lacks, given by the user, and options of writing. None: not given.
+    """Facts that a file does not contain, given by the user, and options of writing. None: not given.
 
     Attributes:
-        env: registered id of the gymnasium environment the data come from.
-        horizon: steps after which the environment ends an episode by the clock.
-        fps: actions per second.
-        language: the instruction.
-        action_shift: steps by which an observation comes after its action.
+        env: registered id of the gymnasium environment of the data.
+        horizon: number of steps after which the environment truncates an episode.
+        fps: control rate in Hz.
+        language: language instruction.
+        action_shift: number of steps by which an observation comes after its action.
         flip_images: true if images are stored upside down.
-        video: codec of the camera videos to write.
-        images: how to store images: one of :data:`imitate.data.file.image_codec.STORAGES`, or 'as-source': as they are
-            compressed in a LeRobot dataset, else 'jpeg' where the source compresses with loss, else 'raw'. None is
-            'as-source' for LeRobot's datasets and 'raw' for others.
-        workers: processes that replay states.
+        video: codec of the written camera videos.
+        images: storage of images: one of :data:`imitate.data.file.image_codec.STORAGES`, or 'as-source': the compressed
+            frames of a LeRobot dataset are kept, other sources with lossy compression become 'jpeg', the rest 'raw'.
+            None means 'as-source' for LeRobot's datasets and 'raw' for others.
+        workers: number of processes that replay states.
     """
 
     env: str | None = None
@@ -90,7 +90,7 @@ Reader = Callable[[Path, Options, Report], AbstractContextManager[Source]]
 Writer = Callable[[Path, Source, Options, Report], AbstractContextManager[Callable[[Demo], None]]]
 
 Replay = Callable[[Source, Options, Report], Iterator[Demo]]
-"""From a source of states to its demos with observations."""
+"""Function from a source of simulator states to its demos with observations."""
 
 
 @dataclass(frozen=True)
@@ -98,15 +98,15 @@ class Format:
     """One dataset format.
 
     Attributes:
-        name: as ``--from`` and ``--to`` take it.
-        summary: one line for the list of formats.
-        recognises: returns true for a path that looks like it; cheap, and never raises for unknown content.
-        read: opens a path; None if it is only written.
-        write: makes a path that does not exist; None if it is only read.
-        options: names in :class:`Options` that its reader takes.
-        write_options: those that its writer takes.
-        endings: of the names of its files, for choosing the target format.
-        needs_replay: its files hold simulator states instead of observations.
+        name: name for ``--from`` and ``--to``.
+        summary: one line in the list of formats.
+        recognises: returns true if a path looks like this format; fast, and never raises for unknown content.
+        read: opens a path; None if the format can only be written.
+        write: writes a new path; None if the format can only be read.
+        options: names in :class:`Options` that the reader accepts.
+        write_options: names in :class:`Options` that the writer accepts.
+        endings: endings of the names of its files, to choose the target format.
+        needs_replay: true if its files contain simulator states instead of observations.
     """
 
     name: str
@@ -121,11 +121,11 @@ class Format:
 
 
 def gymnasium_meta(env_id: str | None, report: Report) -> dict[str, Any]:
-    """Return the description of a gymnasium environment for a file that names none.
+    """Return the description of a gymnasium environment for a file without one.
 
     Args:
-        env_id: from ``--env`` or the file.
-        report: gets a note where neither names one.
+        env_id: id of the environment, from ``--env`` or the file.
+        report: receives a note if there is no id.
     """
     if env_id is None:
         report.synthesised["env_args"] = (
@@ -135,12 +135,15 @@ def gymnasium_meta(env_id: str | None, report: Report) -> dict[str, Any]:
 
 
 def robot_meta(name: str) -> dict[str, Any]:
-    """Return the description of a real robot, or of a simulator that is not at hand."""
+    """Return the description of a real robot, or of a simulator that is not available."""
     return {"env_name": name, "type": REAL_ROBOT, "env_kwargs": {}}
 
 
 def clock_of(options: Options, env_id: str | None) -> int | None:
-    """Return the steps after which an episode times out: as given, else gymnasium's of ``env_id``; None: unknown."""
+    """Return the number of steps after which an episode times out: as given, else gymnasium's for ``env_id``.
+
+    None: unknown.
+    """
     if options.horizon is not None or env_id is None:
         return options.horizon
     import gymnasium
@@ -152,10 +155,10 @@ def clock_of(options: Options, env_id: str | None) -> int | None:
 
 
 def same_length(lengths: Mapping[str, int], where: str) -> int:
-    """Return the number of rows that all arrays have.
+    """Return the number of rows, which all arrays share.
 
     Raises:
-        DatasetError: they disagree.
+        DatasetError: the numbers differ.
     """
     first, *others = lengths.items()
     for key, length in others:

@@ -1,9 +1,9 @@
-"""Datasets of other formats, read through a demonstration file that is made once and kept in the cache.
+"""Datasets of other formats, converted once to a demonstration file in the cache and read from there.
 
-A conversion is named by a fingerprint of what it was made from: names, sizes and times of change of all its files. So a
-changed dataset is converted anew, and a run that is resumed finds the conversion again, or makes an equal one. Images
-of LeRobot stay compressed as they are; those of other formats that compress with loss become JPEGs. Above
-``IMITATE_CACHE_GB`` gigabytes (50 by default) the conversions that were not read for longest are removed.
+The name of a conversion is a fingerprint of its source: names, sizes and modification times of all files. So a changed
+dataset is converted again, and a resumed run finds the conversion or makes an equal one. LeRobot's images are not
+re-encoded; images of other formats with lossy compression become JPEGs. If the cache exceeds ``IMITATE_CACHE_GB``
+gigabytes (50 by default), the least recently used conversions are removed.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from imitate.system.progress_bar import ProgressBar
 from imitate.system.recognition import diagnosis
 
 _VERSION = 4
-"""To be raised when conversions give other files."""
+"""Version of conversions; increase it when conversions change."""
 _logger = logging.getLogger(__name__)
 
 
 def as_demonstration_file(path: Path) -> Path:
-    """Return the HDF5 file to read in place of a dataset of another format; make it first if there is none.
+    """Return the HDF5 file to read for a dataset of another format, and make it if there is none.
 
     Args:
-        path: what the user named; it is never changed.
+        path: the path that the user gave; it is never changed.
 
     Raises:
-        DatasetError: it is of no known format, or cannot be converted without further options; the message says what
-            it is and what to do.
+        DatasetError: the format is unknown, or the conversion needs further options; the message names the format and
+            the remedy.
     """
     found = _format_of(path)
     if found.needs_replay:
@@ -56,12 +56,12 @@ def as_demonstration_file(path: Path) -> Path:
 
 
 def held(file: Path) -> Hold | None:
-    """Keep a conversion from being removed while the result lives; None for files outside the cache."""
+    """Protect a conversion from removal while the result exists; None for files outside the cache."""
     return Hold(file) if file.parent == cache_folder("datasets") else None
 
 
 def convertible_format(path: Path) -> str | None:
-    """Return the name of the format as which :func:`as_demonstration_file` would read a path; None if there is none."""
+    """Return the format in which :func:`as_demonstration_file` would read a path, or None if it is not converted."""
     try:
         return registry.detect(path).name
     except DatasetError:
@@ -122,7 +122,7 @@ def _fingerprint(path: Path, found: Format) -> str:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Return name, size and time of change of each file, without unfinished downloads."""
+    """Return name, size and modification time of each file, without unfinished downloads."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in (".cache", ".git")]
         for name in names:
@@ -138,7 +138,7 @@ def _state(file: Path) -> tuple[int, int]:
 
 @contextmanager
 def _being_made(file: Path) -> Iterator[None]:
-    """Hold the lock of a conversion, whose file is then made by this process alone."""
+    """Lock a conversion, so that only this process writes its file."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = locked(_lock_of(file))
@@ -155,7 +155,7 @@ def _lock_of(file: Path) -> Path:
 
 
 def _remove_unused(made: Path) -> None:
-    """Remove conversions that were not read for longest and are not in use, until all are within the limit."""
+    """Remove the least recently used conversions that are not in use, until all are within the limit."""
     others = [file for file in made.parent.glob("*.hdf5") if file != made]
     remove_oldest(others, limit_bytes() - made.stat().st_size)
     for file in others:

@@ -36,21 +36,21 @@ def convert(
 ) -> Report:
     """Convert a dataset.
 
-    The target has its name once it is complete; a conversion that fails leaves nothing.
+    The target is written atomically; a failed conversion leaves nothing.
 
     Args:
-        source: file or folder to read; never changed.
-        target: file or folder to make.
-        from_format: name of the source's format; None recognises it.
-        to_format: name of the target's format; None goes by its ending.
-        options: what the source does not say about itself.
-        overwrite: replace an existing target, at the end.
-        replay: makes observations of simulator states, for formats that hold nothing else
+        source: file or folder to read, which is never changed.
+        target: file or folder to write.
+        from_format: name of the source's format; None: recognize it.
+        to_format: name of the target's format; None: choose it by the ending.
+        options: facts that the source does not contain.
+        overwrite: replace an existing target when the conversion is complete.
+        replay: makes observations from simulator states, for formats that contain only states
             (:func:`imitate.simulation.replay.replayed`).
-        on_demo: called with each demo's name and the number of demos (None: not known) when it is written.
+        on_demo: called after each demo with its name and the number of demos (None: not known).
 
     Raises:
-        DatasetError: what is wrong with the source, the target or the options.
+        DatasetError: the source, the target or an option is not valid.
     """
     given = options or Options()
     path, final = Path(source).expanduser(), Path(target).expanduser()
@@ -116,7 +116,7 @@ def _copy(
     report: Report,
     on_demo: Callable[[str, int | None], None] | None,
 ) -> None:
-    assert writer.write is not None  # checked before
+    assert writer.write is not None  # checked above
     path = Path(report.source)
     demos = iter(source.demos)
     first = _next(demos, path)
@@ -168,12 +168,12 @@ def _opened(reader: Format, path: Path, options: Options, report: Report) -> Ite
 
 @contextmanager
 def _appearing(final: Path) -> Iterator[Path]:
-    """Give a path to write to, whose content gets the final name at the end, or is removed."""
+    """Yield a path to write to; the result gets the final name at the end, or is removed after an error."""
     unfinished = final.with_name(f"{final.stem}.converting{final.suffix}")
     partial = unfinished.with_name(f"{unfinished.name}.partial")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        _remove(unfinished)  # left by a process that was killed
+        _remove(unfinished)  # left by a killed process
         _remove(partial)
     except OSError as error:
         raise DatasetError(
@@ -189,7 +189,7 @@ def _appearing(final: Path) -> Iterator[Path]:
 
 def _replace(unfinished: Path, final: Path) -> None:
     if final.is_dir():
-        # A folder cannot take a folder's place in one step.
+        # A folder cannot replace another folder atomically.
         old = final.with_name(f"{final.name}.replaced")
         _remove(old)
         os.replace(final, old)
@@ -207,7 +207,7 @@ def _remove(path: Path) -> None:
 
 
 def _remove_folder(path: Path, attempts: int = 20) -> None:
-    """Remove a folder, again if need be: after a failure zarr's threads may still remove their temporary files."""
+    """Remove a folder, with several attempts. After a failure, zarr's threads may still remove temporary files."""
     for _ in range(attempts):
         with suppress(FileNotFoundError):
             shutil.rmtree(path)

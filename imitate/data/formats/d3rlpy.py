@@ -1,9 +1,9 @@
 """Replay buffers dumped by d3rlpy.
 
 2.x: per episode ``observations_i`` (T, ...), or ``observations_i_j`` for tuples, ``actions_i``, ``rewards_i`` (T, 1)
-and one flag ``terminated_i``. T observations: the last next one is not there. At a terminal nothing bootstraps from it,
-so the last observation stands in; at a timeout the last row is dropped, and the row before it ends the episode with
-an exact next observation.
+and one flag ``terminated_i``. There are T observations, so the last next observation is missing. At a terminal it is
+not used for bootstrapping, and the last observation is used instead; at a timeout the last row is dropped, so that the
+row before it ends the episode with an exact next observation.
 
 1.x: flat arrays, see :mod:`imitate.data.formats.d4rl`, with ``episode_terminals`` that include timeouts.
 """
@@ -79,7 +79,7 @@ def _demos(file: h5py.File, count: int, path: Path, report: Report) -> Iterator[
 
 
 def _choices(file: h5py.File, count: int, path: Path) -> int | None:
-    """Return the number of discrete actions; None if they are not discrete."""
+    """Return the number of discrete actions, or None if actions are not discrete."""
     largest = 0
     for number in range(count):
         dataset = hdf5_tree.wanted(file, f"actions_{number}", str(path))

@@ -1,13 +1,13 @@
 """D4RL's flat HDF5 files: N rows of ``observations``, ``actions``, ``rewards``, ``terminals``, usually ``timeouts``.
 
-Where episodes end: at ``terminals``, at ``timeouts``, where the demo number of ``infos`` changes (kitchen has an array
-there), and, without ``timeouts``, after ``--horizon`` steps.
+Episodes end at ``terminals``, at ``timeouts``, where the demo number in ``infos`` changes (kitchen has such an array),
+and, without ``timeouts``, after ``--horizon`` steps.
 
-The next observation of a row is the following row, inside an episode only. At an episode's last row it is, in this
-order: the file's ``next_observations``; its ``metadata/episode_final_observation``; at a terminal the row's own
-observation, which nothing bootstraps from; the following row, if the run visibly goes on there (maze2d's ``timeouts``
-mark a reached sub-goal, not a reset); else the row is dropped, and the row before it ends the episode with an exact
-next observation.
+Inside an episode, the next observation of a row is the following row. At an episode's last row it is the first
+available of these: the file's ``next_observations``; its ``metadata/episode_final_observation``; at a terminal the
+row's own observation, which is not used for bootstrapping; the following row, if the run evidently continues there
+(maze2d's ``timeouts`` mark a reached sub-goal, not a reset). Otherwise the row is dropped, and the row before it ends
+the episode with an exact next observation.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def open_flat(file: h5py.File, path: Path, options: Options, report: Report) -> 
 
 @dataclass(frozen=True)
 class _Flat:
-    """The arrays of a file.
+    """Arrays of a file.
 
     Attributes:
         rows: arrays with one row per step, not yet read.
-        per_episode: small arrays below ``metadata`` with one row per episode, or anything else.
-        terminals: (N,) as the file says.
-        timeouts: (N,) as the file says; None if it does not.
-        path: of the file.
+        per_episode: small arrays below ``metadata``, with one row per episode or of any other form.
+        terminals: (N,) as stored in the file.
+        timeouts: (N,) as stored in the file, or None.
+        path: path of the file.
     """
 
     rows: dict[str, h5py.Dataset]
@@ -123,7 +123,7 @@ class _Flat:
 
 
 def _ends(flat: _Flat, clock: int | None, report: Report) -> NDArray[np.bool_]:
-    """Return (N,) true at the last row of each episode."""
+    """Return (N,), true at the last row of each episode."""
     ends = flat.terminals.copy()
     if flat.timeouts is not None:
         ends |= flat.timeouts
@@ -168,8 +168,9 @@ class _Plan:
 
     Attributes:
         bounds: (E + 1,) first row of each episode, and N.
-        final: per episode its last next observation; None: not known, the last row is dropped unless it is terminal.
-        goes_on: the row after an episode's last is its next observation.
+        final: last next observation of each episode; None: not known, so that the last row is dropped unless it is
+            terminal.
+        goes_on: true if the row after an episode's last row is its next observation.
     """
 
     bounds: NDArray[np.int64]
@@ -234,13 +235,13 @@ def _demos(flat: _Flat, plan: _Plan, report: Report) -> Iterator[Demo]:
 
 
 def _discrete(actions: h5py.Dataset) -> NDArray[Any]:
-    """Return all actions if they may be indices, else none."""
+    """Return all actions if they may be indices, else an empty array."""
     stop = None if actions.dtype.kind in "iub" and actions.size == len(actions) else 0
     return hdf5_tree.rows(actions, 0, stop)
 
 
 def _after_last(flat: _Flat, plan: _Plan, number: int, stop: int) -> NDArray[Any] | None:
-    """Return the observation after an episode's last row; None: not known."""
+    """Return the observation after an episode's last row, or None if it is not known."""
     if "next_observations" in flat.rows:
         return _row(flat, "next_observations", stop - 1)
     if plan.final is not None:

@@ -1,4 +1,4 @@
-"""Errors of libraries at damaged data, turned into one line that names the file."""
+"""Conversion of libraries' errors for damaged data to one line that names the file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from imitate.system.free_memory import check_claim
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn errors of reading a foreign file into DatasetError; a context manager.
+    """Convert errors of reading a foreign file to DatasetError; a context manager.
 
-    A dozen libraries read here, and none documents its errors at damaged bytes: some derive only from
-    ``Exception``. The original error stays the cause.
+    A dozen libraries are used for reading, and none documents its errors for damaged bytes; some derive only from
+    ``Exception``. The original error is kept as the cause.
 
     Raises:
-        DatasetError: it cannot be read; each names the file.
+        DatasetError: the file cannot be read; the message names it.
     """
     try:
         yield
@@ -37,7 +37,10 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def stored_bytes(path: Path) -> int:
-    """Return the bytes of all files; refuse what is none, such as a pipe, and what does not fit into memory."""
+    """Return the total size of all files in bytes.
+
+    Refuse special files, such as pipes, and sizes that exceed memory.
+    """
     sizes = [0]
     for file in path.rglob("*") if path.is_dir() else [path]:
         if file.exists() and not file.is_file() and not file.is_dir():
@@ -49,14 +52,14 @@ def stored_bytes(path: Path) -> int:
 
 @contextmanager
 def writing(final: Path, unfinished: Path) -> Iterator[None]:
-    """Turn errors of writing a dataset into DatasetError; a context manager.
+    """Convert errors of writing a dataset to DatasetError; a context manager.
 
     Args:
-        final: what it will be called, and errors say.
-        unfinished: what it is called meanwhile.
+        final: the final path, which errors name.
+        unfinished: the path during writing.
 
     Raises:
-        DatasetError: the disk is full, or the like; or the source has names or texts that cannot be written.
+        DatasetError: for example the disk is full; or the source has names or texts that cannot be written.
     """
     try:
         yield
@@ -70,7 +73,7 @@ def writing(final: Path, unfinished: Path) -> Iterator[None]:
         raise DatasetError(
             f"{final}: the source has a name or text that is not UTF-8 ({error.reason}): it is damaged; copy it again"
         ) from error
-    except (OSError, RuntimeError) as error:  # HDF5 reports a full disk as either
+    except (OSError, RuntimeError) as error:  # HDF5 reports a full disk by either of these errors
         number = getattr(error, "errno", None)
         reason = os.strerror(number) if number else _first_line(error)
         raise DatasetError(

@@ -1,9 +1,9 @@
-"""Diffusion Policy's zarr: ``data/<key>``, all episodes one after the other, and ``meta/episode_ends``.
+"""Diffusion Policy's zarr: ``data/<key>`` with all episodes one after the other, and ``meta/episode_ends``.
 
-``data/action`` are the actions; everything else below ``data`` is an observation. ``episode_ends[i]`` is the row after
-episode i's last. A folder, or a ``.zarr.zip``. What the format has no place for is in a sidecar when we write.
-Frames stored as float whole numbers from 0 to 255 become uint8. Frames in JPEG 2000 or JPEG XL, as the caches of real
-recordings and the data of UMI are, need the package ``imagecodecs``.
+``data/action`` contains the actions; all other arrays below ``data`` are observations. ``episode_ends[i]`` is the index
+after episode i's last row. The dataset is a folder, or a ``.zarr.zip``. When we write, everything without a place in
+the format is stored in a sidecar. Frames stored as float whole numbers from 0 to 255 become uint8. Frames in JPEG 2000
+or JPEG XL, as in the caches of real recordings and in UMI's data, need the package ``imagecodecs``.
 """
 
 from __future__ import annotations
@@ -82,14 +82,17 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
 
 
 def _check_sizes(arrays: dict[str, Any], rows: int, path: Path, stored: int) -> None:
-    """Refuse arrays of which so many rows, or a chunk, claim more than the dataset can have: chunks may be left out."""
+    """Refuse arrays whose claimed size, or whose chunk size, exceeds what the dataset can contain.
+
+    Chunks may be missing.
+    """
     for name, array in arrays.items():
         values = max(rows * math.prod(array.shape[1:]), math.prod(array.chunks))
         check_claim(f"{path}: '{name}'", values * array.dtype.itemsize, stored)
 
 
 def _arrays(root: Any, path: Path) -> dict[str, Any]:
-    """Arrays below ``data`` by name. The codecs of frames in JPEG 2000 or JPEG XL come with imagecodecs."""
+    """Return the arrays below ``data`` by name. The codecs for JPEG 2000 and JPEG XL come from imagecodecs."""
     try:
         return _without_pickles(root, path)
     except ValueError as error:
@@ -107,8 +110,8 @@ def _arrays(root: Any, path: Path) -> dict[str, Any]:
 
 
 def _without_pickles(root: Any, path: Path) -> dict[str, Any]:
-    """Return the arrays below ``data``; none of them, and not the ends, may be decoded by running code."""
-    arrays = dict(sorted(root["data"].arrays()))  # on a disk in any order
+    """Return the arrays below ``data``; refuse arrays, including the ends, whose decoding would run code."""
+    arrays = dict(sorted(root["data"].arrays()))  # the file system lists them in any order
     for name, array in [*arrays.items(), (_ENDS, root[_ENDS])]:
         if "pickle" in str(array.metadata.to_dict()):
             raise DatasetError(
@@ -147,7 +150,7 @@ def _demos(
 
 
 def _holds_frames(array: Any) -> bool:
-    """Float images with whole numbers from 0 to 255, as Push-T's are."""
+    """Return true for float images with integers from 0 to 255, as in Push-T."""
     if len(array.shape) != 4 or array.shape[-1] not in (1, 3) or array.dtype.kind != "f":
         return False
     first = np.asarray(array[:1])

@@ -1,4 +1,4 @@
-"""Packages that only some formats need."""
+"""Optional packages that only some formats need."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def extra(module: str, name: str) -> Any:
     """Import a module of an optional package.
 
     Args:
-        module: what to import.
-        name: the extra of this package that installs it.
+        module: module to import.
+        name: name of our extra that installs it.
 
     Raises:
-        DatasetError: it is not installed, or does not fit another package.
+        DatasetError: the module is not installed, or is incompatible with another package.
     """
     try:
         return import_module(module)

@@ -1,4 +1,4 @@
-"""Meaning of the flags of flat files, as far as the rows around them show it."""
+"""Interpretation of the flags in flat files, from the rows around them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from imitate.data.formats.report import Report
 
 SAMPLED_ROWS = 100_000
-"""Rows that are looked at."""
-# Measured on HalfCheetah and Walker2d: at resets some dimension changes 4 to 34 times as much as within episodes.
+"""Number of rows that are examined."""
+# measured on HalfCheetah and Walker2d: at resets some dimension changes 4 to 34 times as much as within episodes
 _CONTINUES_BELOW, _FEWEST_TIMEOUTS = 2.0, 5
 _JUMP_ABOVE = 50.0
 
 
 def note_early(lengths: NDArray[np.int64], report: Report) -> None:
-    """Note timeouts that are no time limit's in the report.
+    """Add a note to the report for timeouts that are not caused by a time limit.
 
     Args:
-        lengths: of the episodes that end with a timeout.
-        report: gets the notes.
+        lengths: lengths of the episodes that end with a timeout.
+        report: receives the notes.
     """
     if lengths.size == 0 or lengths.min() == lengths.max():
         return
@@ -35,13 +35,13 @@ def note_early(lengths: NDArray[np.int64], report: Report) -> None:
 def goes_on(
     seen: NDArray[Any], ends: NDArray[np.bool_], by_clock: NDArray[np.bool_], report: Report
 ) -> bool:
-    """Return true if the run continues after timeouts; also note jumps where no episode ends.
+    """Return true if the run continues after timeouts; also report jumps where no episode ends.
 
     Args:
         seen: (n, ...) the first observations of the file.
         ends: (N,) true at the last row of each episode.
         by_clock: (N,) true at timeouts.
-        report: gets the notes.
+        report: receives the notes.
     """
     count = len(seen)
     change = np.abs(np.diff(seen.reshape(count, -1).astype(np.float64), axis=0))

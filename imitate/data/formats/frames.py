@@ -1,4 +1,4 @@
-"""Compressed images as arrays."""
+"""Conversion of compressed images to arrays."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _FORMATS = ("JPEG", "PNG")
 
 
 def decoded(data: bytes, where: str) -> NDArray[Any]:
-    """Decode a JPEG or PNG as (H, W, C), or (H, W) for gray and depth.
+    """Decode a JPEG or PNG to (H, W, C), or to (H, W) for gray and depth images.
 
     Raises:
-        DatasetError: the bytes are no image; ``where`` names their place.
+        DatasetError: the bytes are not an image; ``where`` names their place.
     """
     try:
         with Image.open(BytesIO(data), formats=_FORMATS) as image:
@@ -38,7 +38,7 @@ def decoded(data: bytes, where: str) -> NDArray[Any]:
 
 
 def as_encoded(cells: Sequence[bytes]) -> EncodedFrames | None:
-    """Return RGB images of one kind and size as they are; None where they are not, or are no images."""
+    """Return RGB images of one type and size without decoding them; None if they differ, or are not images."""
     try:
         found = {_form(data) for data in cells}
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
@@ -57,6 +57,6 @@ def _form(data: bytes) -> tuple[str, tuple[int, int], str]:
 
 
 def as_png(frame: NDArray[Any]) -> bytes:
-    """Encode a (H, W, 3) frame as a PNG: no value changes."""
+    """Encode a (H, W, 3) frame as a PNG, without loss."""
     data: bytes = iio.imwrite("<bytes>", frame, plugin="pillow", extension=".png")
     return data

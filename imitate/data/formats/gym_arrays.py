@@ -1,4 +1,4 @@
-"""Observations that are one array, and actions, of gymnasium environments, in the form of this package."""
+"""Conversion of gymnasium environments' actions and single-array observations to the form of this package."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MOST_CHOICES = 10_000
 
 
 def named_obs(values: NDArray[Any], old: str, report: Report) -> tuple[str, NDArray[Any]]:
-    """Name an observation that is one array, and return its values: 'image' for frames, (T, H, W, C), else 'flat'.
+    """Name a single-array observation, and return its values: 'image' for frames (T, H, W, C), else 'flat'.
 
     Args:
-        values: (T, ...); channels-first frames are turned.
-        old: its name in the file.
-        report: gets both changes.
+        values: (T, ...); frames with channels first are transposed.
+        old: name in the file.
+        report: receives both changes.
     """
     layout = image_layout(values.shape[1:], values.dtype)
     if layout is not None:
@@ -31,7 +31,7 @@ def named_obs(values: NDArray[Any], old: str, report: Report) -> tuple[str, NDAr
 
 
 def turned(values: NDArray[Any], layout: str | None, key: str, report: Report) -> NDArray[Any]:
-    """Return images (T, H, W, C) of (T, ...) in a layout of :func:`image_layout`; the report gets the change."""
+    """Convert images (T, ...) in a layout of :func:`image_layout` to (T, H, W, C), and report the change."""
     if layout == "CHW":
         report.changed[key] = "channels first -> (T, H, W, C)"
     elif layout == "HW":
@@ -40,14 +40,16 @@ def turned(values: NDArray[Any], layout: str | None, key: str, report: Report) -
 
 
 def choices_of(actions: NDArray[Any], where: str) -> int | None:
-    """Return the number of discrete actions; None if they are not indices: not integers, or several per step.
+    """Return the number of discrete actions.
+
+    None if actions are not indices, that is not integers, or several per step.
 
     Args:
-        actions: (N,) or (N, A), all of a dataset.
-        where: for the error message.
+        actions: (N,) or (N, A) actions of a whole dataset.
+        where: place of the actions, for the error message.
 
     Raises:
-        DatasetError: integers that are no indices.
+        DatasetError: the actions are integers but not indices.
     """
     if actions.dtype.kind not in "iub" or actions.size != len(actions) or actions.size == 0:
         return None
@@ -59,7 +61,10 @@ def choices_of(actions: NDArray[Any], where: str) -> int | None:
 
 
 def action_rows(actions: NDArray[Any], choices: int | None, report: Report) -> NDArray[Any]:
-    """Return (T, A) actions: indices as one-hot rows, which our gymnasium environments take and policies can learn."""
+    """Convert actions to (T, A).
+
+    Indices become one-hot rows, which our gymnasium environments accept and policies can learn.
+    """
     if choices is None:
         return actions.reshape(len(actions), -1)
     report.changed["actions"] = f"index -> one-hot of {choices}"
@@ -67,10 +72,10 @@ def action_rows(actions: NDArray[Any], choices: int | None, report: Report) -> N
 
 
 def one_hot(index: NDArray[Any], choices: int) -> NDArray[Any]:
-    """Return (T, choices) float32, 1 at each index.
+    """Return (T, choices) float32 with 1 at each index.
 
     Raises:
-        DatasetError: more choices than a dataset has whose file is whole, or an index that is none of them.
+        DatasetError: there are more choices than in any intact dataset, or an index is out of range.
     """
     number = index.reshape(-1).astype(np.int64)
     if choices > _MOST_CHOICES or (number.size and not 0 <= number.min() <= number.max() < choices):

@@ -1,8 +1,8 @@
-"""Check for damage at which the HDF5 library would loop for ever.
+"""Check for damage that would make the HDF5 library loop forever.
 
-Texts of variable length lie in heaps: b"GCOL", version, size, then objects: number (2 bytes), references (2), 4 unused,
-size (8), data up to the next multiple of 8. Object 0 is the free rest. Of an object that takes no room, such as a rest
-of size 0, the library goes on to the same object, for ever.
+Strings of variable length are stored in heaps: b"GCOL", version, size, then objects: number (2 bytes), references (2),
+4 unused, size (8), data up to the next multiple of 8. Object 0 is the free space. After an object without any size,
+such as free space of size 0, the library continues with the same object, forever.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _HEADER, _OBJECT = 16, struct.Struct("<HHIQ")
 
 
 def check_heaps(path: Path) -> None:
-    """Look at all heaps of a file; of a large file, at those near its start.
+    """Check all heaps of a file; in a large file, only those near its start.
 
     Raises:
-        DatasetError: reading one of them would never end.
+        DatasetError: reading a heap would never end.
     """
     if path.stat().st_size < _HEADER:
         return

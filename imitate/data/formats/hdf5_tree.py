@@ -1,4 +1,4 @@
-"""Reading of foreign HDF5 files that may be damaged."""
+"""Reading of HDF5 files of other toolkits, which may be damaged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
     """Open an HDF5 file for reading.
 
     Raises:
-        DatasetError: it cannot be opened.
+        DatasetError: the file cannot be opened.
     """
     if not path.is_file():
         raise DatasetError(f"{path}: is not a file: name an HDF5 file")
@@ -46,7 +46,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def looks_like(path: Path) -> bool:
-    """Return true if a file begins as HDF5 files do."""
+    """Return true if a file begins like an HDF5 file."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -55,7 +55,7 @@ def looks_like(path: Path) -> bool:
 
 @contextmanager
 def peeked(path: Path) -> Iterator[h5py.File | dict[str, Any]]:
-    """Open a file; give an empty dict for one that is no readable HDF5 file."""
+    """Open a file; yield an empty dict if it is not a readable HDF5 file."""
     file: h5py.File | dict[str, Any] = {}
     if looks_like(path):
         try:
@@ -83,7 +83,7 @@ def rows(dataset: h5py.Dataset, start: int = 0, stop: int | None = None) -> NDAr
 
 
 def is_encoded(dataset: h5py.Dataset) -> bool:
-    """Return true if an array of ours holds compressed frames."""
+    """Return true if an array is one of ours with compressed frames."""
     return (
         h5py.check_vlen_dtype(dataset.dtype) == np.uint8 and storage_of(dataset).frame is not None
     )
@@ -93,7 +93,7 @@ def frame_rows(dataset: h5py.Dataset) -> NDArray[np.uint8]:
     """Return the decoded frames, (T, H, W, 3).
 
     Raises:
-        DatasetError: one of them is damaged.
+        DatasetError: a frame is damaged.
     """
     try:
         return FrameReader(dataset).read()
@@ -105,7 +105,7 @@ def frame_rows(dataset: h5py.Dataset) -> NDArray[np.uint8]:
 
 
 def leaves(group: h5py.Group, prefix: str = "") -> dict[str, h5py.Dataset]:
-    """Return all arrays below a group: path -> array."""
+    """Return all arrays below a group by path."""
     found: dict[str, h5py.Dataset] = {}
     for name in sorted(group):
         item = group[name]
@@ -117,12 +117,12 @@ def leaves(group: h5py.Group, prefix: str = "") -> dict[str, h5py.Dataset]:
 
 
 def attributes(holder: Any) -> dict[str, Any]:
-    """Return the attributes of a file, group or array as text, number or array."""
+    """Return the attributes of a file, group or array as text, numbers or arrays."""
     return {name: plain(value) for name, value in holder.attrs.items()}
 
 
 def plain(value: Any) -> Any:
-    """Return bytes as text, numpy's scalars as Python's; in texts, bytes that are not UTF-8 are replaced."""
+    """Convert bytes to text and numpy scalars to Python's; bytes that are not UTF-8 are replaced."""
     if isinstance(value, str):
         value = value.encode(errors="surrogateescape")
     if isinstance(value, bytes):
@@ -131,10 +131,10 @@ def plain(value: Any) -> Any:
 
 
 def wanted(group: h5py.Group, name: str, where: str) -> h5py.Dataset:
-    """Return an array that has to be there.
+    """Return a required array.
 
     Raises:
-        DatasetError: it is not.
+        DatasetError: it does not exist.
     """
     item = group.get(name)
     if isinstance(item, h5py.Dataset):
@@ -144,5 +144,5 @@ def wanted(group: h5py.Group, name: str, where: str) -> h5py.Dataset:
 
 
 def texts(attrs: Mapping[str, Any], *keys: str) -> str | None:
-    """Return the first of some attributes that is a text."""
+    """Return the first of some attributes that is a string."""
     return next((attrs[key] for key in keys if isinstance(attrs.get(key), str)), None)

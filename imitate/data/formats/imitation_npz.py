@@ -3,11 +3,11 @@
     obs       (sum of T + n, ...)   T + 1 observations per trajectory, one after the other
     acts      (sum of T, ...)
     rews      (sum of T,)           may be missing
-    terminal  (n,)                  True where the trajectory ended, by the clock too
-    indices   (n - 1,)              where acts begin a new trajectory
-    infos     pickled objects: never read, so nothing is unpickled
+    terminal  (n,)                  True if the trajectory ended, also by a time limit
+    indices   (n - 1,)              index of the first action of each trajectory but the first
+    infos     pickled objects, which are never read
 
-Discrete actions become one-hot rows, which our gymnasium environments take and policies can learn.
+Discrete actions become one-hot rows, which our gymnasium environments accept and policies can learn.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
 
 
 def _bounds(arrays: dict[str, NDArray[Any]], path: Path) -> NDArray[np.int64]:
-    """Return the first action of each trajectory, and the end of the last."""
+    """Return the index of the first action of each trajectory, and the end of the last trajectory."""
     steps = len(arrays["acts"])
     bounds = np.concatenate([[0], arrays["indices"].astype(np.int64).ravel(), [steps]])
     if (np.diff(bounds) <= 0).any():
@@ -98,7 +98,7 @@ def _timeouts(
     options: Options,
     report: Report,
 ) -> NDArray[np.bool_]:
-    """Return the trajectories that timed out, by the environment's horizon: ``terminal`` does not distinguish them."""
+    """Return which trajectories timed out, by the environment's horizon. ``terminal`` does not distinguish them."""
     lengths = np.diff(bounds)
     clock = clock_of(options, options.env)
     source = "from --horizon" if options.horizon is not None else f"of {options.env}"

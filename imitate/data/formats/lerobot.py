@@ -1,14 +1,15 @@
 """LeRobot's datasets: versions 2.0, 2.1 and 3.0 are read, 3.0 is written.
 
-A folder with ``meta/info.json``; tables in parquet, camera images as videos or as PNGs in the tables. Paths are those
-that ``info.json`` says. An episode's task is looked up by ``task_index``, wherever the tasks' names lie.
+A dataset is a folder with ``meta/info.json``, parquet tables, and camera images as videos or as PNGs in the tables.
+Paths are given by ``info.json``. An episode's task is looked up by ``task_index``, wherever the tasks' names are
+stored.
 
     observation.state -> obs/state            observation.images.<camera> -> obs/<camera>_image
     observation.<x>   -> obs/<x>              action -> actions           task -> attribute language
     next.reward -> rewards                    next.success, next.done, next.truncated -> terminals, timeouts
 
-The features' own names, types and names of their numbers go into the attribute ``features``
-(:mod:`imitate.data.file.features`). For what we write see :mod:`imitate.data.formats.lerobot_writer`.
+The features' original names, types and names of their numbers are stored in the attribute ``features``
+(:mod:`imitate.data.file.features`). For writing see :mod:`imitate.data.formats.lerobot_writer`.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def _demos(
 def _check_times(
     key: str, times: NDArray[Any], number: int, tables: Tables, options: Options, report: Report
 ) -> None:
-    """Refuse times of an episode that run backwards, or at another rate than the dataset's."""
+    """Refuse times of an episode that run backwards, or that contradict the dataset's rate."""
     if len(times) < 2:
         return
     if key == "timestamp" and is_coarse(times, tables.fps):
@@ -163,7 +164,10 @@ def _check_times(
 
 
 def _row_times(values: dict[str, Any], length: int, fps: float) -> NDArray[np.float64]:
-    """Return the seconds (T,) of an episode's rows: their ``timestamp``, or by the rate if they have none."""
+    """Return the times (T,) of an episode's rows in seconds.
+
+    They are their ``timestamp``, or computed from the rate if there is none.
+    """
     if "timestamp" in values:
         return np.asarray(values["timestamp"], dtype=np.float64).reshape(length)
     return np.arange(length) / fps
@@ -225,13 +229,13 @@ def _episode(
 
 
 def obs_name(feature: str) -> str:
-    """Return the name of an observation here: ``observation.images.top`` is ``top_image``."""
+    """Return our name of an observation: ``observation.images.top`` becomes ``top_image``."""
     name = feature.removeprefix("observation.")
     return f"{name[7:]}_image" if name.startswith("images.") else name
 
 
 def key_of(feature: str) -> str:
-    """Return the array that a feature becomes in a demonstration file."""
+    """Return the name of the array that a feature becomes in a demonstration file."""
     if feature.startswith("observation."):
         return f"obs/{obs_name(feature)}"
     return {"action": "actions", "next.reward": "rewards"}.get(feature, feature)
@@ -244,7 +248,7 @@ def _matrix(values: Any) -> Any:
 def _ends(
     values: dict[str, NDArray[Any]], length: int, report: Report
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return terminals and timeouts: ``next.done`` marks the end of an episode, of either kind."""
+    """Return terminals and timeouts; ``next.done`` marks both kinds of ends."""
     flags = {key: values[key].reshape(length).astype(bool) for key in ENDS if key in values}
     none = np.zeros(length, dtype=bool)
     if "next.success" in flags:

@@ -1,7 +1,7 @@
-"""Camera videos of a LeRobot dataset that we write: several episodes per file, an episode's frames one after the other.
+"""Encoding of camera videos for a LeRobot dataset: several episodes per file, one after the other.
 
-Frames lose values: colours are halved in resolution (yuv420p) and compressed. Every second frame of an episode is a key
-frame, its first one too, as LeRobot has it, so that single frames are found fast.
+Encoding is lossy: colours are halved in resolution (yuv420p) and compressed. As in LeRobot, every second frame of an
+episode is a key frame, including the first, so that single frames are found fast.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ CODECS = {
     "h264": ("libx264", {"crf": "18", "g": "2", "preset": "fast"}),
     "av1": ("libsvtav1", {"crf": "30", "g": "2"}),
 }
-"""Encoder and settings by the name in ``--video``; those of av1 are LeRobot's own."""
+"""Encoder and settings by the name given to ``--video``; those of av1 are LeRobot's."""
 _PIXELS = "yuv420p"
 
 
 def check_codec(name: str) -> None:
-    """Refuse a codec of ``--video`` that is not known.
+    """Refuse an unknown codec of ``--video``.
 
     Raises:
-        DatasetError: it is not known.
+        DatasetError: the codec is unknown.
     """
     if name not in CODECS:
         raise DatasetError(f"--video is '{name}', no codec known here; {nearest(name, CODECS)}")
 
 
 class Encoder:
-    """The files of one camera.
+    """Video files of one camera.
 
     Args:
         path: the dataset's folder.
-        key: the feature.
-        codec: in :data:`CODECS`.
+        key: name of the feature.
+        codec: name in :data:`CODECS`.
         fps: frames per second.
         chunk_files: files per folder.
-        file_mb: a file that is larger takes no further episode.
+        file_mb: size in MB above which a file gets no further episode.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Encoder:
         self._container: Any = None
         self._stream: Any = None
         self._number = -1
-        self._frames = self._bytes = 0  # in the file at hand
+        self._frames = self._bytes = 0  # index in the current file
 
     def append(self, frames: NDArray[np.uint8]) -> dict[str, int | float]:
-        """Encode an episode, (T, H, W, 3); return its place, in the form of ``meta/episodes``.
+        """Encode an episode (T, H, W, 3); return its location in the form of ``meta/episodes``.
 
         Raises:
             DatasetError: the codec cannot encode such frames.
@@ -84,7 +84,7 @@ class Encoder:
     def _frame(self, image: NDArray[np.uint8], *, is_first: bool) -> Any:
         frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
         frame.pts, frame.time_base = self._frames, Fraction(1, self._fps)
-        if is_first:  # a key frame, so that each episode can be had without the one before
+        if is_first:  # a key frame, so that each episode can be decoded without the previous one
             frame.pict_type = self._av.video.frame.PictureType.I
         self._frames += 1
         return frame
@@ -120,7 +120,7 @@ class Encoder:
         self._stream.time_base = Fraction(1, self._fps)
 
     def info(self) -> dict[str, Any]:
-        """Return the entry of ``meta/info.json`` on the feature's videos."""
+        """Return the entry of ``meta/info.json`` for the feature's videos."""
         return {
             "video.height": self._stream.height,
             "video.width": self._stream.width,
@@ -133,14 +133,14 @@ class Encoder:
         }
 
     def finish(self) -> None:
-        """Write what the encoder still holds, and close the file."""
+        """Flush the encoder, and close the file."""
         if self._container is not None:
             with scheduled_as_before():
                 self._container.mux(self._stream.encode())
         self.close()
 
     def close(self) -> None:
-        """Close the file as it is."""
+        """Close the file without flushing the encoder."""
         if self._container is not None:
             container, self._container = self._container, None
             container.close()

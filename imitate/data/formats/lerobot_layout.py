@@ -1,8 +1,8 @@
-"""Places of a demonstration's arrays among the features of a LeRobot dataset that we write.
+"""Mapping of a demonstration's arrays to the features of a LeRobot dataset that we write.
 
-What came from LeRobot goes back as it was: the attribute ``features`` names each array's feature
-(:mod:`imitate.data.file.features`), and vectors that came in addition are features of their own. Of other datasets the
-vectors of ``obs`` lie side by side in ``observation.state``, in the order of their names, and ``object`` is
+Arrays that came from LeRobot get their original features: the attribute ``features`` names the feature of each array
+(:mod:`imitate.data.file.features`), and additional vectors become features of their own. For other datasets, the
+vectors of ``obs`` are concatenated to ``observation.state``, in the order of their names, and ``object`` becomes
 ``observation.environment_state``.
 """
 
@@ -25,17 +25,17 @@ AUTOMATIC = {
     "index": "int64",
     "task_index": "int64",
 }
-"""Columns that each LeRobot dataset has, and their types."""
+"""Columns that every LeRobot dataset has, and their types."""
 Entries = Mapping[str, Mapping[str, Any]]
 Layout = Mapping[str, Any]
-"""Array -> [feature, first column, last + 1], or [feature] where it is the whole feature."""
+"""Maps an array to [feature, first column, last + 1], or to [feature] if it is the whole feature."""
 
 
 def layout_of(arrays: Mapping[str, NDArray[Any]], known: Entries) -> dict[str, Any]:
-    """Return the feature of each array that has one.
+    """Return the feature of each array, for arrays that have one.
 
     Args:
-        arrays: of the first demo.
+        arrays: arrays of the first demo.
         known: entries by array of a dataset that came from LeRobot; {} for others.
     """
     if known:
@@ -95,7 +95,7 @@ def _is_vector(values: NDArray[Any]) -> bool:
 def to_features(
     arrays: dict[str, NDArray[Any]], layout: Layout, known: Entries
 ) -> dict[str, NDArray[Any]]:
-    """Return the features of a demo; arrays that they hold exactly are removed from ``arrays``."""
+    """Return the features of a demo; arrays that are stored exactly in them are removed from ``arrays``."""
     parts: dict[str, list[NDArray[Any]]] = {}
     for key, place in layout.items():
         values = arrays[key]
@@ -108,18 +108,18 @@ def to_features(
 
 
 def dtype_of(entry: Mapping[str, Any], values: NDArray[Any]) -> np.dtype[Any]:
-    """Return the type in which a feature's numbers are written: that of its entry, else float32."""
+    """Return the dtype in which a feature's numbers are written: the type in its entry, else float32."""
     if is_image(values):
         return np.dtype(np.uint8)
     try:
         found = np.dtype(entry.get("dtype", "float32"))
-    except TypeError:  # not one of numpy's, such as 'string'
+    except TypeError:  # not a numpy type, such as 'string'
         found = np.dtype(np.float32)
     return found if found.kind in "fiub" else np.dtype(np.float32)
 
 
 def from_features(values: Mapping[str, NDArray[Any]], layout: Layout) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a demo that we wrote, under their own names."""
+    """Return the arrays of a demo that we wrote, by their own names."""
     found = {}
     for key, (feature, *columns) in layout.items():
         whole = values[feature]
@@ -132,7 +132,7 @@ def from_features(values: Mapping[str, NDArray[Any]], layout: Layout) -> dict[st
 
 
 def names_of(feature: str, layout: Layout) -> list[str] | None:
-    """Return a name for each number of a feature whose arrays we have put side by side; None for others."""
+    """Return a name for each number of a feature that is concatenated from arrays; None for other features."""
     names = [
         f"{key.rpartition('/')[2]}.{column - place[1]}"
         for key, place in layout.items()
@@ -143,13 +143,13 @@ def names_of(feature: str, layout: Layout) -> list[str] | None:
 
 
 def described(feature: str, values: NDArray[Any], layout: Layout, entry: Any) -> dict[str, Any]:
-    """Return the entry of ``meta/info.json`` of numbers: as it was, where they still have that shape.
+    """Return the entry of numbers in ``meta/info.json``: the original one if the shape has not changed.
 
     Args:
-        feature: its name.
+        feature: name of the feature.
         values: (T, ...) of one demo.
-        layout: of the dataset.
-        entry: that of the dataset that it came from; None for others.
+        layout: layout of the dataset.
+        entry: entry of the original LeRobot dataset, or None.
     """
     shape = list(values.shape[1:]) or [1]
     dtype = AUTOMATIC.get(feature) or ("bool" if values.dtype == bool else str(values.dtype))
@@ -164,7 +164,7 @@ def described(feature: str, values: NDArray[Any], layout: Layout, entry: Any) ->
 
 
 def described_image(values: NDArray[Any], entry: Any, *, video: bool) -> dict[str, Any]:
-    """Return the entry of frames (T, H, W, 3), as :func:`described` does; that of a video lacks its ``info``."""
+    """Return the entry of frames (T, H, W, 3), like :func:`described`; for videos ``info`` is still missing."""
     shape = list(values.shape[1:])
     plain = {"shape": shape, "names": ["height", "width", "channels"]}
     kept = {key: value for key, value in (entry or {}).items() if key not in ("feature", "info")}

@@ -1,4 +1,4 @@
-"""Packets of a LeRobot dataset's videos, copied in the order of the episodes without decoding them."""
+"""Packets of a LeRobot dataset's videos, copied in the order of the episodes without decoding."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from imitate.data.formats.extras import extra
 from imitate.errors import DatasetError
 
 NEAR = 0.51
-"""A row's frame is at most this part of a period away: half of one, and what rates like 29.97 for 30 add to it."""
+"""Largest distance of a row from its frame, in periods: half a period, plus the deviation of rates such as 29.97 from
+30.
+"""
 
 
 def seconds_of(item: Any, stream: Any) -> float:
     """Return the time of a frame or packet in a stream.
 
     Raises:
-        DatasetError: it has none.
+        DatasetError: it has no time.
     """
     if item.pts is None:
         raise DatasetError(
@@ -37,7 +39,10 @@ _CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"
 
 
 def opened_video(path: Path) -> Any:
-    """Open a video as what its ending says: FFmpeg takes some texts for lists of other files and addresses."""
+    """Open a video in the format of its name's ending.
+
+    Otherwise FFmpeg takes some texts for lists of other files and addresses.
+    """
     form = _CONTAINERS.get(path.suffix.lower())
     if form is None:
         raise DatasetError(f"{path}: its ending is none of {', '.join(_CONTAINERS)}: rename it")
@@ -45,11 +50,11 @@ def opened_video(path: Path) -> Any:
 
 
 class PacketReader:
-    """The videos of one camera; the file stays open, and reading continues where it stopped.
+    """Videos of one camera. The file stays open, and reading continues where it stopped.
 
     Args:
         fps: frames per second.
-        shape: of a frame, as ``meta/info.json`` says it.
+        shape: shape of a frame, as given in ``meta/info.json``.
     """
 
     def __init__(self, fps: float, shape: tuple[int, ...]) -> None:
@@ -58,22 +63,22 @@ class PacketReader:
         self._container: Any = None
         self._packets: Iterator[Any] = iter(())
         self._first_s = 0.0  # time of the file's first packet
-        self._last_s = np.inf  # of the last packet that was read, counted from the first
+        self._last_s = np.inf  # time of the last packet that was read, relative to the first
         self._agrees: dict[Path, bool] = {}
 
     def read(self, path: Path, times: NDArray[np.float64]) -> EncodedFrames | None:
-        """Return the packets of an episode; None where they alone do not give its frames.
+        """Return the packets of an episode, or None if they alone do not determine its frames.
 
-        That is the case where the episode does not begin with a key frame, where there is not one packet for each
-        row, or where the packets alone give other colours than the file.
+        This is the case if the episode does not begin with a key frame, if there is not exactly one packet per row, or
+        if decoding the packets alone gives other colours than the file.
 
         Args:
-            path: of the video.
-            times: (T,) of the rows, seconds since the file's first frame.
+            path: path of the video.
+            times: (T,) times of the rows, in seconds since the file's first frame.
         """
         near = NEAR / self._fps
         if not path.is_file():
-            return None  # the error is that of decoding it
+            return None  # the error is then reported by the decoder
         if path != self._path or not times[0] - near > self._last_s:
             self._open(path)
         stream = self._container.streams.video[0]
@@ -111,7 +116,7 @@ class PacketReader:
         return frames if self._agrees[path] else None
 
     def _is_equal(self, frames: EncodedFrames, path: Path, start_s: float) -> bool:
-        """Compare the first frame as the packets give it with that of the file."""
+        """Compare the first frame decoded from the packets with that of the file."""
         assert frames.video is not None
         with opened_video(path) as container, suppress(ValueError):
             stream = container.streams.video[0]

@@ -1,7 +1,7 @@
 """Exact statistics of a dataset that does not fit into memory.
 
-Vectors are spilled to a temporary file and read back one dimension at a time, so that quantiles are those of all
-values; frames are counted in a histogram of 256 values per channel, which gives the same.
+Vectors are written to a temporary file and read back one dimension at a time, so that quantiles include all values.
+Frames are counted in a histogram of 256 values per channel, which is equally exact.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def stats_of(values: NDArray[Any]) -> Stats:
 
 
 def stats_of_frames(counts: NDArray[np.int64], frames: int) -> Stats:
-    """Return statistics of a histogram (C, 256) of pixel values: as :func:`stats_of`, (C, 1, 1), in [0, 1]."""
+    """Return statistics of a histogram (C, 256) of pixel values in [0, 1], like :func:`stats_of` but (C, 1, 1)."""
     levels = np.arange(256) / 255.0
     total = counts.sum(axis=1)
     mean = (counts * levels).sum(axis=1) / total
@@ -64,7 +64,7 @@ def _quantile(
 
 
 def histogram(frames: NDArray[Any]) -> NDArray[np.int64]:
-    """Count each value per channel of (T, H, W, C) uint8: (C, 256)."""
+    """Count each value per channel of uint8 images (T, H, W, C): (C, 256)."""
     return np.stack(
         [
             np.bincount(frames[..., channel].ravel(), minlength=256)

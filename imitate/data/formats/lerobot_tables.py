@@ -1,4 +1,4 @@
-"""The parquet tables of a LeRobot dataset, episode by episode."""
+"""Parquet tables of a LeRobot dataset, read episode by episode."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from imitate.system.plain_files import MAX_TEXT, parsed_json, path_inside, read_
 from imitate.system.wording import counted
 
 _BATCH_ROWS, _BATCH_BYTES = 256, 2**28
-_NAMED = 8  # episodes in a message
+_NAMED = 8  # largest number of episodes in a message
 _ROWS_PER_BYTE, _FREE_ROWS = 4, 10_000
 _TIMES, _FREE_BYTES = 16, 2**30
-"""Bytes that the rows of an episode, or a table, may take for each byte of the file, and in any case."""
+"""Largest size of an episode's rows, or of a table, in bytes: the factor per byte of the file, and the size always
+allowed.
+"""
 _PATTERN = re.compile(r"(?:[^{}]|\{\w{1,40}(?::0?\d{1,2}d?)?\}){1,500}")
-"""Paths in ``meta/info.json``."""
+"""Valid patterns of paths in ``meta/info.json``."""
 
 
 class Tables:
-    """Features, tasks, and the rows of each episode; holds one episode in memory.
+    """Features, tasks, and the rows of each episode; keeps only one episode in memory.
 
     Args:
         path: the dataset's folder.
-        info: content of its ``meta/info.json``.
+        info: content of ``meta/info.json``.
 
     Attributes:
-        unread: columns that hold lists of texts.
+        unread: columns with lists of strings, which are not read.
     """
 
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
@@ -52,7 +54,7 @@ class Tables:
         self._tasks = self._task_names()
 
     def _episode_rows(self) -> dict[int, dict[str, Any]]:
-        """Read the entry of each episode in ``meta/episodes``."""
+        """Read the entries of all episodes in ``meta/episodes``."""
         files = _sorted(self.path / "meta" / "episodes", "*/*.parquet")
         found: dict[int, dict[str, Any]] = {}
         for file in files:
@@ -66,7 +68,7 @@ class Tables:
         return "'meta/episodes'" if self.is_v3 else "'meta/episodes.jsonl'"
 
     def _listed(self) -> list[int]:
-        """Return the numbers of the episodes, of which some may have been deleted."""
+        """Return the numbers of the episodes; some may have been deleted."""
         file = self.path / "meta" / "episodes.jsonl"
         if self.is_v3:
             found = sorted(self.rows_of_episodes)
@@ -86,7 +88,7 @@ class Tables:
         return found
 
     def _with_rows(self) -> list[int]:
-        """Return the first numbers, all of which must have a file of rows: no list names them."""
+        """Return the first numbers, each of which must have a file of rows, because no list names them."""
         there = sum(1 for _ in (self.path / "data").rglob("*.parquet"))
         numbers = list(range(min(self.count, there + 1)))
         self._compare(numbers)
@@ -137,7 +139,7 @@ class Tables:
         return {int(row["task_index"]): str(row["task"]) for row in _json_lines(lines)}
 
     def task(self, index: NDArray[Any] | None, episode: int) -> str | None:
-        """Return the task of an episode, which has one; None: none is named."""
+        """Return the only task of an episode, or None if it has none."""
         if index is None or not self._tasks:
             return None
         numbers = np.ravel(index)
@@ -162,16 +164,16 @@ class Tables:
     # ---- rows ------------------------------------------------------------------------------------
 
     def _file(self, number: int) -> Path:
-        """Return the file of an episode's rows, up to version 2.1."""
+        """Return the file of an episode's rows, for versions up to 2.1."""
         size = int(self.info.get("chunks_size", 1000))
         return self.place("data_path", episode_chunk=number // size, episode_index=number)
 
     def place(self, pattern: str, **values: Any) -> Path:
-        """Return the file of the dataset that a pattern of ``meta/info.json`` gives.
+        """Return the path that results from a pattern in ``meta/info.json``.
 
         Raises:
-            DatasetError: it holds more than names and widths of numbers.
-            FileError: it leads out of the dataset.
+            DatasetError: the pattern contains more than names and widths of numbers.
+            FileError: the path is outside the dataset.
         """
         text = str(self.info[pattern])
         if not _PATTERN.fullmatch(text):
@@ -197,7 +199,7 @@ class Tables:
         ]
 
     def episodes(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield number and columns of each episode, as pyarrow's arrays.
+        """Yield number and columns (pyarrow arrays) of each episode.
 
         Raises:
             DatasetError: a file is missing, or rows are out of order.
@@ -235,7 +237,7 @@ class Tables:
             )
 
     def _small_rows(self, file: Path) -> list[dict[str, Any]]:
-        """Read a whole table of texts and numbers, without the statistics of episodes."""
+        """Read a whole table of strings and numbers, without the statistics of episodes."""
         found: list[dict[str, Any]] = []
         held = 0
         for batch in self._batches(file, "stats/"):
@@ -245,13 +247,13 @@ class Tables:
         return found
 
     def _batches(self, file: Path, but: str | None = None) -> Iterator[Any]:
-        """Yield the rows of a file, of columns whose names do not begin with ``but``, and that are no lists of texts.
+        """Yield the rows of a file, without columns whose names begin with ``but``, and without lists of strings.
 
-        A text is there once for all rows that have it, which repeating it could turn into any size. pyarrow cannot do
-        so within the cells of images, of which few are read at a time.
+        Parquet stores a repeated string once, so that expanding it could need any amount of memory. pyarrow does not do
+        this inside the cells of images, of which only few are read at a time.
 
         Raises:
-            DatasetError: it claims more rows than its size allows for.
+            DatasetError: the file claims more rows than its size allows.
         """
         if not file.is_file():
             raise DatasetError(f"{file}: is no regular file: download it again")
@@ -280,7 +282,7 @@ class Tables:
         return bool(self.features.get(key, {}).get("dtype") == "image")
 
     def _check_next(self, number: int, expected: int | None, file: Path) -> None:
-        """Refuse rows of an episode that is not the next in the list."""
+        """Refuse rows of an episode that is not the next one in the list."""
         if number == expected:
             return
         if number not in self.numbers:
@@ -297,12 +299,12 @@ class Tables:
     def decoded(
         self, key: str, column: Any, *, encoded: bool = False
     ) -> NDArray[Any] | EncodedFrames | None:
-        """Return the values of a column, (T, ...); None for one without numbers.
+        """Return the values (T, ...) of a column, or None if it has no numbers.
 
         Args:
-            key: of the feature.
-            column: of one episode.
-            encoded: leave images compressed where they are alike.
+            key: name of the feature.
+            column: column of one episode.
+            encoded: do not decode images if all have the same form.
         """
         feature = self.features.get(key, {})
         if self._holds_images(key):
@@ -336,7 +338,7 @@ class Tables:
 
 
 def _has_text(kind: Any, *, inside: bool = False) -> bool:
-    """Return true for a type of pyarrow that is text or bytes, or with ``inside`` one that has such parts."""
+    """Return true if a pyarrow type is text or bytes, or with ``inside`` if it has such parts."""
     types = extra("pyarrow.types", "lerobot")
     if inside:
         parts = [kind.field(place).type for place in range(kind.num_fields)]
@@ -346,7 +348,7 @@ def _has_text(kind: Any, *, inside: bool = False) -> bool:
 
 
 def _expanded(array: Any) -> int:
-    """Return the bytes that an array of pyarrow takes where each row has a text of its own."""
+    """Return the size in bytes of a pyarrow array if each row had its own copy of a string."""
     types, compute = (extra(f"pyarrow.{name}", "lerobot") for name in ("types", "compute"))
     if types.is_dictionary(array.type):
         sizes = compute.binary_length(array.dictionary)
@@ -359,7 +361,7 @@ def _expanded(array: Any) -> int:
 
 
 def _check_repeats(file: Path, held: int) -> None:
-    """Refuse rows that take many times what their file has."""
+    """Refuse rows that need many times the size of their file."""
     size = file.stat().st_size
     if held > max(_FREE_BYTES, _TIMES * size):
         raise DatasetError(
@@ -372,7 +374,7 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _gaps(numbers: list[int], count: int) -> list[int]:
-    """Return the first numbers below a count that are not there."""
+    """Return the first missing numbers below ``count``."""
     there = set(numbers)
     return [
         number for number in range(min(count, len(numbers) + _NAMED + 1)) if number not in there
@@ -380,7 +382,7 @@ def _gaps(numbers: list[int], count: int) -> list[int]:
 
 
 def _few(numbers: list[int], one: str, many: str) -> str:
-    """Name episodes, a few of them, with the verb that belongs to them."""
+    """Name a few of the episodes, with a verb that agrees."""
     names = ", ".join(map(str, numbers[:_NAMED])) + (" ..." if len(numbers) > _NAMED else "")
     return f"episode {names} {one}" if len(numbers) == 1 else f"episodes {names} {many}"
 

@@ -1,8 +1,8 @@
-"""Camera videos of a LeRobot dataset in the order of the episodes, decoded or as their packets.
+"""Camera videos of a LeRobot dataset in the order of the episodes, as decoded frames or as packets.
 
-A row's picture is found by time: its frame is the one nearest to the row's ``timestamp`` (``from_timestamp`` of the
-episode added, counted from the first frame of the file), at most half a period away. A row without such a frame is
-refused: frames that were lost, another rate, or the frames of the next episode would show another moment.
+A row's frame is found by time: it is the frame nearest to the row's ``timestamp`` plus the episode's
+``from_timestamp``, counted from the first frame of the file, at most half a period away. If there is no such frame, the
+row is refused, because a frame from another moment would be wrong: frames may be lost, or the rate may differ.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from imitate.system.wording import counted
 
 _ADVICE = "take the episode out of the dataset, or encode its video anew with a frame for each row"
 NEAREST_S = 1e-6
-"""Frames whose distances to a row differ by less are equally near."""
+"""Frames whose distances to a row differ by less than this count as equally near."""
 
 
 class Cameras:
-    """All cameras; each keeps its file open and continues where it stopped.
+    """All cameras; each keeps its file open and continues reading where it stopped.
 
     Args:
-        tables: of the dataset.
-        report: gets a line for each camera.
-        encoded: copy the packets where that gives the same frames.
+        tables: tables of the dataset.
+        report: receives a line for each camera.
+        encoded: copy the packets if this gives the same frames.
     """
 
     def __init__(self, tables: Tables, report: Report, *, encoded: bool = False) -> None:
@@ -55,14 +55,14 @@ class Cameras:
     def frames(
         self, episode: int, times: NDArray[np.float64]
     ) -> dict[str, NDArray[Any] | EncodedFrames]:
-        """Return the images of an episode: feature -> (T, H, W, 3) uint8.
+        """Return the images of an episode by feature: (T, H, W, 3) uint8.
 
         Args:
-            episode: its number.
-            times: (T,) seconds of its rows, 0 where its part of each video begins.
+            episode: number of the episode.
+            times: (T,) times of its rows in seconds; 0 is the beginning of its part of each video.
 
         Raises:
-            DatasetError: a video has no frame for a row; it is named.
+            DatasetError: a video has no frame for a row, which the message names.
         """
         return {key: self._frames(key, episode, times) for key in self._readers}
 
@@ -100,7 +100,7 @@ class Cameras:
         )
 
     def _place(self, key: str, episode: int) -> tuple[Path, float, float | None]:
-        """Return the file, and the seconds at which the episode begins and ends in it (None: not known)."""
+        """Return the file, and the times in seconds at which the episode begins and ends in it (None: not known)."""
         info, tables = self._tables.info, self._tables
         if not tables.is_v3:
             size = int(info.get("chunks_size", 1000))
@@ -130,7 +130,7 @@ class Cameras:
         return path, float(row[f"videos/{key}/from_timestamp"])
 
     def _starts_of(self, key: str) -> dict[Path, list[float]]:
-        """Return the seconds at which episodes begin in each file, in order."""
+        """Return the times in seconds at which episodes begin in each file, in order."""
         if key not in self._starts:
             found: dict[Path, list[float]] = {}
             for row in self._tables.rows_of_episodes.values():
@@ -162,7 +162,7 @@ class _Reader:
         self._ahead: tuple[float, Any] | None = None
 
     def read(self, path: Path, times: NDArray[np.float64], whose: str) -> tuple[NDArray[Any], int]:
-        """Return the frame nearest to each of (T,) ascending times, and how many are there again."""
+        """Return the frame nearest to each of the ascending times (T,), and the number of repeated frames."""
         if path != self._path or self._here is None or self._here[0] > times[0]:
             self._open(path)
         found: list[NDArray[Any]] = []
@@ -189,7 +189,7 @@ class _Reader:
         return self._here
 
     def _is_nearer(self, time: float) -> bool:
-        """Return true if the frame ahead is nearer to a time than the present one, or as near."""
+        """Return true if the next frame is at least as near to a time as the current one."""
         assert self._here is not None and self._ahead is not None
         return abs(self._ahead[0] - time) <= abs(self._here[0] - time) + NEAREST_S
 
@@ -226,7 +226,7 @@ class _Reader:
 
 
 def _timed(frames: Iterator[Any], stream: Any) -> Iterator[tuple[float, Any]]:
-    """Yield frames with their seconds since the first."""
+    """Yield frames with their times in seconds since the first frame."""
     first: float | None = None
     for frame in frames:
         seconds = seconds_of(frame, stream)

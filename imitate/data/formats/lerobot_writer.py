@@ -1,13 +1,13 @@
 """Writing of LeRobot datasets, version 3.0.
 
-* The features of what came from LeRobot are as they were; of other datasets see
-  :mod:`imitate.data.formats.lerobot_layout`. RGB frames are PNGs in the tables: no value changes, which no video can
-  promise; with ``--video`` they are videos.
-* ``actions`` -> ``action``; ``rewards`` -> ``next.reward``; the end of an episode -> ``next.done``, by the clock
-  ``next.truncated`` too; the attribute ``success`` -> ``next.success`` at the last step; ``language`` -> the task.
+* Data that came from LeRobot get their original features; for other datasets see
+  :mod:`imitate.data.formats.lerobot_layout`. RGB frames are PNGs in the tables, which are lossless, unlike videos; with
+  ``--video`` they are videos.
+* ``actions`` -> ``action``; ``rewards`` -> ``next.reward``; the end of an episode -> ``next.done``, and for a timeout
+  also ``next.truncated``; the attribute ``success`` -> ``next.success`` at the last step; ``language`` -> the task.
 * ``meta/stats.json`` has exact statistics of all values.
-* Everything that has no place or another type than its feature is in ``meta/imitate.hdf5``, which reading takes up
-  again.
+* Everything without a feature, or whose type differs from its feature's, is stored in ``meta/imitate.hdf5`` and
+  restored by the reader.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 def write(
     path: Path, source: Source, options: Options, report: Report
 ) -> Iterator[Callable[[Demo], None]]:
-    """Write the dataset's folder; see the module."""
+    """Write the dataset's folder, as described in the module."""
     if options.video is not None:
         check_codec(options.video)
     writer = _Writer(path, source, options.video, report)
@@ -116,7 +116,7 @@ class _Writer:
         self._sidecar.append(demo, arrays)
 
     def _ends(self, timeouts: NDArray[np.bool_], success: bool) -> dict[str, NDArray[Any]]:
-        """Return the columns on the end of an episode; of a dataset that came from LeRobot those that it had."""
+        """Return the columns that describe the end of an episode; for a dataset from LeRobot, the original ones."""
         last = np.arange(len(timeouts)) == len(timeouts) - 1
         found = dict(zip(ENDS, (last, last & timeouts, last & success), strict=True))
         wanted = self._known or ENDS
@@ -134,7 +134,7 @@ class _Writer:
         )
 
     def _describe(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Set the features by the first episode; those of others must be equal."""
+        """Define the features by the first episode; those of others must be equal."""
         found = {key: self._feature(key, values) for key, values in rows.items()}
         if not self._features:
             self._features = found
@@ -156,7 +156,7 @@ class _Writer:
         return self._stats.setdefault(key, RunningStats()).add(flat)
 
     def _encode(self, rows: dict[str, NDArray[Any]]) -> dict[str, int | float]:
-        """Take the frames out of the rows if they become videos; return the place of the videos."""
+        """Remove frames that become videos from the rows, and return the location of the videos."""
         places: dict[str, int | float] = {}
         if self._video is None:
             return places
@@ -257,7 +257,7 @@ class _Writer:
         write_text(self._path / "meta" / "info.json", json.dumps(self._info(), indent=2))
 
     def _write_tasks(self) -> None:
-        """Write the tasks, with the task as the index that pandas restores: readers look tasks up there."""
+        """Write the tasks with the task as pandas' index, because readers look up tasks there."""
         table = self._arrow.table(
             {"task_index": list(self._tasks.values()), "task": list(self._tasks)}
         )
@@ -299,12 +299,12 @@ class _Writer:
         }
 
     def _in_order(self) -> dict[str, Any]:
-        """Return the features, first those that the dataset had before, in that order."""
+        """Return the features, beginning with those of the original dataset in their order."""
         first = [name for name in self._entries if name in self._features]
         return {name: self._features[name] for name in dict.fromkeys([*first, *self._features])}
 
     def close(self) -> None:
-        """Close the files, each of them also where others fail: HDF5 crashes at the end over a file left open."""
+        """Close all files, even if closing one fails: HDF5 crashes at exit if a file is left open."""
         with ExitStack() as stack:
             if self._sidecar is not None:
                 stack.callback(self._sidecar.close)
@@ -315,7 +315,7 @@ class _Writer:
 
 
 def _fps_of(source: Source, report: Report) -> int:
-    """Return whole frames per second."""
+    """Return the number of frames per second as an integer."""
     known = source.control_freq or (source.env_meta.get("env_kwargs") or {}).get("control_freq")
     if known is None:
         report.synthesised["fps"] = f"{_DEFAULT_FPS}: the dataset says nothing of its rate"

@@ -1,13 +1,13 @@
-"""LIBERO's files: one per task, or a folder of them, which becomes one dataset.
+"""LIBERO's files: one file per task, or a folder of them, which becomes one dataset.
 
-* Observations are recorded after the step: row t of ``obs`` and ``robot_states`` is what ``actions[t]`` led to, while
-  ``states[t]`` is from before. So row t becomes ``next_obs[t]`` and ``obs[t + 1]``, and the first step, before which
-  nothing was seen, is dropped. Files that were made again without this lag are recognised by comparing the joint
-  positions in ``obs`` with those in ``states``.
-* Images lie upside down (OpenGL's convention) unless ``macros_image_convention`` says 'opencv'; they are flipped, and
-  the attribute says afterwards how they lie then.
+* Observations are recorded after the step: row t of ``obs`` and ``robot_states`` is the result of ``actions[t]``, while
+  ``states[t]`` is from before the step. So row t becomes ``next_obs[t]`` and ``obs[t + 1]``, and the first step, which
+  has no observation, is dropped. Regenerated files without this lag are recognized by comparing the joint positions in
+  ``obs`` and ``states``.
+* Images are upside down (OpenGL's convention) unless ``macros_image_convention`` is 'opencv'; they are flipped, and the
+  attribute is changed accordingly.
 * The instruction is in the JSON of ``problem_info``; it becomes the attribute ``language`` of each demo.
-* Observation names become those that the simulator's environment gives.
+* Observations are renamed to the names of the simulator's environment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NAMES = {
     "ee_pos": "robot0_eef_pos",
 }
 _UPRIGHT, _LOWEST_FIRST = "opencv", "opengl"  # values of macros_image_convention
-_JOINTS = slice(1, 8)  # of a state: time, then positions, the arm's first
+_JOINTS = slice(1, 8)  # columns of a state: time, then positions, beginning with the arm's
 
 
 def _recognises(path: Path) -> bool:
@@ -100,7 +100,7 @@ def _demos(tasks: list[_Task], masks: dict[str, list[str]]) -> Iterator[Demo]:
 
 
 class _Task:
-    """One file."""
+    """One file of a task."""
 
     def __init__(
         self, file: h5py.File, path: Path, number: int, options: Options, report: Report
@@ -161,7 +161,7 @@ def _shifted(episode: Episode, seen: dict[str, NDArray[Any]], attrs: dict[str, A
 
     steps: dict[str, NDArray[Any]] = {}
     for key, value in episode.steps.items():
-        # As late as the observations.
+        # shifted like the observations
         steps[key] = np.asarray(value)[:-1] if key == "robot_states" else later(value)
     return Episode(
         obs={key: value[:-1] for key, value in seen.items()},
@@ -177,7 +177,7 @@ def _shifted(episode: Episode, seen: dict[str, NDArray[Any]], attrs: dict[str, A
 
 
 def _is_late(episode: Episode) -> bool:
-    """Return true if observations are from after the step, as the format's own script writes them."""
+    """Return true if observations were recorded after the step, as in the format's own script."""
     if episode.states is None or "joint_states" not in episode.obs:
         return True
     joints, states = np.asarray(episode.obs["joint_states"]), np.asarray(episode.states)
@@ -189,7 +189,7 @@ def _is_late(episode: Episode) -> bool:
 
 
 def _instruction(problem_info: Any, name: str) -> str:
-    """Return the instruction."""
+    """Return the language instruction."""
     try:
         said = json.loads(problem_info)["language_instruction"]
     except (TypeError, ValueError, KeyError):

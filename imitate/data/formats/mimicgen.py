@@ -1,8 +1,9 @@
 """MimicGen's files: robomimic's layout without rewards, dones, next_obs and masks.
 
-A generated demonstration is kept if it succeeded, so the last step is terminal with reward 1; in a file of failures
+Only successful demonstrations are kept by the generator, so the last step is terminal with reward 1; in a file of
+failures
 (``demo_failed.hdf5``) it is a timeout with reward 0. ``datagen_info`` is kept, arrays and attributes. The environment
-may be one that only MimicGen's own package registers; reading needs no environment.
+may be registered only by MimicGen's own package; reading needs no environment.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
 
 
 def _completed(group: h5py.Group, episode: Episode, *, failed: bool, report: Report) -> Episode:
-    """Add rewards, ends and attributes that the format leaves out."""
+    """Add rewards, ends and attributes that the format does not contain."""
     length = len(np.asarray(episode.actions))
     last = np.arange(length) == length - 1
     attrs = {"success": not failed, **episode.attrs}

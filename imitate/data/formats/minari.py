@@ -1,11 +1,12 @@
 """Minari's datasets, read and written through the package ``minari``.
 
-A folder with ``data/metadata.json``, or that ``data`` folder. T + 1 observations (and infos) per episode: observation
-t and t + 1 are ``obs[t]`` and ``next_obs[t]``; the last row of infos becomes attributes ``final_infos.<key>``.
+A dataset is a folder with ``data/metadata.json``, or that ``data`` folder. Each episode has T + 1 observations (and
+infos): observations t and t + 1 are ``obs[t]`` and ``next_obs[t]``; the last row of infos becomes attributes
+``final_infos.<key>``.
 
-Writing never compresses frames with loss: where the package cannot switch its JPEG off, which it uses for uint8 of any
-shape, they are stored as int16 from 0 to 255, which reading here turns back. Rewards and flags have their place;
-states, attributes, masks and the rest lie in a sidecar.
+Writing is lossless: if the package's JPEG compression, which it uses for uint8 of any shape, cannot be switched off,
+frames are stored as int16 from 0 to 255 and converted back by our reader. Rewards and flags have their place in the
+format; states, attributes, masks and the rest are stored in a sidecar.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         raise DatasetError(f"{folder / 'metadata.json'}: holds no object: copy the dataset again")
     stored = stored_bytes(folder)
     for file in sorted(folder.rglob("*.hdf5")):
-        check_file(file)  # which the package opens itself
+        check_file(file)  # minari opens this file itself
         with opened(file) as content:
             for name, array in leaves_of(content).items():
                 check_claim(f"{file}: '{name}'", (array.size or 0) * array.dtype.itemsize, stored)
@@ -154,7 +155,7 @@ def _demos(
 
 
 def _as_it_was(demo: Demo) -> Demo:
-    """Return a demo we wrote, without the next observations that it did not have."""
+    """Return a demo that we wrote, without next observations that it did not have originally."""
     attrs = dict(demo.episode.attrs)
     link = attrs.pop(_LINK, "following")
     next_obs = None if link == "missing" else demo.episode.next_obs
@@ -173,7 +174,7 @@ def _attrs(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _infos(
     infos: Mapping[str, Any], length: int, report: Report, prefix: str = ""
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return the infos at each step, and those after the last one."""
+    """Return the infos at each step, and the infos after the last step."""
     steps: dict[str, NDArray[Any]] = {}
     final: dict[str, Any] = {}
     for key, value in infos.items():
@@ -204,7 +205,7 @@ def _write(
     storages = extra("minari.dataset.minari_storage", "minari")
     buffers = extra("minari.data_collector", "minari")
     dataset_id = _dataset_id(Path(report.target))
-    folder = path.absolute() / "data"  # minari joins relative paths twice
+    folder = path.absolute() / "data"  # minari would join a relative path twice
     folder.mkdir(parents=True)
     sidecar = SidecarWriter(folder / NAME, source)
     storage: Any = None
@@ -257,7 +258,7 @@ def _write(
 
 
 def _take_observations(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return T + 1 observations; next ones that are not the following observation stay among the arrays."""
+    """Return T + 1 observations; next observations that differ from the following observation stay in ``arrays``."""
     obs = {key[4:]: arrays.pop(key) for key in list(arrays) if key.startswith("obs/")}
     following = {key[9:]: arrays[key] for key in arrays if key.startswith("next_obs/")}
     link = "following" if following else "missing"
@@ -281,7 +282,7 @@ def _take_observations(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any
 def _infos_of(
     arrays: dict[str, NDArray[Any]], attrs: Mapping[str, Any]
 ) -> dict[str, NDArray[Any]] | None:
-    """Return infos whose last row is known, as T + 1 rows; they stay in the sidecar too, with their type."""
+    """Return infos with a known last row, as T + 1 rows; they are also stored in the sidecar, with their type."""
     found = {}
     for key, values in arrays.items():
         name = key.removeprefix("infos/")

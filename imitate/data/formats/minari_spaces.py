@@ -1,4 +1,4 @@
-"""Nested values of gymnasium spaces as flat arrays, and back to spaces."""
+"""Conversion of nested values of gymnasium spaces to flat arrays, and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imitate.functional.image_layout import image_layout, nested_name
 
 
 def leaves(value: Any, space: Any, report: Report, name: str = "") -> dict[str, NDArray[Any]]:
-    """Return observations by name: 'flat' or 'image' for a single Box, else the keys, joined as the environment's."""
+    """Return observations by name: 'flat' or 'image' for a single Box, else the keys, joined like the environment's."""
     found: dict[str, NDArray[Any]] = {}
     if isinstance(space, spaces.Dict):
         for key, below in space.spaces.items():
@@ -43,7 +43,7 @@ def leaves(value: Any, space: Any, report: Report, name: str = "") -> dict[str, 
 
 
 def _check_apart(found: Mapping[str, Any], others: Mapping[str, Any]) -> None:
-    """Refuse two observations of one name, such as a_b beside b in a."""
+    """Refuse two observations with the same flat name, such as a_b beside b in a."""
     both = sorted(found.keys() & others.keys())
     if both:
         raise DatasetError(
@@ -52,7 +52,7 @@ def _check_apart(found: Mapping[str, Any], others: Mapping[str, Any]) -> None:
 
 
 def _frames(values: NDArray[Any], space: Any) -> NDArray[Any]:
-    """Restore frames that were stored as int16 to keep them from a lossy encoder."""
+    """Restore frames that were stored as int16 to avoid a lossy encoder."""
     is_box = isinstance(space, spaces.Box) and space.dtype == np.int16
     if is_box and bool(np.all(space.low == 0)) and bool(np.all(space.high == 255)):
         return values.astype(np.uint8)
@@ -60,7 +60,7 @@ def _frames(values: NDArray[Any], space: Any) -> NDArray[Any]:
 
 
 def action_columns(value: Any, space: Any, where: str, report: Report) -> NDArray[Any]:
-    """Return (T, A): a Box flattened, Discrete one-hot, a Dict or Tuple side by side."""
+    """Return actions (T, A): a Box is flattened, Discrete becomes one-hot, a Dict or Tuple is concatenated."""
     if isinstance(space, spaces.Dict):
         parts = [
             action_columns(value[key], below, where, report) for key, below in space.spaces.items()
@@ -84,7 +84,10 @@ def action_columns(value: Any, space: Any, where: str, report: Report) -> NDArra
 
 
 def space_of(values: NDArray[Any], frames: bool = False) -> spaces.Box:
-    """Return the Box of (T, ...) values: all numbers of the type; 0 to 255 for ``frames``, uint8 stored as int16."""
+    """Return the Box of values (T, ...): all numbers of the type.
+
+    Or 0 to 255 for ``frames``, which are uint8 stored as int16.
+    """
     step, dtype = values.shape[1:], values.dtype
     if dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, step, dtype.type)

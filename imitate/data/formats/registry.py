@@ -1,6 +1,6 @@
-"""The formats by name, and the format of a path.
+"""Dataset formats by name, and detection of a path's format.
 
-Other packages add formats by entry points in the group ``imitate.formats``. They are tried after those here.
+Other packages add formats by entry points in the group ``imitate.formats``. They are tried after the built-in formats.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from imitate.data.formats.damage import reading
 from imitate.errors import DatasetError, UserError, nearest
 from imitate.system.recognition import diagnosis
 
-# In the order in which a path is tried: what has more marks of its own comes first.
+# in the order of detection: formats with more distinctive features come first
 _MODULES = {
     "imitation": "imitation_npz",
     "d3rlpy": "d3rlpy",
@@ -36,18 +36,18 @@ ENTRY_POINTS = "imitate.formats"
 
 
 def names() -> list[str]:
-    """Return the names of all formats, those of other packages last."""
+    """Return the names of all formats; formats of other packages come last."""
     return [*_MODULES, *_installed()]
 
 
 def _installed() -> dict[str, EntryPoint]:
-    """Return the entry points of other packages; a name of a format here is not given away."""
+    """Return the entry points of other packages, without names of built-in formats."""
     points = installed_points(ENTRY_POINTS)
     return {point.name: point for point in points if point.name not in _MODULES}
 
 
 def _all() -> Iterator[Format]:
-    """Yield the formats in the order in which a path is tried; other packages are looked for only at the end."""
+    """Yield the formats in the order of detection; other packages are searched only at the end."""
     for name in _MODULES:
         yield find(name)
     for point in _installed().values():
@@ -58,7 +58,7 @@ def find(name: str) -> Format:
     """Return the format of that name.
 
     Raises:
-        DatasetError: if there is none, or the package that has it is damaged.
+        DatasetError: there is no such format, or its package is damaged.
     """
     if name not in _MODULES:
         installed = _installed()
@@ -76,7 +76,7 @@ def _loaded(point: EntryPoint) -> Format:
     """Return the format of another package.
 
     Raises:
-        DatasetError: it cannot be loaded, or is none of that name.
+        DatasetError: the format cannot be loaded, or has another name.
     """
     try:
         found = point.load()
@@ -97,7 +97,7 @@ def detect(path: Path) -> Format:
     """Return the format of the dataset at a path.
 
     Raises:
-        DatasetError: there is nothing, or no known format.
+        DatasetError: the path does not exist, or its format is unknown.
     """
     if not path.exists():
         raise DatasetError(f"{path}: there is no such file or folder: correct the path")
@@ -125,12 +125,12 @@ def target_format(path: Path) -> Format:
     """Return the format of a file to be written, by its ending.
 
     Raises:
-        DatasetError: the ending says nothing.
+        DatasetError: the ending does not determine a format.
     """
     for candidate in _all():
         if candidate.write is not None and path.suffix.lower() in candidate.endings:
             return candidate
     writable = [candidate.name for candidate in _all() if candidate.write is not None]
     raise DatasetError(
-        f"{path}: its ending does not say in which format to write: name one with --to: {', '.join(writable)}"
+        f"{path}: the format to write does not follow from its ending: name one with --to: {', '.join(writable)}"
     )

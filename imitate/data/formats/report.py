@@ -13,18 +13,18 @@ class Report:
     """Arrays and attributes that were kept, renamed, changed, synthesised and dropped.
 
     Attributes:
-        source: path that was read.
-        source_format: its format.
-        target: path that was written.
-        target_format: its format.
-        demos: how many were written.
-        steps: in all of them.
-        kept: arrays and attributes that are as they were.
-        renamed: old name -> new name.
-        changed: name -> change of the values.
-        synthesised: name -> origin of values that the source does not have.
-        dropped: name -> reason.
-        doubts: name -> reason to doubt that its values are right; a training on the dataset says them too.
+        source: path of the source.
+        source_format: format of the source.
+        target: path of the target.
+        target_format: format of the target.
+        demos: number of written demos.
+        steps: number of steps in all demos.
+        kept: unchanged arrays and attributes.
+        renamed: new names by old names.
+        changed: change of the values, by name.
+        synthesised: origin of values that the source does not have, by name.
+        dropped: reason, by name.
+        doubts: reason to doubt the values, by name; a training on the dataset reports them too.
         notes: further facts that the user should know.
     """
 
@@ -43,11 +43,11 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def keep(self, *names: str) -> None:
-        """Note a name that stays as it is; naming it again changes nothing."""
+        """Add a name that is unchanged; repetitions have no effect."""
         self.kept += [name for name in dict.fromkeys(names) if name not in self.kept]
 
     def note(self, text: str) -> None:
-        """Note something once."""
+        """Add a note, unless it is already there."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -56,7 +56,7 @@ class Report:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """Return lines for a person."""
+        """Return the report as lines of text."""
         lines = [
             f"{self.source} ({self.source_format}) -> {self.target} ({self.target_format}): "
             f"{counted(self.demos, 'demo')}, {counted(self.steps, 'step')}"

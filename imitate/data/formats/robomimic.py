@@ -1,11 +1,12 @@
-"""robomimic's HDF5 layout, versions 0.1 to 0.5, and ours, which is the same with a few arrays more.
+"""robomimic's HDF5 layout, versions 0.1 to 0.5, and ours, which has a few more arrays.
 
-Every array of a demo that has one row per step is carried over under its name (``action_dict/*``, ``actions_abs``,
-``camera_info`` ...), every attribute too (``model_file``, ``ep_meta``). Arrays of other lengths become attributes.
+Every array of a demo with one row per step keeps its name (``action_dict/*``, ``actions_abs``, ``camera_info`` ...),
+and so does every attribute (``model_file``, ``ep_meta``). Arrays of other lengths become attributes.
 
-* ``env_args``: ``type`` is what readers look at; ``env_type``, as the documentation calls it, is renamed.
-* Images are (T, H, W, C) uint8; channels first are turned, and images stored as one JPEG per step decoded.
-* ``dones`` alone are terminals, and a demo that does not end with one ends by the clock.
+* ``env_args``: readers use ``type``; ``env_type``, the name in the documentation, is renamed.
+* Images are (T, H, W, C) uint8; images with channels first are transposed, and images stored as one JPEG per step are
+  decoded.
+* if there are only ``dones``, they are terminals, and a demo that does not end with one ends with a timeout.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _recognises(path: Path) -> bool:
 
 
 def first_demo(file: h5py.File | dict[str, Any]) -> h5py.Group | None:
-    """Return some demo of a file in robomimic's layout; None: it is not of this layout."""
+    """Return any demo of a file in robomimic's layout, or None if it has another layout."""
     data = file.get("data")
     if not isinstance(data, h5py.Group):
         return None
@@ -65,7 +66,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
 
 
 Complete = Callable[[h5py.Group, Episode], Episode]
-"""Function from a demo's group and the episode read of it to the episode of a related format."""
+"""Function that completes an episode of a related format, from the demo's group and the episode read from it."""
 
 
 def open_source(
@@ -98,10 +99,10 @@ def open_source(
 
 
 def env_meta_of(text: Any, path: Path, report: Report) -> dict[str, Any]:
-    """Return the environment's description in the form that our readers need.
+    """Return the environment's description in the form that our readers need, {} if there is none.
 
     Raises:
-        DatasetError: there is one, but it is not JSON.
+        DatasetError: the description is not valid JSON.
     """
     if text is None:
         report.synthesised["env_args"] = "a real robot: the file describes no environment"
@@ -145,7 +146,7 @@ def masks_of(file: h5py.File, names: list[str], report: Report) -> dict[str, lis
 
 
 def episode_of(group: h5py.Group, where: str, report: Report) -> Episode | None:
-    """Return one demo; None, and a line in the report, for a demo without a step."""
+    """Return one demo; for a demo without steps, add a line to the report and return None."""
     arrays = hdf5_tree.leaves(group)
     length = len(hdf5_tree.wanted(group, "actions", where))
     if length == 0:
@@ -176,7 +177,7 @@ def episode_of(group: h5py.Group, where: str, report: Report) -> Episode | None:
 def episode_from(
     values: dict[str, NDArray[Any]], attrs: Mapping[str, Any], report: Report
 ) -> Episode:
-    """Return the episode of arrays under their names in the file; ``values`` is emptied."""
+    """Make an episode from arrays with the file's names; ``values`` is emptied."""
     length = len(values["actions"])
     return Episode(
         obs=_below("obs/", values),
@@ -191,12 +192,12 @@ def episode_from(
 
 
 def _below(prefix: str, values: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Take the arrays below a prefix out of all."""
+    """Remove the arrays below a prefix from ``values`` and return them."""
     return {key[len(prefix) :]: values.pop(key) for key in list(values) if key.startswith(prefix)}
 
 
 def _step_name(key: str, report: Report) -> str:
-    """``states`` is an array for our readers; MimicGen may have a group there."""
+    """Return our name of an array: ``states`` is an array for our readers, but MimicGen may have a group there."""
     if not key.startswith("states/"):
         return key
     report.renamed[key] = f"state_dict/{key[7:]}"
@@ -245,7 +246,7 @@ def _rewards(values: dict[str, NDArray[Any]], length: int, report: Report) -> ND
 def ends_of(
     values: dict[str, NDArray[Any]], length: int, report: Report
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return terminals and timeouts of a demo, from its dones, terminals and timeouts, which are removed."""
+    """Return terminals and timeouts of a demo. Its dones, terminals and timeouts are removed from ``values``."""
     flags = {key: values.pop(key).reshape(length).astype(bool) for key in _ENDS if key in values}
     terminals = flags.get("terminals")
     if terminals is None:

@@ -1,11 +1,11 @@
-"""robosuite's own recordings, ``demo.hdf5`` of its collection script: states, actions and the scene, no observations.
+"""robosuite's own recordings, ``demo.hdf5``: states, actions and the scene, but no observations.
 
     /data           attrs  env, env_info (JSON), repository_version, date, time
       /demo_<n>     attrs  model_file (XML), ep_meta (JSON, since 1.5)
         states (T, S), actions (T, A)
 
-``states[t]`` is from before ``actions[t]``. Observations, rewards and ends come from the simulator: the caller of
-:func:`imitate.data.formats.convert.convert` gives a function that replays the states.
+``states[t]`` is from before ``actions[t]``. Observations, rewards and terminals are made by the simulator, with a
+function that replays the states and is an argument of :func:`imitate.data.formats.convert.convert`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         report.synthesised.pop("env_args", None)
         report.renamed.update({"env": "env_args.env_name", "env_info": "env_args.env_kwargs"})
         report.renamed["repository_version"] = "env_args.env_version"
-        # The convention is that of the simulator that shows the images now.
+        # the convention of the simulator that renders the images now
         for name in ("env", "env_info", "repository_version", "macros_image_convention"):
             source.attrs.pop(name, None)
         yield source

@@ -1,10 +1,10 @@
-"""Sidecar of a dataset: an HDF5 file with all that a foreign format has no place for, so that nothing is lost.
+"""Sidecar of a dataset: an HDF5 file with everything that a foreign format cannot store, so that nothing is lost.
 
 /data     attrs  env_args (JSON), control_freq, and the source's attributes of the whole dataset
-/<i>    attrs  name, and those of the demo;  arrays under their names
+/<i>    attrs  name, and the demo's attributes;  arrays with their names
 /mask/<filter key>
 
-Of next observations that are the following observation only the last one is kept, in ``final_obs/<key>``.
+If next observations equal the following observations, only the last one is stored, in ``final_obs/<key>``.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _NEXT, _FINAL = "next_obs/", "final_obs/"
 
 
 class SidecarWriter:
-    """Writes the file, demo by demo.
+    """Writer of the file, demo by demo.
 
     Raises:
-        OSError: here and in every method: the disk is full.
+        OSError: raised here and by every method: the disk is full.
     """
 
     def __init__(self, path: Path, source: Source) -> None:
@@ -54,7 +54,7 @@ class SidecarWriter:
             data.attrs[key] = value
 
     def append(self, demo: Demo, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write the next demo: its name, its attributes, and the arrays that have no other place."""
+        """Write the next demo: its name, its attributes, and the arrays that have no place in the format."""
         group = self._file["data"].create_group(str(len(self._names)))
         group.attrs.update(attrs_of(demo.episode, f"demo '{demo.name}'"))
         group.attrs["name"] = demo.name
@@ -80,7 +80,7 @@ class SidecarWriter:
         self._journal.close()
 
     def close(self) -> None:
-        """Close the file as it is, if it is open."""
+        """Close the file without finishing it, if it is open."""
         if self._file:
             self._journal.stop()
             self._file.close()
@@ -97,7 +97,7 @@ def _follows(following: NDArray[Any], obs: NDArray[Any] | None) -> bool:
 
 
 def arrays_to_write(demo: Demo, where: Path) -> dict[str, NDArray[Any]]:
-    """Return all arrays of a demo, checked; ``dones`` is left out, which is ``terminals``."""
+    """Return all arrays of a demo after checking them, without ``dones``, which equals ``terminals``."""
     given = arrays_of(demo.episode, f"{where}: demo '{demo.name}'")
     arrays = {key: np.asarray(values) for key, values in given.items()}
     del arrays["dones"]
@@ -105,7 +105,7 @@ def arrays_to_write(demo: Demo, where: Path) -> dict[str, NDArray[Any]]:
 
 
 class Sidecar:
-    """An opened file."""
+    """An opened sidecar."""
 
     def __init__(self, file: h5py.File, count: int) -> None:
         self._data = file["data"]
@@ -118,7 +118,7 @@ class Sidecar:
         self._names = [str(hdf5_tree.plain(self._data[str(i)].attrs["name"])) for i in range(count)]
 
     def complete(self, source: Source, report: Report) -> None:
-        """Put the stored facts about the whole dataset into a source."""
+        """Add the stored facts about the whole dataset to a source."""
         attrs = hdf5_tree.attributes(self._data)
         source.env_meta = json.loads(attrs.pop("env_args"))
         report.synthesised.pop("env_args", None)
@@ -128,7 +128,7 @@ class Sidecar:
         source.masks = masks_of(self._file, self._names, report)
 
     def demo(self, number: int, arrays: Mapping[str, Any], report: Report) -> Demo:
-        """Return the demo made of the dataset's arrays and those that are here."""
+        """Return a demo made of the dataset's arrays and the sidecar's."""
         group = self._data[str(number)]
         attrs = hdf5_tree.attributes(group)
         name = str(attrs.pop("name"))
@@ -142,7 +142,7 @@ class Sidecar:
 
 
 def _following(obs: Any, final: NDArray[Any]) -> Any:
-    """Return the next observations of a demo; those of PNGs are PNGs."""
+    """Return the next observations of a demo; compressed frames stay compressed."""
     if isinstance(obs, EncodedFrames) and obs.encoding == "png":
         last = encode_image(final[0], "png").tobytes()
         return EncodedFrames("png", [*obs.cells[1:], last], obs.frame)
@@ -151,7 +151,7 @@ def _following(obs: Any, final: NDArray[Any]) -> Any:
 
 @contextmanager
 def beside(folder: Path, count: int) -> Iterator[Sidecar | None]:
-    """Open the file of a folder, if there is one."""
+    """Open the sidecar of a folder, or yield None if there is none."""
     path = folder / NAME
     if not path.exists():
         yield None
@@ -163,7 +163,7 @@ def beside(folder: Path, count: int) -> Iterator[Sidecar | None]:
 def plain_episode(
     obs: Mapping[str, NDArray[Any]], actions: NDArray[Any], attrs: Mapping[str, Any], report: Report
 ) -> Episode:
-    """Return an episode of a dataset that has neither rewards nor ends."""
+    """Return an episode of a dataset without rewards and terminals."""
     length = len(actions)
     report.synthesised["rewards"] = "0: the dataset has none"
     report.synthesised["timeouts"] = "at the last step: the dataset says nothing of ends"

@@ -1,1 +1,1 @@
-"""Files behind a URL: fetched whole into the cache, verified, and kept there within a bound."""
+"""Files behind a URL: downloaded completely into the cache, verified, and kept there within a size limit."""

@@ -1,4 +1,4 @@
-"""Fetching of whole files into the cache: resumed, retried, verified."""
+"""Downloads of whole files into the cache, with resuming, retries and verification."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from imitate.errors import DatasetError
 from imitate.system.plain_files import appended, fresh, read_json, replaced, sync
 
 RETRIES = 5
-"""Attempts in a row that bring no byte before it is given up."""
+"""Number of successive attempts without a byte after which a download fails."""
 WAIT_S = 1.0
-"""Pause before the first of them; doubled each time."""
+"""Pause before the first retry, doubled each time."""
 _MAX_SMALL, _MOST_UNANNOUNCED = 2**30, 2**36
-"""Bytes of an index, and of a file whose server does not say how many it has."""
+"""Largest size of an index, and of a file whose server does not announce the size."""
 _logger = logging.getLogger(__name__)
 OnBytes = Callable[[int], None]
-"""Called with the number of bytes that came."""
+"""Called with the number of received bytes."""
 Answer = TypeVar("Answer")
 
 
@@ -40,39 +40,40 @@ def fetch(
     sha256: str | None = None,
     on_bytes: OnBytes = lambda count: None,
 ) -> Path:
-    """Return a file of the cache with the content of a URL; fetch it if it is not there.
+    """Return a file of the cache with the content of a URL, and download it if it is not there.
 
-    The file is held (:func:`imitate.data.remote.store.hold`) until it is released or the process ends.
+    The file is locked (:func:`imitate.data.remote.store.hold`) until it is released or the process ends.
 
     Args:
-        url: of the file.
-        key: names the content.
-        size: bytes; None where the server does not say it.
-        sha256: of the content, where it is known.
-        on_bytes: for a progress bar; InterruptedError that it raises ends the fetch, and what came is kept.
+        url: URL of the file.
+        key: identifies the content.
+        size: size in bytes; None if the server does not announce it.
+        sha256: checksum of the content, if known.
+        on_bytes: called for a progress bar; if it raises InterruptedError, the download stops and the received bytes
+            are kept.
 
     Raises:
-        DatasetError: it cannot be fetched, is not what is expected, or does not fit the cache.
+        DatasetError: the file cannot be downloaded, has another content than expected, or does not fit into the cache.
     """
     path = cached_path(url, key)
     while not hold(path):
         with writing(path):
-            if not path.is_file():  # another process has fetched it meanwhile
+            if not path.is_file():  # another process has downloaded it meanwhile
                 make_room({key}, size or 0)
                 _fetch(remote_file(url), url, path, size, sha256, on_bytes)
     return path
 
 
 def cached_path(url: str, key: str) -> Path:
-    """Return where a file with this content is in the cache, if it was fetched."""
+    """Return the path that a file with this content has in the cache."""
     return remote_folder() / key / urlsplit(url).path.rpartition("/")[2]
 
 
 def fetch_small(url: str) -> bytes:
-    """Return the content of a small file, such as an index; the copy in the cache where the server is out of reach.
+    """Return the content of a small file, such as an index; if the server cannot be reached, the copy in the cache.
 
     Raises:
-        DatasetError: there is no such file, or neither the server nor a copy.
+        DatasetError: the file does not exist, or neither the server nor a copy is available.
     """
     path = remote_folder() / KNOWN / _digest(url)
     known = path.is_file()
@@ -90,10 +91,10 @@ def fetch_small(url: str) -> bytes:
 
 
 def head_of(url: str) -> Head:
-    """Return size and tag of a file; those of the last time where the server is out of reach.
+    """Return size and tag of a file; if the server cannot be reached, those of the last time.
 
     Raises:
-        DatasetError: there is no such file, or neither the server nor a note of the last time.
+        DatasetError: the file does not exist, or neither the server nor a record of the last time is available.
     """
     path = remote_folder() / KNOWN / f"{_digest(url)}.head"
     known = path.is_file()
@@ -111,10 +112,10 @@ def head_of(url: str) -> Head:
 
 
 def fetch_file(url: str, on_bytes: OnBytes = lambda count: None) -> Path:
-    """Return a file of the cache with the content that a URL has now; fetch it if it is not there.
+    """Return a file of the cache with the current content of a URL, and download it if it is not there.
 
     Raises:
-        DatasetError: as :func:`fetch`.
+        DatasetError: for the same reasons as in :func:`fetch`.
     """
     head = head_of(url)
     return fetch(url, _digest(f"{url} {head.size} {head.tag}"), head.size, on_bytes=on_bytes)
@@ -125,7 +126,7 @@ def _digest(text: str) -> str:
 
 
 def _keep(path: Path, content: bytes) -> None:
-    """Write a small file whole or not at all; a cache that cannot be written costs only the copy."""
+    """Write a small file atomically; if the cache cannot be written, there is just no copy."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as part, fresh(part) as file:
@@ -158,9 +159,9 @@ def _fetch(
     sha256: str | None,
     on_bytes: OnBytes,
 ) -> None:
-    """Fill ``<path>.part``, from where an earlier attempt has ended, verify it and give it its name."""
+    """Complete ``<path>.part`` after an earlier attempt, verify it and rename it."""
     part = path.with_name(f"{path.name}.part")
-    if size is None:  # nothing tells whether a part from before is of the same content
+    if size is None:  # without size and tag, an earlier partial file may have other content
         part.unlink(missing_ok=True)
     on_bytes(_bytes_in(part))
     failures, pause_s = 0, WAIT_S
@@ -177,15 +178,15 @@ def _fetch(
                 continue
         except UnreachableError as error:
             reason = str(error)
-        except InterruptedError:  # by ``on_bytes``
+        except InterruptedError:  # raised by ``on_bytes``
             raise
         except OSError as error:
             raise _unwritable(error, part) from error
         failures = 1 if _bytes_in(part) > before else failures + 1
         if failures > RETRIES:
             raise DatasetError(
-                f"{url}: given up after {RETRIES} retries ({reason}); {_bytes_in(part)} bytes are kept in {part}: the "
-                "same command goes on from there"
+                f"{url}: given up after {RETRIES} retries ({reason}); {_bytes_in(part)} bytes are "
+                f"kept in {part}: the same command continues from there"
             )
         time.sleep(pause_s * 2 ** (failures - 1))
     _verify(part, url, size, sha256)
@@ -194,10 +195,10 @@ def _fetch(
 
 
 def _append(file: RemoteFile, part: Path, size: int | None, on_bytes: OnBytes) -> None:
-    """Write what comes, and a block at most beyond the size that the file should have."""
+    """Write the received bytes, at most one block beyond the expected size."""
     with appended(part, text=False) as target:
         for at, block in file.blocks(target.tell()):
-            if at != target.tell():  # the server begins anew
+            if at != target.tell():  # the server starts from the beginning
                 on_bytes(at - target.tell())
                 target.truncate(at)
                 target.seek(at)
@@ -215,7 +216,7 @@ def _append(file: RemoteFile, part: Path, size: int | None, on_bytes: OnBytes) -
 
 
 def _verify(part: Path, url: str, size: int | None, sha256: str | None) -> None:
-    """Remove a part with another content than expected.
+    """Remove a partial file whose content differs from the expected one.
 
     Raises:
         DatasetError: the size or the digest differs.
@@ -237,8 +238,8 @@ def _verify(part: Path, url: str, size: int | None, sha256: str | None) -> None:
 def _unwritable(error: OSError, part: Path) -> DatasetError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DatasetError(
-            f"{part}: the disk is full; {_bytes_in(part)} bytes are kept: make room, or set IMITATE_CACHE to a folder "
-            "with room; the same command goes on from there"
+            f"{part}: the disk is full; {_bytes_in(part)} bytes are kept: free some space, or set "
+            "IMITATE_CACHE to a folder with space; the same command continues from there"
         )
     return DatasetError(
         f"{part}: cannot be written ({error.strerror}): set IMITATE_CACHE to a folder with room"

@@ -1,7 +1,7 @@
-"""The cache of fetched files: one folder for each, a lock while it is in use, and a bound on all of them.
+"""Cache of downloaded files: one folder per file, a lock while it is in use, and a common size limit.
 
-``<cache>/remote/<key>/<name>`` is a whole, verified file; its lock is ``<cache>/remote/<key>.lock``. A process that
-reads a file holds the lock together with others; it is taken alone to write or to remove the file.
+``<cache>/remote/<key>/<name>`` is a complete, verified file; its lock is ``<cache>/remote/<key>.lock``. Processes that
+read a file share the lock; a process that writes or removes the file has it exclusively.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from imitate.data.file.cache import cache_folder, limit_bytes, locked
 from imitate.errors import DatasetError
 
 KNOWN = "known"
-"""Folder of small things that are kept: indexes, and sizes of files."""
+"""Folder of small files that are kept: indexes, and sizes of files."""
 _held: dict[Path, tuple[int, int]] = {}
-"""File descriptors of the locks on files that this process reads, and how often each is held.
+"""File descriptors of the locks on files that this process reads, and how often each lock is held.
 
-The system frees them when the process ends.
+The system releases them when the process ends.
 """
 _guard = threading.Lock()
 
@@ -32,7 +32,7 @@ def remote_folder() -> Path:
 
 
 def hold(path: Path) -> bool:
-    """Keep a fetched file from being removed until :func:`release`; False where it is not there.
+    """Protect a downloaded file from removal until :func:`release`; return False if it does not exist.
 
     Args:
         path: ``<remote_folder()>/<key>/<name>``.
@@ -46,7 +46,7 @@ def hold(path: Path) -> bool:
             return False
         try:
             lock = locked(_lock_of(path.parent.name), shared=True)
-        except OSError:  # a cache that may only be read: nobody removes anything from it
+        except OSError:  # the cache is read-only, so no process removes files from it
             return path.is_file()
         if not path.is_file():  # removed meanwhile
             lock.close()
@@ -54,7 +54,7 @@ def hold(path: Path) -> bool:
         with suppress(OSError):
             os.utime(path)
         with lock:
-            _held[path] = os.dup(lock.fileno()), 1  # holds the lock too
+            _held[path] = os.dup(lock.fileno()), 1  # this process already has the lock
         return True
 
 
@@ -73,7 +73,7 @@ def release(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Hold the lock of a file alone, which is then fetched by this process; make its folder.
+    """Lock a file exclusively, so that this process downloads it; create its folder.
 
     Raises:
         DatasetError: the cache cannot be written.
@@ -91,14 +91,14 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def make_room(keys: Collection[str], size: int) -> None:
-    """Remove files that were not read for longest, and that nobody reads, until others fit the bound.
+    """Remove the least recently used files that no process reads, until the others fit within the limit.
 
     Args:
-        keys: of the files that are to be fetched; what is there of them counts as part of ``size``.
-        size: their bytes.
+        keys: keys of the files to download; their existing parts count towards ``size``.
+        size: total size of these files in bytes.
 
     Raises:
-        DatasetError: they do not fit beside the files that are in use.
+        DatasetError: the files do not fit beside the files in use.
     """
     limit = limit_bytes()
     others = {
@@ -116,8 +116,8 @@ def make_room(keys: Collection[str], size: int) -> None:
             total -= others[folder][0]
     if total + size > limit:
         raise DatasetError(
-            f"{remote_folder()}: is bounded at {limit / 1e9:.3g} GB, of which {total / 1e9:.3g} GB are in use, but "
-            f"{size / 1e9:.3g} GB are to be fetched: raise IMITATE_CACHE_GB, or lower train.shard_window"
+            f"{remote_folder()}: is limited to {limit / 1e9:.3g} GB, of which {total / 1e9:.3g} GB are in use, but "
+            f"{size / 1e9:.3g} GB are to be downloaded: raise IMITATE_CACHE_GB, or lower train.shard_window"
         )
 
 
@@ -126,7 +126,7 @@ def _lock_of(key: str) -> Path:
 
 
 def size_of(folder: Path) -> tuple[int, int]:
-    """Return bytes and latest use of a fetched file's folder, which another process may be removing."""
+    """Return size and last use of a downloaded file's folder, which another process may be removing."""
     total = latest = 0
     with suppress(OSError):
         for file in folder.iterdir():

@@ -1,4 +1,4 @@
-"""Reading of a file behind a URL from any byte on: HTTP by the standard library, all else by fsspec."""
+"""Reading of a file behind a URL from any byte on: HTTP by the standard library, other protocols by fsspec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imitate.system.extras import missing
 BLOCK = 2**20
 _TIMEOUT_S = 60.0
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
-"""Answers after which the same request may succeed."""
+"""HTTP status codes after which the same request may succeed."""
 _PACKAGES = {
     "s3": "s3fs",
     "s3a": "s3fs",
@@ -27,20 +27,20 @@ _PACKAGES = {
     "az": "adlfs",
     "abfs": "adlfs",
 }
-"""Package that fsspec needs, by protocol."""
+"""Package that fsspec needs for each protocol."""
 
 
 class UnreachableError(Exception):
-    """A server cannot be reached, or breaks off: the same request may succeed later."""
+    """Error: a server cannot be reached, or ends the connection; the same request may succeed later."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """A file without its content.
+    """Size and tag of a file, without its content.
 
     Attributes:
-        size: in bytes; None where the server does not say it.
-        tag: differs for another content (an ETag, a time of change); '' where the server has none.
+        size: size in bytes; None if the server does not announce it.
+        tag: differs for different content (an ETag, a modification time); '' if the server has none.
     """
 
     size: int | None
@@ -51,19 +51,19 @@ class RemoteFile(Protocol):
     """A file behind a URL."""
 
     def head(self) -> Head:
-        """Return its size and tag.
+        """Return size and tag of the file.
 
         Raises:
-            UnreachableError: try again later.
-            DatasetError: there is no such file, or it may not be read.
+            UnreachableError: the request may be repeated later.
+            DatasetError: the file does not exist, or may not be read.
         """
 
     def blocks(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """Yield pieces of the content with their place, from ``start`` on, or from 0 where that is impossible.
+        """Yield pieces of the content with their offsets, from ``start`` on, or from 0 if that is impossible.
 
         Raises:
-            UnreachableError: try again; what was yielded is right.
-            DatasetError: there is no such file, or it may not be read.
+            UnreachableError: the request may be repeated; pieces yielded so far are correct.
+            DatasetError: the file does not exist, or may not be read.
         """
 
 
@@ -71,7 +71,7 @@ def remote_file(url: str) -> RemoteFile:
     """Return the file behind a URL.
 
     Raises:
-        DatasetError: no package knows the protocol, with the one to install.
+        DatasetError: no package supports the protocol; the message names the one to install.
     """
     if url.startswith(("http://", "https://")):
         return HttpFile(url)
@@ -79,27 +79,27 @@ def remote_file(url: str) -> RemoteFile:
 
 
 class HttpFile:
-    """A file behind ``http://`` or ``https://``."""
+    """File behind ``http://`` or ``https://``."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def head(self) -> Head:
-        """Return its size and tag."""
+        """Return size and tag of the file."""
         with self._answer("HEAD", {}) as answer:
             length = answer.headers.get("Content-Length", "")
             tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
             return Head(int(length) if length.isdigit() else None, tag)
 
     def blocks(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """Yield pieces of the content with their place."""
+        """Yield pieces of the content with their offsets."""
         with self._answer("GET", {"Range": f"bytes={start}-"} if start else {}) as answer:
             whole = not answer.headers.get("Content-Range", "").startswith(f"bytes {start}-")
             at = 0 if whole else start
             while block := answer.read(BLOCK):
                 yield at, block
                 at += len(block)
-            if answer.length:  # bytes that were promised; reading in pieces does not complain
+            if answer.length:  # the announced bytes are missing; reading in pieces raises no error
                 raise UnreachableError("the connection ended early")
 
     @contextmanager
@@ -127,14 +127,14 @@ def _refusal(words: str, code: int) -> str:
 
 
 class FsspecFile:
-    """A file of any file system that fsspec knows: ``s3://``, ``gs://``, ``hf://``, ``file://``, ``memory://``."""
+    """File of any file system that fsspec supports: ``s3://``, ``gs://``, ``hf://``, ``file://``, ``memory://``."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._fs, self._path = filesystem(url)
 
     def head(self) -> Head:
-        """Return its size and tag."""
+        """Return size and tag of the file."""
         with self._reading():
             info = self._fs.info(self._path)
         tags = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
@@ -143,7 +143,7 @@ class FsspecFile:
         return Head(None if size is None else int(size), tag)
 
     def blocks(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """Yield pieces of the content with their place."""
+        """Yield pieces of the content with their offsets."""
         with self._reading(), self._fs.open(self._path, "rb") as file:
             if start:
                 file.seek(start)
@@ -160,17 +160,17 @@ class FsspecFile:
             raise DatasetError(f"{self._url}: there is no such file: correct the address") from None
         except PermissionError as error:
             raise DatasetError(
-                f"{self._url}: may not be read ({_line(error)}): see to the credentials of its store"
+                f"{self._url}: may not be read ({_line(error)}): check the credentials of its store"
             ) from None
-        except Exception as error:  # each store's package has exceptions of its own
+        except Exception as error:  # the package of each store has its own exceptions
             raise UnreachableError(_line(error)) from error
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL and the path in it.
+    """Return the file system of a URL, and the path in it.
 
     Raises:
-        DatasetError: a package is missing, or no package knows the protocol.
+        DatasetError: a package is missing, or no package supports the protocol.
     """
     protocol = url.partition("://")[0]
     try:
@@ -184,7 +184,7 @@ def filesystem(url: str) -> tuple[Any, str]:
         ) from None
     except ValueError as error:
         raise DatasetError(
-            f"{url}: is no address that can be read ({_line(error)}): expected https://, s3://, gs://, hf:// or file://"
+            f"{url}: is not an address that can be read ({_line(error)}): expected https://, s3://, gs://, hf:// or file://"
         ) from None
 
 

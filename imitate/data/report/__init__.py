@@ -1,1 +1,1 @@
-"""A demonstration file as one HTML page for people: numbers, plots, thumbnails, the doctor's findings."""
+"""HTML report on a demonstration file: numbers, plots, thumbnails, the doctor's findings."""

@@ -1,4 +1,4 @@
-"""Plots of actions: distribution of each dimension, and size in the course of a demo."""
+"""Plots of actions: distribution of each dimension, and magnitude over the course of a demo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PHASES = 50
 
 
 def actions(subject: Subject) -> Html:
-    """Return histograms per dimension, and the size over time."""
+    """Return histograms per dimension, and the magnitude over time."""
     values = subject.pooled("actions", _MOST_STEPS)
     if values is None:
         return section("actions", "Actions", el("p", "There are no actions that can be read."))
@@ -63,7 +63,7 @@ def _dimension(values: Array, dimension: int, bounded: bool) -> Html:
 
 
 def _stuck(values: Array, bounded: bool) -> Array:
-    """Return (n,) true where a value is at -1 or 1, or at the smallest or largest where these are no limits."""
+    """Return (n,), true where a value is at -1 or 1, or at its smallest or largest value if actions are not bounded."""
     if bounded:
         return np.asarray(np.abs(values) >= 1)
     return np.asarray((values == values.min()) | (values == values.max()))
@@ -75,7 +75,7 @@ def _range(low: float, high: float) -> tuple[float, float]:
 
 
 def _course(subject: Subject, pooled: Array) -> Html:
-    """Plot the size of the action in the course of a demo: median, and the middle 80 %."""
+    """Plot the magnitude of actions over the course of a demo: median, and the middle 80 %."""
     arm = ~is_switch(pooled)
     if not arm.any():
         return Html("")

@@ -1,4 +1,4 @@
-"""Lengths and returns of demos, and a table of them."""
+"""Lengths and returns of demos, and a table of demos."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def _success(subject: Subject) -> Html | None:
     outcomes = [outcome for outcome in subject.outcomes.values() if outcome is not None]
     if not outcomes:
         return el(
-            "p", "Nothing says which demos solved their task: no attribute success, no rewards."
+            "p",
+            "It is not known which demos solved their task: there are no attribute success and no rewards.",
         )
     failed = [name for name, outcome in subject.outcomes.items() if outcome is False]
     share = percent(sum(outcomes) / len(outcomes))
@@ -79,7 +80,7 @@ def _success(subject: Subject) -> Html | None:
 
 
 def demo_table(subject: Subject) -> Html:
-    """Return a table with a line per demo."""
+    """Return a table with one row per demo."""
     if not subject.sample:
         return Html("")
     found: dict[str, list[str]] = defaultdict(list)

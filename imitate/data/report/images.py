@@ -16,7 +16,7 @@ from imitate.errors import DatasetError
 from imitate.system.wording import counted
 
 _MOST_KEYS, _MOST_DEMOS = 8, 4
-_SIDE = 168  # pixels, the longer one
+_SIDE = 168  # length of the longer side in pixels
 _QUALITY = 85
 
 
@@ -71,7 +71,7 @@ def _frames(subject: Subject, key: str, demo: DemoLayout) -> Html | None:
 
 
 def data_url(key: str, frame: Array) -> str:
-    """Return a frame as a small picture that a page can hold: JPEG, or PNG where colours are numbers of things."""
+    """Return a frame as a small image embedded in the page: a JPEG, or a PNG for segmentations."""
     exact = "segmentation" in key
     picture = Image.fromarray(_pixels(key, frame))
     scale = min(1.0, _SIDE / max(picture.size))
@@ -85,7 +85,7 @@ def data_url(key: str, frame: Array) -> str:
 
 
 def _pixels(key: str, frame: Array) -> Array:
-    """Return (H, W, 3) uint8 of a frame of any kind."""
+    """Convert a frame of any kind to (H, W, 3) uint8."""
     if frame.shape[2] not in (1, 3, 4):
         frame = np.moveaxis(frame, 0, 2)
     if "segmentation" in key:
@@ -98,7 +98,7 @@ def _pixels(key: str, frame: Array) -> Array:
 
 
 def _stretched(frame: Array, *, is_depth: bool) -> Array:
-    """Return values as bytes: depth from the nearest to the farthest, other numbers from 0 to 1 or 255."""
+    """Scale values to bytes: depth from the nearest to the farthest, other numbers from 0 to 1 or 255."""
     values = np.nan_to_num(frame.astype(np.float64), posinf=0, neginf=0)
     low, high = float(values.min()), float(values.max())
     if not is_depth and low >= 0:
@@ -109,7 +109,7 @@ def _stretched(frame: Array, *, is_depth: bool) -> Array:
 
 
 def _coloured(numbers: Array) -> Array:
-    """A colour per number of a thing: hues a golden angle apart; nothing (0 or less) is dark."""
+    """Return a colour per object number: hues a golden angle apart; dark for no object (0 or less)."""
     values = numbers.astype(np.int64)
     hue = (values * 0.618034) % 1.0 * 2 * math.pi
     waves = [0.5 + 0.4 * np.cos(hue + shift) for shift in (0.0, -2.094, 2.094)]

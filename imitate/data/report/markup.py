@@ -1,4 +1,4 @@
-"""HTML and SVG as values; anything that is not markup is escaped, so that no text of a file becomes a tag."""
+"""HTML and SVG as values. Everything that is not markup is escaped, so that no text of a file becomes a tag."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Html(str):
 
 
 def text(value: object) -> Html:
-    """Return any value as text of a page, with a replacement character for control characters."""
+    """Return any value as text of a page; control characters are replaced."""
     if isinstance(value, Html):
         return value
     return Html(html.escape(_CONTROL.sub("\ufffd", str(value)), quote=True))
 
 
 def join(parts: Iterable[object]) -> Html:
-    """Join several parts, one after another; None is left out."""
+    """Concatenate several parts; None is skipped."""
     return Html("".join(text(part) for part in parts if part is not None))
 
 
@@ -30,9 +30,9 @@ def el(name: str, /, *children: object, **attributes: object) -> Html:
     """Return an element.
 
     Args:
-        name: of the tag.
-        *children: text or markup; None is left out.
-        **attributes: ``class_`` is ``class``, other underscores are hyphens; None is left out.
+        name: name of the tag.
+        *children: text or markup; None is skipped.
+        **attributes: ``class_`` becomes ``class``, other underscores become hyphens; None is skipped.
     """
     words = [name]
     for key, value in attributes.items():
@@ -46,7 +46,7 @@ def el(name: str, /, *children: object, **attributes: object) -> Html:
 
 
 def table(header: Sequence[object], rows: Iterable[Sequence[object]], *, left: int = 1) -> Html:
-    """Return a table, sorted by a click on a header; the first ``left`` columns are text, the others numbers."""
+    """Return a table that is sorted by a click on a header; the first ``left`` columns are text, the others numbers."""
     sides = [None if at < left else "num" for at in range(len(header))]
     head = [
         el("th", name, class_=side, scope="col", tabindex="0")
@@ -61,24 +61,24 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]], *, left: i
 
 
 def section(anchor: str, title: str, *parts: object, note: str | None = None) -> Html:
-    """Return a part of the page under a heading, with a line that explains it."""
+    """Return a section of the page with a heading and an explanation."""
     lead = el("p", note, class_="note") if note else None
     return el("section", el("h2", title), lead, *parts, id=anchor)
 
 
 def figure(drawing: object, title: object, caption: object = None) -> Html:
-    """Return a drawing under its title."""
+    """Return a drawing with its title."""
     head = el("figcaption", el("b", title), el("span", caption) if caption else None)
     return el("figure", head, drawing)
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Format a number with ``digits`` significant digits; a dash for None."""
+    """Format a number with ``digits`` significant digits; None becomes a dash."""
     return "–" if value is None else f"{value:.{digits}g}".replace("-", "−")
 
 
 def size(num_bytes: float) -> str:
-    """Format bytes in the unit that fits."""
+    """Format a number of bytes in a suitable unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if num_bytes < 1000:
             return f"{num_bytes:.3g} {unit}"
@@ -87,7 +87,7 @@ def size(num_bytes: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share in percent; one above 0 is never shown as 0 %."""
+    """Format a fraction in percent; a positive one is never shown as 0 %."""
     if 0 < share < 0.001:
         return "<\u00a00.1\u00a0%"
     if 0.999 < share < 1:

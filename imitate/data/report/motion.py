@@ -26,7 +26,7 @@ _AXES = ("x, m", "y, m", "z, m")
 
 
 def trajectories(subject: Subject) -> Html:
-    """Plot the paths of the hands; of files without hands, the first observations over time."""
+    """Plot the paths of the hands; for files without hands, the first observations over time."""
     hands = [
         key for key, form in subject.layout.steps.items() if _HAND.match(key) and form.step == (3,)
     ]
@@ -119,7 +119,7 @@ def _curves(subject: Subject) -> Iterator[Html]:
 
 
 def initial_states(subject: Subject) -> Html:
-    """Plot the places of objects at the first step."""
+    """Plot the positions of objects at the first step."""
     demos = spread(subject.sample, _MOST_STARTS)
     drawings: list[Html] = []
     for key, form in subject.layout.steps.items():
@@ -161,12 +161,12 @@ def _scatters(subject: Subject, key: str, demos: list[DemoLayout]) -> Iterator[H
 def places_in(key: str, starts: Array) -> list[int]:
     """Return the first dimensions of the positions in an observation.
 
-    A position is an observation named so, or in ``object``, into which robosuite joins all of a scene, the three
-    dimensions before a unit quaternion.
+    A position is an observation with such a name. In ``object``, into which robosuite joins a whole scene, it is the
+    three dimensions before a unit quaternion.
 
     Args:
-        key: of the observation.
-        starts: (n, D) its first steps.
+        key: name of the observation.
+        starts: (n, D) its values at the first steps.
     """
     width = starts.shape[1]
     if _PLACE.search(key):

@@ -1,4 +1,4 @@
-"""Statistics of every array: constant, badly scaled and not finite values."""
+"""Statistics of every array, with marks for constant, badly scaled and not finite values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONSTANT = 1e-4  # a smaller range is shifted by the normalization, never scale
 
 
 def observations(subject: Subject) -> Html:
-    """Return a line per array, and in a folded table a line per dimension."""
+    """Return one row per array, and a folded table with one row per dimension."""
     keys = [key for key in subject.layout.steps if _is_shown(key)]
     found = {key: _statistics(subject, key) for key in keys[:_MOST_KEYS]}
     rows = [_row(subject, key, stats) for key, stats in found.items()]

@@ -115,7 +115,7 @@ def _reading(subject: Subject) -> Html:
 
 
 def doctor(subject: Subject) -> Html:
-    """Return the findings, the worst first, each with the command that repairs it."""
+    """Return the findings, most severe first, each with the command that repairs it."""
     findings = subject.health.findings
     looked = (
         ""

@@ -1,4 +1,4 @@
-"""The page: one file that needs and requests nothing else."""
+"""The page: a single file that needs no other files and makes no requests."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def write_report(
     max_demos: int = 200,
     on_demo: Progress = lambda done, total: None,
 ) -> Subject:
-    """Write a page about a demonstration file; it appears whole or not at all.
+    """Write a page about a demonstration file, atomically.
 
     Args:
         path: the HDF5 file.
-        target: the page.
+        target: the page to write.
         filter_key: only the demos of this mask; None: all.
-        max_demos: read the values of at most so many demos, evenly spread, and of at most 2 GB.
-        on_demo: called with how many demos are done, and how many there are.
+        max_demos: read the values of at most this number of demos, evenly spread, and of at most 2 GB.
+        on_demo: called with the number of processed demos and the number of all demos.
 
     Returns:
         the subject of the page; its file is closed.
@@ -87,7 +87,7 @@ def page(subject: Subject) -> str:
             f"Written by imitate {version('imitate')}: imitate dataset report {subject.file.path}",
         ),
     )
-    # Whatever a file contains: only our script runs, and no other address is contacted.
+    # security policy: only our script runs, and no address is contacted, whatever a file contains
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_digest(STYLE)}'; script-src '{_digest(SCRIPT)}'; "
         "base-uri 'none'; form-action 'none'"

@@ -58,7 +58,7 @@ def _sizes(subject: Subject) -> tuple[dict[str, int], dict[str, int], dict[str, 
 
 
 def _stored(array: h5py.Dataset) -> int:
-    """Return the bytes on disk; of frames that are compressed one by one, as many as a few of them take."""
+    """Return the number of bytes on the disk; for individually compressed frames, estimated from a few of them."""
     if h5py.check_vlen_dtype(array.dtype) is None:
         return int(array.id.get_storage_size())
     some = range(0, array.shape[0], max(1, array.shape[0] // _FEW))

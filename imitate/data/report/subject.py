@@ -1,4 +1,4 @@
-"""Subject of a report: a file, and the demos of it whose values are read."""
+"""Input of a report: a file, and the demos whose values are read."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Subject:
-    """A file under report.
+    """File and demos of a report.
 
     Attributes:
-        file: it, open.
-        filter_key: only its demos; None: all.
+        file: the open file.
+        filter_key: only demos of this mask are reported; None: all.
         demos: all demos with steps, of the filter key if there is one.
-        sample: those whose values are read, evenly spread.
-        layout: of the whole file.
-        health: the doctor's report; values were looked at in the sample only.
+        sample: demos whose values are read, evenly spread.
+        layout: layout of the whole file.
+        health: the doctor's report; values were examined only in the sample.
     """
 
     file: DemoFile
@@ -47,12 +47,12 @@ class Subject:
 
     @property
     def is_whole(self) -> bool:
-        """True where the values of all demos are read."""
+        """True if the values of all demos are read."""
         return len(self.sample) == len(self.demos)
 
     @cached_property
     def masks(self) -> dict[str, list[str]]:
-        """Filter keys and their demos; none where they cannot be read."""
+        """Filter keys and their demos; {} if they cannot be read."""
         try:
             return self.file.filter_keys()
         except DatasetError:
@@ -60,7 +60,7 @@ class Subject:
 
     @cached_property
     def env_meta(self) -> dict[str, Any]:
-        """The environment; {} where it cannot be read."""
+        """Environment of the demos; {} if it cannot be read."""
         try:
             return self.file.env_meta
         except DatasetError:
@@ -74,7 +74,7 @@ class Subject:
 
     @cached_property
     def control_freq(self) -> float | None:
-        """Steps per second, if the file says so."""
+        """Control rate in Hz, or None if the file does not record it."""
         said = self.file.file_attrs.get("control_freq")
         try:
             rate = float(self.env_kwargs.get("control_freq", 0) if said is None else said)
@@ -84,7 +84,7 @@ class Subject:
 
     @cached_property
     def outcomes(self) -> dict[str, bool | None]:
-        """True for each demo of the sample that solved its task; None where the file does not record it."""
+        """True for each demo of the sample that solved its task; None if the file does not record it."""
         return {demo.name: self._outcome(demo.name) for demo in self.sample}
 
     def _outcome(self, demo: str) -> bool | None:
@@ -95,7 +95,7 @@ class Subject:
 
     @cached_property
     def returns(self) -> dict[str, float]:
-        """Sum of rewards by demo of the sample, where there are any."""
+        """Sum of rewards by demo of the sample, for demos with rewards."""
         found = {}
         for demo in self.sample:
             rewards = self.values(demo, "rewards", demo.length)
@@ -104,9 +104,9 @@ class Subject:
         return found
 
     def values(self, demo: DemoLayout, key: str, most: int) -> Array | None:
-        """Return (n, D) evenly spread steps of an array, at most ``most``, without those that are not finite.
+        """Return at most ``most`` evenly spread steps (n, D) of an array, without values that are not finite.
 
-        None: the demo has no such array of numbers, it has another shape, or cannot be read.
+        Returns None if the demo has no such numeric array, its shape differs, or it cannot be read.
         """
         form, usual = demo.arrays.get(key), self.layout.steps.get(key)
         if form is None or usual is None or form.step != usual.step or not form.is_numeric:
@@ -130,7 +130,7 @@ class Subject:
             ]
 
     def pooled(self, key: str, most: int) -> Array | None:
-        """Return (n, D) evenly spread steps of all demos of the sample; None if there are none."""
+        """Return evenly spread steps (n, D) of all demos of the sample, or None if there are no steps."""
         per_demo = max(1, most // max(1, len(self.sample)))
         found = [self.values(demo, key, per_demo) for demo in self.sample]
         arrays = [values for values in found if values is not None]
@@ -144,13 +144,13 @@ def subject_of(
     max_demos: int,
     on_demo: Progress = lambda done, total: None,
 ) -> Subject:
-    """Choose the demos, and let the doctor see them.
+    """Choose the demos, and run the doctor on them.
 
     Args:
-        extents: of the file, which is open.
-        filter_key: only its demos; None: all.
-        max_demos: at most so many, and not more than :data:`MAX_BYTES` of values.
-        on_demo: called after each demo with how many are done, and how many there are.
+        extents: array locations of the open file.
+        filter_key: report only demos of this mask; None: all.
+        max_demos: largest number of demos; at most :data:`MAX_BYTES` of values are read.
+        on_demo: called after each demo with the number of processed demos and the number of all demos.
 
     Raises:
         DatasetError: there is no such filter key.
@@ -173,7 +173,7 @@ def _step_bytes(form: Form) -> int:
 
 
 def spread(items: Sequence[Any], most: int) -> list[Any]:
-    """Return at most ``most`` items at even distances, the first and the last among them."""
+    """Return at most ``most`` evenly spread items, including the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(at)] for at in np.linspace(0, len(items) - 1, max(1, most))]

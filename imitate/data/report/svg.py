@@ -1,4 +1,4 @@
-"""Small charts as inline SVG; colours come from the page's style, so that they follow light and dark."""
+"""Small charts as inline SVG, with colours from the page's style, so that they follow its light or dark mode."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 8, 34
 
 @dataclass(frozen=True)
 class Line:
-    """Points to join.
+    """Points joined by a line.
 
     Attributes:
         points: (n, 2).
-        class_: of the style.
-        title: shown under the pointer.
+        class_: class of the style.
+        title: text shown under the pointer.
     """
 
     points: Array
@@ -34,8 +34,8 @@ class Line:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Return round numbers between two."""
-    low, high = float(low), float(high)  # a difference may be beyond the range of a narrow type
+    """Return round numbers between two limits."""
+    low, high = float(low), float(high)  # the difference may exceed the range of a narrow type
     step = 10 ** math.floor(math.log10(max(high - low, 1e-12) / most))
     step *= next(k for k in (1, 2, 5, 10) if (high - low) / (k * step) <= most)
     return [
@@ -49,11 +49,11 @@ class Plot:
     Args:
         x: range from left to right.
         y: range from bottom to top.
-        width: of the whole drawing, in pixels.
-        height: of the whole drawing.
-        labels: of the axes.
-        title: for those who cannot see it.
-        equal: one unit is as long in both directions.
+        width: width of the whole drawing in pixels.
+        height: height of the whole drawing in pixels.
+        labels: labels of the axes.
+        title: description for screen readers.
+        equal: use the same scale in both directions.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Plot:
         self.x_range, self.y_range = grown[0], grown[1]
 
     def at(self, x: float | Array, y: float | Array) -> tuple[Any, Any]:
-        """Return the pixels of a point."""
+        """Return the pixel coordinates of a point."""
         (x0, x1), (y0, y1) = self.x_range, self.y_range
         return (
             _LEFT + (x - x0) / (x1 - x0) * self._inner[0],
@@ -94,7 +94,7 @@ class Plot:
     def bars(
         self, counts: Sequence[int], edges: Sequence[float], say: Callable[[int], str]
     ) -> None:
-        """Draw bars side by side; ``say`` describes one."""
+        """Draw adjacent bars; ``say`` describes one."""
         for k, count in enumerate(counts):
             (left, top), (right, base) = self.at(edges[k], float(count)), self.at(edges[k + 1], 0.0)
             if count:
@@ -110,7 +110,7 @@ class Plot:
                 self._parts.append(bar)
 
     def line(self, line: Line) -> None:
-        """Draw joined points."""
+        """Draw points joined by a line."""
         x, y = self.at(line.points[:, 0], line.points[:, 1])
         way = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True))
         self._parts.append(el("path", el("title", line.title), class_=line.class_, d=way))
@@ -171,7 +171,7 @@ class Plot:
 
 
 def short(value: float) -> str:
-    """A tick's number: thousands as k."""
+    """Format the number of a tick, with k for thousands."""
     if abs(value) < 1e-9:
         return "0"
     if abs(value) >= 1e6:
@@ -180,7 +180,7 @@ def short(value: float) -> str:
 
 
 def _wide(limits: tuple[float, float]) -> tuple[float, float]:
-    """A range that is not a point."""
+    """Widen a range that is a single point."""
     low, high = map(float, limits)
     if high - low > 1e-9 * max(1.0, abs(low), abs(high)):
         return low, high
@@ -189,7 +189,7 @@ def _wide(limits: tuple[float, float]) -> tuple[float, float]:
 
 
 def padded(values: Array, share: float = 0.06) -> tuple[float, float]:
-    """The range of values with some room around it."""
+    """Return the range of values with a margin around it."""
     low, high = float(values.min()), float(values.max())
     room = share * (high - low)
     return low - room, high + room
@@ -205,16 +205,16 @@ def histogram(
     marks: Sequence[float] = (),
     **frame: Any,
 ) -> Html:
-    """How often values occur.
+    """Draw a histogram of values.
 
     Args:
-        values: (n,) finite.
+        values: (n,) finite values.
         noun: what is counted, in the singular, such as ``step``.
-        label: of the values.
-        bins: how many; whole numbers of a small range get one each.
-        limits: from where to where; None: of the values.
-        marks: values at which an upright line stands.
-        **frame: of :class:`Plot`.
+        label: label of the values.
+        bins: number of bins; integers in a small range get one bin each.
+        limits: range of the histogram; None: the range of the values.
+        marks: values at which a vertical line is drawn.
+        **frame: arguments of :class:`Plot`.
     """
     low, high = limits or (float(values.min()), float(values.max()))
     whole = bool((values == np.round(values)).all()) and high - low < 200 and limits is None
@@ -247,7 +247,7 @@ def histogram(
 
 
 def share_bar(share: float, title: str) -> Html:
-    """A bar for a cell of a table; ``share`` in [0, 1]."""
+    """Return a bar for a table cell; ``share`` is in [0, 1]."""
     whole = 120
     return el(
         "svg",

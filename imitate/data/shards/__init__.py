@@ -1,1 +1,1 @@
-"""Datasets of several demonstration files, the shards, with an index that tells what each of them holds."""
+"""Datasets of several demonstration files, called shards, with an index of their content."""

@@ -1,4 +1,4 @@
-"""Entries of an index, read from the files."""
+"""Index entries, read from the files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from imitate.errors import DatasetError
 from imitate.system.plain_files import write_text
 
 _FRAMES = 64
-"""Frames of a shard that the statistics of images are taken from, evenly spread."""
+"""Number of evenly spread frames of a shard for the statistics of images."""
 
 
 def describe_shard(path: Path) -> DescribedShard:
-    """Read a demonstration file as a shard.
+    """Read a demonstration file and return its entry.
 
     Raises:
-        DatasetError: it is damaged, has no demo, or holds NaN or infinity.
+        DatasetError: the file is damaged, has no demo, or contains NaN or infinity.
     """
     with DatasetFile(path) as file, Extents(file) as extents:
         demos = file.demos()
@@ -64,10 +64,10 @@ def index_of(described: Sequence[DescribedShard]) -> ShardIndex:
     """Make the index of shards.
 
     Args:
-        described: in the order of their demos.
+        described: entries in the order of their demos.
 
     Raises:
-        DatasetError: two of them hold an array in different forms, or a demo of the same name.
+        DatasetError: two shards have an array in different forms, or a demo of the same name.
     """
     first = described[0]
     for other in described[1:]:
@@ -93,11 +93,11 @@ def index_of(described: Sequence[DescribedShard]) -> ShardIndex:
 
 
 def write_index(folder: Path, files: Sequence[Path] | None = None) -> ShardIndex:
-    """Write ``index.json`` of a folder of finished demonstration files, whole or not at all.
+    """Write ``index.json`` of a folder of finished demonstration files, atomically.
 
     Args:
-        folder: of the shards.
-        files: the shards in the order of their demos; None: all HDF5 files of the folder, by name.
+        folder: folder of the shards.
+        files: shards in the order of their demos; None: all HDF5 files of the folder, by name.
 
     Raises:
         DatasetError: there is no shard, or the shards do not fit together.
@@ -111,7 +111,7 @@ def write_index(folder: Path, files: Sequence[Path] | None = None) -> ShardIndex
 
 
 def _common_forms(extents: Extents, demos: Sequence[str]) -> dict[str, ArrayForm]:
-    """Return the form of each array that all demos have alike."""
+    """Return the form of each array that is the same in all demos."""
     common: dict[str, ArrayForm] | None = None
     for demo in demos:
         forms = {

@@ -1,4 +1,4 @@
-"""Datasets of shards: the index at a place, and the files that it names."""
+"""Datasets of shards: the index, and the files that it lists."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _FILE_ENDINGS = (".hdf5", ".h5")
 
 
 class ShardFiles(Protocol):
-    """The files of a folder of shards."""
+    """Files of a folder of shards."""
 
     def local(self, shards: Sequence[Shard], stopped: threading.Event | None = None) -> list[Path]:
-        """Return the paths of shards on this machine, where they stay until they are released.
+        """Return local paths of shards, which are kept until they are released.
 
         Args:
-            shards: of the folder.
-            stopped: set by another thread to give up a fetch, which then raises InterruptedError; None: a fetch in the
-                foreground, with a progress bar.
+            shards: shards of the folder.
+            stopped: event set by another thread to stop a download, which then raises InterruptedError; None: download
+                in the foreground, with a progress bar.
 
         Raises:
-            DatasetError: one is not there, or is not the one that the index describes.
+            DatasetError: a shard does not exist, or differs from the index.
         """
 
     def release(self, shards: Sequence[Shard]) -> None:
@@ -50,8 +50,8 @@ class ShardFolder:
     Attributes:
         place: path or URL of the folder; errors name it.
         index: its index.
-        files: the shards themselves.
-        is_remote: the files have to be fetched.
+        files: access to the shard files.
+        is_remote: true if the files have to be downloaded.
     """
 
     place: str
@@ -62,11 +62,11 @@ class ShardFolder:
     def parts(
         self, filter_key: str | None = None, demo_limit: int | None = None
     ) -> list[tuple[Shard, list[str]]]:
-        """Return the shards with chosen demos, and these demos.
+        """Return the shards with selected demos, and these demos.
 
         Args:
             filter_key: mask of the demos; None: all.
-            demo_limit: the first so many of them in the whole folder; None: all.
+            demo_limit: use only this number of demos of the whole folder, the first ones; None: all.
 
         Raises:
             DatasetError: no shard has the filter key.
@@ -84,7 +84,7 @@ class ShardFolder:
         return found
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return digests that tell the content from another's, as of one file."""
+        """Return digests that identify the content, in the same form as for one file."""
         digest = hashlib.sha256()
         for shard in self.index.shards:
             digest.update(f"{shard.file} {shard.sha256}\n".encode())
@@ -106,11 +106,11 @@ class LocalFiles:
     folder: Path
 
     def local(self, shards: Sequence[Shard], stopped: threading.Event | None = None) -> list[Path]:
-        """Return the paths of shards, whose sizes are checked."""
+        """Return the paths of shards, after checking their sizes."""
         return [self._checked(shard) for shard in shards]
 
     def release(self, shards: Sequence[Shard]) -> None:
-        """Do nothing: the files are the user's."""
+        """Do nothing, because the files belong to the user."""
 
     def _checked(self, shard: Shard) -> Path:
         path = self.folder / shard.file
@@ -130,12 +130,12 @@ class LocalFiles:
 
 @dataclass(frozen=True)
 class RemoteFiles:
-    """Shards behind a URL, which are fetched into the cache by their SHA-256."""
+    """Shards behind a URL, which are downloaded into the cache and identified by their SHA-256."""
 
     url: str
 
     def local(self, shards: Sequence[Shard], stopped: threading.Event | None = None) -> list[Path]:
-        """Return the paths of shards in the cache; fetch those that are not there."""
+        """Return the paths of shards in the cache, and download the missing ones."""
         paths = [cached_path(self._url_of(shard), shard.sha256) for shard in shards]
         held = [hold(path) for path in paths]
         missing = [shard for shard, there in zip(shards, held, strict=True) if not there]
@@ -149,7 +149,7 @@ class RemoteFiles:
         return paths
 
     def _fetch(self, missing: Sequence[Shard], stopped: threading.Event | None) -> None:
-        """Fetch shards and hold them, or none of them."""
+        """Download and lock either all of the shards or none."""
         size = sum(shard.bytes for shard in missing)
         make_room({shard.sha256 for shard in missing}, size)
         done: list[Shard] = []
@@ -191,10 +191,10 @@ class RemoteFiles:
 
 
 def shards_at(place: str | Path) -> ShardFolder | None:
-    """Return the dataset of shards at a path or URL; None where there is another dataset, or nothing.
+    """Return the dataset of shards at a path or URL; None if there is another dataset, or nothing.
 
     Raises:
-        DatasetError: its index is damaged, or cannot be fetched.
+        DatasetError: the index is damaged, or cannot be downloaded.
     """
     url = url_of(place)
     if url is not None:
@@ -209,10 +209,10 @@ def shards_at(place: str | Path) -> ShardFolder | None:
 
 
 def local_file(path: str | Path) -> Path:
-    """Return the path of one dataset file on this machine; one behind a URL is fetched into the cache.
+    """Return the local path of one dataset file; a file behind a URL is downloaded into the cache.
 
     Raises:
-        DatasetError: it cannot be fetched.
+        DatasetError: the file cannot be downloaded.
     """
     url = url_of(path)
     return Path(path) if url is None else _fetched_file(url)
@@ -220,21 +220,21 @@ def local_file(path: str | Path) -> Path:
 
 @functools.lru_cache(maxsize=8)
 def _read(folder: str, size: int, changed_ns: int) -> ShardFolder | None:
-    """Read an index once; ``size`` and ``changed_ns`` tell a later one of this name."""
+    """Read an index, cached; ``size`` and ``changed_ns`` distinguish later versions of the file."""
     path = Path(folder, INDEX_NAME)
     try:
         content = read_bytes(path, MAX_BYTES)
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
     if FORMAT.encode() not in content[:200]:
-        return None  # another toolkit's
+        return None  # index of another toolkit
     index = ShardIndex.parse(content, str(path))
     return ShardFolder(folder, index, LocalFiles(Path(folder)))
 
 
 @functools.lru_cache(maxsize=8)
 def _fetched(url: str) -> ShardFolder:
-    """Fetch an index once: what a process reads of a dataset is of one version of it."""
+    """Download an index only once, so that a process uses a single version of a dataset."""
     place = f"{url}/{INDEX_NAME}"
     index = ShardIndex.parse(fetch_small(place), place)
     return ShardFolder(url, index, RemoteFiles(url), is_remote=True)
@@ -242,7 +242,7 @@ def _fetched(url: str) -> ShardFolder:
 
 @functools.lru_cache(maxsize=256)
 def _fetched_file(url: str) -> Path:
-    """Fetch a file once, for the same reason."""
+    """Download a file only once, so that a process uses a single version of it."""
     name = url.rpartition("/")[2]
     with ProgressBar(
         desc=f"fetching {name}", unit="B", unit_scale=True, delay=2, disable=None

@@ -1,9 +1,9 @@
 """``index.json``: demos, lengths, filter keys and statistics of a folder of demonstration files.
 
-A folder of shards holds ``000.hdf5``, ``001.hdf5`` ..., each a demonstration file of its own, and ``index.json``, which
-is written last: where there is an index, all shards are there. Demos have distinct names in all of the folder. A
-training learns from the index everything that it would otherwise read from the files: it needs none of them but those
-whose demos it is about to learn from.
+A folder of shards contains ``000.hdf5``, ``001.hdf5`` ..., each a complete demonstration file, and ``index.json``,
+which is written last: if there is an index, all shards are complete. The names of demos are unique in the folder. The
+index contains everything that a training would otherwise read from all files, so that it only needs the files whose
+demos it currently trains on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from imitate.system.plain_files import check_depth
 FORMAT = "imitate-shards"
 VERSION = 1
 ALL = ""
-"""Name of the statistics over all demos, where those of a filter key have its name."""
+"""Name of the statistics over all demos; statistics of a filter key have the key's name."""
 _Count = Annotated[int, Field(ge=0)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 MAX_BYTES = 2**30
@@ -46,7 +46,7 @@ def _described(env_args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _type_of_numpy(name: str) -> str:
-    if not name.startswith(("[", "{")):  # of records, of which only the name is kept
+    if not name.startswith(("[", "{")):  # a structured type, of which only the name is kept
         try:
             np.dtype(name)
         except (TypeError, ValueError, SyntaxError, OverflowError):
@@ -62,11 +62,11 @@ class _Record(BaseModel):
 
 
 class ArrayForm(_Record):
-    """Form of an array, alike in all demos.
+    """Form of an array, the same in all demos.
 
     Attributes:
-        shape: of one step.
-        dtype: numpy's name of the type.
+        shape: shape of one step.
+        dtype: numpy's name of the dtype.
     """
 
     shape: list[_Count]
@@ -74,7 +74,7 @@ class ArrayForm(_Record):
 
     @property
     def type(self) -> np.dtype[Any]:
-        """The type; that of bytes for records."""
+        """The dtype; bytes for structured types."""
         return np.dtype("V") if self.dtype.startswith(("[", "{")) else np.dtype(self.dtype)
 
     def fits(self, other: ArrayForm) -> bool:
@@ -83,7 +83,7 @@ class ArrayForm(_Record):
 
 
 class Statistics(_Record):
-    """Numbers of :class:`Moments`; of images per channel, in [0, 1], over some frames."""
+    """Numbers of :class:`Moments`; for images per channel, in [0, 1], over some frames."""
 
     count: Annotated[int, Field(ge=1)]
     mean: list[_Finite]
@@ -99,7 +99,7 @@ class Statistics(_Record):
 
     @classmethod
     def of(cls, moments: Moments) -> Self:
-        """Make them from moments."""
+        """Convert moments to statistics."""
         return cls(
             count=moments.count,
             mean=moments.mean.tolist(),
@@ -110,7 +110,7 @@ class Statistics(_Record):
 
     @property
     def moments(self) -> Moments:
-        """The same as arrays."""
+        """Convert statistics to moments."""
         return Moments(
             self.count,
             *(np.array(values) for values in (self.mean, self.m2, self.min, self.max)),
@@ -121,15 +121,15 @@ class Shard(_Record):
     """One demonstration file of the folder.
 
     Attributes:
-        file: its name in the folder.
-        bytes: its size.
-        sha256: of its content, in hexadecimal.
-        demos: names, in natural order.
-        lengths: steps of each demo.
-        success: attribute ``success`` of each demo; None where it has none.
-        language: instruction of each demo; None where it has none.
+        file: file name in the folder.
+        bytes: size of the file.
+        sha256: checksum of the content, in hexadecimal.
+        demos: names of the demos, in natural order.
+        lengths: number of steps of each demo.
+        success: attribute ``success`` of each demo; None if it has none.
+        language: instruction of each demo; None if it has none.
         filter_keys: masks of the file, by name.
-        statistics: by filter key (:data:`ALL`: all demos) and array.
+        statistics: statistics by filter key (:data:`ALL`: all demos) and array.
     """
 
     file: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.(hdf5|h5)$")]
@@ -154,7 +154,7 @@ class Shard(_Record):
         return self
 
     def steps_of(self, demos: list[str]) -> NDArray[np.int64]:
-        """Return the steps (n,) of demos."""
+        """Return the numbers of steps (n,) of demos."""
         known = dict(zip(self.demos, self.lengths, strict=True))
         return np.array([known[demo] for demo in demos], dtype=np.int64)
 
@@ -167,7 +167,7 @@ class Shard(_Record):
 
 
 class DescribedShard(_Record):
-    """A shard's entry, and what it has in common with the others: see :class:`ShardIndex`."""
+    """Entry of a shard, and the properties that it shares with the others: see :class:`ShardIndex`."""
 
     shard: Shard
     arrays: dict[str, ArrayForm]
@@ -180,8 +180,8 @@ class ShardIndex(_Record):
 
     Attributes:
         env_args: environment of the demos.
-        control_freq: actions per second; None where the files do not say it.
-        arrays: form of the arrays that all demos have alike, by path below the demo.
+        control_freq: control rate in Hz; None if the files do not record it.
+        arrays: form of the arrays that are the same in all demos, by path below the demo.
         shards: the files, in the order of their demos.
     """
 
@@ -206,22 +206,22 @@ class ShardIndex(_Record):
         """Read an index.
 
         Args:
-            text: JSON.
+            text: JSON text.
             place: path or address, for errors.
 
         Raises:
-            DatasetError: it is no index, or of a later version.
+            DatasetError: the text is not an index, or was written by a later version.
         """
         try:
             tree = json.loads(text) if len(text) <= MAX_BYTES else None
         except (ValueError, RecursionError) as error:
             raise DatasetError(
-                f"{place}: is cut short or no JSON ({error}): copy it again"
+                f"{place}: is truncated or not JSON ({error}): copy it again"
             ) from None
         check_depth(tree, place)
         if not isinstance(tree, dict) or tree.get("format") != FORMAT:
             raise DatasetError(
-                f"{place}: is no index of shards: write one with `imitate dataset shard FILE --out FOLDER`"
+                f"{place}: is not an index of shards: write one with `imitate dataset shard FILE --out FOLDER`"
             )
         if tree.get("version") != VERSION:
             raise DatasetError(
@@ -241,7 +241,7 @@ class ShardIndex(_Record):
         """Return the text of ``index.json``."""
         return json.dumps({"format": FORMAT, "version": VERSION, **self.model_dump()})
 
-    # ---- answers ---------------------------------------------------------------------------------
+    # ---- queries ------------------------------------------------------------------------------------
 
     @property
     def observations(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -262,10 +262,10 @@ class ShardIndex(_Record):
         return counts
 
     def check_filter_key(self, filter_key: str, place: str) -> None:
-        """Refuse a mask that no shard has.
+        """Refuse a mask that does not exist in any shard.
 
         Raises:
-            DatasetError: it is in no shard; with the nearest.
+            DatasetError: the mask does not exist; the message names the nearest one.
         """
         if filter_key not in self.filter_keys:
             raise DatasetError(

@@ -1,4 +1,4 @@
-"""Count, mean, spread and range of the rows of an array, which can be merged exactly."""
+"""Count, mean, spread and range of the rows of an array. They can be merged exactly."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Moments:
 
     @classmethod
     def of(cls, rows: NDArray[Any]) -> Moments:
-        """Compute them.
+        """Compute the moments of rows.
 
         Args:
-            rows: (n, D), at least one.
+            rows: (n, D) with at least one row.
         """
         values = rows.astype(np.float64)
         mean = values.mean(axis=0)
@@ -49,10 +49,10 @@ class Moments:
 
     @classmethod
     def merged(cls, parts: Sequence[Moments]) -> Moments:
-        """Compute those of all rows together (Chan, Golub, LeVeque 1983).
+        """Merge moments to those of all rows together (Chan, Golub, LeVeque 1983).
 
         Args:
-            parts: at least one.
+            parts: moments of the parts, at least one.
         """
         counts = np.array([part.count for part in parts], dtype=np.float64)[:, None]
         means = np.stack([part.mean for part in parts])

@@ -1,8 +1,9 @@
-"""Faster ways for single operations on the CPU, and the reasons for each.
+"""Faster implementations of single operations on the CPU, and the reasons for each.
 
-They give torch's results up to the order of sums, with gradients of every order, and step aside where torch compiles,
-exports or transforms code, on other devices, and for other types than float32. ``IMITATE_KERNELS=0`` turns all of them
-off, to compare or to find a fault. Anything below a tenth of an update is not worth a line here.
+Their results equal torch's up to the order of sums, with gradients of every order. torch's own operations are used
+instead when torch compiles, exports or transforms code, on other devices, and for other types than float32.
+``IMITATE_KERNELS=0`` turns all of them off, for comparisons or to find a fault. An operation is included only if it
+saves at least a tenth of an update.
 
 ========================  =====================================================  =======================================
 what                      reason                                                 gain (``docs/results/speed.md``)

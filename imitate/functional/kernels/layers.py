@@ -1,10 +1,10 @@
 """Linear layers that are fast on the CPU: in training, and for the few rows that a policy acts on.
 
-For the few rows of a window oneDNN multiplies with a matrix in blocks up to twice as fast as torch's default does; the
-sums are the same up to the order of their terms. One row takes as long as reading the matrix, in any layout.
-In bfloat16 half as much is read, and weights and inputs are rounded to 8 binary digits. In int8 a quarter is read: each
+For the few rows of a window, oneDNN multiplies by a matrix stored in blocks up to twice as fast as torch's default
+does; the results are equal up to the order of sums. A single row takes as long as reading the matrix, in any layout. In
+bfloat16 half as much is read, and weights and inputs are rounded to 8 binary digits. In int8 a quarter is read: each
 row of weights is rounded to 255 steps of its own size, and the inputs of each call to 256 steps between their least and
-their greatest value (dynamic quantization), 128 where the processor has no instruction for such sums.
+their greatest value (dynamic quantization), or to 128 steps if the processor has no instruction for such sums.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from imitate.functional.kernels.switch import switched_on
 Net = TypeVar("Net", bound=nn.Module)
 MOST_ROWS = 64
 FEWEST_WEIGHTS = 2**16
-"""Below, the blocks do not pay for the call, in which torch looks at every argument."""
+"""Smallest number of weights for which the blocks outweigh the overhead of torch's call."""
 
 
 class FastLinear(nn.Linear):
     """An ``nn.Linear`` that multiplies by :func:`~imitate.functional.kernels.products.linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(*B, D)`` to ``(*B, E)``."""
+        """Apply the layer: ``(*B, D)`` to ``(*B, E)``."""
         return linear(x, self.weight, self.bias)
 
 
 def with_fast_linears(net: Net) -> Net:
-    """Make each ``nn.Linear`` a :class:`FastLinear`, where that is faster on this CPU; return the network.
+    """Make each ``nn.Linear`` a :class:`FastLinear` if that is faster on this CPU; return the network.
 
     The layers stay the same objects with another class, so that they keep parameters, hooks (as of
     ``torch.nn.utils.spectral_norm``), and their places in other lists.
@@ -47,15 +47,15 @@ def with_fast_linears(net: Net) -> Net:
 
 
 class PackedLinear(nn.Linear):
-    """An ``nn.Linear`` with a second copy of its weights, in blocks for few rows; :func:`pack_linears` makes them.
+    """An ``nn.Linear`` with a second copy of its weights, in blocks for few rows; made by :func:`pack_linears`.
 
-    The copy is made at the first call without gradients, and anew whenever the weights have changed. Copies of the
-    layer and its pickles lack it.
+    The copy is made at the first call without gradients, and again whenever the weights have changed. It is not
+    included in copies and pickles of the layer.
 
     Attributes:
-        dtype: of the copy: float32, bfloat16, or int8 where :func:`has_int8`. With int8 all rows of a call share one
-            scale, so that a row's result depends a little on the others, and inputs must be finite: with NaN or
-            infinity among them torch raises RuntimeError, or the result is finite and wrong.
+        dtype: dtype of the copy: float32, bfloat16, or int8 if :func:`has_int8`. With int8, all rows of a call share
+            one scale, so that a row's result depends a little on the others; and inputs must be finite: with NaN or
+            infinity among them, torch raises RuntimeError, or the result is finite and wrong.
         fewest_rows: rows from which the copy is faster; one row of float32 is not.
     """
 
@@ -69,7 +69,7 @@ class PackedLinear(nn.Linear):
         return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(*B, D)`` to ``(*B, E)``."""
+        """Apply the layer: ``(*B, D)`` to ``(*B, E)``."""
         rows = x.numel() // self.in_features
         if torch.is_grad_enabled() or rows > MOST_ROWS:
             return linear(x, self.weight, self.bias)
@@ -101,19 +101,19 @@ class PackedLinear(nn.Linear):
 
 
 def has_int8() -> bool:
-    """Return True where torch multiplies in int8: by fbgemm, on x86 processors."""
+    """Return True if torch can multiply in int8: with fbgemm, on x86 processors."""
     return _available() and torch.backends.quantized.engine in ("fbgemm", "x86")
 
 
 def pack_linears(net: nn.Module, dtype: torch.dtype = torch.float32) -> None:
-    """Make each large ``nn.Linear`` a :class:`PackedLinear`, on a CPU where torch has oneDNN.
+    """Make each large ``nn.Linear`` a :class:`PackedLinear`, on a CPU if torch has oneDNN.
 
     The layers stay the same objects with another class, so that they keep parameters and hooks. Layers whose weight is
-    computed anew in each call, as by ``torch.nn.utils.spectral_norm``, stay as they are.
+    recomputed in each call, as by ``torch.nn.utils.spectral_norm``, are not changed.
 
     Args:
-        net: with the layers.
-        dtype: of the copies, see :class:`PackedLinear`.
+        net: the network that contains the layers.
+        dtype: dtype of the copies, see :class:`PackedLinear`.
     """
     if not _available() or (dtype is torch.float32 and not switched_on()):
         return
@@ -126,7 +126,7 @@ def pack_linears(net: nn.Module, dtype: torch.dtype = torch.float32) -> None:
 
 
 def _is_large(weight: Tensor) -> bool:
-    """Return True where blocks pay off and a change of the weights can be noticed."""
+    """Return True if blocks are faster and a change of the weights can be detected."""
     on_cpu = weight.device.type == "cpu" and weight.dtype is torch.float32
     return (
         isinstance(weight, nn.Parameter)
@@ -137,7 +137,7 @@ def _is_large(weight: Tensor) -> bool:
 
 
 def _available() -> bool:
-    # What torch's own compiler uses; older builds, and those for other processors, may lack it.
+    # torch's own compiler uses this function; older builds, and those for other processors, may lack it.
     available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return available and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
@@ -148,7 +148,7 @@ def _quantized(weight: Tensor, bias: Tensor | None) -> Any:
     zeros = torch.zeros(len(weight), dtype=torch.long)
     with (
         warnings.catch_warnings()
-    ):  # torch calls its quantized tensors deprecated, and has no other way
+    ):  # torch marks its quantized tensors as deprecated, but offers no other way
         warnings.simplefilter("ignore")
         rounded = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
     return torch.ops.quantized.linear_prepack(rounded, bias)
@@ -156,6 +156,6 @@ def _quantized(weight: Tensor, bias: Tensor | None) -> Any:
 
 @cache
 def needs_reduced_range() -> bool:
-    """Return True where sums of two products would overflow 16 bits, so that inputs may have 7 bits only."""
+    """Return True if sums of two products would overflow 16 bits, so that inputs must have only 7 bits."""
     capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return not capability.get("avx512_vnni")

@@ -1,8 +1,9 @@
-"""Matrix products of training on the CPU, by the faster of the two libraries that torch has.
+"""Matrix products of training on the CPU, computed by the faster of torch's two libraries.
 
-torch multiplies float32 matrices with MKL, which on processors of other makers than Intel reaches half of what they can
-do: on an AMD EPYC with AVX-512 98 billion operations per second, where oneDNN, which torch has too, reaches 210. Here
-oneDNN computes large products there, and their gradients. Results are the same up to the order of sums.
+torch multiplies float32 matrices with MKL, which reaches only half of the possible speed on processors that are not
+made by Intel: on an AMD EPYC with AVX-512, MKL reaches 98 billion operations per second and oneDNN, which torch
+contains too, 210. On such processors this module computes large products and their gradients with oneDNN. Results are
+the same up to the order of sums.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from torch import Tensor
 from imitate.functional.kernels.switch import kernels_apply, switched_on
 
 LEAST_WORK = 2**22
-"""Multiplications of a product from which the call of oneDNN, some 20 microseconds, is worth it."""
+"""Smallest number of multiplications for which calling oneDNN, some 20 microseconds, pays off."""
 LEAST_ROWS = 4
-"""For fewer the product is bound by reading the matrix, and its gradient takes oneDNN longer."""
+"""Smallest number of rows. With fewer, reading the matrix takes the time, and oneDNN is slower for the gradient."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``F.linear``: (*B, D) times weight (E, D), transposed, plus bias (E,), gives (*B, E)."""
+    """Compute ``F.linear``: (*B, D) times weight (E, D), transposed, plus bias (E,), gives (*B, E)."""
     if not _is_for_onednn(x.shape[:-1].numel(), weight.numel(), x, weight):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
@@ -33,33 +34,33 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         y = onednn_product(rows, weight, bias)
     if x.dim() == 2:
         return y
-    # As torch's own linear does: a view proper would make activations in place slow.
+    # torch's own linear does the same; a real view would make in-place activations slow
     reshaped: Tensor = torch.ops.aten._unsafe_view(y, (*x.shape[:-1], len(weight)))
     return reshaped
 
 
 def linears(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """E linear maps: (E, N, D) times weight (E, D, M), plus bias (E, M), gives (E, N, M)."""
+    """Apply E linear maps: (E, N, D) times weight (E, D, M), plus bias (E, M), gives (E, N, M)."""
     if not _is_for_onednn(x.shape[1], weight.numel() // len(weight), x, weight):
         return torch.baddbmm(bias.unsqueeze(1), x, weight)
-    # Not by indices: the gradient of each would be as large as all.
+    # no indexing: the gradient of each part would be as large as the whole
     members = zip(x.unbind(), weight.unbind(), bias.unbind(), strict=True)
     return torch.stack([linear(rows, matrix.t(), shift) for rows, matrix, shift in members])
 
 
 def onednn_product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply (N, D) by (E, D), transposed, in oneDNN, and add bias (E,); gives (N, E) without a gradient.
+    """Multiply (N, D) by (E, D), transposed, with oneDNN, and add bias (E,); gives (N, E) without a gradient.
 
-    Either may be the view of a transposed matrix, which costs nothing.
+    Either factor may be a transposed view, at no extra cost.
     """
     if bias is not None:
-        bias = bias.contiguous()  # oneDNN reads past the end of others
+        bias = bias.contiguous()  # with other strides, oneDNN reads past the end
     y: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, bias, "none", [], "")
     return y
 
 
 def _is_for_onednn(rows: int, size: int, x: Tensor, weight: Tensor) -> bool:
-    """Return True where oneDNN may and should multiply so many rows by a matrix of ``size`` numbers."""
+    """Return True if oneDNN can, and should, multiply this number of rows by a matrix of ``size`` numbers."""
     return (
         kernels_apply()
         and rows >= LEAST_ROWS
@@ -74,9 +75,9 @@ def _is_for_onednn(rows: int, size: int, x: Tensor, weight: Tensor) -> bool:
 
 @cache
 def onednn_is_faster() -> bool:
-    """Return True where torch's float32 products are MKL's, on a processor that MKL does not serve well.
+    """Return True if torch computes float32 products with MKL, on a processor on which MKL is slow.
 
-    These are AMD's with AVX-512. With AVX2 alone MKL was as fast, and faster for few rows.
+    These are AMD's processors with AVX-512. On those with only AVX2, MKL was as fast, and faster for few rows.
     """
     capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     name = str(capability.get("cpu_name", "Intel"))
@@ -87,7 +88,7 @@ def onednn_is_faster() -> bool:
 
 
 class _Linear(torch.autograd.Function):
-    """``F.linear`` of rows (N, D). Its gradients are products of the same kind, so that they have gradients too."""
+    """Autograd function of ``F.linear`` for rows (N, D). Its gradients are differentiable products of the same kind."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,13 +1,13 @@
-"""Convolutions over short sequences and small images on the CPU, as matrix products where those are faster.
+"""Convolutions over short sequences and small images on the CPU, as matrix products if those are faster.
 
-oneDNN reorders kernels and their gradients between its own layout and that of the weights. Where a kernel is large and
-the sequence or image small, as at the bottom of a U-Net over action chunks or of a ResNet, this takes longer than the
-multiplications; matrix products on the layout of the weights do without it. The results are those of ``conv2d`` up to
+oneDNN reorders kernels and their gradients between its own layout and that of the weights. If a kernel is large and the
+sequence or image is small, as at the bottom of a U-Net over action chunks or of a ResNet, this takes longer than the
+multiplications. Matrix products in the layout of the weights avoid it. The results are those of ``conv2d`` up to
 rounding.
 
-What is faster depends on the processor, so the limits below are measured on two kinds: with AVX-512 only the gradient
-of the kernel is computed as a product. With AVX2 alone oneDNN is slower: a product is faster for more of the kernels'
-gradients, and for large kernels the result and the gradient of the input are products too.
+The faster way depends on the processor, so the limits below were measured on two kinds. With AVX-512 only the gradient
+of the kernel is computed as a product. With only AVX2, oneDNN is slower: products are faster for more of the kernels'
+gradients, and for large kernels also for the result and the gradient of the input.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from imitate.functional.kernels.products import linear
 from imitate.functional.kernels.switch import kernels_apply
 
 SHORT_STEPS = 4
-"""Result lengths up to this are short for kernels of any size."""
+"""Largest result length that counts as short for kernels of any size."""
 LARGE_KERNEL = 1024 * 1024
-"""Input channels times output channels from which the product is faster at any length."""
+"""Smallest product of input and output channels for which a matrix product is faster at any length."""
 LARGE_IMAGE_KERNEL = 256 * 512
-"""Input channels times output channels from which the product is faster on few pixels."""
+"""Smallest product of input and output channels for which a matrix product is faster on few pixels."""
 FEW_PIXELS = 1024
-"""Results, of all images of a batch together, up to which it is."""
+"""Largest number of results, of all images of a batch together, that counts as few pixels."""
 
 FEW_RESULTS = 16
-"""With AVX2 alone: results of a batch, for each output channel, up to which the kernel's gradient is a product."""
+"""With only AVX2: largest number of results of a batch per output channel for which the kernel's gradient is a product.
+"""
 WHOLE_KERNEL = 512 * 512
-"""With AVX2 alone: input channels times output channels from which all is computed by products."""
+"""With only AVX2: smallest product of input and output channels for which everything is computed by products."""
 WHOLE_RESULTS = 4
-"""With AVX2 alone: results of a batch, for each output channel, up to which it is."""
+"""With only AVX2: largest number of results of a batch per output channel for which everything is."""
 LEAST_RESULTS = 16
-"""With AVX2 alone: results of a batch from which it is; a policy that acts alone has fewer."""
+"""With only AVX2: smallest number of results of a batch for which everything is; a single acting policy has fewer."""
 
 Pair = tuple[int, int]
 
@@ -46,14 +47,14 @@ Pair = tuple[int, int]
 def convolution_over_time(
     x: Tensor, kernel: Tensor, bias: Tensor | None, stride: int, *, learning: bool = True
 ) -> Tensor:
-    """Convolve over time, padded by zeros to ceil(T / stride) steps.
+    """Convolve over time, with zero padding to ceil(T / stride) steps.
 
     Args:
-        x: (B, I, 1, T), best with channels last in memory.
-        kernel: (O, I, K), K odd, best with I innermost in memory.
+        x: (B, I, 1, T); fastest with channels last in memory.
+        kernel: (O, I, K), K odd; fastest with I innermost in memory.
         bias: (O,) or None.
-        stride: steps between results.
-        learning: the gradient of the kernel will be wanted; false where only that of ``x`` may be.
+        stride: number of steps between results.
+        learning: true if the gradient of the kernel may be needed; false if at most the gradient of ``x`` is.
 
     Returns:
         (B, O, 1, ceil(T / stride)).
@@ -69,7 +70,7 @@ def convolution_over_time(
 def convolution_over_images(
     x: Tensor, kernel: Tensor, bias: Tensor | None, stride: Pair, padding: Pair
 ) -> Tensor:
-    """Convolve as ``conv2d`` does: (B, I, H, W) with the kernel (O, I, h, w) to (B, O, H', W')."""
+    """Convolve like ``conv2d``: (B, I, H, W) with the kernel (O, I, h, w) to (B, O, H', W')."""
     height, width = _result_size(x, kernel, stride, padding)
     results = len(x) * height * width
     is_small = kernel.shape[0] * kernel.shape[1] >= LARGE_IMAGE_KERNEL and results <= FEW_PIXELS
@@ -91,9 +92,9 @@ def _convolution(
 
     Args:
         x, kernel, bias, stride, padding: as ``conv2d`` has them.
-        results: of all channels, B H' W'.
-        is_short: the kernel's gradient is faster as a product with AVX-512.
-        learning: the gradient of the kernel will be wanted.
+        results: number of results of all channels, B H' W'.
+        is_short: true if the kernel's gradient is faster as a product with AVX-512.
+        learning: true if the gradient of the kernel may be needed.
     """
     outputs, inputs = kernel.shape[:2]
     is_whole = False
@@ -111,19 +112,19 @@ def _convolution(
 
 
 def _may_use_product(x: Tensor) -> bool:
-    """Return True on the CPU, where nothing else decides how a convolution is computed."""
+    """Return True on the CPU, if the kernels are switched on and autocast is off."""
     return kernels_apply() and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
 
 @cache
 def _has_avx2_alone() -> bool:
-    """Return True for a processor with AVX2 and without AVX-512."""
+    """Return True for a processor with AVX2 but without AVX-512."""
     capability: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capability.get("avx2")) and not capability.get("avx512_f")
 
 
 class ProductConvolution(torch.autograd.Function):
-    """``conv2d`` with the gradient of the kernel as one matrix product, and with ``whole`` all else too."""
+    """``conv2d`` whose kernel gradient is one matrix product; with ``whole`` everything else is a product too."""
 
     @staticmethod
     def forward(
@@ -135,7 +136,7 @@ class ProductConvolution(torch.autograd.Function):
         padding: Pair,
         whole: bool,
     ) -> Tensor:
-        """Convolve, and keep what the gradients need."""
+        """Convolve, and store what the gradients need."""
         ctx.save_for_backward(x, kernel)
         ctx.stride, ctx.padding, ctx.whole = stride, padding, whole
         convolve = product if whole else F.conv2d
@@ -143,7 +144,7 @@ class ProductConvolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the input, the kernel and the bias, those that are wanted; they have gradients too."""
+        """Return the needed gradients of the input, the kernel and the bias; they are differentiable themselves."""
         x, kernel = ctx.saved_tensors
         of_x, of_kernel, of_bias, *_ = ctx.needs_input_grad
         given = grad, x, kernel, ctx.stride, ctx.padding
@@ -155,14 +156,14 @@ class ProductConvolution(torch.autograd.Function):
 
 
 def product(x: Tensor, kernel: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
-    """``conv2d`` as a matrix product: (B, O, H', W') with the channels last in memory."""
+    """Compute ``conv2d`` as a matrix product: (B, O, H', W') with the channels last in memory."""
     height, width = _result_size(x, kernel, stride, padding)
     rows = linear(_patches(x, kernel, stride, padding), _matrix(kernel), bias)
     return rows.view(len(x), height, width, len(kernel)).permute(0, 3, 1, 2)
 
 
 def _input_gradient(grad: Tensor, x: Tensor, kernel: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """Return the gradient (B, I, H, W) of the input: that of each patch by a product, then the sum over patches."""
+    """Return the gradient (B, I, H, W) of the input: gradients of the patches by a product, then their sum."""
     outputs, inputs, high, wide = kernel.shape
     height, width = grad.shape[2:]
     rows = grad.permute(0, 2, 3, 1).reshape(-1, outputs)
@@ -182,7 +183,7 @@ def _input_gradient(grad: Tensor, x: Tensor, kernel: Tensor, stride: Pair, paddi
 def _onednn_input_gradient(
     grad: Tensor, x: Tensor, kernel: Tensor, stride: Pair, padding: Pair
 ) -> Tensor:
-    mask = [True, False, False]  # with the bias it would compute the kernel's gradient too
+    mask = [True, False, False]  # with the bias, torch would also compute the kernel's gradient
     grad_x: Tensor
     grad_x, _, _ = torch.ops.aten.convolution_backward(
         grad, x, kernel, None, stride, padding, [1, 1], False, [0, 0], 1, mask
@@ -201,7 +202,7 @@ def _kernel_gradient(
 
 
 def _patches(x: Tensor, kernel: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """Return the inputs of each result, (B H' W', h w I)."""
+    """Return the input patch of each result, (B H' W', h w I)."""
     _, inputs, height, width = kernel.shape
     pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, padding[1], padding[1], padding[0], padding[0]))
     windows = pixels.unfold(1, height, stride[0]).unfold(
@@ -211,12 +212,12 @@ def _patches(x: Tensor, kernel: Tensor, stride: Pair, padding: Pair) -> Tensor:
 
 
 def _matrix(kernel: Tensor) -> Tensor:
-    """Return the kernel as a matrix (O, h w I), without a copy where I is innermost in memory."""
+    """Return the kernel as a matrix (O, h w I), without a copy if I is innermost in memory."""
     return kernel.permute(0, 2, 3, 1).reshape(len(kernel), -1)
 
 
 def _result_size(x: Tensor, kernel: Tensor, stride: Pair, padding: Pair) -> tuple[int, int]:
-    """Return H' and W'."""
+    """Return the height H' and width W' of the result."""
     height, width = (
         (size + 2 * pad - window) // step + 1
         for size, pad, window, step in zip(

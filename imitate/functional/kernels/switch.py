@@ -1,4 +1,4 @@
-"""Switch: whether the kernels of this room take the place of torch's."""
+"""Switch that decides whether these kernels replace torch's own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 
 @cache
 def switched_on() -> bool:
-    """Return False where the environment variable ``IMITATE_KERNELS`` is 0."""
+    """Return False if the environment variable ``IMITATE_KERNELS`` is 0."""
     return os.environ.get("IMITATE_KERNELS") != "0"
 
 
 def kernels_apply() -> bool:
-    """Return True in plain eager execution, where the switch is on.
+    """Return True in plain eager execution with the switch on.
 
-    While torch compiles or exports code, or transforms a function (``torch.func``), torch's own operators alone are
-    known, and neither autograd functions nor operators of oneDNN and numpy.
+    While torch compiles or exports code, or transforms a function (``torch.func``), it supports only its own operators,
+    and neither autograd functions nor operators of oneDNN and numpy.
     """
     return (
         not torch.compiler.is_compiling()

@@ -1,4 +1,4 @@
-"""Numbers of an action that have two values, such as the command to a gripper."""
+"""Numbers of an action that have only two values, such as a gripper command."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from imitate.models.fitting import Statistics
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec
 
 _TOLERANCE = 0.02
-"""Largest share of the variance of two values that may be missing."""
+"""Largest fraction of the variance of two-valued data that may be missing."""
 
 
 class BinaryActions(PreprocessStep):
-    """Numbers of two values: networks learn -1 and 1, and the nearer of the two values is sent.
+    """Numbers with two values: networks learn -1 and 1, and the nearer of the two values is sent to the robot.
 
     Args:
-        dims: numbers of the whole action.
-        values: the lower and the higher value; None: the extremes of the data, which have no others then.
+        dims: indices of the numbers in the whole action.
+        values: the lower and the higher value; None: the extremes of the data, which must have no other values.
 
     Attributes:
-        low, high: (len(dims),) the two values of each.
+        low, high: (len(dims),) the two values of each number.
     """
 
     changes_actions = True
@@ -51,7 +51,7 @@ class BinaryActions(PreprocessStep):
         self._spec = Spec({}, {})
 
     def bind(self, spec: Spec) -> Spec:
-        """See the base class."""
+        """Return the spec of the step's output."""
         total = sum(spec.actions.values())
         if not self._dims or sorted(set(self._dims)) != sorted(
             dim for dim in self._dims if dim in range(total)
@@ -63,7 +63,7 @@ class BinaryActions(PreprocessStep):
         return Spec(spec.obs, spec.actions, spec.unscaled | frozenset(self._dims))
 
     def fit(self, statistics: Statistics) -> None:
-        """See the base class."""
+        """Learn from the statistics of the incoming values."""
         if self._values is not None:
             return
         found = [statistics["actions"][key] for key in self._spec.actions]
@@ -73,7 +73,7 @@ class BinaryActions(PreprocessStep):
         )
         for place, dim in enumerate(self._dims):
             ends = low[dim], high[dim]
-            # Only where all values are one of two is the variance (mean - low) (high - mean).
+            # The variance equals (mean - low) (high - mean) only if all values are one of the two.
             widest = (mean[dim] - ends[0]) * (ends[1] - mean[dim])
             if ends[0] == ends[1] or std[dim] ** 2 < (1 - _TOLERANCE) * widest:
                 raise ConfigError(
@@ -83,12 +83,12 @@ class BinaryActions(PreprocessStep):
             self.low[place], self.high[place] = ends
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Convert actions ``(*B, A)`` to the form that networks learn."""
         is_high = columns(actions, self._dims) > (self.low + self.high) / 2
         return self._replaced(actions, is_high.to(actions) * 2 - 1)
 
     def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Invert :meth:`forward_actions`."""
         is_high = columns(actions, self._dims) > 0
         return self._replaced(actions, torch.where(is_high, self.high, self.low).to(actions))
 

@@ -1,4 +1,4 @@
-"""Steps on images."""
+"""Preprocessing steps for images."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from imitate.models.preprocessing.step import PreprocessStep, Space, Spec
 
 
 class Resize(PreprocessStep):
-    """Images at another size, by bilinear interpolation between the centres of pixels.
+    """Resize images by bilinear interpolation between the centres of pixels.
 
     Args:
         size: height and width in pixels.
-        antialias: average over all pixels that a smaller image's pixel covers, as image libraries do; False uses
-            the four nearest, as OpenCV does.
+        antialias: average over all pixels that a pixel of the smaller image covers, as image libraries do; False: use
+            the four nearest pixels, as OpenCV does.
         observations: image keys; None: all of them.
     """
 
     invertible = False
-    keeps_statistics = True  # per channel, except for the smoothing by interpolation
+    # true for statistics per channel, except for the smoothing by interpolation
+    keeps_statistics = True
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Resize(PreprocessStep):
         self._resized: frozenset[str] = frozenset()
 
     def bind(self, spec: Spec) -> Spec:
-        """See the base class."""
+        """Return the spec of the step's output."""
         images = [key for key, space in spec.obs.items() if space.modality in IMAGE_MODALITIES]
         for key in self._chosen or ():
             space = spec.space(key, self.name)
@@ -64,15 +65,15 @@ class Resize(PreprocessStep):
         )
 
     def acts_on(self, key: str) -> bool:
-        """Return true for the chosen images that have another size."""
+        """Return true for the chosen images whose size differs."""
         return key in self._resized
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
-        """``(*B, C, H, W)`` at the size."""
+        """Resize images ``(*B, C, H, W)``."""
         flat = value.flatten(0, -4) if value.dim() > 3 else value[None]
         resized = interpolate(flat, self.size, mode="bilinear", antialias=self.antialias)
         return resized.view(*value.shape[:-2], *self.size)
 
     def inverse_obs(self, key: str, value: Tensor) -> Tensor:
-        """Return the image as it is: its units are the data's, its lost pixels cannot be restored."""
+        """Return the image unchanged: its units are already those of the data, and lost pixels cannot be restored."""
         return value

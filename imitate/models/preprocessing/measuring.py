@@ -15,13 +15,13 @@ from imitate.models.preprocessing.step import PreprocessStep, Spec
 
 
 class Sample(NamedTuple):
-    """A batch of windows, raw.
+    """A batch of raw windows.
 
     Attributes:
-        obs: (B, T, ...) per key.
+        obs: (B, T, ...) observations by key.
         actions: (B, K, D) as stored.
-        reference: observations that the actions are relative to, (B, D) or (B, K, D) per key.
-        real: (B, K) bool, false for actions beyond the end of a demonstration.
+        reference: observations that the actions are relative to, (B, D) or (B, K, D) by key.
+        real: (B, K) bool, false for actions after the end of a demonstration.
     """
 
     obs: dict[str, Tensor]
@@ -44,11 +44,11 @@ def statistics_before(
     """Compute the statistics of a step's input.
 
     Args:
-        steps: the pipeline.
-        number: of the step.
-        spec: everything that comes into it.
-        statistics: of the data.
-        samples: for keys that an earlier step has changed; None: there is no access to the data.
+        steps: steps of the pipeline.
+        number: index of the step.
+        spec: spec of the step's input.
+        statistics: statistics of the data.
+        samples: returns windows, for keys that an earlier step has changed; None: the data are not available.
     """
     measured = _Measured(steps[:number], spec, samples)
     return {
@@ -71,7 +71,7 @@ class _Measured:
         self._samples = samples
 
     def obs(self, key: str) -> MeasuredStats | None:
-        """Compute the statistics of an observation; None where they are as before."""
+        """Compute the statistics of an observation, or return None if they have not changed."""
         steps = [step for step in self._steps if step.acts_on(key)]
         if all(step.keeps_statistics for step in steps):
             return None
@@ -81,14 +81,14 @@ class _Measured:
             value = sample.obs[key].flatten(0, 1)
             for step in steps:
                 value = step.forward_obs(key, value)
-            if modality in IMAGE_MODALITIES:  # each pixel is a sample of its channels
+            if modality in IMAGE_MODALITIES:  # each pixel is one sample per channel
                 value = value.movedim(1, -1).flatten(0, -2)
-            # Statistics of scans are in the layout of the file.
+            # statistics of scans have the layout of the file
             values.append(value.mT if modality == "scan" else value)
         return MeasuredStats.of(torch.cat(values))
 
     def actions(self, key: str) -> MeasuredStats | None:
-        """Compute the statistics of an action key; None where they are as before."""
+        """Compute the statistics of an action key, or return None if they have not changed."""
         steps = [step for step in self._steps if step.changes_actions]
         if all(step.keeps_statistics for step in steps):
             return None

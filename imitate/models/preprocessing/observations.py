@@ -1,4 +1,4 @@
-"""Preparation of raw observations: which vectors go through the steps side by side, and which values one by one."""
+"""Preparation of raw observations: vectors that pass the steps together, and values that pass them one by one."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Raw = Mapping[str, "Tensor | np.ndarray[Any, Any]"]
 
 
 class ObsPlan(NamedTuple):
-    """Work of :meth:`~imitate.models.preprocess.Preprocess.prepare_obs` for one choice of keys.
+    """Plan of :meth:`~imitate.models.preprocess.Preprocess.prepare_obs` for one selection of keys.
 
     Attributes:
-        keys: the choice.
-        packed: vectors that are prepared side by side.
-        sizes: numbers of each of these.
-        together: functions of these, in order.
-        device: of the result.
-        one_by_one: per other key the steps on it, in order.
+        keys: the selected keys.
+        packed: vectors that are concatenated and prepared together.
+        sizes: number of values of each of these vectors.
+        together: functions applied to the concatenated vectors, in order.
+        device: device of the result.
+        one_by_one: for each other key, the steps that change it, in order.
     """
 
     keys: tuple[str, ...]
@@ -37,7 +37,7 @@ class ObsPlan(NamedTuple):
     one_by_one: dict[str, list[PreprocessStep]]
 
     def prepared(self, raw: Raw, features: Collection[str]) -> dict[str, Tensor]:
-        """Prepare checked values; those of ``features`` are only made float32 on the device."""
+        """Prepare checked values; the features in ``features`` are only converted to float32 on the device."""
         prepared: dict[str, Tensor] = {}
         if self.packed:
             x = _joined([raw[key] for key in self.packed], self.device)
@@ -65,14 +65,14 @@ def obs_plan(
     """Plan the preparation of some observations.
 
     Args:
-        steps: all of the pipeline, the layout first.
-        raw_shapes: of one step of each observation as stored.
-        modalities: of each.
-        keys: the choice; None: all.
-        device: of the result.
+        steps: all steps of the pipeline, the layout first.
+        raw_shapes: shape of one step of each observation as stored.
+        modalities: modality of each observation.
+        keys: the selected keys; None: all.
+        device: device of the result.
 
     Raises:
-        UserError: there is no observation of a name.
+        UserError: there is no observation of that name.
     """
     chosen = tuple(raw_shapes) if keys is None else keys
     for key in chosen:
@@ -97,7 +97,7 @@ def obs_plan(
 def check_raw(
     raw: Raw, keys: Sequence[str], raw_shapes: Mapping[str, Shape], modalities: Mapping[str, str]
 ) -> None:
-    """Raise UserError where an observation is missing or has another shape than the stored ones."""
+    """Raise UserError if an observation is missing or its shape differs from the stored one."""
     for key in keys:
         shape = raw_shapes[key]
         if key not in raw:
@@ -116,9 +116,9 @@ def check_raw(
 def _packed(
     steps: Sequence[PreprocessStep], keys: Sequence[str]
 ) -> tuple[tuple[str, ...], list[Callable[[Tensor], Tensor]]]:
-    """Return the vectors among these that all steps can prepare side by side, and functions of these steps."""
+    """Return the vectors that all steps can prepare together, and the functions of these steps."""
     together: list[Callable[[Tensor], Tensor]] = []
-    for step in steps[1:]:  # the layout of a vector is done by joining it to the others
+    for step in steps[1:]:  # joining a vector to the others already gives it its layout
         acted_on = [key for key in keys if step.acts_on(key)]
         if not acted_on:
             continue
@@ -130,7 +130,7 @@ def _packed(
 
 
 def _joined(values: Sequence[Tensor | np.ndarray[Any, Any]], device: torch.device) -> Tensor:
-    """Join vectors ``(*B, D)`` side by side, as a float32 tensor."""
+    """Concatenate vectors ``(*B, D)`` as a float32 tensor."""
     if not [value for value in values if isinstance(value, Tensor)]:
         arrays: Any = values
         joined = np.concatenate(arrays, axis=-1, dtype=np.float32, casting="same_kind")

@@ -1,4 +1,4 @@
-"""Vectors at a common length."""
+"""Padding of vectors to a common length."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec
 
 
 class Pad(PreprocessStep):
-    """Zeros behind an observation or the action, up to a length, for one network of several robots.
+    """Append zeros to an observation or the action, up to a length, for one network of several robots.
 
     Args:
-        dim: length of the vector.
-        observation: its key; None: the action.
+        dim: length of the padded vector.
+        observation: key of the observation; None: the action.
 
     Attributes:
-        mask: (dim,) bool, true for the numbers that are real.
+        mask: (dim,) bool, true for real numbers, false for padding.
     """
 
     side = "after"
@@ -33,7 +33,7 @@ class Pad(PreprocessStep):
         self._real = self.dim
 
     def bind(self, spec: Spec) -> Spec:
-        """See the base class."""
+        """Return the spec of the step's output."""
         if self._key is None:
             self._set_real(sum(spec.actions.values()), "the action")
             missing = self.dim - self._real
@@ -60,19 +60,19 @@ class Pad(PreprocessStep):
         return key == self._key
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
-        """See the base class."""
+        """Convert an observation ``(*B, ...)`` that the step acts on."""
         return self._padded(value)
 
     def inverse_obs(self, key: str, value: Tensor) -> Tensor:
-        """See the base class."""
+        """Invert :meth:`forward_obs`."""
         return value[..., : self._real]
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Convert actions ``(*B, A)`` to the form that networks learn."""
         return self._padded(actions)
 
     def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Invert :meth:`forward_actions`."""
         return actions[..., : self._real]
 
     def _padded(self, value: Tensor) -> Tensor:
@@ -80,4 +80,4 @@ class Pad(PreprocessStep):
 
 
 PADDING = "padding"
-"""Action key of the numbers that are no robot's."""
+"""Action key of the padding, which is not sent to a robot."""

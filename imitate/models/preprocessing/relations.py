@@ -1,4 +1,4 @@
-"""Actions through the steps: relative to observations, from one reference to another, joined within a chunk."""
+"""Conversion of actions by the steps: relative to observations, between references, and combined within a chunk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _forward(steps: Steps, actions: Tensor, reference: Observations) -> Tensor:
 
 
 def _inverse(steps: Steps, actions: Tensor, reference: Observations) -> Tensor:
-    """Convert predictions to actions as they are stored."""
+    """Convert predictions to actions in their stored form."""
     for step in reversed(steps):
         actions = step.inverse_actions(actions, reference)
     return actions
@@ -31,8 +31,8 @@ def _inverse(steps: Steps, actions: Tensor, reference: Observations) -> Tensor:
 def rebased_actions(
     steps: Steps, actions: Tensor, before: Observations, after: Observations
 ) -> Tensor:
-    """Convert predictions relative to one reference to the same actions relative to another."""
-    # Rotations stay as they are learned; limits are for what is learned, not for what is executed.
+    """Convert predictions from being relative to one reference to being relative to another."""
+    # Rotations stay in their learned form, and limits apply only to what is learned, not to what is executed.
     relative = [step for step in steps if step.invertible and not isinstance(step, Rotations)]
     return _forward(relative, _inverse(relative, actions, before), after)
 
@@ -40,7 +40,7 @@ def rebased_actions(
 def through_chain(
     steps: Steps, actions: Tensor, convert: Callable[[PreprocessStep, Tensor], Tensor]
 ) -> Tensor:
-    """Apply a conversion of the step that joins actions of a chunk, at its place of the pipeline."""
+    """Apply a conversion of the step that combines the actions of a chunk, at its place in the pipeline."""
     place = next((number for number, step in enumerate(steps) if step.chains), None)
     if place is None:
         return actions
@@ -50,7 +50,7 @@ def through_chain(
 
 
 def check_relations(steps: Steps, actions: ActionLayout) -> None:
-    """Refuse steps that lose an observation that actions are relative to, or that convert a rotation twice.
+    """Refuse steps that lose an observation to which actions are relative, or that convert a rotation twice.
 
     Raises:
         ConfigError: the message names the step.

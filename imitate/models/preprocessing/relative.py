@@ -1,7 +1,7 @@
 """Actions relative to an observation.
 
-Policies that predict chunks learn goals of a controller better as differences from the robot's pose when the chunk
-begins (Chi et al., UMI, RSS 2024, arXiv:2402.10329): the whole chunk has one reference.
+Policies that predict chunks learn a controller's goal poses better as differences from the robot's pose at the start of
+the chunk (Chi et al., UMI, RSS 2024, arXiv:2402.10329). The whole chunk has one reference.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec
 
 
 class RelativeActions(PreprocessStep):
-    """Action minus an observation, number by number; and back.
+    """Subtract an observation from the action, number by number, and add it back for the robot.
 
     Args:
-        observation: a vector that the policy sees, such as the position of the gripper.
-        action: action key; None where there is only one.
-        dims: numbers of the action that are made relative; None: the first ones, as many as ``observation_dims`` has.
-        observation_dims: numbers of the observation that these are relative to, as many as ``dims``; None: as many as
-            ``dims`` from the first on; all where that is None too.
+        observation: vector observation, such as the position of the gripper.
+        action: action key; None if there is only one.
+        dims: indices of the action's numbers that are made relative; None: the first ones, as many as
+            ``observation_dims`` has.
+        observation_dims: indices of the observation's numbers that are subtracted, as many as ``dims``; None: the first
+            ones, as many as ``dims`` has; all if both are None.
     """
 
     changes_actions = True
@@ -47,7 +48,7 @@ class RelativeActions(PreprocessStep):
         self._index: list[int] = []
 
     def bind(self, spec: Spec) -> Spec:
-        """See the base class."""
+        """Return the spec of the step's output."""
         (observation,) = self.references
         space = spec.space(observation, self.name)
         if space.modality != "low_dim" or len(space.shape) != 1 or space.is_token:
@@ -83,15 +84,15 @@ class RelativeActions(PreprocessStep):
         return spec
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Convert actions ``(*B, A)`` to the form that networks learn."""
         return actions - self._shift(actions, reference)
 
     def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Invert :meth:`forward_actions`."""
         return actions + self._shift(actions, reference)
 
     def _shift(self, actions: Tensor, reference: Observations) -> Tensor:
-        """Return the reference at the numbers of the action that are relative to it, 0 elsewhere."""
+        """Return the reference for the action's numbers that are relative to it, and 0 for the others."""
         value = columns(reference[self.references[0]], self._from).to(actions)
         while value.dim() < actions.dim():
             value = value.unsqueeze(-2)
@@ -101,29 +102,30 @@ class RelativeActions(PreprocessStep):
 
 
 class DeltaActions(RelativeActions):
-    """Differences from one action of a chunk to the next, the first one from an observation; and back.
+    """Differences between successive actions of a chunk; the first action is relative to an observation.
 
-    Networks learn ``a_0 - o``, ``a_1 - a_0``, ``a_2 - a_1`` ... In the pipeline actions are those of
-    :class:`RelativeActions`, ``a_k - o``, which stand for themselves while a chunk is executed. Arguments as there.
+    Networks learn ``a_0 - o``, ``a_1 - a_0``, ``a_2 - a_1`` ... In the pipeline, actions are those of
+    :class:`RelativeActions`, ``a_k - o``, because each must be usable alone while a chunk is executed. The arguments
+    are the same.
     """
 
     chains = True
 
     def measured_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Return the differences of a chunk, of which statistics are computed."""
         return self.to_targets(self.forward_actions(actions, reference))
 
     def to_targets(self, actions: Tensor) -> Tensor:
-        """See the base class."""
+        """Convert actions of a chunk to differences."""
         before = torch.cat((torch.zeros_like(actions[..., :1, :]), actions[..., :-1, :]), dim=-2)
         return torch.where(self._chosen(actions), actions - before, actions)
 
     def from_targets(self, targets: Tensor) -> Tensor:
-        """See the base class."""
+        """Invert :meth:`to_targets`."""
         return torch.where(self._chosen(targets), targets.cumsum(-2), targets)
 
     def _chosen(self, actions: Tensor) -> Tensor:
-        """(A,) bool: the numbers that are relative."""
+        """Return (A,) bool, true for the numbers that are relative."""
         chosen = torch.zeros(actions.shape[-1], dtype=torch.bool)
         chosen[self._index] = True
         return to_device(chosen, actions.device)

@@ -1,4 +1,4 @@
-"""Rotations as six numbers, absolute, or relative to the pose at which a chunk begins; angles as sine and cosine."""
+"""Rotations as six numbers, absolute or relative to the pose at the start of a chunk; angles as sine and cosine."""
 
 from __future__ import annotations
 
@@ -22,25 +22,27 @@ from imitate.functional.rotations import (
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec
 
 _SIZE = 6
-"""Numbers of a rotation as networks learn it."""
+"""Number of values of a rotation as networks learn it."""
 
 
 def form_of(name: str, place: str) -> Form:
-    """Return the form of a rotation that an option names."""
+    """Return the representation of rotations that an option names."""
     if name not in FORMS:
         raise ConfigError(f"{place} is '{name}'; {nearest(name, FORMS)}")
     return FORMS[name]
 
 
 class Rotation6d(PreprocessStep):
-    """Rotation of an action as rotation-6d, which has no jumps (Zhou et al. 2019, arXiv:1812.07035); and back.
+    """Convert a rotation of an action to rotation-6d, which is continuous (Zhou et al.
+
+    2019, arXiv:1812.07035), and back.
 
     The six numbers are not normalized.
 
     Args:
-        dims: the numbers of the whole action that are a rotation, one after the other, such as [3, 4, 5].
-        form: 'axis_angle', 'quaternion' (x, y, z, w), 'matrix' (row by row), 'euler' or 'rotation_6d': form in the data
-            and for the robot.
+        dims: consecutive indices of the rotation's numbers in the whole action, such as [3, 4, 5].
+        form: representation in the data and for the robot: 'axis_angle', 'quaternion' (x, y, z, w), 'matrix' (row by
+            row), 'euler' or 'rotation_6d'.
     """
 
     changes_actions = True
@@ -55,7 +57,7 @@ class Rotation6d(PreprocessStep):
         self.rotation_limit = math.pi if form in ("axis_angle", "euler") else 1.0
 
     def bind(self, spec: Spec) -> Spec:
-        """See the base class."""
+        """Return the spec of the step's output."""
         size = self._form.size
         total = sum(spec.actions.values())
         first = self._dims[0] if self._dims else -1
@@ -79,7 +81,7 @@ class Rotation6d(PreprocessStep):
 
     @staticmethod
     def _key_at(spec: Spec, place: int) -> tuple[str, int]:
-        """Return the action key that a number of the whole action belongs to, and its place there."""
+        """Return the action key that contains a number of the whole action, and its index there."""
         for key, dim in spec.actions.items():
             if place < dim:
                 return key, place
@@ -87,16 +89,16 @@ class Rotation6d(PreprocessStep):
         raise AssertionError("beyond the action")
 
     def place_before(self, dim: int) -> int:
-        """See the base class."""
+        """Return the index in the incoming action of a number of the outgoing one."""
         return dim if dim < self._dims[0] + _SIZE else dim - _SIZE + self._form.size
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Convert actions ``(*B, A)`` to the form that networks learn."""
         matrix = self._form.to_matrix(columns(actions, self._dims))
         return self._with_rotation(actions, matrix_to_rotation_6d(matrix), self._form.size)
 
     def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Invert :meth:`forward_actions`."""
         matrix = rotation_6d_to_matrix(self._learned(actions))
         return self._with_rotation(actions, self._form.from_matrix(matrix), _SIZE)
 
@@ -105,22 +107,22 @@ class Rotation6d(PreprocessStep):
         return actions[..., first : first + _SIZE]
 
     def _with_rotation(self, actions: Tensor, rotation: Tensor, size: int) -> Tensor:
-        """Return the action with its rotation of ``size`` numbers replaced."""
+        """Return the action with its rotation replaced by another one of ``size`` numbers."""
         first = self._dims[0]
         return torch.cat((actions[..., :first], rotation, actions[..., first + size :]), dim=-1)
 
 
 class RelativePose(Rotation6d):
-    """Pose of an action relative to the observed pose, its rotation as rotation-6d; and back.
+    """Convert a pose of an action to a pose relative to the observed one, with the rotation as rotation-6d, and back.
 
     Args:
-        position: observation of the position, three numbers.
-        rotation: observation of the rotation.
-        position_dims: the numbers of the whole action that are a position.
-        rotation_dims: those that are a rotation, one after the other.
-        form: of the action's rotation, see :class:`Rotation6d`.
-        observed_form: of the observation's rotation.
-        frame: 'hand': in the frame of the observed pose, as UMI has it; 'world': along the axes of the world.
+        position: observation with the position, three numbers.
+        rotation: observation with the rotation.
+        position_dims: indices of the position's numbers in the whole action.
+        rotation_dims: consecutive indices of the rotation's numbers.
+        form: representation of the action's rotation, see :class:`Rotation6d`.
+        observed_form: representation of the observation's rotation.
+        frame: 'hand': in the frame of the observed pose, as in UMI; 'world': along the axes of the world.
     """
 
     def __init__(
@@ -144,7 +146,7 @@ class RelativePose(Rotation6d):
         self._back = poses.absolute_from_frame if in_hand else poses.absolute_from_world
 
     def bind(self, spec: Spec) -> Spec:
-        """See the base class."""
+        """Return the spec of the step's output."""
         for key, size in zip(self.references, (3, self._observed_form.size), strict=True):
             shape = spec.space(key, self.name).shape
             if shape != (size,):
@@ -160,7 +162,7 @@ class RelativePose(Rotation6d):
         return super().bind(spec)
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Convert actions ``(*B, A)`` to the form that networks learn."""
         matrix = self._form.to_matrix(columns(actions, self._dims))
         pose = Pose(columns(actions, self._position_dims), matrix)
         found = self._there(pose, self._base(actions, reference))
@@ -170,7 +172,7 @@ class RelativePose(Rotation6d):
         return self._with_position(learned, found.position, self._places_learned())
 
     def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Invert :meth:`forward_actions`."""
         learned = self._places_learned()
         pose = Pose(columns(actions, learned), rotation_6d_to_matrix(self._learned(actions)))
         found = self._back(pose, self._base(actions, reference))
@@ -178,12 +180,12 @@ class RelativePose(Rotation6d):
         return self._with_position(sent, found.position, self._position_dims)
 
     def _places_learned(self) -> list[int]:
-        """Places of the position in the action that networks learn."""
+        """Return the indices of the position in the action that networks learn."""
         longer = _SIZE - self._form.size
         return [dim if dim < self._dims[0] else dim + longer for dim in self._position_dims]
 
     def _base(self, actions: Tensor, reference: Observations) -> Pose:
-        """Return the observed pose, with an axis for each of the actions."""
+        """Return the observed pose, with an axis for the actions of a chunk."""
         position, rotation = (reference[key].to(actions) for key in self.references)
         matrix = self._observed_form.to_matrix(rotation)
         while position.dim() < actions.dim():
@@ -199,16 +201,16 @@ class RelativePose(Rotation6d):
 
 
 class ContinuousObservation(PreprocessStep):
-    """Base of steps that replace numbers of an observation by others that do not jump; back in the data's form.
+    """Base class of steps that replace numbers of an observation by continuous ones, and convert them back.
 
     Args:
-        observation: its key, of a vector.
-        dims: its numbers that are replaced, one after the other; None: all.
+        observation: key of a vector observation.
+        dims: consecutive indices of the numbers that are replaced; None: all.
     """
 
     side = "before"
     grown: int
-    """Numbers in the place of those."""
+    """Number of values that replace them."""
 
     def __init__(self, observation: str, dims: Sequence[int] | None) -> None:
         super().__init__()
@@ -218,18 +220,18 @@ class ContinuousObservation(PreprocessStep):
 
     @abstractmethod
     def taken(self, size: int) -> list[int]:
-        """Return all dims, where the configuration names none, of a vector of this size."""
+        """Return all indices of a vector of this size, used if the configuration names none."""
 
     @abstractmethod
     def there(self, value: Tensor) -> Tensor:
-        """``(*B, D)`` of the data to ``(*B, grown)``."""
+        """Convert ``(*B, D)`` from the data to ``(*B, grown)``."""
 
     @abstractmethod
     def back(self, value: Tensor) -> Tensor:
-        """Invert :meth:`there`, up to what the form leaves open."""
+        """Invert :meth:`there`, as far as the representation is unique."""
 
     def bind(self, spec: Spec) -> Spec:
-        """See the base class."""
+        """Return the spec of the step's output."""
         space = spec.space(self._key, self.name)
         if space.modality != "low_dim" or len(space.shape) != 1 or space.is_token:
             raise ConfigError(
@@ -255,11 +257,11 @@ class ContinuousObservation(PreprocessStep):
         return key == self._key
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
-        """See the base class."""
+        """Convert an observation ``(*B, ...)`` that the step acts on."""
         return self._with(value, len(self._dims), self.there)
 
     def inverse_obs(self, key: str, value: Tensor) -> Tensor:
-        """See the base class."""
+        """Invert :meth:`forward_obs`."""
         return self._with(value, self.grown, self.back)
 
     def _with(self, value: Tensor, size: int, change: Callable[[Tensor], Tensor]) -> Tensor:
@@ -270,12 +272,12 @@ class ContinuousObservation(PreprocessStep):
 
 
 class ObservedRotation6d(ContinuousObservation):
-    """Rotation of an observation as rotation-6d: the same for q and -q, without a jump anywhere.
+    """Convert a rotation of an observation to rotation-6d, which is continuous, and the same for q and -q.
 
     Args:
-        observation: its key.
-        dims: its numbers that are the rotation; None: all.
-        form: of the rotation in the data, see :class:`Rotation6d`.
+        observation: key of the observation.
+        dims: indices of the rotation's numbers; None: all.
+        form: representation of the rotation in the data, see :class:`Rotation6d`.
     """
 
     grown = _SIZE
@@ -287,7 +289,7 @@ class ObservedRotation6d(ContinuousObservation):
         self._form = form_of(form, "observed_rotation_6d: form")
 
     def bind(self, spec: Spec) -> Spec:
-        """See the base class."""
+        """Return the spec of the step's output."""
         bound = super().bind(spec)
         if len(self._dims) != self._form.size:
             raise ConfigError(
@@ -297,24 +299,24 @@ class ObservedRotation6d(ContinuousObservation):
         return bound
 
     def taken(self, size: int) -> list[int]:
-        """See the base class."""
+        """Return the indices that are used in a vector of this size."""
         return list(range(size))
 
     def there(self, value: Tensor) -> Tensor:
-        """See the base class."""
+        """Convert numbers of the data to the continuous form."""
         return matrix_to_rotation_6d(self._form.to_matrix(value))
 
     def back(self, value: Tensor) -> Tensor:
-        """See the base class."""
+        """Invert :meth:`there`."""
         return self._form.from_matrix(rotation_6d_to_matrix(value))
 
 
 class SinCos(ContinuousObservation):
-    """Angles of an observation as their sines and cosines, which do not jump from pi to -pi.
+    """Convert angles of an observation to sines and cosines, which do not jump from pi to -pi.
 
     Args:
-        observation: its key.
-        dims: its numbers that are angles in radians, one after the other; None: all.
+        observation: key of the observation.
+        dims: consecutive indices of the angles, in radians; None: all.
     """
 
     def __init__(self, observation: str, dims: Sequence[int] | None = None) -> None:
@@ -322,15 +324,15 @@ class SinCos(ContinuousObservation):
         self.grown = 2 * len(self._chosen or ())
 
     def taken(self, size: int) -> list[int]:
-        """See the base class."""
+        """Return the indices that are used in a vector of this size."""
         self.grown = 2 * size
         return list(range(size))
 
     def there(self, value: Tensor) -> Tensor:
-        """See the base class."""
+        """Convert numbers of the data to the continuous form."""
         return torch.cat((value.sin(), value.cos()), dim=-1)
 
     def back(self, value: Tensor) -> Tensor:
-        """See the base class."""
+        """Invert :meth:`there`."""
         sine, cosine = value.chunk(2, dim=-1)
         return torch.atan2(sine, cosine)

@@ -1,4 +1,4 @@
-"""The pipeline as it is saved in checkpoints, and back."""
+"""Conversion of the pipeline to the form saved in checkpoints, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imitate.models.preprocessing.step import PreprocessStep
 from imitate.models.preprocessing.table import NORMALIZE
 
 VERSION = 2
-"""Version of the format; the first, without a number, had only the standard steps."""
+"""Version of the format. The first version has no number and contains only the standard steps."""
 
 
 def saved_form(
@@ -29,9 +29,9 @@ def saved_form(
     obs_clip: float | None,
     image_types: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return everything of a pipeline, as tensors on the CPU, numbers, strings, lists and dicts.
+    """Return all parts of a pipeline as tensors on the CPU, numbers, strings, lists and dicts.
 
-    Arguments are the attributes of :class:`~imitate.models.preprocess.Preprocess` of these names.
+    The arguments are the attributes of :class:`~imitate.models.preprocess.Preprocess` of these names.
     """
     obs = {
         key: {
@@ -71,10 +71,10 @@ def saved_form(
 
 
 def saved_arguments(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the constructor, from :func:`saved_form` of this version or an earlier one.
+    """Return the arguments of the constructor from the result of :func:`saved_form` of this or an earlier version.
 
     Raises:
-        CheckpointError: a later version wrote it.
+        CheckpointError: the pipeline was saved by a later version.
     """
     version = saved.get("version", 1)
     if version > VERSION:
@@ -91,7 +91,7 @@ def saved_arguments(saved: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "obs_affine": _affine_of(obs),
         "action_affine": _affine_of(actions),
-        "obs_clip": saved.get("obs_clip"),  # absent from files of before there was one
+        "obs_clip": saved.get("obs_clip"),  # absent in files written before types were recorded
         "steps": saved.get("steps", ()),
         "image_types": {
             key: entry["image_type"] for key, entry in obs.items() if "image_type" in entry
@@ -100,7 +100,7 @@ def saved_arguments(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_tensors(steps: Sequence[PreprocessStep], saved: Mapping[str, Any]) -> None:
-    """Fill the fitted values of the chosen steps."""
+    """Load the fitted values of the chosen steps."""
     for number, step in enumerate(steps):
         prefix = f"{number}."
         step.load_state_dict(

@@ -21,11 +21,14 @@ from imitate.models.layout import Shape, processed_shape
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec
 
 _OVERSHOOT = 0.1
-"""Largest excess of resized images beyond black and white."""
+"""Largest amount by which resized images may exceed black and white."""
 
 
 class Layout(PreprocessStep):
-    """Numbers to float32 on the module's device; images (H, W, C) to (C, H, W) in [0, 1]; scans (L, C) to (C, L)."""
+    """Convert values to float32 on the module's device.
+
+    Images (H, W, C) become (C, H, W) in [0, 1], scans (L, C) become (C, L).
+    """
 
     keeps_statistics = True
     place: Tensor
@@ -34,13 +37,13 @@ class Layout(PreprocessStep):
         super().__init__()
         self._modalities: dict[str, str] = {}
         self.beyond_unit_range: frozenset[str] = frozenset()
-        """Images that were recorded with other values than 0 to 1, whose values are not checked."""
+        """Images that were recorded with values outside [0, 1]; the range of their values is not checked."""
         self.image_types: Mapping[str, str] = {}
-        """Types of the recorded values, see :func:`~imitate.functional.pixels.image_type`; without those not known."""
+        """Known types of the recorded values, see :func:`~imitate.functional.pixels.image_type`."""
         self.register_buffer("place", torch.empty(0), persistent=False)
 
     def bind(self, spec: Spec) -> Spec:
-        """See the base class."""
+        """Return the spec of the step's output."""
         self._modalities = {key: space.modality for key, space in spec.obs.items()}
         return spec.with_obs(
             {
@@ -50,7 +53,7 @@ class Layout(PreprocessStep):
         )
 
     def acts_on(self, key: str) -> bool:
-        """All observations."""
+        """Return true for all observations."""
         return True
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
@@ -64,10 +67,10 @@ class Layout(PreprocessStep):
                 self._check_pixels(key, value)
         device = self.place.device
         value = to_device(value, device)
-        # A copy of its own, so that it can be changed in place: five times as fast for images.
+        # a copy, so that it can be changed in place, which is five times as fast for images
         x = value.to(torch.float32, copy=True)
         if modality in IMAGE_MODALITIES:
-            # A view: the channels stay last in memory, as convolutions like them. (The ONNX exporter keeps signs.)
+            # A view, so that channels remain last in memory, which suits convolutions. (The ONNX exporter keeps signs.)
             x = x.movedim(x.dim() - 1, x.dim() - 3)
             if divisor != 1.0:
                 x = x.div_(divisor)
@@ -76,7 +79,10 @@ class Layout(PreprocessStep):
         return x
 
     def _check_pixels(self, key: str, value: Tensor) -> None:
-        """Refuse floats beyond [0, 1] and integers beyond [0, 255], unless the normalization was fitted to such."""
+        """Refuse floats outside [0, 1] and integers outside [0, 255].
+
+        They are accepted if the normalization was fitted to such values.
+        """
         if value.numel() == 0 or key in self.beyond_unit_range:
             return
         highest = 1 if value.is_floating_point() else 255
@@ -91,7 +97,7 @@ class Layout(PreprocessStep):
 class Rotations(PreprocessStep):
     """Rotations of actions to rotation-6d and back, see :class:`~imitate.models.action_layout.ActionLayout`.
 
-    Back means to the form that the robot takes, which need not be the stored one. Converted numbers are never
+    They are converted back to the robot's form, which may differ from the stored one. Converted numbers are never
     normalized, so that the statistics of the data stay valid for the rest.
     """
 
@@ -103,22 +109,22 @@ class Rotations(PreprocessStep):
         self.changes_actions = any(key.rotation for key in layout.keys.values())
 
     def bind(self, spec: Spec) -> Spec:
-        """See the base class."""
+        """Return the spec of the step's output."""
         return Spec(spec.obs, self._layout.learned_dims)
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Convert actions ``(*B, A)`` to the form that networks learn."""
         return self._layout.to_learned(actions)
 
     def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Invert :meth:`forward_actions`."""
         return self._layout.to_sent(actions)
 
 
 class Normalize(PreprocessStep):
-    """``(x - offset) / scale``, per number, or per channel of an image.
+    """Normalization ``(x - offset) / scale``, per number, or per channel of an image.
 
-    Where nothing is normalized, offset is 0 and scale is 1.
+    Without normalization, offset is 0 and scale is 1.
 
     Args:
         obs_mode: None, or a name of :func:`~imitate.models.fitting.fit_obs` for all observations.
@@ -126,10 +132,10 @@ class Normalize(PreprocessStep):
         unit_range_keys: images that are not normalized.
 
     Attributes:
-        offset, scale: of all observations, one after the other.
-        action_offset, action_scale: of the whole action.
-        normalizes_obs, normalizes_actions: True where any number of them is changed.
-        constant: places of numbers that do not vary in the data, by key; empty before :meth:`fit`.
+        offset, scale: offset and scale of all observations, concatenated.
+        action_offset, action_scale: offset and scale of the whole action.
+        normalizes_obs, normalizes_actions: True if any number is changed.
+        constant: indices of numbers that do not vary in the data, by key; empty before :meth:`fit`.
     """
 
     offset: Tensor
@@ -155,7 +161,7 @@ class Normalize(PreprocessStep):
         self.normalizes_obs = self.normalizes_actions = False
 
     def bind(self, spec: Spec) -> Spec:
-        """See the base class."""
+        """Return the spec of the step's output."""
         self._spaces = dict(spec.obs)
         self._ranges = _ranges({key: math.prod(self._shape(key)) for key in spec.obs})
         self._action_ranges = _ranges(spec.actions)
@@ -167,13 +173,13 @@ class Normalize(PreprocessStep):
         return spec
 
     def fit(self, statistics: Statistics) -> None:
-        """See the base class."""
+        """Learn from the statistics of the incoming values."""
         if self._obs_mode is not None:
             for key, space in self._spaces.items():
                 if key in self._unit_range_keys or space.is_token or space.modality == MASK:
                     continue
                 offset, scale = fit_obs(self._obs_mode, statistics["obs"][key], key)
-                if space.modality == "scan":  # statistics are in the layout of the file
+                if space.modality == "scan":  # statistics have the layout of the file
                     offset, scale = offset.mT, scale.mT
                 self.set_obs(key, offset, scale)
         for key, mode in self._action_modes.items():
@@ -198,13 +204,13 @@ class Normalize(PreprocessStep):
                     self.constant[key] = found
 
     def refresh(self) -> None:
-        """Update the state from the buffers; to be called when they have changed."""
+        """Update the state from the buffers; call it whenever they change."""
         self.normalizes_obs = not _is_identity(self.offset, self.scale)
         self.normalizes_actions = not _is_identity(self.action_offset, self.action_scale)
         self.changes_actions = self.normalizes_actions
 
     def set_obs(self, key: str, offset: Tensor, scale: Tensor) -> None:
-        """Set offset and scale of an observation, shaped like one step, or per channel of an image."""
+        """Set offset and scale of an observation, with the shape of one step, or per channel of an image."""
         _write(key, self._ranges[key], (self.offset, offset), (self.scale, scale))
         self.refresh()
 
@@ -226,35 +232,35 @@ class Normalize(PreprocessStep):
         return self.action_offset[part], self.action_scale[part]
 
     def acts_on(self, key: str) -> bool:
-        """All observations, once any number is changed."""
+        """Return true for all observations if any number is changed."""
         return self.normalizes_obs
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
-        """See the base class."""
+        """Convert an observation ``(*B, ...)`` that the step acts on."""
         offset, scale = self._broadcast(key)
         return value.sub_(offset).div_(scale)
 
     def inverse_obs(self, key: str, value: Tensor) -> Tensor:
-        """See the base class."""
+        """Invert :meth:`forward_obs`."""
         offset, scale = self._broadcast(key)
         return value * scale + offset
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Convert actions ``(*B, A)`` to the form that networks learn."""
         return (actions - self.action_offset) / self.action_scale
 
     def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Invert :meth:`forward_actions`."""
         return actions * self.action_scale + self.action_offset
 
     def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
-        """See the base class."""
+        """Return a function that applies the step to several vectors at once, or None."""
         index = [i for key in keys for i in range(*self._ranges[key])]
         offset, scale = self.offset[index], self.scale[index]
         return lambda x: (x - offset).div_(scale)
 
     def _shape(self, key: str) -> Shape:
-        """Return the shape of a key's offset such that it broadcasts over its values."""
+        """Return the shape with which a key's offset broadcasts over its values."""
         space = self._spaces[key]
         return (space.shape[0], 1, 1) if space.modality in IMAGE_MODALITIES else space.shape
 
@@ -265,12 +271,12 @@ class Normalize(PreprocessStep):
 
 
 class Clip(PreprocessStep):
-    """Clipping of values to +- ``limit``.
+    """Clip values to +- ``limit``.
 
     Args:
-        limit: greatest magnitude.
+        limit: largest magnitude.
         observations: keys of vectors; None: all low_dim observations.
-        actions: True clips the actions that networks learn, too; their predictions are not clipped.
+        actions: True: also clip the actions that networks learn; their predictions are not clipped.
     """
 
     invertible = False
@@ -287,7 +293,7 @@ class Clip(PreprocessStep):
         self._keys: frozenset[str] = frozenset()
 
     def bind(self, spec: Spec) -> Spec:
-        """See the base class."""
+        """Return the spec of the step's output."""
         for key in self._chosen or ():
             space = spec.space(key, self.name)
             if space.modality != "low_dim" or space.is_token:
@@ -302,15 +308,15 @@ class Clip(PreprocessStep):
         return key in self._keys
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
-        """See the base class."""
+        """Convert an observation ``(*B, ...)`` that the step acts on."""
         return value.clamp(-self.limit, self.limit)
 
     def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
-        """See the base class."""
+        """Convert actions ``(*B, A)`` to the form that networks learn."""
         return actions.clamp(-self.limit, self.limit)
 
     def packed(self, keys: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
-        """See the base class."""
+        """Return a function that applies the step to several vectors at once, or None."""
         limit = self.limit
         return (lambda x: x.clamp(-limit, limit)) if self._keys.issuperset(keys) else None
 

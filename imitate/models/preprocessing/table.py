@@ -1,4 +1,4 @@
-"""Preprocessing steps by name: those below, and other packages' entry points in ``imitate.preprocess``."""
+"""Preprocessing steps by name: the built-in ones, and entry points of other packages in ``imitate.preprocess``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from imitate.models.preprocessing.tokens import HashTokens
 
 ENTRY_POINTS = "imitate.preprocess"
 NORMALIZE = "normalize"
-"""Name of the place of the normalization in a list of steps."""
+"""Name that marks the place of the normalization in a list of steps."""
 
 STEPS: dict[str, type[PreprocessStep]] = {
     "binary_actions": BinaryActions,
@@ -44,11 +44,11 @@ def make_step(entry: Mapping[str, Any], place: str = "train.preprocess") -> Prep
     """Make the step that an entry of the configuration describes.
 
     Args:
-        entry: the name under ``step``, and the options of that step.
-        place: of the entry, for messages.
+        entry: the name under ``step``, and the options of the step.
+        place: dotted key of the entry, for messages.
 
     Raises:
-        ConfigError: no step has this name, it does not know an option, or lacks a required one.
+        ConfigError: there is no step of this name, it does not have an option, or a required option is missing.
     """
     options = {key: value for key, value in entry.items() if key != "step"}
     name = str(entry.get("step", ""))
@@ -74,10 +74,10 @@ def make_step(entry: Mapping[str, Any], place: str = "train.preprocess") -> Prep
 def make_steps(
     entries: Sequence[Mapping[str, Any]],
 ) -> tuple[list[PreprocessStep], list[PreprocessStep]]:
-    """Make the steps before the normalization, and those behind it.
+    """Make the steps before the normalization, and the steps after it.
 
-    The normalization's place is an entry ``{"step": "normalize"}``; without it, before the first step that belongs
-    behind it, else at the end.
+    The normalization is at the entry ``{"step": "normalize"}``; without this entry it is before the first step that
+    must follow it, or at the end.
 
     Raises:
         ConfigError: an entry cannot be made, or is on the wrong side of the normalization.

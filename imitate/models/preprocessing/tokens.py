@@ -1,4 +1,4 @@
-"""Tokenizers of instructions."""
+"""Tokenizers of language instructions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LANGUAGE_KEY = "lang_emb"
 
 
 class Tokenize(PreprocessStep):
-    """Base of tokenizers: UTF-8 bytes of an instruction, as ``train.language_bytes`` gives them, to ``length`` tokens.
+    """Base class of tokenizers: convert the UTF-8 bytes of an instruction (``train.language_bytes``) to tokens.
 
-    Tokens are whole numbers as floats, for an encoder such as TokenCore; 0 stands for none. A subclass has its
-    tokenizer in :meth:`encode`, and the number of its tokens in :attr:`vocabulary`.
+    Tokens are integers stored as floats, for an encoder such as TokenCore; 0 is padding. A subclass implements its
+    tokenizer in :meth:`encode` and sets the number of its tokens in :attr:`vocabulary`.
 
     Args:
-        length: tokens of an instruction: shorter ones have zeros behind, of longer ones the beginning counts.
-        observation: key of the bytes.
+        length: number of tokens of an instruction; shorter ones are padded with zeros, longer ones truncated.
+        observation: key of the observation with the bytes.
     """
 
     invertible = False
@@ -43,7 +43,7 @@ class Tokenize(PreprocessStep):
         """Return the tokens of a text, each at least 1 and below :attr:`vocabulary`."""
 
     def bind(self, spec: Spec) -> Spec:
-        """See the base class."""
+        """Return the spec of the step's output."""
         space = spec.space(self._key, self.name)
         if space.modality != "low_dim" or len(space.shape) != 1 or space.is_token:
             raise ConfigError(
@@ -53,7 +53,7 @@ class Tokenize(PreprocessStep):
         return spec.with_obs({self._key: Space((self.length,), "low_dim", is_token=True)})
 
     def acts_on(self, key: str) -> bool:
-        """Return true for the text."""
+        """Return true for the observation with the text."""
         return key == self._key
 
     def forward_obs(self, key: str, value: Tensor) -> Tensor:
@@ -71,12 +71,13 @@ class Tokenize(PreprocessStep):
 
 
 class HashTokens(Tokenize):
-    """Tokenizer without a table: each word's token is a hash of its letters, so that any words have one.
+    """Tokenizer without a table: each word's token is a hash of its letters, so that any word has a token.
 
     Args:
-        length: see the base class.
-        vocabulary: number of tokens; two of W different words share one with probability about W^2 / (2 vocabulary).
-        observation: see the base class.
+        length: number of tokens of an instruction.
+        vocabulary: number of tokens; two of W different words have the same token with probability about W^2 / (2
+            vocabulary).
+        observation: key of the observation with the bytes.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class HashTokens(Tokenize):
         self.vocabulary = int(vocabulary)
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of the words, without regard to capitals and punctuation."""
+        """Return the tokens of the words; capitals and punctuation are ignored."""
         digests = (
             hashlib.sha256(word.encode()).digest() for word in re.findall(r"\w+", text.lower())
         )

@@ -117,7 +117,7 @@ def test_a_full_disk_keeps_what_came(server, monkeypatch):
         append(file, part, size, two_blocks)
 
     monkeypatch.setattr(module, "_append", full)
-    with refused("the disk is full; 2097152 bytes are kept: make room"):
+    with refused("the disk is full; 2097152 bytes are kept: free some space"):
         get(server)
     monkeypatch.setattr(module, "_append", append)
     assert get(server).read_bytes() == CONTENT
@@ -147,7 +147,7 @@ def test_other_file_systems_are_read_by_fsspec(protocol, tmp_path):
         ("memory://nowhere/b.hdf5", "nothing", "b.hdf5:|correct the address"),
         ("s3://bucket/a.hdf5", "s3fs", "s3:// needs the package 's3fs': do: pip install s3fs"),
         ("gs://bucket/a.hdf5", "fsspec", "'fsspec' is not installed; do: pip install"),
-        ("nowhere://x", "nothing", "nowhere://x: is no address that can be read"),
+        ("nowhere://x", "nothing", "nowhere://x: is not an address that can be read"),
     ],
 )
 def test_what_cannot_be_fetched_is_told_at_once(server, monkeypatch, url, missing, words):

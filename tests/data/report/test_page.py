@@ -269,7 +269,7 @@ def test_faulty_files_have_a_page_too(demo_file, tmp_path, damage):
     assert subject.health.findings
     for finding in subject.health.findings:
         assert finding.code in reader.said
-    assert ("Nothing says which demos solved" in reader.said) is (damage is bare)
+    assert ("It is not known which demos solved" in reader.said) is (damage is bare)
 
 
 def test_command(demo_file, tmp_path):

@@ -1,1 +1,1 @@
-"""Auxiliary losses and intrinsic rewards that a section adds to an algorithm, one file each."""
+"""Auxiliary losses and intrinsic rewards that the configuration adds to an algorithm, one file each."""

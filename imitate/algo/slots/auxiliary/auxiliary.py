@@ -1,9 +1,9 @@
-"""Slot of algorithms: a network with a loss, a reward, or both, from the batches that the algorithm learns from.
+"""Slot of algorithms: an auxiliary network with a loss, a reward or both, computed from the algorithm's batches.
 
     "algo": {"auxiliary": {"novelty": {"type": "rnd", "reward": 0.1}}}
 
 A type is one file: its section, derived from :class:`AuxiliaryConfig`, and its class under
-``@register("rnd", RNDConfig)``. It is found by name: the module ``imitate.algo.slots.auxiliary.<type>``, or an
+``@register("rnd", RNDConfig)``. It is searched by name: as the module ``imitate.algo.slots.auxiliary.<type>``, or as an
 entry point of another package in the group ``imitate.auxiliaries``.
 """
 
@@ -21,34 +21,36 @@ from imitate.config.kinds import Kinds
 from imitate.models.actor import GroupEncoder
 
 PREFIX = "auxiliary/"
-"""Before the given name: the name of its network."""
+"""Prefix of the names of auxiliary networks."""
 
 Batch = Mapping[str, Any]
 
 
 class AuxiliaryConfig(Section):
-    """One entry of ``algo.auxiliary``; a type adds keys of its own."""
+    """One entry of ``algo.auxiliary``; each type adds its own keys."""
 
     model_config = ConfigDict(extra="allow")
 
     type: str = Field(min_length=1, description="kind of auxiliary, such as 'rnd'")
-    loss: float = Field(1.0, ge=0, description="weight of its loss")
+    loss: float = Field(1.0, ge=0, description="weight of the auxiliary's loss")
     reward: float = Field(
-        0.0, ge=0, description="weight of its reward, added to the rewards; 0: none"
+        0.0,
+        ge=0,
+        description="weight of the auxiliary's reward, which is added to the rewards; 0: none",
     )
     optimizer: OptimizerConfig = Field(
         OptimizerConfig.model_validate({"learning_rate": {"initial": 1e-4}}),
-        description="optimizer of its own network",
+        description="optimizer of the auxiliary's network",
     )
 
 
 class Auxiliary(nn.Module, ABC):
-    """A network beside an algorithm's own.
+    """Network beside an algorithm's own networks.
 
     Args:
-        config: its section.
-        make_encoder: makes a new encoder of observations, without goals.
-        ac_dim: A.
+        config: section of the auxiliary.
+        make_encoder: function that makes a new encoder of observations, without goals.
+        ac_dim: A, action dimensions.
     """
 
     def __init__(self, config: Any, make_encoder: Callable[[], GroupEncoder], ac_dim: int) -> None:
@@ -57,15 +59,15 @@ class Auxiliary(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean loss, and scalars to log.
+        """Return the mean loss, and scalars to log.
 
         Args:
-            batch: prepared transitions: ``obs``, ``next_obs`` {key: (B, [F,] ...)}, ``actions`` (B, A); none that a
-                model imagined, which :meth:`reward` sees too.
+            batch: prepared transitions: ``obs``, ``next_obs`` {key: (B, [F,] ...)}, ``actions`` (B, A). Transitions
+                imagined by a model are not included; they are passed only to :meth:`reward`.
         """
 
     def reward(self, batch: Batch) -> Tensor | None:
-        """(B,) without gradient; None where it gives no reward."""
+        """Return rewards (B,) without gradient, or None if the auxiliary gives none."""
         return None
 
     def follow(self, batch: Batch) -> None:  # noqa: B027 - a hook, empty by default
@@ -79,7 +81,7 @@ register = AUXILIARIES.register
 
 
 class AuxiliariesConfig(Section):
-    """Auxiliaries by names of one's choice."""
+    """Auxiliaries by user-chosen names."""
 
     model_config = ConfigDict(extra="allow")
     entry_type = AUXILIARIES
@@ -90,7 +92,7 @@ class AuxiliariesConfig(Section):
 def built(
     configs: AuxiliariesConfig, make_encoder: Callable[[], GroupEncoder], ac_dim: int
 ) -> dict[str, Auxiliary]:
-    """New auxiliaries by the names of their networks."""
+    """Create the auxiliaries of a section, by the names of their networks."""
     return {
         PREFIX + name: AUXILIARIES.find(config.type)[0](config, make_encoder, ac_dim)
         for name, config in configs.items()

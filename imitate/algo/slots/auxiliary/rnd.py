@@ -1,4 +1,4 @@
-"""Random network distillation (RND): states are worth a bonus where a network predicts random features badly.
+"""Random network distillation (RND): an exploration bonus for states in which a network predicts random features badly.
 
 Burda, Edwards, Storkey, Klimov, "Exploration by Random Network Distillation", ICLR 2019 (arXiv:1810.12894). With a
 fixed random network f, a predictor p, and x the next observation, whitened by running statistics and clipped to +-5:
@@ -6,10 +6,10 @@ fixed random network f, a predictor p, and x the next observation, whitened by r
     loss    E[ |p(x) - f(x)|^2 ], mean over the features                                      -> RND.loss
     reward  |p(x) - f(x)|^2 / running standard deviation of it                                -> RND.reward
 
-The predictor learns states that are visited often, so that the bonus of what is new is larger. Departures: the bonus is
-divided by its own standard deviation rather than by that of its discounted return, so that it means the same for a
-replay buffer, and both networks see the features of one fixed random encoder where observations are images. The bonus
-is added to the reward and has its discount and its ends.
+The predictor learns states that are visited often, so new states have a larger bonus. Departures: the bonus is divided
+by its own standard deviation instead of that of its discounted return, so that it has the same meaning for a replay
+buffer; with image observations, both networks see the features of one fixed random encoder. The bonus is added to the
+reward, with the same discount and the same terminals.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from imitate.models.mlp import MLP
 from imitate.models.moments import Moments
 
 CLIP = 5.0
-"""Bound of whitened inputs."""
+"""Largest magnitude of whitened inputs."""
 
 
 class RNDConfig(AuxiliaryConfig):
@@ -36,10 +36,10 @@ class RNDConfig(AuxiliaryConfig):
     model_config = {**Section.model_config}
 
     reward: float = Field(
-        0.1, ge=0, description="weight of the bonus, whose standard deviation is 1"
+        0.1, ge=0, description="weight of the bonus, which is scaled to a standard deviation of 1"
     )
     layer_dims: tuple[int, ...] = Field((128, 128), description="hidden layers of both networks")
-    num_features: int = Field(64, ge=1, description="random features to predict")
+    num_features: int = Field(64, ge=1, description="number of random features to predict")
 
 
 @register("rnd", RNDConfig)
@@ -60,14 +60,14 @@ class RND(Auxiliary):
         return nn.Sequential(mlp, nn.Linear(mlp.output_dim, config.num_features))
 
     def train(self, mode: bool = True) -> RND:
-        """Training mode of the predictor alone: what is fixed never changes."""
+        """Switch only the predictor to training mode; the fixed networks never change."""
         super().train(mode)
         self.encoder.eval()
         self.target.eval()
         return self
 
     def _squared_errors(self, batch: Batch) -> Tensor:
-        """(B,) mean over the features."""
+        """Return squared errors (B,), averaged over the features."""
         with torch.no_grad():
             seen: Tensor = self.encoder(batch["next_obs"])
             x = ((seen - self.inputs.mean) / self.inputs.std).clamp(-CLIP, CLIP)
@@ -76,17 +76,17 @@ class RND(Auxiliary):
         return errors
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Mean squared error of the predictor."""
+        """Return the mean squared error of the predictor."""
         loss = self._squared_errors(batch).mean()
         return loss, {"Loss": loss}
 
     @torch.no_grad()
     def reward(self, batch: Batch) -> Tensor:
-        """(B,) the bonus, not negative."""
+        """Return the bonus (B,), which is never negative."""
         return self._squared_errors(batch) / self.errors.std
 
     @torch.no_grad()
     def follow(self, batch: Batch) -> None:
-        """Running statistics of inputs and errors."""
+        """Update the running statistics of inputs and errors."""
         self.errors.add(self._squared_errors(batch).unsqueeze(-1))
         self.inputs.add(self.encoder(batch["next_obs"]))

@@ -1,1 +1,1 @@
-"""Learned models of an environment, and planners that choose actions by them."""
+"""Learned models of an environment, and planners that choose actions with them."""

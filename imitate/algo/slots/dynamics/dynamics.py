@@ -3,11 +3,11 @@
     "algo": {"dynamics": {"type": "ensemble", "members": 5}}
 
 A type is one file: its section, derived from :class:`DynamicsConfig`, and its class under ``@register("ensemble",
-EnsembleConfig)``. It is found by name: the module ``imitate.algo.slots.dynamics.<type>``, or an entry point of
+EnsembleConfig)``. It is searched by name: as the module ``imitate.algo.slots.dynamics.<type>``, or as an entry point of
 another package in the group ``imitate.dynamics``.
 
-A *state* is what the model computes with: (D,) all vectors of an observation, one after the other in the order of
-their keys, unless a type says otherwise. Observations are prepared, without stacked frames; actions are normalized.
+A *state* is the model's input: (D,) all vectors of an observation, concatenated in the order of their keys, unless a
+type defines it otherwise. Observations are prepared, without stacked frames; actions are normalized.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Batch = Mapping[str, Any]
 
 
 class DynamicsConfig(Section):
-    """Section ``algo.dynamics``; a type adds keys of its own."""
+    """Section ``algo.dynamics``; each type adds its own keys."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -45,7 +45,7 @@ class DynamicsConfig(Section):
     )
 
     def problems(self, config: BaseConfig) -> list[str]:
-        """Return settings of the whole configuration that contradict a model of vectors."""
+        """List settings of the whole configuration that cannot be combined with a model of vectors."""
         train, observation, problems = config.train, config.observation, []
         if train.frame_stack > 1:
             problems.append(
@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
 
     Attributes:
         states: (..., D) the next states.
-        rewards: (...) of the actions.
+        rewards: (...) rewards of the actions.
         ends: (...) probabilities, in [0, 1], that the next state is terminal.
     """
 
@@ -83,13 +83,13 @@ class Dynamics(nn.Module, ABC):
     """An ensemble of models of the environment.
 
     Args:
-        config: its section.
+        config: section of the model.
         obs_shapes: shape of each observation, all of them vectors.
-        ac_dim: A.
+        ac_dim: A, action dimensions.
     """
 
     members = 1
-    """M."""
+    """M, number of members."""
 
     def __init__(self, config: Any, obs_shapes: Mapping[str, tuple[int, ...]], ac_dim: int) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Dynamics(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the mean loss, and scalars to log.
+        """Return the mean loss, and scalars to log.
 
         Args:
             batch: prepared transitions of one step: ``obs``, ``next_obs`` {key: (B, ...)}, ``actions`` (B, A),
@@ -111,19 +111,19 @@ class Dynamics(nn.Module, ABC):
     def step(
         self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None
     ) -> Outcome:
-        """Predict the outcome of actions, each member by itself.
+        """Predict the outcome of actions with each member separately.
 
         Args:
             states: (M, N, D).
             actions: (M, N, A).
-            generator: source of randomness, where predictions are sampled.
+            generator: source of randomness, if predictions are sampled.
 
         Returns:
-            (M, N, D), (M, N), (M, N).
+            next states (M, N, D), rewards (M, N) and end probabilities (M, N).
         """
 
     def follow(self, batch: Batch) -> None:  # noqa: B027 - a hook, empty by default
-        """Update statistics, before the loss of the same batch."""
+        """Update statistics; called before the loss of the same batch."""
 
     def state_of(self, obs: Mapping[str, Tensor]) -> Tensor:
         """Return the state (B, D) of observations {key: (B, ...)}."""
@@ -141,7 +141,7 @@ class Dynamics(nn.Module, ABC):
     def imagine(
         self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None
     ) -> Outcome:
-        """Predict the outcome of each row by a random member.
+        """Predict the outcome of each row with a random member.
 
         Args:
             states: (N, D).
@@ -149,7 +149,7 @@ class Dynamics(nn.Module, ABC):
             generator: source of randomness.
 
         Returns:
-            (N, D), (N,), (N,).
+            next states (N, D), rewards (N,) and end probabilities (N,).
         """
         size = (self.members, -1, -1)
         outcome = self.step(states.expand(size), actions.expand(size), generator)
@@ -167,20 +167,20 @@ class Dynamics(nn.Module, ABC):
         particles: int = 1,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Predict discounted returns of plans; each member simulates them with particles of its own.
+        """Predict discounted returns of plans; each member simulates them with its own particles.
 
         ``sum_t discount^t prod_{k<t} (1 - end_k) r_t`` with r_t of (s_t, a_t), mean over members and particles (TS-inf
         of Chua et al. 2018, arXiv:1805.12114).
 
         Args:
-            states: (B, D) where plans begin.
+            states: (B, D) states in which the plans begin.
             plans: (B, P, H, A) actions.
             discount: in [0, 1].
-            particles: trajectories of each member for each plan, which differ where predictions are sampled.
+            particles: number of trajectories per member and plan, which differ if predictions are sampled.
             generator: source of randomness.
 
         Returns:
-            (B, P).
+            (B, P) mean returns.
         """
         shape = (plans.shape[0], plans.shape[1], particles)
         actions = plans.unsqueeze(2).expand(*shape, *plans.shape[2:]).flatten(0, 2)
@@ -204,5 +204,5 @@ register = DYNAMICS.register
 def built(
     config: DynamicsConfig, obs_shapes: Mapping[str, tuple[int, ...]], ac_dim: int
 ) -> Dynamics:
-    """Build the model of a section of the configuration."""
+    """Create the model of a section of the configuration."""
     return DYNAMICS.find(config.type)[0](config, obs_shapes, ac_dim)

@@ -2,16 +2,19 @@
 
 Chua, Calandra, McAllister, Levine, "Deep Reinforcement Learning in a Handful of Trials using Probabilistic Dynamics
 Models", NeurIPS 2018 (arXiv:1805.12114). With y = (s' - s, r), inputs and y standardized by their running moments, and
-w_m(i) how often transition i is in the bootstrap of member m:
+w_m(i) the number of times that transition i is in the bootstrap of member m:
 
     deterministic  mean_i w_m(i) |f_m(s, a) - y|^2 / 2, mean over dimensions                      -> Ensemble.loss
     gaussian       mean_i w_m(i) [(mu_m - y)^2 exp(-l_m) + l_m], + 0.01 sum(l_max - l_min)        -> Ensemble.loss
                    log variances l within learned softplus bounds (appendix A.1)                  -> Ensemble._bounded
     ends           mean_i w_m(i) binary cross-entropy of terminals                                -> Ensemble.loss
 
-summed over the members, which share nothing. Departures: a bootstrap is w_m(i) ~ Poisson(1), a function of the number
+ Poisson(1), a function of the number under which the transition is stored, so that members differ for good while data
+ come in~summed over the members, which share no weights. Departures: w_m(i) ~ Poisson(1) is a fixed function of the
+ transition's storage number, so that members keep different bootstraps while data are added ~ Poisson(1), a function of
+ the number
 under which the transition is stored, so that members differ for good while data come in (Oza and Russell, "Online
-Bagging and Boosting", 2001); a reward is predicted rather than known, as one more dimension (Janner et al. 2019,
+Bagging and Boosting", 2001); the reward is predicted as one more dimension instead of known (Janner et al. 2019,
 arXiv:1906.08253); targets are standardized.
 """
 
@@ -33,7 +36,7 @@ from imitate.models.critics import EnsembleLinear
 from imitate.models.moments import Moments
 
 FIRST_END_LOGIT = -5.0
-"""Logit of an end before anything is learned: a probability of 0.7 %."""
+"""Logit of an end before training: a probability of 0.7 %."""
 FIRST_BOUNDS = (-10.0, 0.5)
 """Initial bounds of log variances."""
 
@@ -43,17 +46,22 @@ class EnsembleConfig(DynamicsConfig):
 
     model_config = {**Section.model_config}
 
-    members: int = Field(5, ge=1, description="M, networks in the ensemble")
-    layer_dims: tuple[int, ...] = Field((200, 200, 200), description="hidden layers of each")
-    distribution: Literal["deterministic", "gaussian"] = Field(
-        "deterministic", description="predictions: a mean, or a sample of a diagonal Gaussian"
+    members: int = Field(5, ge=1, description="M, number of networks in the ensemble")
+    layer_dims: tuple[int, ...] = Field(
+        (200, 200, 200), description="hidden layers of each network"
     )
-    ends: bool = Field(True, description="predict terminals; false: nothing ends")
+    distribution: Literal["deterministic", "gaussian"] = Field(
+        "deterministic",
+        description="kind of predictions: the mean, or a sample of a diagonal Gaussian",
+    )
+    ends: bool = Field(
+        True, description="predict terminals; false: assume that no step is terminal"
+    )
 
 
 @register("ensemble", EnsembleConfig)
 class Ensemble(Dynamics):
-    """M fully connected networks with SiLU, as one batched module."""
+    """M fully connected networks with SiLU activations, computed as one batched module."""
 
     def __init__(
         self, config: EnsembleConfig, obs_shapes: Mapping[str, tuple[int, ...]], ac_dim: int
@@ -77,7 +85,7 @@ class Ensemble(Dynamics):
         self.inputs, self.targets = Moments(widths[0]), Moments(self.outputs)
 
     def _predicted(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return means (M, N, D + 1) and log variances, standardized; logits (M, N, 1) of ends, else empty."""
+        """Return standardized means (M, N, D + 1) and log variances; logits (M, N, 1) of ends, or an empty tensor."""
         x = torch.cat([states, actions], dim=-1)
         x = (x - self.inputs.mean) / self.inputs.std
         for layer in self.layers:
@@ -89,12 +97,12 @@ class Ensemble(Dynamics):
         return mean, self._bounded(log_var) if self.is_gaussian else log_var, end
 
     def _bounded(self, log_var: Tensor) -> Tensor:
-        """Bound log variances softly by the learned bounds."""
+        """Limit log variances softly to the learned bounds."""
         log_var = self.max_log_var - F.softplus(self.max_log_var - log_var)
         return self.min_log_var + F.softplus(log_var - self.min_log_var)
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the sum over the members of the mean over their bootstraps."""
+        """Return the sum over the members of the mean loss over their bootstraps."""
         states, wanted = self._sample(batch)
         wanted = (wanted - self.targets.mean) / self.targets.std
         size = (self.members, -1, -1)
@@ -118,7 +126,7 @@ class Ensemble(Dynamics):
         }
 
     def _sample(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return states (B, D) and targets (B, D + 1): their change, then the reward."""
+        """Return states (B, D) and targets (B, D + 1): the change of state, then the reward."""
         states = self.state_of(batch["obs"])
         change = self.state_of(batch["next_obs"]) - states
         return states, torch.cat([change, batch["rewards"].unsqueeze(-1)], dim=-1)

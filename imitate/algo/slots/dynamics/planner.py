@@ -1,10 +1,10 @@
-"""Slot of algorithms that plan: search for the actions that a learned model values most.
+"""Slot of algorithms that plan: search for the actions with the highest value in a learned model.
 
     "algo": {"planner": {"type": "cem", "horizon": 25}}
 
-A type is a section derived from :class:`PlannerConfig`, and a class under ``@register("cem", CEMConfig)``. Those below
-are registered here; other packages' are entry points in the group ``imitate.planners``. A plan is part of the policy's
-state, from which the next search begins, one step later.
+A type is a section derived from :class:`PlannerConfig`, and a class under ``@register("cem", CEMConfig)``. The types
+below are registered here; types of other packages are entry points in the group ``imitate.planners``. A plan is part of
+the policy's state; the search of the next step starts from it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from imitate.functional.planning import (
 from imitate.functional.sampling import draw_class, draw_normal, pick_class
 
 Plan = dict[str, Tensor]
-"""Tensors with leading dimension B."""
+"""State of the search: tensors with leading dimension B."""
 
 
 class PlannerConfig(Section):
-    """Section ``algo.planner``; a type adds keys of its own."""
+    """Section ``algo.planner``; each type adds its own keys."""
 
     model_config = ConfigDict(extra="allow")
 
     type: str = Field("cem", min_length=1, description="kind of search")
-    horizon: int = Field(25, ge=1, description="H, steps that are planned")
+    horizon: int = Field(25, ge=1, description="H, number of planned steps")
 
 
 class RandomShootingConfig(PlannerConfig):
@@ -48,7 +48,7 @@ class RandomShootingConfig(PlannerConfig):
 
     model_config = {**Section.model_config}
 
-    population: int = Field(5000, ge=1, description="plans drawn")
+    population: int = Field(5000, ge=1, description="number of plans drawn")
 
 
 class ElitesConfig(PlannerConfig):
@@ -56,9 +56,13 @@ class ElitesConfig(PlannerConfig):
 
     model_config = {**Section.model_config}
 
-    population: int = Field(400, ge=1, description="plans sampled in an iteration")
-    elites: int = Field(40, ge=1, description="best of them, to which the Gaussian is fitted")
-    iterations: int = Field(5, ge=1, description="iterations of sampling and fitting in a search")
+    population: int = Field(400, ge=1, description="number of plans sampled per iteration")
+    elites: int = Field(
+        40, ge=1, description="number of best plans, to which the Gaussian is fitted"
+    )
+    iterations: int = Field(
+        5, ge=1, description="number of iterations of sampling and fitting per search"
+    )
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
@@ -71,28 +75,30 @@ class CEMConfig(ElitesConfig):
     """Section of type ``cem``."""
 
     rate: float = Field(
-        0.9, gt=0, le=1, description="mean and variance move this fraction to the elites'"
+        0.9, gt=0, le=1, description="fraction by which mean and variance move towards the elites'"
     )
-    min_std: float = Field(0.003, ge=0, description="floor of the standard deviation")
+    min_std: float = Field(0.003, ge=0, description="smallest standard deviation")
 
 
 class MPPIConfig(ElitesConfig):
     """Section of type ``mppi``."""
 
     inverse_temperature: float = Field(
-        0.5, ge=0, description="elites weigh exp(this * score); 0: all the same"
+        0.5,
+        ge=0,
+        description="inverse temperature: elites have the weight exp(this * score); 0: equal weights",
     )
     std_limits: tuple[float, float] = Field(
-        (0.05, 2.0), description="least and greatest standard deviation"
+        (0.05, 2.0), description="smallest and largest standard deviation"
     )
 
 
 class Planner(ABC):
-    """Search for the best actions in B states at once.
+    """Search for the best actions in B states in parallel.
 
     Args:
-        config: its section.
-        ac_dim: A.
+        config: section of the planner.
+        ac_dim: A, action dimensions.
     """
 
     def __init__(self, config: Any, ac_dim: int) -> None:
@@ -100,7 +106,7 @@ class Planner(ABC):
         self.ac_dim = ac_dim
 
     def initial_plan(self, batch_size: int, device: torch.device) -> Plan:
-        """Return the plan at an episode's start: the middle of the limits."""
+        """Return the plan at the start of an episode: the middle of the limits."""
         shape = (batch_size, self.config.horizon, self.ac_dim)
         return {"mean": torch.full(shape, MIDDLE, device=device)}
 
@@ -113,12 +119,12 @@ class Planner(ABC):
         explore: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Plan]:
-        """Return the actions (B, A) to take now, and the plan from which the next search begins.
+        """Return the actions (B, A) to execute now, and the plan from which the next search starts.
 
         Args:
-            score: of plans (B, P, H, A).
-            plan: as :meth:`initial_plan` or the last call gave it.
-            explore: act with the noise of a rollout.
+            score: function that scores plans (B, P, H, A).
+            plan: result of :meth:`initial_plan` or of the last call.
+            explore: add the exploration noise of a rollout.
             generator: source of randomness.
         """
 
@@ -135,7 +141,7 @@ register = PLANNERS.register
 
 @register("random_shooting", RandomShootingConfig)
 class RandomShooting(Planner):
-    """Best of many uniform plans; nothing is kept from step to step."""
+    """Best of many uniformly drawn plans; nothing is kept between steps."""
 
     def initial_plan(self, batch_size: int, device: torch.device) -> Plan:
         """Return zeros (B,), one per search."""
@@ -158,7 +164,7 @@ class RandomShooting(Planner):
 
 @register("cem", CEMConfig)
 class CEM(Planner):
-    """Cross-entropy method, begun at the last mean."""
+    """Cross-entropy method, started from the last mean."""
 
     def plan(
         self,
@@ -168,7 +174,7 @@ class CEM(Planner):
         explore: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Plan]:
-        """Return the first action of the mean."""
+        """Return the first action of the fitted mean."""
         config = self.config
         mean = cem(
             score,
@@ -186,7 +192,7 @@ class CEM(Planner):
 
 @register("mppi", MPPIConfig)
 class MPPI(Planner):
-    """Model predictive path integral, begun at the last mean."""
+    """Model predictive path integral, started from the last mean."""
 
     def plan(
         self,
@@ -196,7 +202,7 @@ class MPPI(Planner):
         explore: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Plan]:
-        """Return the first action of one elite, sampled by the weights, with noise in rollouts."""
+        """Return the first action of one elite, drawn by the weights, with noise in rollouts."""
         config = self.config
         found = mppi(
             score,
@@ -217,5 +223,5 @@ class MPPI(Planner):
 
 
 def built(config: PlannerConfig, ac_dim: int) -> Planner:
-    """Build the planner of a section of the configuration."""
+    """Create the planner of a section of the configuration."""
     return PLANNERS.find(config.type)[0](config, ac_dim)
