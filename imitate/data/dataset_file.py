@@ -17,11 +17,11 @@ class DatasetFile(DemoFile):
     (:mod:`imitate.data.formats.cached`).
 
     Args:
-        path: the path as given, which errors name.
+        path: the HDF5 file, or a dataset of another format.
         swmr: open it in HDF5's SWMR mode, so that another process can write to it.
 
     Attributes:
-        path: as given; errors name it.
+        path: the path as given, which errors name.
         hdf5_path: the HDF5 file that is read: ``path``, or the converted file.
 
     Raises:

@@ -125,7 +125,7 @@ def checked_loss(algo: Any, outcome: Any) -> Any:
 
 
 def wrong_step(algo: Any, step: Any) -> ConfigError:
-    """Return the error for what ``_act`` of an algorithm returned in place of a ``PolicyStep``."""
+    """Return the error for a result of an algorithm's ``_act`` that is not a ``PolicyStep``."""
     return ConfigError(
         f"{type(algo).__name__}._act() returned {type(step).__name__}: return PolicyStep(action, state, {{}})"
     )

@@ -40,7 +40,7 @@ def build_datasets(
     applies only to training; ``"all"`` means every demo unless a mask has that name. A file with weight 0 is not read.
 
     Args:
-        config: of the training.
+        config: configuration of the training.
         files: its data files; None to open them here and close them at the end.
 
     Raises:
@@ -150,7 +150,7 @@ def training_sources(config: Config, files: DataFiles) -> list[DataSource]:
     """Return the files to train on: those of the entries of ``train.data`` with a positive weight.
 
     Args:
-        config: of the training.
+        config: configuration of the training.
         files: the configuration's data files.
 
     Raises:
@@ -175,9 +175,9 @@ def instructions_of(
     """Return the known instructions: from the table ``train.language_embeddings``, or those of the training demos.
 
     Args:
-        config: of the training.
+        config: configuration of the training.
         files: the configuration's data files.
-        names: those of the training demos; None: read them from the files.
+        names: instructions of the training demos; None: read them from the files.
     """
     if config.train.language_embeddings is not None:
         return Instructions.load(located_file(config, "train.language_embeddings"))
@@ -245,7 +245,7 @@ def dataset_metadata(
     """Collect from the files what a checkpoint records of the training data.
 
     Args:
-        config: of the training.
+        config: configuration of the training.
         files: its data files; None to open them here and close them at the end.
 
     Returns:

@@ -113,7 +113,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         load_next_obs: add ``next_obs`` to batches.
         lang: instruction of all demos; None: each demo's attribute ``language``, else ``task_id``.
         demo_limit: load only this number of demos, the first ones; None: all.
-        instructions: table of ``task_id`` and ``lang_emb``; :attr:`tasks` are its names.
+        instructions: embeddings of instructions; None: one-hot vectors of the instructions in the data.
         transitions: transitions that an algorithm needs of each sample; None: none.
         returns: returns that an algorithm needs of each step; None: none.
         subgoals: later observations that an algorithm needs; None: none.
@@ -124,7 +124,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
 
     Attributes:
         numbers: scaled rewards and step weights, and the tables of transitions and returns.
-        instructions: the table behind ``task_id`` and ``lang_emb``; :attr:`tasks` are its names.
+        instructions: table of ``task_id`` and ``lang_emb``; :attr:`tasks` are its names.
         serves_language: true if ``lang_emb`` is made from this table.
         obs_shapes: shape of one step of each observation as stored.
         image_types: type of the recorded values of each image: 'uint8', 'integer' or 'float'.

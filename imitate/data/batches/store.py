@@ -82,11 +82,11 @@ class Store:
 
     Args:
         sources: files with equal arrays.
-        keys: arrays to hold, in the order of the packed columns.
-        goal_keys: observations whose last value in each demo is held as the goal.
-        cache_mode: 'all'; 'low_dim', arrays with two dimensions or more per step stay in the file; None, all do;
-            'auto', those that do not fit the free memory.
-        bounded: action keys that must lie in [-1, 1].
+        keys: arrays to load, in the order of the packed columns.
+        goal_keys: observations whose last value in each demo is stored as the goal.
+        cache_mode: 'all'; 'low_dim': arrays with two or more dimensions per step stay in the file; None: all stay
+            there; 'auto': those that do not fit into free memory stay there.
+        bounded: action keys whose values must be in [-1, 1].
         files: open files of the sources.
 
     Attributes:
