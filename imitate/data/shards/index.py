@@ -216,7 +216,7 @@ class ShardIndex(_Record):
             tree = json.loads(text) if len(text) <= MAX_BYTES else None
         except (ValueError, RecursionError) as error:
             raise DatasetError(
-                f"{place}: is truncated or not JSON ({error}): copy it again"
+                f"{place}: is cut short or not JSON ({error}): copy it again"
             ) from None
         check_depth(tree, place)
         if not isinstance(tree, dict) or tree.get("format") != FORMAT:

@@ -273,7 +273,7 @@ def test_a_file_that_another_process_uses_stays(put):
 
 
 def test_what_does_not_fit_is_refused_before_it_is_fetched(put):
-    with refused("bounded at 0.01 GB|raise IMITATE_CACHE_GB, or lower train.shard_window"):
+    with refused("limited to 0.01 GB|raise IMITATE_CACHE_GB, or lower train.shard_window"):
         put("large", 11)
     assert not (remote_folder() / "large" / "x.hdf5").exists()
 
