@@ -271,7 +271,7 @@ language = partial(VisualCoreLanguageConditioned, (3, 64, 64))
         (scan, {"conv_kwargs": {"stride": [1, 1]}}, "one entry per layer, got .*stride 2"),
         (scan, {"conv_activation": "tanh"}, "conv_activation: unknown 'tanh'"),
         (scan, {"pool_class": "MeanPool"}, "did you mean 'SpatialMeanPool'"),
-        (scan, {"pool_class": "SpatialSoftmax", "conv_kwargs": layers([8, 4, 2], [4, 4, 2])}, "has a single position after"),
+        (scan, {"pool_class": "SpatialSoftmax", "conv_kwargs": layers([8, 4, 2], [4, 4, 2])}, "single position after"),
         (scan, {"conv_kwargs": layers([8, 4, 2], [64, 1, 1], [0, 2, 0])}, "use only 8 of the 40 beams"),
         (scan, {"conv_kwargs": layers([2], [5])}, "use only 16 of the 40 beams"),
         (scan, {"conv_kwargs": layers([2], [50])}, "use only 2 of the 40 beams"),
