@@ -1,7 +1,7 @@
-"""Asynchronous inference: the next chunk is predicted in the background while the robot executes the present one.
+"""Asynchronous inference: the next chunk is predicted in the background while the robot executes the current one.
 
 The control loop calls :class:`AsynchronousPolicy` at every control step; it returns at once with the planned action of
-this step, or None where nothing is planned. How chunks are joined is in :mod:`imitate.deploy.chunks`.
+this step, or None if nothing is planned. How chunks are joined is in :mod:`imitate.deploy.chunks`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Vector = NDArray[np.float64]
 class ChunkSource(Protocol):
     """Predicts chunks; :class:`imitate.RolloutPolicy` does.
 
-    It may also have ``control_freq`` (Hz), ``obs_keys``, ``max_prefix``, the number of planned actions that a
-    prediction can be given (``prefix``), and ``check(ob)``, which raises NotFiniteError where a prediction would.
+    It may also have ``control_freq`` (Hz), ``obs_keys``, ``max_prefix``, the largest number of planned actions that a
+    prediction accepts (``prefix``), and ``check(ob)``, which raises NotFiniteError if a prediction would.
     """
 
     history: int
-    """Observations that a prediction sees: the newest and those of the control steps before it."""
+    """Number of observations that a prediction uses: the newest and those of the control steps before it."""
 
     def start_episode(self, lang: str | None = None) -> None:
-        """Forget the last episode."""
+        """Reset the memory for a new episode."""
 
     def predict_chunk(
         self,
@@ -44,12 +44,12 @@ class ChunkSource(Protocol):
         delay: int = 0,
         guidance: Guidance = "identity",
     ) -> Vector:
-        """Actions (K, A) from the newest observation's control step on.
+        """Predict actions (K, A) from the newest observation's control step on.
 
         Args:
-            history: raw observations of successive control steps, the newest last; fewer than :attr:`history` where
-                the episode has just begun.
-            planned: (n, A) actions to agree with, of which ``delay`` are executed meanwhile; None: no guidance.
+            history: raw observations of successive control steps, the newest last; fewer than :attr:`history` at the
+                beginning of an episode.
+            planned: (n, A) actions to agree with, of which ``delay`` are executed meanwhile, or None for no guidance.
             delay: see ``planned``.
             guidance: ``identity``, ``vjp`` or ``prefix``, see :meth:`imitate.RolloutPolicy.predict_chunk`.
         """
@@ -59,18 +59,18 @@ class AsynchronousPolicy:
     """A policy of chunks whose predictions never make the control loop wait. Use as a context manager.
 
     Args:
-        source: predicts the chunks, in a thread of this object.
+        source: policy that predicts the chunks, in a thread of this object.
         rate_hz: control rate.
-        execute: actions that are executed at least before the next prediction begins; a prediction that would come too
-            late for the plan begins earlier.
+        execute: smallest number of actions executed before the next prediction begins; it begins earlier if it would
+            otherwise come too late.
         join: how a chunk follows the one before: ``replace``, ``blend`` or ``fade``.
         join_steps: control steps of the join.
-        guidance: real-time chunking: predict chunks that agree with what is planned, guided by the identity or the true
-            vector-Jacobian product, or given the actions that are executed meanwhile (``prefix``, for policies that are
-            trained so); for flow and diffusion policies, with the join ``replace``. None: no guidance.
+        guidance: real-time chunking: predict chunks that agree with the planned actions, guided by the identity or the
+            true vector-Jacobian product, or conditioned on the actions executed meanwhile (``prefix``, for policies
+            trained for it). For flow and diffusion policies, with the join ``replace``. None for no guidance.
 
     Raises:
-        UserError: ``guidance`` is ``prefix``, and the policy is not trained so.
+        UserError: ``guidance`` is ``prefix``, and the policy is not trained for it.
     """
 
     def __init__(
@@ -85,8 +85,9 @@ class AsynchronousPolicy:
     ) -> None:
         if guidance == "prefix" and not getattr(source, "max_prefix", 0):
             raise UserError(
-                "the policy is not trained to be given planned actions (prefix): train a flow_policy or "
-                "diffusion_policy with algo.prefix.max_delay, or take real-time chunking by guidance (rtc)"
+                "the policy is not trained for planned actions as input (prefix): train a "
+                "flow_policy or diffusion_policy with algo.prefix.max_delay, or use "
+                "real-time chunking by guidance (rtc)"
             )
         self._guidance = guidance
         self._source, self._execute = source, execute
@@ -105,20 +106,20 @@ class AsynchronousPolicy:
         self._refusal: UserError | None = None
         self._epoch = 0
         self.finished = 0
-        """Predictions that have ended, also those that were thrown away."""
+        """Number of finished predictions, including discarded ones."""
         self._done: tuple[Ticket, Vector | BaseException, float, int] | None = None
         self._thread = threading.Thread(target=self._work, name="prediction", daemon=True)
         self._thread.start()
 
     @property
     def counts(self) -> ChunkCounts:
-        """Number of chunks by their fate."""
+        """Number of chunks by outcome."""
         return self._player.counts
 
     def start_episode(self, lang: str | None = None) -> None:
-        """Forget the past; a prediction that was requested is waited for and thrown away.
+        """Begin a new episode; wait for a requested prediction and discard it.
 
-        So a call followed by this makes the first prediction, the slowest, before the robot moves.
+        So a call followed by this method makes the first prediction, the slowest, before the robot moves.
 
         Raises:
             UserError: the policy refused to predict, such as one that cannot be guided.
@@ -138,21 +139,22 @@ class AsynchronousPolicy:
         self._source.start_episode(lang)
 
     def cut_plan(self) -> None:
-        """Forget what is planned, as when a person has moved the robot; what was seen stays known."""
+        """Drop the planned actions, for example after a person moved the robot; keep past observations."""
         with self._changed:
             self._epoch += 1
             self._job = self._done = None
         self._player.clear()
 
     def __call__(self, ob: Mapping[str, Any]) -> Vector | None:
-        """The action (A,) of this control step; None where none is planned.
+        """Return the action (A,) of this control step, or None if none is planned.
 
-        A lost server is asked again in the background while what is planned is executed.
+        A lost server is asked again in the background while the planned actions are executed.
 
         Raises:
-            NotFiniteError: the observation has NaN or infinity; it is not remembered.
-            ConnectionError: the last prediction was lost with its server, and nothing is planned any more.
-            Exception: another one that a prediction in the background raised.
+            NotFiniteError: the observation has NaN or infinity; it is not stored.
+            ConnectionError: the connection to the server was lost during the last prediction, and no planned actions
+                are left.
+            Exception: any other error of a prediction in the background.
         """
         self._check(ob)
         self._history.append({key: np.array(value) for key, value in ob.items()})
@@ -182,7 +184,7 @@ class AsynchronousPolicy:
             self._changed.notify_all()
 
     def _question(self) -> dict[str, Any]:
-        """The arguments of the next prediction."""
+        """Return the arguments of the next prediction."""
         planned = None if self._guidance is None else self._player.remaining()
         if planned is None:
             return {"history": list(self._history)}
@@ -194,7 +196,7 @@ class AsynchronousPolicy:
         }
 
     def _take(self) -> None:
-        """Take the chunk that has come, if any."""
+        """Accept the finished chunk, if any."""
         with self._changed:
             done, self._done = self._done, None
             self._refusal = None
@@ -235,14 +237,14 @@ class AsynchronousPolicy:
                 self._changed.notify_all()
 
     def _predict(self, question: Mapping[str, Any]) -> Vector:
-        """Predict a chunk; the first time a guided one, too, so that a policy refuses before the robot moves."""
+        """Predict a chunk; the first time also with guidance, so that a refusal comes before the robot moves."""
         chunk = np.asarray(self._source.predict_chunk(**question), dtype=np.float64)
         if self._guidance is not None and not self.finished:
             self._source.predict_chunk(question["history"], chunk, 0, self._guidance)
         return chunk
 
     def close(self) -> None:
-        """End the thread, after the prediction that runs."""
+        """End the thread, after the running prediction."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -256,4 +258,4 @@ class AsynchronousPolicy:
 
 
 def _accept(ob: Mapping[str, Any]) -> None:
-    """The check of a source that has none."""
+    """Default check for sources without one: accept the observation."""

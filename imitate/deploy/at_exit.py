@@ -1,4 +1,4 @@
-"""Closing of what must not be left running when the process ends, by itself or by SIGTERM."""
+"""Close objects that must not keep running when the process ends, by itself or by SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 class AtExit:
     """Calls a method of an object at the end of the process, unless it is released before.
 
-    SIGTERM, which by default ends a process at once, calls it too and then ends the process; only where this is made in
-    the main thread, and nobody else handles the signal, such as a training, which closes its environments by itself.
+    SIGTERM, which by default ends a process at once, calls it too and then ends the process; only if this is made in
+    the main thread and nobody else handles the signal (a training closes its environments itself).
 
     Args:
         close: bound method; its object is not kept alive.
@@ -30,7 +30,7 @@ class AtExit:
             signal.signal(signal.SIGTERM, self._terminated)
 
     def release(self) -> None:
-        """Forget the method, and leave the signal as it was; others of this kind may be released before or later."""
+        """Drop the method and restore the signal handler; objects may be released in any order."""
         atexit.unregister(self._at_end)
         if not _in_main_thread():
             return
@@ -51,7 +51,9 @@ class AtExit:
         try:
             self._at_end()
         finally:
-            signal.signal(number, self._before)  # of another one, or the end of the process
+            signal.signal(
+                number, self._before
+            )  # handler of another object, or the end of the process
             os.kill(os.getpid(), number)
 
 

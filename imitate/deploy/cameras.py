@@ -1,7 +1,8 @@
-"""Cameras in mid-episode: pictures that repeat, or are suddenly another camera's, turned or recoloured.
+"""Camera faults during an episode: pictures that repeat, or are suddenly exchanged, turned or recoloured.
 
-A picture is compared with the one before of each camera, in a grid of pixels. Between two control steps a scene changes
-little; what a restarted driver has exchanged, turned or recoloured fits the picture before only when that is undone.
+Each camera's picture is compared with its previous one, in a grid of pixels. Between two control steps a scene changes
+little; if a restarted driver has exchanged, turned or recoloured a picture, it fits the previous one only after this is
+undone.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from imitate.errors import RobotError
 Grid = NDArray[np.float64]
 
 _SIDE = 32
-"""Rows and columns of pixels that are compared."""
+"""Number of rows and columns of pixels to compare."""
 _CHANGED = 0.02
-"""Mean change of a pixel, of 1, that is too large for a step of the robot, if undoing it leaves a third at most."""
+"""Mean change of a pixel (of 1) that is too large for a control step, if undoing it leaves at most a third."""
 _UNDOING: dict[str, Callable[[Grid], Grid]] = {
     "is upside down": lambda grid: grid[::-1, ::-1],
     "is mirrored": lambda grid: grid[:, ::-1],
@@ -31,11 +32,11 @@ _UNDOING: dict[str, Callable[[Grid], Grid]] = {
 
 
 class Cameras:
-    """Looks at each picture of an episode.
+    """Checks each picture of an episode.
 
     Args:
-        frozen: so many repetitions are too many; 0: any number is allowed.
-        least_s: seconds that they last at least.
+        frozen: number of repetitions that is an error; 0 allows any number.
+        least_s: shortest duration of the repetitions, in seconds.
     """
 
     def __init__(self, frozen: int, least_s: float) -> None:
@@ -46,7 +47,7 @@ class Cameras:
         self._grids: dict[str, Grid] = {}
 
     def fault(self, observation: Observation, now_s: float) -> str:
-        """The reason why a picture is no observation, else ''.
+        """Return the reason why a picture is unusable, or ''.
 
         Raises:
             RobotError: a picture has not changed for too long.
@@ -77,7 +78,7 @@ class Cameras:
 
 
 def _changed(now: dict[str, Grid], before: dict[str, Grid]) -> str:
-    """The words for pictures that fit those before only when something is undone."""
+    """Describe pictures that fit the previous ones only after a change is undone."""
     keys = [key for key in now if key in before and now[key].shape == before[key].shape]
     for key in keys:
         if _is_blank(now[key]) and not _is_blank(before[key]):
@@ -112,7 +113,7 @@ def _is_blank(grid: Grid) -> bool:
 
 
 def _grid(value: NDArray[Any]) -> Grid:
-    """(h, w, C) Pixels of a picture (H, W, C), evenly spread and the same from either side, in [0, 1]."""
+    """Sample (h, w, C) pixels of a picture (H, W, C) in [0, 1], evenly and symmetrically spread."""
     rows, columns = (_places(size) for size in value.shape[:2])
     scale = 255.0 if value.dtype.kind in "iu" else 1.0
     found: Grid = value[rows[:, None], columns].astype(np.float64) / scale
@@ -126,6 +127,6 @@ def _places(size: int) -> NDArray[np.int64]:
 
 
 def _is_picture(value: Any) -> bool:
-    """Return True for an image of any depth or colours, of integers or of floats."""
+    """Return True for an image with any channels, of integers or floats."""
     is_array = getattr(value, "ndim", 0) == 3
     return is_array and (value.dtype == np.uint8 or value.shape[-1] == 3) and value.size > 0

@@ -1,9 +1,9 @@
 """Playback of action chunks that arrive while the robot moves.
 
-A prediction sees the observation of one control step and arrives some steps later. Its first action belongs to the
-step of the observation; so many of its actions are dropped as the robot has really executed since then, which is fewer
-than the elapsed steps where the robot had nothing to do and held still. What is left follows the actions that were
-planned before, by one of these joins:
+A prediction uses the observation of one control step and arrives some steps later. Its first action belongs to the step
+of the observation. As many of its actions are dropped as the robot has executed since then; these are fewer than the
+elapsed steps if the robot held still without a plan. The rest follows the previously planned actions by one of these
+joins:
 
     replace   the new actions from now on
     blend     (1 - w_k) old_k + w_k new_k over the steps that both plan, w rising from 0 to 1
@@ -30,12 +30,12 @@ Join = Literal["replace", "blend", "fade"]
 
 @dataclass
 class ChunkCounts:
-    """Number of chunks by what became of them.
+    """Number of chunks by outcome.
 
     Attributes:
-        accepted: chunks of which something was left to execute.
-        outdated: chunks whose actions were all over when they arrived.
-        older: chunks that arrived after one of a later observation.
+        accepted: chunks with at least one action left to execute.
+        outdated: chunks whose actions were all outdated on arrival.
+        older: chunks that arrived after a chunk of a later observation.
         empty: control steps without a planned action.
     """
 
@@ -47,7 +47,7 @@ class ChunkCounts:
 
 @dataclass(frozen=True)
 class Ticket:
-    """The moment of an observation: the number of it and of the actions that had been executed before."""
+    """Moment of an observation: its number, and the number of actions executed before it."""
 
     number: int
     executed: int
@@ -57,7 +57,7 @@ class ChunkPlayer:
     """Joins chunks to one stream of actions.
 
     Args:
-        join: how a chunk follows the one before, see the module.
+        join: how a chunk follows the previous one, see the module.
         steps: control steps over which ``blend`` and ``fade`` reach the new chunk, at least 1.
 
     Raises:
@@ -74,7 +74,7 @@ class ChunkPlayer:
         self.clear()
 
     def clear(self) -> None:
-        """Forget plan and history: a new episode begins, or somebody else has moved the robot.
+        """Drop plan and history: at the beginning of an episode, or after somebody else moved the robot.
 
         A chunk that was requested before is refused when it arrives.
         """
@@ -85,31 +85,31 @@ class ChunkPlayer:
         self._newest = self._requests
 
     def request(self) -> Ticket:
-        """Note the moment of an observation from which a chunk is predicted."""
+        """Record the moment of an observation from which a chunk is predicted."""
         self._requests += 1
         return Ticket(self._requests, self._executed)
 
     @property
     def planned(self) -> int:
-        """Actions that are planned from the present step on."""
+        """Number of planned actions from the current step on."""
         return 0 if self._plan is None else len(self._plan)
 
     def remaining(self) -> Vector | None:
-        """A copy (n, A) of the actions that are planned from the present step on; None if there are none."""
+        """Copy (n, A) of the planned actions from the current step on, or None if there are none."""
         return None if self._plan is None or not len(self._plan) else self._plan.copy()
 
     def accept(self, chunk: ArrayLike, ticket: Ticket) -> bool:
-        """Take a prediction.
+        """Accept a prediction.
 
         Args:
             chunk: (K, A), the first action belongs to the observation of ``ticket``.
-            ticket: of :meth:`request`, at the time of the observation.
+            ticket: result of :meth:`request` at the time of the observation.
 
         Returns:
-            False where nothing was taken: its actions are over, or a newer one is there already.
+            False if the chunk was not used: its actions are outdated, or a newer chunk has arrived.
 
         Raises:
-            UserError: it is no (K, A) or is not finite.
+            UserError: its shape is not (K, A) or it is not finite.
         """
         actions = np.array(chunk, dtype=np.float64)
         if actions.ndim != 2 or not len(actions):
@@ -129,7 +129,7 @@ class ChunkPlayer:
         return True
 
     def next(self) -> Vector | None:
-        """The action (A,) of this control step; None where none is planned, then the robot has to hold."""
+        """Return the action (A,) of this control step, or None if none is planned and the robot must hold still."""
         if self._plan is None or not len(self._plan):
             self.counts.empty += 1
             return None
@@ -138,7 +138,7 @@ class ChunkPlayer:
         return self._last.copy()
 
     def _joined(self, fresh: Vector) -> Vector:
-        """The new actions, joined to those that were planned for the same steps."""
+        """Return the new actions, joined to those planned for the same steps."""
         old = self._plan if self._plan is not None else fresh[:0]
         if self._join == "replace":
             return fresh
@@ -155,18 +155,18 @@ class ChunkPlayer:
 
 
 def _rising(count: int) -> Vector:
-    """(count, 1) weights that rise in equal steps from 1 / (count + 1) to count / (count + 1)."""
+    """Return (count, 1) weights that rise in equal steps from 1 / (count + 1) to count / (count + 1)."""
     return (np.arange(1.0, count + 1.0) / (count + 1.0))[:, None]
 
 
 class DelayEstimate:
-    """Expected delay of a prediction, in control steps, from the delays seen last.
+    """Expected delay of a prediction, in control steps, from the latest delays.
 
     Args:
         period_s: seconds of a control step.
-        window: predictions that count; older ones are forgotten, so that one slow prediction does not last.
-        warm_up: first predictions that do not count, since they are slower than all that follow.
-        quantile: of the window, in (0, 1].
+        window: number of latest predictions that count, so that one slow prediction has no lasting effect.
+        warm_up: number of first predictions that do not count, because they are slower.
+        quantile: quantile over the window, in (0, 1].
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class DelayEstimate:
         self._seen: deque[float] = deque(maxlen=window)
 
     def add(self, seconds: float) -> None:
-        """Note the time from an observation to the arrival of its chunk."""
+        """Record the time from an observation to the arrival of its chunk."""
         if self._ignore:
             self._ignore -= 1
         else:
@@ -185,7 +185,7 @@ class DelayEstimate:
 
     @property
     def steps(self) -> int:
-        """Control steps that the next prediction will take; 0 before anything is known."""
+        """Number of control steps expected for the next prediction; 0 before any measurement."""
         if not self._seen:
             return 0
         ordered = sorted(self._seen)

@@ -1,4 +1,4 @@
-"""A policy on another machine, called as if it were here.
+"""Client of a policy server: a policy on another machine, called like a local one.
 
     from imitate.deploy.client import RemotePolicy
 
@@ -31,24 +31,24 @@ __all__ = ["HEADER", "RemoteError", "RemotePolicy"]
 
 
 class RemoteError(ConnectionError):
-    """The server was not reached, did not answer in time, or ended the connection. The next call connects anew."""
+    """The server was not reached, did not answer in time, or closed the connection. The next call reconnects."""
 
 
 class RemotePolicy:
-    """The same call as :class:`imitate.RolloutPolicy`, answered by a server.
+    """Policy with the interface of :class:`imitate.RolloutPolicy`, answered by a server.
 
-    After a :class:`RemoteError` the next call connects again, and begins the episode anew on the server: a policy with
-    memory has then forgotten what it saw before.
+    After a :class:`RemoteError` the next call reconnects and restarts the episode on the server: the policy's memory of
+    earlier observations is lost.
 
     Args:
         url: ``ws://host:port``, or ``wss://`` with TLS.
-        token: of the server.
-        timeout_s: longest time that a call may take, from asking to the answer.
+        token: token of the server.
+        timeout_s: longest duration of a call, from request to answer.
         connect_s: longest time to reach the server and to read its schema.
-        jpeg: quality from 1 to 95 with which (H, W, 3) uint8 images are sent as JPEG; None: as they are. JPEG pays on
-            slow networks; the policy then sees what JPEG leaves of the images.
-        tls: context that knows the server's certificate, where it is not one that everybody knows.
-        resize: give images of other sizes those of the demonstrations, before they are sent; see
+        jpeg: quality from 1 to 95 with which (H, W, 3) uint8 images are sent as JPEG; None sends raw pixels. JPEG helps
+            on slow networks, but the policy gets lossy images.
+        tls: TLS context that trusts the server's certificate, if the system does not.
+        resize: true to resize images to the sizes in the demonstrations before they are sent; see
             :mod:`imitate.deploy.resizing`.
 
     Raises:
@@ -86,33 +86,33 @@ class RemotePolicy:
 
     @property
     def control_freq(self) -> float | None:
-        """Control rate of the demonstrations in Hz; None where it is not known."""
+        """Control rate of the demonstrations in Hz, or None if unknown."""
         return None if self.schema is None else self.schema.rate_hz
 
     @property
     def obs_keys(self) -> tuple[str, ...]:
-        """Keys that an observation needs; empty where an openpi server does not say it."""
+        """Keys that an observation needs; empty if an openpi server does not report them."""
         return () if self.schema is None else tuple(self.schema.observations)
 
     @property
     def history(self) -> int:
-        """Observations from which :meth:`predict_chunk` predicts: the newest and those of the control steps before."""
+        """Number of observations that :meth:`predict_chunk` uses: the newest and those of the steps before."""
         return 1 if self.schema is None else max(self.schema.history, 1)
 
     @property
     def execute(self) -> int:
-        """Actions of a chunk that the policy executes before it predicts the next; 1 where an openpi server serves."""
+        """Number of actions of a chunk that are executed before the next prediction; 1 for an openpi server."""
         return 1 if self.schema is None else self.schema.execute
 
     @property
     def max_prefix(self) -> int:
-        """Planned actions that a prediction can be given, see :meth:`imitate.RolloutPolicy.predict_chunk`."""
+        """Largest number of planned actions that :meth:`predict_chunk` accepts."""
         return 0 if self.schema is None else self.schema.max_prefix
 
     # ---- acting ----------------------------------------------------------------------------------
 
     def start_episode(self, lang: str | None = None) -> None:
-        """Forget what was seen; ``lang`` is the instruction of a policy of several tasks."""
+        """Begin a new episode; ``lang`` is the instruction of a multi-task policy."""
         self._lang, self._chunk = lang, None
         deadline = clock.now() + self._timeout_s
         self._began = False
@@ -121,11 +121,11 @@ class RemotePolicy:
     def __call__(
         self, ob: Mapping[str, ArrayLike], goal: Mapping[str, ArrayLike] | None = None
     ) -> NDArray[np.float64]:
-        """The action (A,) for an observation, in the units of the demonstrations.
+        """Return the action (A,) for an observation, in the units of the demonstrations.
 
         Args:
             ob: raw observation by key, see :attr:`schema`; other keys are not sent.
-            goal: the same for the goal, where the policy has one.
+            goal: the same for the goal, if the policy has one.
 
         Raises:
             RemoteError: no answer within ``timeout_s``, or the connection was lost.
@@ -156,13 +156,13 @@ class RemotePolicy:
     ) -> NDArray[np.float64]:
         """Predict the actions from an observation on; see :meth:`imitate.RolloutPolicy.predict_chunk`.
 
-        The memory of the session stays as it is. An openpi server is given the newest observation.
+        The memory of the session stays unchanged. An openpi server gets only the newest observation.
 
         Args:
             history: raw observations of successive control steps, the newest last; the last :attr:`history` are sent.
-            planned: (n, A) actions that the chunk has to agree with.
+            planned: (n, A) actions with which the chunk must agree.
             delay: how many of them are executed before the chunk arrives.
-            guidance: how it is made to agree, as the served policy knows it.
+            guidance: method by which it is made to agree.
 
         Returns:
             (K, A) in the units of the demonstrations.
@@ -180,7 +180,7 @@ class RemotePolicy:
         connection = self._ask_connection(deadline)
         if self.schema is None:
             if planned is not None:
-                raise UserError(f"{self._url}: an openpi server takes no planned actions")
+                raise UserError(f"{self._url}: an openpi server does not accept planned actions")
             return self._ask_openpi(connection, history[-1], deadline)
         message: dict[str, Any] = {
             "history": [self._selected(self.schema, ob) for ob in history[-self.history :]]
@@ -194,24 +194,24 @@ class RemotePolicy:
         return _actions(reply.get("chunk"), 2)
 
     def check(self, ob: Mapping[str, ArrayLike]) -> None:
-        """Raise NotFiniteError where a call with this observation would; it may lack keys. Sends nothing."""
+        """Raise NotFiniteError if a call with this observation would, without sending it. Keys may be missing."""
         for key in self.obs_keys or ob:
             if key in ob:
                 _refuse_not_finite(key, np.asarray(ob[key]))
 
     def planned_actions(self) -> NDArray[np.float64] | None:
-        """(K, A) actions that were planned when the last one was taken, that one first; None before the first."""
+        """Planned actions (K, A) from the last executed one on, that one first; None before the first call."""
         return None if self._chunk is None else self._chunk.copy()
 
     def cut_plan(self) -> None:
-        """Forget the actions that are planned and not yet taken, as when somebody else has moved the robot."""
+        """Drop the remaining planned actions, for example after somebody else moved the robot."""
         deadline = clock.now() + self._timeout_s
         connection = self._ask_connection(deadline)
         if self.schema is not None:
             self._exchange(connection, "cut", {}, deadline)
 
     def ping(self) -> float:
-        """Milliseconds of a round trip without a prediction."""
+        """Measure the milliseconds of a round trip without a prediction."""
         began = clock.now()
         deadline = began + self._timeout_s
         connection = self._ask_connection(deadline)
@@ -239,7 +239,7 @@ class RemotePolicy:
     # ---- connection ------------------------------------------------------------------------------
 
     def _ask_connection(self, deadline: float) -> Channel:
-        """The open connection, made if there is none."""
+        """Return the open connection; connect if there is none."""
         if self._connection is not None:
             return self._connection
         began = clock.now()
@@ -256,7 +256,8 @@ class RemotePolicy:
             ) from error
         except ssl.SSLError as error:
             raise RemoteError(
-                f"{self._url} was not reached by TLS ({error.reason}): a server without --tls-cert has an address ws://"
+                f"{self._url} was not reached by TLS ({error.reason}): the address of a "
+                "server without --tls-cert begins with ws://"
             ) from error
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
@@ -277,22 +278,22 @@ class RemotePolicy:
     def _refusal(self, status: int) -> Exception:
         if status == 401:
             return UserError(
-                f"{self._url} refused the token: give the one that the server was started with"
+                f"{self._url} refused the token: give the token with which the server was started"
             )
         if status == 503:
-            return RemoteError(f"{self._url}: all sessions are taken")
+            return RemoteError(f"{self._url}: all sessions are in use")
         return RemoteError(f"{self._url} answered with status {status}")
 
     def _read_metadata(self, metadata: Any) -> None:
         if not isinstance(metadata, dict):
-            raise WireError("the metadata is no map")
+            raise WireError("the metadata is not a map")
         self.metadata = metadata
         ours = metadata.get(HEADER)
         if not isinstance(ours, dict):
-            self.schema = None  # an openpi server
+            self.schema = None  # the server is openpi's
             if self._resize:
                 raise UserError(
-                    f"{self._url}: an openpi server does not say which image sizes it wants"
+                    f"{self._url}: an openpi server does not report the image sizes that it expects"
                 )
             return
         if ours.get("protocol") != PROTOCOL:
@@ -303,14 +304,14 @@ class RemotePolicy:
         schema = Schema.from_dict(ours.get("schema") or {})
         if self.schema is not None and schema.hash != self.schema.hash:
             raise UserError(
-                f"{self._url} now serves another policy: its observations or actions differ from those at the "
-                "beginning; make a new RemotePolicy"
+                f"{self._url} now serves another policy: its observations or actions differ "
+                "from those at the beginning; create a new RemotePolicy"
             )
         weights = str(ours.get("weights") or "")
         if weights and self.weights and weights != self.weights:
             raise UserError(
-                f"{self._url} now serves another policy: its weights differ from those at the beginning; make a new "
-                "RemotePolicy"
+                f"{self._url} now serves another policy: its weights differ from those at the "
+                "beginning; create a new RemotePolicy"
             )
         self.schema, self.weights = schema, weights or self.weights
         self._resizer = Resizer(schema) if self._resize else None
@@ -324,7 +325,7 @@ class RemotePolicy:
     # ---- messages --------------------------------------------------------------------------------
 
     def _begin(self, connection: Channel, deadline: float) -> None:
-        """Begin an episode, once for each connection and each :meth:`start_episode`."""
+        """Begin an episode, once per connection and per :meth:`start_episode`."""
         if self._began or self.schema is None:
             return
         self._exchange(connection, "begin", {"lang": self._lang}, deadline)
@@ -333,7 +334,7 @@ class RemotePolicy:
     def _selected(
         self, schema: Schema, ob: Mapping[str, ArrayLike], goal: bool = False
     ) -> dict[str, Any]:
-        """The arrays of an observation that the policy needs, as they are sent."""
+        """Return the arrays of an observation that the policy needs, in the form in which they are sent."""
         try:
             arrays = schema.select(ob if self._resizer is None else self._resizer(ob), goal)
         except WireError as error:
@@ -356,7 +357,7 @@ class RemotePolicy:
     def _exchange(
         self, connection: Channel, kind: str, message: Mapping[str, Any], deadline: float
     ) -> dict[str, Any]:
-        """Send a request and wait for the reply with its number; replies to earlier requests are passed over."""
+        """Send a request and wait for the reply with its number; replies to earlier requests are skipped."""
         self._number += 1
         header = {"kind": kind, "id": self._number, "t": clock.now()}
         self._send(connection, {HEADER: header, **message}, deadline)
@@ -364,7 +365,7 @@ class RemotePolicy:
             reply = self._receive(connection, deadline)
             told = reply.get(HEADER) if isinstance(reply, dict) else None
             if not isinstance(told, dict):
-                raise self._lost("the server sent what is no reply")
+                raise self._lost("the server sent something that is not a reply")
             if told.get("id") != self._number:
                 continue
             if told.get("kind") == "error":
@@ -389,7 +390,7 @@ class RemotePolicy:
     def _ask_openpi(
         self, connection: Channel, ob: Mapping[str, ArrayLike], deadline: float
     ) -> NDArray[np.float64]:
-        """The chunk (K, A) of an openpi server."""
+        """Request a chunk (K, A) from an openpi server."""
         began = clock.now()
         message: dict[str, Any] = {key: np.asarray(value) for key, value in ob.items()}
         for key, value in message.items():
@@ -409,7 +410,7 @@ class RemotePolicy:
 
 def _bytes(data: str | memoryview) -> memoryview:
     if isinstance(data, str):
-        raise WireError("a text frame is no schema")
+        raise WireError("a text frame is not a schema")
     return data
 
 
@@ -419,12 +420,12 @@ def _refuse_not_finite(key: str, value: NDArray[Any]) -> None:
 
 
 def _actions(value: Any, dimensions: int) -> NDArray[np.float64]:
-    """Actions as float64.
+    """Convert actions to float64.
 
     Raises:
-        UserError: they are no finite numbers of so many dimensions.
+        UserError: they are not ``dimensions`` finite numbers.
     """
     array = np.array(value, dtype=np.float64) if isinstance(value, np.ndarray) else None
     if array is None or array.ndim != dimensions or not array.size or not np.isfinite(array).all():
-        raise UserError("the server sent an action that is no array of finite numbers")
+        raise UserError("the server sent an action that is not an array of finite numbers")
     return array

@@ -1,4 +1,4 @@
-"""Check of what a robot's class says of itself: limits, rates, names and shapes."""
+"""Check the attributes of a robot's class: limits, rates, names and shapes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from imitate.errors import UserError
 
 
 def check_declared(robot: Robot) -> None:
-    """Check the attributes of a connected robot before anything is made of them.
+    """Check the attributes of a connected robot before they are used.
 
     Raises:
-        UserError: one is not what :class:`Robot` describes.
+        UserError: an attribute does not fit the description in :class:`Robot`.
     """
     kind = type(robot).__name__
     limits = getattr(robot, "limits", None)
@@ -49,7 +49,8 @@ def _check_names(name: str, names: Sequence[str], size: int | None, of: str) -> 
         raise UserError(f"{name} is {names!r:.200}; wanted a tuple of names")
     if size is not None and len(names) != size:
         raise UserError(
-            f"{name} has {len(names)} names ({', '.join(names)}), and {of} has {size} numbers: wanted one for each"
+            f"{name} has {len(names)} names ({', '.join(names)}), but {of} has {size} "
+            "numbers: wanted one for each"
         )
 
 

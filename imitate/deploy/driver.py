@@ -1,7 +1,7 @@
-"""The one door to drivers and devices: whatever a call raises or gives becomes a value that fits, or one line.
+"""Calls of drivers and devices: check what they return, and turn what they raise into one line.
 
-A driver may raise anything, ``SystemExit`` too, and give anything: None for a lost frame, text, another shape. Ctrl-C
-passes through, and so do the words of :class:`RobotError` and :class:`UserError`.
+A driver may raise anything, even ``SystemExit``, and return anything: None for a lost frame, text, another shape.
+KeyboardInterrupt, :class:`RobotError` and :class:`UserError` pass unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Vector = NDArray[np.float64]
 
 
 class DriverError(RobotError):
-    """A call of a driver or device raised, or gave a value that makes no sense."""
+    """A call of a driver or device raised an error or returned an invalid value."""
 
 
 def called(function: Callable[..., Any], *args: Any) -> Any:
@@ -33,12 +33,12 @@ def called(function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
     except (RobotError, UserError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # sys.exit() in a driver must not end the process in silence
+    except BaseException as error:  # sys.exit() in a driver must not end the process silently
         raise DriverError(f"{_name(function)}() failed ({words_of(error)})") from error
 
 
 def words_of(error: BaseException) -> str:
-    """The type and the first line of an error, also of one that cannot tell its words."""
+    """Return the type and the first line of an error, even if its text cannot be read."""
     try:
         lines = str(error).strip().splitlines()
     except Exception:
@@ -47,19 +47,19 @@ def words_of(error: BaseException) -> str:
 
 
 def observed(robot: Robot) -> Observation:
-    """The robot's observation, also of a robot that gives a plain mapping, without a stamp.
+    """Return the robot's observation; a plain mapping is accepted as one without a time stamp.
 
     Raises:
-        DriverError: it could not observe, or gave something else.
+        DriverError: it could not observe, or returned something else.
     """
     return checked(called(robot.observe), "observe")
 
 
 def first_seen(robot: Robot, looks: int = 3) -> Observation:
-    """The observation of a robot that has just been connected, whose first packets may be lost.
+    """Return the first observation of a newly connected robot, whose first packets may be lost.
 
     Raises:
-        DriverError: it could not observe so many times.
+        DriverError: it failed ``looks`` times.
     """
     try:
         return observed(robot)
@@ -71,11 +71,11 @@ def first_seen(robot: Robot, looks: int = 3) -> Observation:
 
 
 def checked(seen: Any, name: str) -> Observation:
-    """A value of a driver as an observation, whose arrays the driver does not change any more.
+    """Convert a driver's value to an observation with arrays that the driver cannot change any more.
 
     Args:
         seen: an Observation or a mapping.
-        name: of the call that gave it.
+        name: name of the call that returned it.
 
     Raises:
         DriverError: it is something else.
@@ -97,10 +97,10 @@ def checked(seen: Any, name: str) -> Observation:
 
 
 def pose_of(robot: Robot, observation: Observation) -> Vector | None:
-    """The action (A,) that keeps the pose of an observation; None where the robot does not tell it.
+    """Return the action (A,) that keeps an observation's pose, or None if the robot does not provide it.
 
     Raises:
-        DriverError: ``pose()`` raised, or gave something else than A finite numbers.
+        DriverError: ``pose()`` raised, or returned something else than A finite numbers.
     """
     pose = called(robot.pose, observation)
     if pose is None:
@@ -116,10 +116,10 @@ def pose_of(robot: Robot, observation: Observation) -> Vector | None:
 
 
 def guided(device: Teleoperator, observation: Observation) -> Guidance:
-    """The wish of a person at a device.
+    """Return the guidance of a person at a device.
 
     Raises:
-        DriverError: ``guide()`` raised, or gave something else than a Guidance of numbers and words.
+        DriverError: ``guide()`` raised, or returned something else than a Guidance of numbers and words.
     """
     wish = called(device.guide, observation)
     if not isinstance(wish, Guidance):
@@ -128,16 +128,16 @@ def guided(device: Teleoperator, observation: Observation) -> Guidance:
         raise DriverError(f"guide() gave {_kind(wish.action)} as action; wanted numbers")
     events = wish.events if isinstance(wish.events, set | frozenset | tuple | list) else (None,)
     if not all(isinstance(event, str) for event in events):
-        raise DriverError("guide() gave events that are no set of words")
+        raise DriverError("guide() gave events that are not a set of words")
     action = None if wish.action is None else np.asarray(wish.action, dtype=np.float64)
     return Guidance(action, frozenset(events))
 
 
 def solved(robot: Robot) -> bool | None:
-    """The robot's verdict; None where it cannot tell.
+    """Return the robot's verdict, or None if it cannot tell.
 
     Raises:
-        DriverError: ``success()`` raised, or gave no truth value.
+        DriverError: ``success()`` raised, or returned something else.
     """
     verdict = called(robot.success)
     if verdict is not None and not isinstance(verdict, bool | np.bool_):
@@ -148,7 +148,7 @@ def solved(robot: Robot) -> bool | None:
 def _is_numeric(value: Any) -> bool:
     try:
         return np.asarray(value).dtype.kind in "biuf"
-    except Exception:  # ragged lists, objects of a driver
+    except Exception:  # ragged lists, or a driver's own objects
         return False
 
 

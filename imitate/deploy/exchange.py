@@ -1,8 +1,8 @@
-"""Actions of a program's thread in a control loop: one action for each observation that the loop shows.
+"""Exchange between a program's thread and a control loop: one action for each observation.
 
-The program (a learner, an evaluation) decides when it likes. The loop keeps its rate: it waits for the action until its
-control step is nearly over, and holds the pose where none has come. An action that was decided on an observation that
-is too old by now is not sent, and that step holds too.
+The program (a learner, an evaluation) may take any time. The loop keeps its rate: it waits for the action until its
+control step is nearly over, and holds the pose if none has arrived. An action for an observation that is too old is not
+sent, and the pose is held in that step, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 END = "end"
 """The event by which the program ends the loop's run."""
 _SHARE = 0.9
-"""Part of a control period in which an action is waited for; the rest is for sending it."""
+"""Fraction of a control period spent waiting for an action; the rest is for sending it."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Outcome:
     """Result of a control step.
 
     Attributes:
-        observation: seen after it.
-        action: (A,) executed: as the limits left it, the person's where a person acted; where the pose was held, the
-            action that keeps the pose.
-        intervened: whether a person acted.
-        held: whether the pose was held, since the program's action came too late.
-        events: of the person's device since the last outcome.
-        reward: the robot's, None where it measures none.
-        success: the robot's verdict, None where it cannot tell.
-        ended: whether the robot says that the episode cannot go on.
+        observation: observation after it.
+        action: (A,) executed: after applying the limits; the person's action if a person acted; the action that keeps
+            the pose if it was held.
+        intervened: true if a person acted.
+        held: true if the pose was held because the program's action came too late.
+        events: events of the person's device since the last outcome.
+        reward: reward measured by the robot, or None.
+        success: the robot's verdict, or None if it cannot tell.
+        ended: true if the robot reports that the episode cannot continue.
     """
 
     observation: Observation
@@ -60,13 +60,13 @@ class Outcome:
 class Exchange(Teleoperator):
     """Meeting point of a program's thread and a control loop, in the loop's slot of a teleoperation device.
 
-    While the program takes its time the robot holds its pose for everybody, a person at the device too: each control
-    step that moves the robot is one that the program knows of. After ``Safety.hold_s`` the loop's run ends, which stops
-    the robot; :meth:`decide` then says that another run is to be begun.
+    While the program computes, the robot holds its pose, even for a person at the device: the program thus sees every
+    control step that moves the robot. After ``Safety.hold_s`` the loop's run ends, which stops the robot;
+    :meth:`decide` then returns that a new run must be begun.
 
     Args:
-        robot: connected.
-        device: of a person who overrides the program where it gives an action; connected.
+        robot: connected robot.
+        device: connected device of a person, whose actions override the program's.
     """
 
     def __init__(self, robot: Robot, device: Teleoperator | None = None) -> None:
@@ -84,13 +84,13 @@ class Exchange(Teleoperator):
         self._waits_since = 0.0
 
     def attach(self, loop: ControlLoop) -> None:
-        """Name the loop whose device this is; its ``on_step`` has to be :meth:`on_step`."""
+        """Set the control loop that uses this as its device; its ``on_step`` must be :meth:`on_step`."""
         self._loop = loop
 
     # ---- the program's thread --------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin an episode: the next observation is an outcome, with which no action goes."""
+        """Begin an episode: the next outcome is an observation without an action."""
         with self._changed:
             rest = np.clip(
                 np.zeros_like(self._last), self._robot.limits.low, self._robot.limits.high
@@ -109,7 +109,7 @@ class Exchange(Teleoperator):
             self._waits_since = clock.now()
 
     def decide(self, action: Vector) -> bool:
-        """Give the action (A,) for the last observation; return True where a new run of the loop is needed."""
+        """Set the action (A,) for the last observation; return True if a new run of the loop is needed."""
         with self._changed:
             assert self._seen_s is not None
             self._decided, self._outcome = (action, self._seen_s), None
@@ -117,7 +117,7 @@ class Exchange(Teleoperator):
             return self._asleep
 
     def outcome(self, run: Future[Any]) -> Outcome:
-        """Wait for the result of the control step; what ended the loop's run is raised."""
+        """Wait for the result of the control step; raise the error that ended the loop's run."""
         with self._changed:
             clock.wait_for(self._changed, lambda: self._outcome is not None or run.done())
             found = self._outcome
@@ -133,14 +133,14 @@ class Exchange(Teleoperator):
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Let :meth:`outcome` look whether the run has ended."""
+        """Let :meth:`outcome` check whether the run has ended."""
         with self._changed:
             self._changed.notify_all()
 
     # ---- the loop's thread -----------------------------------------------------------------------
 
     def guide(self, observation: Observation) -> Guidance:
-        """Show an observation; the program's action for it, or the person's."""
+        """Pass on an observation; return the program's action for it, or the person's."""
         with self._changed:
             self._publish(observation)
             decided = self._awaited()
@@ -154,7 +154,7 @@ class Exchange(Teleoperator):
             if decided is None:
                 return Guidance()
             action, seen_s = decided
-            # What a device gathered while nobody asked it is no wish of this moment.
+            # Events that a device gathered while nobody polled it are outdated.
             if person.action is not None and not begins:
                 self._open = True
                 return Guidance(person.action)
@@ -162,7 +162,7 @@ class Exchange(Teleoperator):
             return Guidance() if self._is_old(seen_s) else Guidance(action)
 
     def on_step(self, step: Step) -> None:
-        """Take note of what the loop made of the action."""
+        """Record the action that the loop sent."""
         with self._changed:
             if step.action is not None:
                 self._last = step.action
@@ -178,7 +178,7 @@ class Exchange(Teleoperator):
             called(self._device.follow, action)
 
     def _publish(self, observation: Observation) -> None:
-        reward = called(self._robot.reward)  # one of a pause is nobody's
+        reward = called(self._robot.reward)  # an event during a pause is ignored
         if self._done is None:
             return
         (action, intervened, held), self._done = self._done, None
@@ -193,7 +193,7 @@ class Exchange(Teleoperator):
             bool(called(self._robot.ended)),
         )
         self._waits_since = clock.now()
-        # An observation without a stamp counts from when it is shown.
+        # The time of an observation without a stamp is the time of this call.
         self._seen_s = self._waits_since if observation.stamp_s is None else observation.stamp_s
         self._events = frozenset()
         self._changed.notify_all()
@@ -218,7 +218,7 @@ class Exchange(Teleoperator):
 
 
 class ControlThread:
-    """A thread in which all calls of a robot are made, since drivers may belong to one thread."""
+    """Thread that makes all calls of a robot, because drivers may be bound to one thread."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -226,7 +226,7 @@ class ControlThread:
         self._thread.start()
 
     def submit(self, function: Callable[[], Value]) -> Future[Value]:
-        """Call a function in the thread, after those before it."""
+        """Call a function in the thread, after all earlier ones."""
         answer: Future[Value] = Future()
 
         def work() -> None:
@@ -239,7 +239,7 @@ class ControlThread:
         return answer
 
     def end(self, patience_s: float) -> None:
-        """End the thread once its work is done, and wait for that at most so many seconds."""
+        """End the thread once its work is done, and wait at most ``patience_s`` seconds for it."""
         self._work.put(None)
         self._thread.join(patience_s)
 

@@ -1,4 +1,4 @@
-"""Comparison of a robot with the policy that is to move it: sizes before it is connected, values before it moves."""
+"""Compare a robot with its policy: sizes before it is connected, values before it moves."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from imitate.errors import UserError
 
 
 def check_sizes(robot: Robot, schema: Schema | None, resizes: bool) -> None:
-    """Compare the sizes of actions and observations, as far as the robot tells them before it is connected.
+    """Compare the sizes of actions and observations, as far as the robot provides them before it is connected.
 
     Args:
-        robot: not connected.
-        schema: of the policy; None where a server does not tell it.
-        resizes: the policy takes images of other sizes.
+        robot: robot that is not connected yet.
+        schema: schema of the policy, or None if a server does not report it.
+        resizes: true if the policy accepts images of other sizes.
 
     Raises:
         UserError: they differ.
@@ -27,8 +27,8 @@ def check_sizes(robot: Robot, schema: Schema | None, resizes: bool) -> None:
     limits = _told(robot, "limits")
     if limits is not None and limits.size != schema.action_dim:
         raise UserError(
-            f"the robot takes actions of {limits.size} numbers, and the policy gives {schema.action_dim}: take the "
-            "robot of the demonstrations"
+            f"the robot takes actions of {limits.size} numbers, and the policy gives "
+            f"{schema.action_dim}: use the robot of the demonstrations"
         )
     for key, shape in (_told(robot, "observation_shapes") or {}).items():
         wanted = schema.observations.get(key)
@@ -37,18 +37,20 @@ def check_sizes(robot: Robot, schema: Schema | None, resizes: bool) -> None:
         if wanted.kind == "low_dim":
             if np.prod(shape) != np.prod(wanted.shape):
                 raise UserError(
-                    f"the observation '{key}' of the robot has {int(np.prod(shape))} numbers, and the policy learned "
-                    f"from {int(np.prod(wanted.shape))}: take the robot of the demonstrations"
+                    f"the observation '{key}' of the robot has {int(np.prod(shape))} numbers, "
+                    f"and the policy learned from {int(np.prod(wanted.shape))}: use the robot "
+                    "of the demonstrations"
                 )
         elif not resizes and len(shape) == len(wanted.shape):
             raise UserError(
-                f"the image '{key}' of the robot is {_size(shape)}, and the policy learned from {_size(wanted.shape)}: "
-                "--resize where the training images were made smaller so; else let observe() give that size"
+                f"the image '{key}' of the robot is {_size(shape)}, and the policy learned "
+                f"from {_size(wanted.shape)}: use --resize if the training images were "
+                "resized in this way; otherwise let observe() return that size"
             )
 
 
 def _told(robot: Robot, name: str) -> Any:
-    """An attribute of a robot that may know it only once it is connected."""
+    """Return an attribute of a robot, or None if it is only available after connecting."""
     try:
         return getattr(robot, name, None)
     except Exception:

@@ -13,13 +13,13 @@ LONGEST_HEADER = 14
 _OPCODES = frozenset({CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG})
 _LONGEST_CONTROL = 125
 NO_MASK = bytes(4)
-"""A masking key that leaves the data as they are."""
+"""Masking key that leaves the data unchanged."""
 
 Buffer = bytes | bytearray | memoryview
 
 
 class FrameError(ValueError):
-    """A frame that the protocol forbids; the connection has to end."""
+    """The protocol forbids a frame; the connection must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Header:
 
     Attributes:
         opcode: one of the module's constants.
-        final: whether the frame ends its message.
-        mask: the masking key; None where the data are not masked.
-        size: bytes of the header itself.
-        length: bytes of the data that follow it.
+        final: true if the frame ends its message.
+        mask: the masking key, or None if the data are not masked.
+        size: size of the header itself in bytes.
+        length: size of the following data in bytes.
     """
 
     opcode: int
@@ -42,7 +42,7 @@ class Header:
 
 
 def header_of(opcode: int, length: int, mask: bytes | None) -> bytes:
-    """The header of a frame that is a whole message."""
+    """Return the header of a frame that contains a whole message."""
     masked = 0 if mask is None else 0x80
     if length < 126:
         head = struct.pack("!BB", 0x80 | opcode, masked | length)
@@ -54,10 +54,10 @@ def header_of(opcode: int, length: int, mask: bytes | None) -> bytes:
 
 
 def read_header(data: Buffer) -> Header | None:
-    """The header at the beginning of ``data``; None where more bytes are needed.
+    """Read the header at the beginning of ``data``; return None if more bytes are needed.
 
     Raises:
-        FrameError: reserved bits, an unknown opcode, or a control frame that is long or in parts.
+        FrameError: reserved bits, an unknown opcode, or a control frame that is too long or fragmented.
     """
     if len(data) < 2:
         return None
@@ -66,7 +66,7 @@ def read_header(data: Buffer) -> Header | None:
     if first & 0x70 or opcode not in _OPCODES:
         raise FrameError("a frame of an unknown kind")
     if opcode >= CLOSE and (not final or length > _LONGEST_CONTROL):
-        raise FrameError("a control frame that is too long or in parts")
+        raise FrameError("a control frame that is too long or fragmented")
     size = 2
     if length >= 126:
         size, code = (4, "!H") if length == 126 else (10, "!Q")
@@ -83,7 +83,7 @@ def read_header(data: Buffer) -> Header | None:
 
 
 def masked(data: Buffer, mask: bytes) -> memoryview:
-    """A copy of ``data`` with the key applied; applied twice it gives the data again."""
+    """Return a copy of ``data`` with the key applied; applying it twice restores the data."""
     length = len(data)
     words: NDArray[np.uint32] = np.zeros((length + 3) // 4, dtype=np.uint32)
     octets = words.view(np.uint8)[:length]

@@ -1,15 +1,15 @@
-"""Teleoperation by a gamepad, through SDL, which knows the layout of some hundred models (extra ``gamepad``).
+"""Teleoperation by a gamepad, through SDL, which knows the layouts of several hundred models (extra ``gamepad``).
 
     left stick    first number of the action (forward, back), second (left, right)
     right stick   third (up, down), sixth (turn left, right)
     D-pad         fourth (left, right), fifth (up, down)
-    RB            hold it to act: nothing moves without it
+    RB            hold it to act; nothing moves without it
     RT LT         close, open the gripper
     Y success   A failure   B discard   X redo   Start end   Back quit
 
-The letters are those of an Xbox pad; other pads have the same places. The person stands behind the robot and looks
-where it looks; ``axes`` turns directions around. A pad that is disconnected ends the episode, and the robot is stopped;
-a lost radio connection is noticed when the operating system notices it.
+The letters are those of an Xbox pad; other pads have the same places. The person stands behind the robot and faces the
+same way; ``axes`` reverses directions. If the pad is disconnected, the episode ends and the robot is stopped; a lost
+radio connection is noticed when the operating system reports it.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ BUTTONS = {
     "start": "end",
     "back": "quit",
 }
-"""Roles by SDL's names of the buttons; the two triggers count as buttons, down beyond half their way."""
+"""Roles by SDL's names of the buttons; the two triggers count as buttons, pressed beyond half of their travel."""
 _FULL = 32767.0
 
 
 class Gamepad(Handheld):
-    """See the module.
+    """Teleoperation device: a gamepad, see the module.
 
     Args:
-        scale: part of the action's range that a full push gives, in (0, 1].
-        dead_band: pushes up to this part of the way count as none.
-        axes: an axis (:data:`AXES`, with ``-`` for the opposite direction) for each number of an action beside the
-            gripper; null for a number that stays. By default all six in their order, or the first ones.
+        scale: fraction of the action's range for a full push, in (0, 1].
+        dead_band: pushes up to this fraction of the travel are ignored.
+        axes: an axis (:data:`AXES`, with ``-`` for the opposite direction) for each number of an action besides the
+            gripper; null for a number that stays. By default all six in order, or the first ones.
         buttons: roles that differ from :data:`BUTTONS`, such as ``{"leftshoulder": "toggle"}``.
-        hold: False: pushing a stick suffices to act.
+        hold: false if pushing a stick suffices to act.
         grace_s: seconds for which the pose is kept after the button was released.
         gripper: see :class:`imitate.deploy.pushes.Pushes`.
         mode: see there.
-        index: number of the pad, where there are several.
-        keys: take the keys that end an episode from the terminal too.
-        source: access to the pad; SDL's if left out.
+        index: index of the pad, if there are several.
+        keys: true to also read keys that end an episode from the terminal.
+        source: access to the pad; SDL's by default.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Gamepad(Handheld):
 
 
 class SDLGamepad:
-    """A gamepad as SDL gives it; no window is needed.
+    """Gamepad read through SDL, without a window.
 
     Args:
-        index: number among the connected gamepads.
+        index: index among the connected gamepads.
     """
 
     axes: tuple[str, ...] = AXES
@@ -102,10 +102,10 @@ class SDLGamepad:
         """Open the pad.
 
         Raises:
-            UserError: if there is none, or SDL is not installed.
+            UserError: there is no gamepad, or SDL is not installed.
         """
         sdl = self._sdl = sdl_library()
-        sdl.SDL_SetHint(b"SDL_NO_SIGNAL_HANDLERS", b"1")  # Ctrl-C remains Python's
+        sdl.SDL_SetHint(b"SDL_NO_SIGNAL_HANDLERS", b"1")  # Ctrl-C stays with Python
         sdl.SDL_SetHint(b"SDL_JOYSTICK_ALLOW_BACKGROUND_EVENTS", b"1")
         if sdl.SDL_Init(sdl.SDL_INIT_GAMECONTROLLER):
             raise UserError(f"gamepads cannot be used: {_text(sdl.SDL_GetError())}")
@@ -115,9 +115,9 @@ class SDLGamepad:
             others = [_text(sdl.SDL_JoystickNameForIndex(place)) for place in places]
             self.close()
             raise UserError(
-                f"there is no gamepad {self._index}; SDL finds {len(pads)} among the devices {others or 'none'}. A pad "
-                "that it does not know needs a line in the variable SDL_GAMECONTROLLERCONFIG; on Linux /dev/input has "
-                "to be readable"
+                f"there is no gamepad {self._index}; SDL finds {len(pads)} among the devices "
+                f"{others or 'none'}. An unknown pad needs a line in the variable "
+                "SDL_GAMECONTROLLERCONFIG; on Linux /dev/input must be readable"
             )
         self._pad = sdl.SDL_GameControllerOpen(pads[self._index])
         if not self._pad:
@@ -125,7 +125,7 @@ class SDLGamepad:
         self.name = _text(sdl.SDL_GameControllerName(self._pad))
 
     def read(self) -> Reading:
-        """The present state.
+        """Return the current state.
 
         Raises:
             RobotError: the pad was disconnected.
@@ -134,7 +134,7 @@ class SDLGamepad:
         sdl.SDL_GameControllerUpdate()
         sdl.SDL_FlushEvents(
             sdl.SDL_JOYAXISMOTION, sdl.SDL_JOYAXISMOTION + 0xFF
-        )  # nobody reads them
+        )  # discard events, which nobody reads
         if not sdl.SDL_GameControllerGetAttached(self._pad):
             raise RobotError(f"the gamepad '{self.name}' was disconnected; the robot was stopped")
         raw = {
@@ -151,7 +151,7 @@ class SDLGamepad:
         return reading_of(raw, down)
 
     def close(self) -> None:
-        """Let go of the pad."""
+        """Release the pad."""
         if self._pad:
             self._sdl.SDL_GameControllerClose(self._pad)
         if self._sdl is not None:
@@ -160,11 +160,11 @@ class SDLGamepad:
 
 
 def reading_of(raw: Mapping[str, float], down: set[str]) -> Reading:
-    """The reading of a pad.
+    """Convert SDL's values to a reading.
 
     Args:
         raw: SDL's axes: sticks in [-1, 1], positive to the right and towards the person; triggers in [0, 1].
-        down: SDL's names of the buttons that are down.
+        down: SDL's names of the pressed buttons.
     """
     triggers = {name for name in ("lefttrigger", "righttrigger") if raw.get(name, 0.0) > 0.5}
     axes = {
@@ -179,9 +179,9 @@ def reading_of(raw: Mapping[str, float], down: set[str]) -> Reading:
 
 
 def sdl_library() -> Any:
-    """SDL's module; raises UserError where it is not installed."""
+    """Import SDL's module; raise UserError if it is not installed."""
     try:
-        with warnings.catch_warnings():  # it warns that it uses the SDL that was installed for it
+        with warnings.catch_warnings():  # it warns about using the SDL library installed for it
             warnings.simplefilter("ignore")
             import sdl2
     except ImportError as error:

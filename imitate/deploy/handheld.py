@@ -1,9 +1,8 @@
-"""Devices with axes and buttons as teleoperators: the part that gamepads and SpaceMice have in common.
+"""Teleoperation devices with axes and buttons: the common part of gamepads and SpaceMice.
 
-A device acts while a person pushes it or holds its ``act`` button, and for a short time afterwards, in which the pose
-is kept: control does not return to the policy between two movements. At the beginning of an episode it acts only after
-it has been at rest once. While a policy acts, the gripper's command follows the policy's, so that taking over drops
-nothing.
+A device acts while a person pushes it or holds its ``act`` button. For a short time afterwards the pose is kept, so
+that control does not return to the policy between two movements. In a new episode it acts only after it was at rest
+once. While a policy acts, the gripper's command follows the policy's, so that taking over drops nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from imitate.system import clock
 
 GRIPPER = ("open", "close", "toggle")
 ROLES = ("act", *GRIPPER, *sorted(set(EVENTS.values())))
-"""Meanings that a button may have: ``act`` while it is held, a command of the gripper, or an event."""
+"""Possible roles of a button: ``act`` while it is held, a command of the gripper, or an event."""
 _GRIP_S = 0.5
-"""Seconds for which a button of the gripper acts."""
+"""Seconds for which a gripper button acts."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Reading:
 
     Attributes:
         axes: pushes in [-1, 1] by name.
-        buttons: names of those that are down.
+        buttons: names of the pressed buttons.
     """
 
     axes: Mapping[str, float]
@@ -43,7 +42,7 @@ class Reading:
 
 
 class Source(Protocol):
-    """Access to one device."""
+    """Interface of one device."""
 
     name: str
     axes: tuple[str, ...]
@@ -53,10 +52,10 @@ class Source(Protocol):
         """Open the device; raises UserError if there is none."""
 
     def read(self) -> Reading:
-        """The present state, at once; raises RobotError where the device was disconnected."""
+        """Return the current state without waiting; raise RobotError if the device was disconnected."""
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Release the device."""
 
 
 class Handheld(Teleoperator):
@@ -64,17 +63,17 @@ class Handheld(Teleoperator):
 
     Args:
         source: the device.
-        pushes: makes actions of pushes.
-        axes: for each number of an action beside the gripper the name of an axis, with ``-`` before it for the opposite
-            direction, or None for a number that stays; None: the axes of the device in their order.
+        pushes: converts pushes to actions.
+        axes: for each number of an action besides the gripper, the name of an axis (with ``-`` for the opposite
+            direction), or None for a number that stays; None uses the device's axes in order.
         buttons: a role (see :data:`ROLES`) by name of button.
-        hold: act only while an ``act`` button is held; else pushing suffices.
-        dead_band: pushes up to this count as none, in [0, 1).
+        hold: true to act only while an ``act`` button is held; otherwise pushing suffices.
+        dead_band: pushes up to this value are ignored, in [0, 1).
         grace_s: seconds for which the pose is kept after the last push.
-        keys: take the keys that end an episode from the terminal too, where there is one.
+        keys: true to also read keys that end an episode from the terminal, if there is one.
 
     Raises:
-        UserError: a setting makes no sense.
+        UserError: a setting is invalid.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Handheld(Teleoperator):
                 raise UserError(f"a button cannot be '{role}'; {nearest(role, ROLES)}")
         if hold and "act" not in buttons.values():
             raise UserError(
-                "no button has the role 'act', so nobody could act: give one, or hold=false"
+                "no button has the role 'act', so nothing would move: give one, or hold=false"
             )
         for axis in axes or ():
             if axis is not None and axis.removeprefix("-") not in source.axes:
@@ -116,7 +115,7 @@ class Handheld(Teleoperator):
         """Open the device.
 
         Raises:
-            UserError: if there is none, or its axes do not fit the robot's actions.
+            UserError: there is no device, or its axes do not fit the robot's actions.
         """
         self._pushes.connect(robot)
         self._axes = self._fitting(self._pushes.size)
@@ -126,19 +125,19 @@ class Handheld(Teleoperator):
         sys.stderr.write(f"{self._source.name}: {self._legend()}\n")
 
     def close(self) -> None:
-        """Let go of the device and the terminal."""
+        """Release the device and the terminal."""
         terminal, self._terminal = self._terminal, None
         if terminal is not None:
             terminal.close()
         self._source.close()
 
     def start_episode(self) -> None:
-        """Forget the last episode; what is held meanwhile neither acts nor counts as pressed."""
+        """Begin a new episode; buttons that are already held neither act nor count as pressed."""
         self._down, self._acted = None, False
         self._begin()
 
     def guide(self, observation: Observation) -> Guidance:
-        """The person's action; None where the device is at rest."""
+        """Return the person's action, or None if the device is at rest."""
         now = clock.now()
         self._pushes.tick()
         reading = self._source.read()
@@ -156,7 +155,7 @@ class Handheld(Teleoperator):
         return Guidance(action)
 
     def follow(self, action: ArrayLike) -> None:
-        """Keep the gripper where a policy left it."""
+        """Keep the gripper in the state that a policy commanded last."""
         if not self._acted:
             self._pushes.follow(action)
 
@@ -164,7 +163,7 @@ class Handheld(Teleoperator):
         return frozenset(self._buttons[button] for button in buttons if button in self._buttons)
 
     def _begin(self) -> None:
-        """Begin an episode: the device has to be at rest once, and the gripper is open."""
+        """Begin an episode: the device must be at rest once, and the gripper is open."""
         self._pushes.begin()
         self._rested = False
         self._until = self._grip_until = -np.inf
@@ -193,7 +192,7 @@ class Handheld(Teleoperator):
         return self._pushes.action(push if acting else np.zeros_like(push), observation)
 
     def _push(self, reading: Reading) -> NDArray[np.float64]:
-        """The pushes (A without the gripper,) beyond the dead band, beginning at zero at its edge."""
+        """Return the pushes (A without the gripper,), measured from the edge of the dead band."""
         push = np.zeros(len(self._axes))
         for place, axis in enumerate(self._axes):
             if axis is not None:
@@ -204,7 +203,7 @@ class Handheld(Teleoperator):
         return beyond
 
     def _fitting(self, size: int) -> list[str | None]:
-        """An axis for each number of an action beside the gripper."""
+        """Return an axis for each number of an action besides the gripper."""
         chosen = list(self._source.axes if self._given is None else self._given)
         if self._given is None and len(chosen) > size:
             chosen = chosen[:size]
@@ -217,7 +216,7 @@ class Handheld(Teleoperator):
         return chosen
 
     def _typed(self) -> frozenset[str]:
-        """The events of keys in the terminal."""
+        """Return the events of keys in the terminal."""
         keys = "" if self._terminal is None else self._terminal.read()
         return frozenset(EVENTS[key] for key in keys if key in EVENTS)
 

@@ -1,4 +1,4 @@
-"""The beginning of a WebSocket connection, on either side. The library ``websockets`` makes and checks the headers."""
+"""WebSocket handshake of client and server. The library ``websockets`` creates and checks the headers."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def connected(
     headers: Mapping[str, str],
     tls: ssl.SSLContext | None = None,
 ) -> Channel:
-    """A connection to a server.
+    """Connect to a server.
 
-    Each frame is masked by a new random key, as the RFC asks for the sake of proxies; on this machine, where none is
-    between, by a key of zeros, which every server understands and which costs no copy.
+    Each frame is masked by a new random key, as the RFC requires because of proxies. Connections within this machine,
+    without proxies, use a key of zeros, which every server accepts and which saves a copy.
 
     Args:
         url: ``ws://host:port`` or ``wss://host:port``.
-        timeout_s: for everything together.
-        max_bytes: of one message.
-        headers: of the handshake.
+        timeout_s: time limit for everything together.
+        max_bytes: size limit of one message.
+        headers: additional headers of the handshake.
         tls: context for ``wss``; the usual certificates by default.
 
     Raises:
         UserError: the URL is malformed.
-        RefusedError: the server answered with another status than it should.
+        RefusedError: the server answered with an unexpected status.
         OSError: it was not reached; TimeoutError: not in time.
     """
     deadline = time.monotonic() + timeout_s
@@ -67,7 +67,8 @@ def connected(
         uri = parse_uri(url)
     except (InvalidURI, ValueError) as error:
         raise UserError(
-            f"'{url}' is no address of a policy server: wanted ws://host:port or wss://host:port"
+            f"'{url}' is not the address of a policy server: wanted ws://host:port or "
+            "wss://host:port"
         ) from error
     sock = socket.create_connection((uri.host, uri.port), timeout=timeout_s)
     try:
@@ -92,7 +93,7 @@ def _random_mask() -> bytes:
 
 
 def _ask(stream: Stream, uri: WebSocketURI, headers: Mapping[str, str], deadline: float) -> bytes:
-    """Ask for a WebSocket; what the server sent behind its answer."""
+    """Request a WebSocket; return the bytes that the server sent after its answer."""
     protocol = ClientProtocol(uri)
     request = protocol.connect()
     for name, value in headers.items():
@@ -102,11 +103,15 @@ def _ask(stream: Stream, uri: WebSocketURI, headers: Mapping[str, str], deadline
     try:
         head, rest = _head(stream, deadline)
     except ClosedError as error:
-        hint = "" if uri.secure else "; a server with a certificate has an address wss://"
+        hint = (
+            ""
+            if uri.secure
+            else ("; the address of a server with a certificate begins with wss://")
+        )
         raise ClosedError(f"the handshake was not answered{hint}") from error
     words = head.split(maxsplit=2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
-        raise ClosedError("the answer is none of a web server")
+        raise ClosedError("the answer is not from a web server")
     if words[1] != b"101":
         raise RefusedError(int(words[1]))
     protocol.receive_data(head)
@@ -119,9 +124,9 @@ class Handshake:
     """The server's side of a new connection, before it is admitted.
 
     Args:
-        sock: accepted.
-        timeout_s: until the request has to be there.
-        max_bytes: of one message.
+        sock: accepted socket.
+        timeout_s: time limit for the request.
+        max_bytes: size limit of one message.
     """
 
     def __init__(self, sock: socket.socket, timeout_s: float, max_bytes: int) -> None:
@@ -136,7 +141,7 @@ class Handshake:
         self.channel = Channel(self._stream, max_bytes, data=rest)
 
     def accept(self) -> Channel | None:
-        """Admit the client; None where its request was no WebSocket handshake."""
+        """Admit the client; return None if its request was not a WebSocket handshake."""
         response = self._protocol.accept(self.request)
         self._protocol.send_response(response)
         _flush(self._stream, self._protocol, time.monotonic() + self._timeout_s)
@@ -153,7 +158,7 @@ class Handshake:
         self._end()
 
     def _end(self) -> None:
-        """End the connection when the other side has read the answer."""
+        """Close the connection after the other side has read the answer."""
         self._stream.end_writing()
         deadline, into = time.monotonic() + _REST_S, memoryview(bytearray(_LONGEST_HEAD))
         with contextlib.suppress(OSError):
@@ -163,14 +168,14 @@ class Handshake:
 
 
 def _head(stream: Stream, deadline: float) -> tuple[bytes, bytes]:
-    """Request or answer up to its empty line, and what came behind it."""
+    """Read a request or answer up to its empty line; also return the bytes received after it."""
     buffer, end = bytearray(_LONGEST_HEAD), 0
     while True:
         if end == len(buffer):
             raise ClosedError(f"a handshake is longer than {_LONGEST_HEAD} bytes")
         end += stream.read(memoryview(buffer)[end:], deadline)
-        if not chr(buffer[0]).isalpha():  # as of a client that speaks TLS
-            raise ClosedError("a handshake that is none of HTTP")
+        if not chr(buffer[0]).isalpha():  # such as from a client that speaks TLS
+            raise ClosedError("a handshake that is not HTTP")
         place = buffer.find(_END, 0, end)
         if place >= 0:
             place += len(_END)
@@ -178,5 +183,5 @@ def _head(stream: Stream, deadline: float) -> tuple[bytes, bytes]:
 
 
 def _flush(stream: Stream, protocol: Protocol, deadline: float) -> None:
-    """Send what the protocol wants to send."""
+    """Send the pending bytes of the protocol."""
     stream.write([data for data in protocol.data_to_send() if data], deadline)

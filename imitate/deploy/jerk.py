@@ -15,14 +15,14 @@ Vector = NDArray[np.float64]
 
 
 class JerkTrajectory:
-    """The quickest way to a target that may change at each control step.
+    """Fastest trajectory to a target that may change at each control step.
 
-    Each dimension goes on its own: synchronized dimensions may pass a target and come back, and so leave the box.
+    Dimensions are not synchronized: synchronized ones may overshoot a target and so leave the box.
 
     Args:
-        speed: (A,) greatest speed.
-        acceleration: (A,) greatest acceleration.
-        jerk: (A,) greatest jerk.
+        speed: (A,) largest speed.
+        acceleration: (A,) largest acceleration.
+        jerk: (A,) largest jerk.
         period_s: control period.
 
     Raises:
@@ -50,9 +50,9 @@ class JerkTrajectory:
         self._input.current_velocity = self._input.current_acceleration = np.zeros_like(at)
 
     def next(self, target: Vector) -> Vector | None:
-        """The position (A,) after the next control step towards a target; None where there is no way.
+        """Return the position (A,) after the next control step towards a target, or None if there is no trajectory.
 
-        Nothing changes before :meth:`step`.
+        The state changes only with :meth:`step`.
         """
         self._input.target_position = target
         if self._ruckig.update(self._input, self._output) not in self._good:
@@ -60,5 +60,5 @@ class JerkTrajectory:
         return np.array(self._output.new_position)
 
     def step(self) -> None:
-        """Take the step that :meth:`next` gave."""
+        """Take the step that :meth:`next` returned."""
         self._output.pass_to_input(self._input)

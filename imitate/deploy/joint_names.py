@@ -1,4 +1,4 @@
-"""Comparison of the names of a policy's numbers with those of the robot that it is to move."""
+"""Compare the joint names of a policy with those of its robot."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _logger = logging.getLogger(__name__)
 
 
 def check_names(robot: Robot, policy: Any) -> None:
-    """Compare the order of joints, before anything moves, where policy and robot both know their names.
+    """Compare the order of joints before anything moves, if policy and robot both have names.
 
-    Names that have none in common are reported and no error: those of LeRobot's robots have changed between releases.
+    Completely different names are reported but no error, because names in LeRobot have changed between releases.
 
     Raises:
-        UserError: the policy learned with the same names in another order, or with some of them and others.
+        UserError: the policy learned with the same names in another order, or with only some of them.
     """
     trained: Mapping[str, Sequence[str]] = getattr(policy, "number_names", None) or {}
     keys = (*getattr(policy, "obs_keys", ()), "actions")
@@ -32,6 +32,6 @@ def check_names(robot: Robot, policy: Any) -> None:
         )
         if set(there) & set(here):
             raise UserError(
-                f"{words}: take the robot of the data, or give its numbers in that order"
+                f"{words}: use the robot of the data, or give its numbers in that order"
             )
         _logger.warning("%s: make sure that the order is the same", words)

@@ -6,8 +6,8 @@
     space  open or close the gripper, the last number
     Enter success   x failure   Backspace discard   z redo   . end   Esc quit
 
-A terminal tells when a key goes down, not when it goes up: a key acts for ``press_s`` after it was last seen, which the
-terminal's key repeat prolongs.
+A terminal reports key presses but not releases: a key acts for ``press_s`` after its last press, which the terminal's
+key repeat prolongs.
 """
 
 from __future__ import annotations

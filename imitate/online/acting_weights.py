@@ -16,11 +16,11 @@ from imitate.models.preprocess import Preprocess
 from imitate.system import clock
 
 MOST_IN_USE = 2
-"""Versions of the weights that exist at a time, in this process and in the memory of each node."""
+"""Largest number of versions of the weights that exist at a time, here and in each node's memory."""
 
 
 def acting_weights(algo: Algo) -> dict[str, Any]:
-    """Return weights and normalization with which a copy of the algorithm acts elsewhere, as plain arrays."""
+    """Return weights and normalization for a copy of the algorithm that acts elsewhere, as plain arrays."""
     nets = algo.nets if algo.ema is None else algo.ema.module
     names = (algo.main_net, *algo.acting_nets)
     chosen = {name: nets.get_submodule(name).state_dict() for name in names}
@@ -28,7 +28,7 @@ def acting_weights(algo: Algo) -> dict[str, Any]:
 
 
 def load_acting_weights(algo: Algo, weights: Mapping[str, Any]) -> None:
-    """Act as the algorithm whose :func:`acting_weights` these are."""
+    """Load the :func:`acting_weights` of another copy of the algorithm."""
     for name, state in tensors(weights["nets"]).items():
         algo.nets.get_submodule(name).load_state_dict(state)
     algo.preprocess = Preprocess.from_dict(tensors(weights["preprocess"])).to(algo.device)
@@ -36,10 +36,10 @@ def load_acting_weights(algo: Algo, weights: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Published:
-    """Weights that workers may act with.
+    """Weights with which workers may act.
 
     Attributes:
-        version: updates of the weights.
+        version: number of updates of the weights.
         shared: the :func:`acting_weights`.
     """
 
@@ -51,8 +51,8 @@ class Publisher:
     """Shares the weights of an algorithm, each version once for all workers.
 
     Args:
-        algo: acts.
-        every_s: least time between two publications.
+        algo: algorithm whose weights are shared.
+        every_s: shortest time between two publications, in seconds.
     """
 
     def __init__(self, algo: Algo, *, every_s: float = 0.0) -> None:
@@ -63,17 +63,17 @@ class Publisher:
 
     @property
     def version(self) -> int | None:
-        """Version of the newest publication; None before the first."""
+        """Version of the newest publication, or None before the first."""
         return None if self._newest is None else self._newest.version
 
     def newest(self, version: int, in_use: Iterable[Published]) -> Published:
-        """Return the newest weights that may be sent, published now where that is due.
+        """Return the newest weights that may be sent, after publishing them if that is due.
 
-        While workers act with :data:`MOST_IN_USE` publications there is no further one: the newest of them is returned.
+        While workers act with :data:`MOST_IN_USE` publications, no new one is made: the newest of them is returned.
 
         Args:
-            version: updates of the algorithm's weights so far.
-            in_use: publications that workers act with at present.
+            version: number of updates of the algorithm's weights so far.
+            in_use: publications with which workers act at present.
         """
         newest, now = self._newest, clock.now()
         if newest is not None and (
@@ -84,7 +84,7 @@ class Publisher:
         normalization = pickle.dumps(arrays(self._algo.preprocess.to_dict()))
         if newest is not None and (version, normalization) == (newest.version, self._normalization):
             return newest
-        newest = self._newest = None  # which may go before there is another
+        newest = self._newest = None  # this publication may be freed before there is another
         self._newest = Published(version, Shared(acting_weights(self._algo)))
         self._normalization, self._published_s = normalization, now
         return self._newest

@@ -22,16 +22,16 @@ from imitate.online.steps import Array
 class Blueprint:
     """Picklable description of the environments of one worker and of the policy that acts in them.
 
-    It holds no path and no weights, so that it may be sent to another machine: weights come with the requests.
+    It contains no paths and no weights, so it can be sent to another machine: weights come with the requests.
 
     Attributes:
         make: makes one environment.
-        lanes: numbers of the lanes of its environments among all of the training; seeds of episodes derive from them.
+        lanes: numbers of its environments' lanes among all lanes of the training; they determine the seeds of episodes.
         group: further arguments of :class:`EnvGroup`.
         algo: the algorithm's name, configuration (JSON), shapes of observations and action dimensions.
         low, high: limits of actions.
-        num_choices: the first so many numbers of an action are a choice, one-hot.
-        seed: of what the policy draws.
+        num_choices: number of discrete choices, one-hot in the first values of an action.
+        seed: seed of the policy's random numbers.
     """
 
     make: Callable[[], Env]
@@ -48,14 +48,14 @@ class Blueprint:
         return EnvGroup(self.make, self.lanes, **self.group)
 
     def acting_algo(self) -> Algo:
-        """Build a copy of the algorithm that acts with weights from elsewhere; reads no file."""
+        """Build a copy of the algorithm that acts with received weights; it reads no file."""
         name, config, shapes, ac_dim = self.algo
         algo = algo_factory(name, load_config(config), shapes, ac_dim, load_pretrained=False)
         algo.ema = None
         return algo
 
     def collector(self, algo: Algo) -> LocalCollector:
-        """Make the environments and let the algorithm act in them, in this process."""
+        """Make the environments and return a collector of the algorithm's steps in this process."""
         return LocalCollector(
             self.env_group(), algo, self.low, self.high, num_choices=self.num_choices
         )

@@ -21,7 +21,7 @@ class Collector(Protocol):
     """Source of environment steps, taken with an algorithm's policy.
 
     Attributes:
-        version: number of updates behind the present weights, set before each collection.
+        version: number of updates of the current weights, set before each collection.
         progress: fraction of the training that is over, in [0, 1], set before each collection.
     """
 
@@ -29,16 +29,16 @@ class Collector(Protocol):
     progress: float
 
     def collect(self, num_steps: int, *, random: bool = False) -> Collected:
-        """Take about ``num_steps`` steps, over all environments; with ``random`` by random actions."""
+        """Take about ``num_steps`` steps, over all environments; with random actions if ``random``."""
 
     def updates_allowed(self) -> int | None:
-        """Updates that may be made before the next collection; None: any number."""
+        """Return the number of updates allowed before the next collection, or None if there is no limit."""
 
     def metrics(self) -> dict[str, float]:
-        """Further numbers to log with an epoch."""
+        """Return additional numbers to log with an epoch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that an exact resume needs."""
+        """Return everything that an exact resume needs."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from :meth:`state_dict`."""
@@ -48,17 +48,17 @@ class Collector(Protocol):
 
 
 class LocalCollector:
-    """Steps of a policy in a group of environments; episodes go on from one call to the next.
+    """Collects a policy's steps in a group of environments; episodes continue from one call to the next.
 
     Args:
         group: the environments.
-        algo: acts with ``explore=True``; what it learns meanwhile is used at once.
+        algo: algorithm that acts with ``explore=True`` and its latest weights.
         action_low, action_high: (A,) limits of the environment.
-        num_choices: the first so many numbers of an action are a choice, one-hot.
+        num_choices: number of discrete choices, one-hot in the first values of an action.
 
     Attributes:
-        version: of the weights, as whoever learns counts them.
-        progress: which part of the training is over.
+        version: number of updates of the weights, set by the learner.
+        progress: fraction of the training that is over.
         on_step: called after each step.
     """
 
@@ -78,7 +78,7 @@ class LocalCollector:
         self._state: PolicyState | None = None
 
     def collect(self, num_steps: int, *, random: bool = False) -> Collected:
-        """``num_steps`` steps of each environment; with ``random`` of uniform actions."""
+        """Take ``num_steps`` steps in each environment, with uniform actions if ``random``."""
         group = self.group
         if not group.obs:
             group.reset()
@@ -96,19 +96,19 @@ class LocalCollector:
         return Collected(steps, group.lanes, episodes, self.version, messages)
 
     def updates_allowed(self) -> int | None:
-        """Updates until the weights behind steps become too old; None: any number."""
+        """Return None: the weights never become too old, so the number of updates has no limit."""
         return None
 
     def metrics(self) -> dict[str, float]:
-        """Nothing beyond the episodes."""
+        """Return an empty dictionary."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers of the episodes; whoever goes on from it begins anew those that have not taken a step."""
+        """Return the numbers of the episodes; a resume restarts episodes without a step."""
         return {"begun": (self.group.begun - (self.group.lengths == 0)).tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`: running episodes are left, the next ones begin."""
+        """Resume from :meth:`state_dict`: running episodes are dropped, the next ones begin."""
         self.group.begun[:] = np.maximum(state["begun"], 0)
         self.group.obs, self._state = {}, None
 
@@ -133,13 +133,13 @@ class LocalCollector:
         return step
 
     def _sent(self, action: Tensor) -> NDArray[np.float32]:
-        """Normalized actions as the environment takes them."""
+        """Convert normalized actions to the environment's form."""
         sent = self.algo.preprocess.unnormalize_actions(action).cpu().numpy()
         clipped: NDArray[np.float32] = np.minimum(np.maximum(sent, self._low), self._high)
         return clipped
 
     def _random(self) -> NDArray[np.float32]:
-        """Uniform actions; of torch's generator, whose state a checkpoint keeps."""
+        """Draw uniform actions from torch's generator, whose state a checkpoint contains."""
         count, size = len(self.group), len(self._low)
         choices = self._num_choices
         chosen = torch.eye(choices)[self._random_choice(count)] if choices else None
@@ -155,7 +155,7 @@ class LocalCollector:
         return actions
 
     def _random_choice(self, count: int) -> Tensor:
-        """(N,) uniform choices among those that the environments allow."""
+        """Draw uniform choices (N,) among those that the environments allow."""
         mask = self.algo.action_mask.of({k: torch.from_numpy(v) for k, v in self.group.obs.items()})
         if mask is None:
             return torch.randint(self._num_choices, (count,))

@@ -12,13 +12,13 @@ from imitate.online.replay import ReplayBuffer
 
 
 class Corrected:
-    """Samples as from one buffer of all demonstrated steps and of all steps in which a person intervened.
+    """Samples from the union of all demonstrated steps and all steps in which a person intervened.
 
-    The latter lie in the replay buffer alone, with all others, and leave it with them; until there is one, samples and
-    random numbers are those of the demonstrations.
+    The latter are stored only in the replay buffer, and are overwritten there like all others. Without any, samples
+    and random numbers are the same as for the demonstrations alone.
 
     Args:
-        demos: demonstrations.
+        demos: buffer of demonstrations.
         memory: replay buffer of the same form of samples; its random numbers draw the corrections.
     """
 

@@ -1,4 +1,4 @@
-"""Demonstration files are memories, and memories can be written as demonstration files."""
+"""Read demonstration files into replay buffers, and write replay buffers as demonstration files."""
 
 from __future__ import annotations
 
@@ -42,27 +42,28 @@ def load_demonstrations(
     seed: int = 0,
     ranks: Ranks = ALONE,
 ) -> ReplayBuffer:
-    """A memory of all demos of the files; of several ranks each has every so many-th.
+    """Load all demos of the files into a buffer; with several ranks, rank r takes every world-th demo.
 
     Args:
-        sources: the files, and which of their demos.
+        sources: the files and their chosen demos.
         obs_shapes: as for :class:`ReplayBuffer`.
-        action_dim: A.
+        action_dim: size A of an action.
         files: open files of the sources.
-        action_keys: arrays that, side by side, are the action.
+        action_keys: arrays whose concatenation is the action.
         images: as for :class:`ReplayBuffer`.
         transitions: as for :class:`ReplayBuffer`.
         returns: as for :class:`ReplayBuffer`.
         frame_stack: as for :class:`ReplayBuffer`.
         reward: as for :class:`ReplayBuffer`.
-        reward_free: demos need no rewards: 0 where they have none.
-        end_at_success: what follows a demo's first success is left out, see :func:`up_to_success`.
+        reward_free: true if demos need no rewards; missing ones become 0.
+        end_at_success: true to cut demos after their first success, see :func:`up_to_success`.
         hindsight: as for :class:`ReplayBuffer`.
-        seed: of the sampling.
+        seed: seed of the sampling.
         ranks: the processes that share the demos.
 
     Raises:
-        DatasetError: a demo lacks something, or has other shapes than the environment; or there are fewer than ranks.
+        DatasetError: a demo lacks something, or has other shapes than the environment; or there are fewer demos than
+            ranks.
     """
     rows, count = 0, 0
     own: list[list[str]] = []
@@ -103,7 +104,7 @@ def load_demonstrations(
 def demonstrations_of(
     config: Config, memory_like: ReplayBuffer, action_dim: int, ranks: Ranks = ALONE
 ) -> ReplayBuffer:
-    """The demonstrations of ``train.data``, in samples like those of another memory."""
+    """Load the demonstrations of ``train.data`` into a buffer with the same form of samples as another one."""
     with data_files(config) as files:
         return load_demonstrations(
             training_sources(config, files),
@@ -132,7 +133,7 @@ def read_episode(
     *,
     reward_free: bool = False,
 ) -> Episode:
-    """One demo; a file without ``terminals`` has its ``dones`` read as such."""
+    """Read one demo; if the file has no ``terminals``, use its ``dones``."""
     length = file.length(demo)
     ends = "terminals" if file.has(demo, "terminals") else "dones"
     rewarded = not reward_free or file.has(demo, "rewards")
@@ -159,9 +160,9 @@ def read_episode(
 
 
 def up_to_success(episode: Episode) -> Episode:
-    """The episode as if success had ended it: up to its first reward of 1, which becomes a terminal.
+    """Cut an episode at its first reward of 1, which becomes a terminal.
 
-    Where rewards are others than 0 and 1, or success never comes, it stays as it is.
+    If it has other rewards than 0 and 1, or no success, it is returned unchanged.
     """
     rewards = np.asarray(episode.rewards)
     if not rewards.any() or not np.isin(rewards, (0.0, 1.0)).all():
@@ -181,7 +182,7 @@ def up_to_success(episode: Episode) -> Episode:
 def write_demonstrations(
     memory: ReplayBuffer, path: str | Path, env_meta: Mapping[str, Any], *, overwrite: bool = False
 ) -> int:
-    """Write all episodes of a memory to a demonstration file; their number."""
+    """Write all episodes of a memory to a demonstration file; return their number."""
     count = 0
     with DatasetWriter(path, env_meta, overwrite=overwrite, strict=False) as writer:
         for episode in memory.episodes():
@@ -198,12 +199,13 @@ def _check(
     for key, shape in memory.obs_shapes.items():
         if found[key] != shape:
             raise DatasetError(
-                f"{file.path}: demo '{demo}': 'obs/{key}' has shape {found[key]} a step, the environment gives "
-                f"{shape}: learn in the environment of the demonstrations"
+                f"{file.path}: demo '{demo}': 'obs/{key}' has shape {found[key]} per step, "
+                f"but the environment gives {shape}: learn in the environment of the "
+                "demonstrations"
             )
     size = np.shape(episode.actions)[1]
     if size != action_dim:
         raise DatasetError(
-            f"{file.path}: demo '{demo}' has actions of {size} numbers, the environment takes {action_dim}: "
-            "learn in the environment of the demonstrations"
+            f"{file.path}: demo '{demo}' has actions of {size} numbers, but the environment "
+            f"takes {action_dim}: learn in the environment of the demonstrations"
         )

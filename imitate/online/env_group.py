@@ -1,7 +1,7 @@
 """Several copies of an environment, stepped one after another; those that fail are replaced.
 
 Each agent of a copy is a lane; most environments have one. An agent that leaves before the others has no steps until
-all begin the next episode: its lane is ``lost`` then, with nothing to lose.
+all begin the next episode: its lane is marked ``lost`` until then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from imitate.errors import EnvError, RobotError
 from imitate.online.steps import Array, EpisodeRecord, Obs, Step
 
 MAX_FAILURES = 10
-"""Failures in a row, without a finished episode between them, that end the training."""
+"""Number of consecutive failures, without a finished episode between them, that end the training."""
 
 
 class EnvGroup:
@@ -30,20 +30,19 @@ class EnvGroup:
     Episode k of a copy whose first lane is n begins with a seed that depends on ``seed``, n and k alone.
 
     Args:
-        make: makes one environment, of K agents.
-        lanes: (N,) numbers of the lanes, among those of all groups of a training; K that follow each other are the
-            agents of one copy.
-        seed: of the training.
-        horizon: steps after which the clock ends an episode.
-        discount: for the episodes' discounted returns.
-        end_at_success: whether success, of all agents, ends an episode, as a terminal.
+        make: makes one environment with K agents.
+        lanes: (N,) lane numbers among all lanes of a training; K consecutive ones are the agents of one copy.
+        seed: seed of the training.
+        horizon: steps after which an episode ends by timeout.
+        discount: discount of the episodes' discounted returns.
+        end_at_success: true if success of all agents ends an episode as a terminal.
 
     Attributes:
-        obs: (N, ...) by key, what the environments show now.
-        begun: (N,) episodes that have begun in each lane.
-        lengths: (N,) steps of the running ones.
+        obs: (N, ...) current observations by key.
+        begun: (N,) number of episodes begun in each lane.
+        lengths: (N,) steps so far of the running episodes.
         finished: the episodes that ended since the list was last emptied.
-        messages: what went wrong, in words.
+        messages: descriptions of failures.
     """
 
     def __init__(
@@ -67,7 +66,8 @@ class EnvGroup:
         self._team = len(self._agents)
         if len(lanes) % self._team:
             raise EnvError(
-                f"{len(lanes)} lanes for copies of {self._team} agents: give whole copies"
+                f"{len(lanes)} lanes cannot be divided among copies of {self._team} agents: "
+                "give a multiple"
             )
         self._envs = [first, *(make() for _ in range(len(lanes) // self._team - 1))]
         self._copies = [lanes_of(env) for env in self._envs]
@@ -96,7 +96,7 @@ class EnvGroup:
         return self.obs
 
     def step(self, actions: Array) -> Step:
-        """One step of each; those whose episode ends begin the next one, which :attr:`obs` then shows."""
+        """Step all environments; where an episode ends, :attr:`obs` is the first observation of the next."""
         before, count = self.obs, len(self)
         rewards = np.zeros(count, dtype=np.float32)
         terminals, timeouts, lost = np.zeros((3, count), dtype=np.bool_)
@@ -139,7 +139,7 @@ class EnvGroup:
         return step
 
     def _outcomes(self, actions: Array) -> tuple[list[Outcome | None], set[int]]:
-        """Step all copies: the outcome of each lane, None where its agent is away, and the copies that failed."""
+        """Step all copies; return each lane's outcome (None if its agent has left) and the failed copies."""
         outcomes: list[Outcome | None] = []
         broken: set[int] = set()
         for number, copy in enumerate(self._copies):
@@ -148,9 +148,9 @@ class EnvGroup:
                 for outcome in came:
                     if outcome is not None:
                         self._check(outcome[0], outcome[1])
-            except RobotError:  # a person has to look before it moves again
+            except RobotError:  # a person must check the robot before it moves again
                 raise
-            except Exception as error:  # whatever a simulator may raise
+            except Exception as error:  # a simulator may raise any exception
                 self._say(number, error)
                 broken.add(number)
                 came = [None] * self._team
@@ -165,13 +165,13 @@ class EnvGroup:
     # ---- episodes --------------------------------------------------------------------------------
 
     def _rows(self, number: int) -> slice:
-        """Lanes of a copy."""
+        """Return the lanes of a copy."""
         return slice(number * self._team, (number + 1) * self._team)
 
     def _go_on(
         self, step: Step, next_obs: Obs, infos: list[Mapping[str, Any]], broken: set[int]
     ) -> Obs:
-        """Next observations: the first one of a new episode where one ended, for all agents of a copy at once."""
+        """Return the next observations: after an episode's end the first one of the next, for all agents of a copy."""
         ended = np.flatnonzero(step.terminals | step.timeouts)
         if not len(ended) and not broken:
             return next_obs
@@ -182,7 +182,9 @@ class EnvGroup:
             for (
                 key,
                 value,
-            ) in obs.items():  # nobody acts on it; a mask that allows nothing would be an error
+            ) in (
+                obs.items()
+            ):  # these observations are not used for acting, but an empty mask would be an error
                 value[n] = key == ACTION_MASK
         over = self._away.reshape(-1, self._team).all(1)
         for number in sorted({*broken, *np.flatnonzero(over).tolist()}):
@@ -198,7 +200,7 @@ class EnvGroup:
         return obs
 
     def _begin(self, number: int) -> list[Mapping[str, Any]]:
-        """Reset one copy, again and anew where that fails."""
+        """Reset one copy; after a failure make it again and retry."""
         rows = self._rows(number)
         while True:
             entropy = [self._seed, int(self.lanes[rows][0]), int(self.begun[rows][0])]
@@ -216,7 +218,7 @@ class EnvGroup:
                     raise ValueError(f"observation '{key}' holds NaN or inf")
             except RobotError:
                 raise
-            except Exception as error:  # whatever a simulator may raise
+            except Exception as error:  # a simulator may raise any exception
                 self._say(number, error)
                 self._replace(number)
             else:
@@ -225,13 +227,13 @@ class EnvGroup:
     def _replace(self, n: int) -> None:
         try:
             self._envs[n].close()
-        except Exception as error:  # it is broken anyway
+        except Exception as error:  # the copy is broken anyway
             self.messages.append(f"{self._name(n)}: closing failed too ({error})")
         self._envs[n] = self._make()
         self._copies[n] = lanes_of(self._envs[n])
 
     def _of_team(self, records: dict[int, EpisodeRecord]) -> list[EpisodeRecord]:
-        """The agents' episodes; those of several have the returns of all in their info."""
+        """Return the agents' episodes; with several agents, their info contains the returns of all."""
         if self._team == 1:
             return list(records.values())
         each = {f"return_{self._agents[n % self._team]}": r.env_return for n, r in records.items()}
@@ -265,11 +267,11 @@ class EnvGroup:
     # ---- faults ----------------------------------------------------------------------------------
 
     def _check(self, obs: Mapping[str, Any], reward: Any) -> None:
-        """Raise ValueError where an observation has another shape than before, or the reward is not a finite number."""
+        """Raise ValueError if an observation changes its shape or the reward is not a finite number."""
         if not isinstance(reward, float) and np.size(reward) != 1:
             raise ValueError(f"the reward has shape {np.shape(reward)}, wanted one number")
         if not math.isfinite(reward):
-            raise ValueError(f"the reward is {reward}")
+            raise ValueError(f"the reward is {reward}, wanted a finite number")
         if not self._shapes:
             self._shapes = {key: np.shape(value) for key, value in obs.items()}
         for key, shape in self._shapes.items():
@@ -279,7 +281,7 @@ class EnvGroup:
                 raise ValueError(f"observation '{key}' has shape {found}, but {shape} before")
 
     def _not_finite(self, obs: Obs) -> list[tuple[int, str]]:
-        """Environments whose observations (N, ...) hold NaN or inf, each with one of these observations."""
+        """Return the environments with NaN or inf in their observations (N, ...), each with one such key."""
         return list(
             {
                 int(n): key
@@ -300,12 +302,12 @@ class EnvGroup:
         self.messages.append(f"{words}; its episode is left out, a new copy takes its place")
 
     def _name(self, number: int) -> str:
-        """Words for a copy: the number of its lane."""
+        """Return the name of a copy for messages: the number of its lane."""
         lanes = self.lanes[self._rows(number)].tolist()
         return f"environment {lanes[0]}" if len(lanes) == 1 else f"environment of lanes {lanes}"
 
     def _stacked(self, seen: list[Mapping[str, Any]]) -> Obs:
-        """(N, ...) arrays: images uint8, all else float32."""
+        """Stack observations to (N, ...) arrays: images uint8, all else float32."""
         stacked = {}
         for key, shape in self._shapes.items():
             first = np.asarray(seen[0][key])
@@ -318,7 +320,7 @@ class EnvGroup:
 
 
 def _executed(actions: Array, infos: list[Mapping[str, Any]]) -> Array:
-    """(N, A) actions as they were executed, where environments tell that by ``info["executed_action"]``."""
+    """Return the executed actions (N, A), from ``info["executed_action"]`` if environments report it."""
     told = [n for n, info in enumerate(infos) if "executed_action" in info]
     if not told:
         return actions
@@ -329,6 +331,6 @@ def _executed(actions: Array, infos: list[Mapping[str, Any]]) -> Array:
 
 
 def _intervened(infos: list[Mapping[str, Any]]) -> NDArray[np.bool_] | None:
-    """(N,) true where a person acted; None: nowhere."""
+    """Return (N,) true where a person acted, or None if there is none."""
     by_person = np.array([bool(info.get("intervened", False)) for info in infos])
     return by_person if by_person.any() else None

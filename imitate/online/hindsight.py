@@ -1,12 +1,12 @@
-"""Steps that missed their goal, replayed as if what came later had been the goal.
+"""Hindsight relabelling: replay steps as if an outcome achieved later had been their goal.
 
 Andrychowicz et al., "Hindsight Experience Replay", NeurIPS 2017 (arXiv:1707.01495). The strategies are those of the
-paper's section 4.5: a goal is what a later step of the same episode achieved (``future``), what its last one did
-(``final``), or any of its steps (``episode``). A share s of samples has such goals, which is s / (1 - s) of them for
-each one with its own: the paper's k = 4 is a share of 0.8.
+paper's section 4.5: the goal is the one achieved at a later step of the same episode (``future``), at its last step
+(``final``), or at any step (``episode``). A share s of samples is relabelled, s / (1 - s) of them for each original
+one: the paper's k = 4 is a share of 0.8.
 
-Departure: the paper stores k relabelled copies of each step when its episode is over. Here nothing is stored twice:
-goals are sampled with the batch, so also from an episode that still runs, from its steps so far, and anew each time.
+Departure: the paper stores k relabelled copies of each step after its episode. Here nothing is stored twice:
+goals are sampled with the batch, also from the steps so far of a running episode, and again for each batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Gathered:
 
     Attributes:
         seen, following: (B, F, D) observations that are vectors.
-        rewards: (B, F) of the environment.
+        rewards: (B, F) rewards of the environment.
         terminals: (B, F) bool.
     """
 
@@ -48,10 +48,10 @@ class Hindsight:
     """Replacement of the goals of replayed steps.
 
     Attributes:
-        rewards: (B,) of having achieved goals (B, G) where goals (B, G) were desired.
-        share: of the samples that are relabelled, on average.
-        strategy: where their goals come from.
-        ends_at_goal: reaching a goal is a terminal. Otherwise terminals do not depend on goals, and stay.
+        rewards: function from achieved goals (B, G) and desired goals (B, G) to rewards (B,).
+        share: average share of relabelled samples.
+        strategy: source of the new goals.
+        ends_at_goal: true if reaching a goal is a terminal; otherwise terminals stay unchanged.
     """
 
     rewards: GoalRewards
@@ -67,14 +67,14 @@ class Hindsight:
         values: Gathered,
         generator: np.random.Generator,
     ) -> None:
-        """Give some of a batch's steps another goal, and the reward and the terminal that this means.
+        """Give some of a batch's steps another goal, with its reward and terminal.
 
         Args:
-            ring: where they lie.
-            rows: (B,) of the steps.
-            windows: (B, F) rows of their frames.
-            values: copies of what is there; changed.
-            generator: draws.
+            ring: ring in which they are stored.
+            rows: (B,) rows of the steps.
+            windows: (B, F) rows of their stacked frames.
+            values: copies of the values there; changed in place.
+            generator: random generator.
         """
         chosen = np.flatnonzero(generator.random(len(rows)) < self.share)
         if not len(chosen):
@@ -93,7 +93,7 @@ class Hindsight:
         values.following[chosen, :, desired] = goals
 
     def _offsets(self, ring: StepRing, steps: Array, generator: np.random.Generator) -> Array:
-        """(R,) how many steps later the step is whose outcome becomes the goal."""
+        """Draw (R,) offsets to the later steps whose outcomes become the goals."""
         last = ring.steps_after(steps)
         if self.strategy == "final":
             return last
@@ -101,14 +101,14 @@ class Hindsight:
         return generator.integers(first, last, endpoint=True)
 
     def _rewards(self, achieved: Array, desired: Array) -> NDArray[np.float32]:
-        """(R, F) of goals (R, F, G)."""
+        """Compute rewards (R, F) of achieved and desired goals (R, F, G)."""
         size = achieved.shape[-1]
         rewards = self.rewards(achieved.reshape(-1, size), desired.reshape(-1, size))
         shaped: NDArray[np.float32] = np.asarray(rewards, np.float32).reshape(achieved.shape[:-1])
         return shaped
 
     def _at_goal(self, achieved: Array, desired: Array) -> NDArray[np.bool_]:
-        """(R, F) whether the reward is that of having achieved exactly what was desired."""
+        """Return (R, F) true if the reward equals that of achieving the desired goal exactly."""
         there: NDArray[np.bool_] = self._rewards(achieved, desired) >= self._rewards(
             desired, desired
         )

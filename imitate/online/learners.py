@@ -19,16 +19,16 @@ from imitate.online.steps import Collected, Step
 
 
 class Learner(ABC):
-    """Way from collected steps to batches to learn from.
+    """Turns collected steps into batches to learn from.
 
     Args:
-        algo: learns.
-        obs_normalizer: statistics of observations, which learn from collected steps.
+        algo: algorithm that learns.
+        obs_normalizer: running statistics of observations, updated with collected steps.
         demos: demonstrations to sample from.
 
     Attributes:
-        updates: batches given so far.
-        memory: the replay buffer; None where each rollout is forgotten.
+        updates: number of batches yielded so far.
+        memory: the replay buffer, or None for on-policy algorithms.
     """
 
     memory: Memory | None = None
@@ -41,25 +41,25 @@ class Learner(ABC):
 
     @abstractmethod
     def take(self, collected: Collected, counted: int | None = None) -> None:
-        """Take in collected steps.
+        """Add collected steps.
 
         Args:
             collected: the steps.
-            counted: steps of this collection on all processes that train together; None: there is one process.
+            counted: steps of this collection over all ranks, or None for a single process.
         """
 
     @abstractmethod
     def batches_due(self, most: int | None = None) -> Iterator[Batch]:
-        """Prepared batches for the updates that the steps so far allow, at most ``most``.
+        """Yield prepared batches for the updates that the steps so far allow, at most ``most``.
 
-        Each is to be learned from, and :meth:`learned` called, before the next is drawn.
+        The caller must learn from each batch and call :meth:`learned` before it takes the next.
         """
 
     def learned(self, info: Info) -> None:  # noqa: B027 - a hook, empty by default
-        """Take note of an update: what ``train_on_batch`` returned for the latest batch."""
+        """Record an update, with the result of ``train_on_batch`` for the latest batch."""
 
     def demonstrations(self, updates: int) -> Iterator[Batch]:
-        """Prepared batches of demonstrations alone until so many updates are done; none by default."""
+        """Yield prepared batches of demonstrations only, until this many updates are done; none by default."""
         yield from ()
 
     def updates_due(self, epoch: int, most: int | None = None) -> Iterator[Info]:
@@ -70,7 +70,7 @@ class Learner(ABC):
             yield info
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters and statistics; the replay buffer is saved apart."""
+        """Return counters and statistics; the replay buffer is saved separately."""
         normalizer = self.obs_normalizer
         return {
             "updates": self.updates,
@@ -88,10 +88,10 @@ class Learner(ABC):
 
 
 class MixedBuffer:
-    """Batches of which a fixed share comes from each source, such as half from demonstrations.
+    """Batches with a fixed share from each source, such as half from demonstrations.
 
     Args:
-        parts: sources and their shares of a batch, which sum to 1. What is left by rounding falls to the first.
+        parts: sources and their shares of a batch, which sum to 1. The first part gets the rest after rounding.
     """
 
     def __init__(self, parts: Sequence[tuple[Source, float]]) -> None:
@@ -101,9 +101,9 @@ class MixedBuffer:
         self.parts = [(source, share) for source, share in parts if share > 0]
 
     def sample(self, batch_size: int) -> dict[str, Any]:
-        """A batch in the order of the parts; keys that not all have are left out, ``weight`` is 1 where missing.
+        """Return a batch in the order of the parts; drop keys that some parts lack; a missing ``weight`` becomes 1.
 
-        ``part`` (B,) is the number of the part that a sample comes from.
+        ``part`` (B,) is the number of a sample's part.
         """
         sizes = [round(batch_size * share) for _, share in self.parts]
         sizes[0] += batch_size - sum(sizes)
@@ -116,7 +116,7 @@ class MixedBuffer:
 
 
 def joined(batches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One batch from several."""
+    """Concatenate batches."""
     if len(batches) == 1:
         return dict(batches[0])
     first = batches[0]
@@ -134,13 +134,13 @@ class ReplayLearner(Learner):
 
     Args:
         algo: learns.
-        memory: takes the steps.
-        source: gives the batches: the memory, or a mixture with demonstrations.
-        batch_size: of an update.
+        memory: replay buffer that stores the steps.
+        source: source of the batches: the buffer, or a mixture with demonstrations.
+        batch_size: samples per update.
         update_ratio: updates per environment step.
-        warmup_steps: environment steps that are remembered before the first update.
-        obs_normalizer: learns from these steps, and where it is running from all that follow.
-        demos: demonstrations that ``source`` draws from too.
+        warmup_steps: environment steps that are stored before the first update.
+        obs_normalizer: statistics updated with these steps, and with all later ones if it is running.
+        demos: demonstrations from which ``source`` also draws.
     """
 
     memory: Memory
@@ -165,12 +165,12 @@ class ReplayLearner(Learner):
         self._sampled: NDArray[np.int64] | None = None
 
     def demonstrations(self, updates: int) -> Iterator[Batch]:
-        """Prepared batches of demonstrations alone until so many updates are done."""
+        """Yield prepared batches of demonstrations only, until this many updates are done."""
         while self.demos is not None and self.updates < updates:
             yield self._batch(self.demos)
 
     def take(self, collected: Collected, counted: int | None = None) -> None:
-        """Add steps to the replay buffer; updates become due by the steps of all processes."""
+        """Add steps to the replay buffer; the steps of all processes determine the updates due."""
         self.memory.drop_episodes(collected.lost_lanes)
         for step in collected.steps:
             self.memory.add(step, collected.lanes)
@@ -181,7 +181,7 @@ class ReplayLearner(Learner):
         self._owed += self._ratio * max(steps, 0.0)
 
     def _observe(self, collected: Collected, counted: int) -> None:
-        """Let statistics of observations learn; what is stored is raw, so old steps are seen with the new ones too."""
+        """Update the observation statistics; stored values are raw, so old steps also use the new statistics."""
         normalizer, is_warm = self.obs_normalizer, self._warmup_left <= 0
         if normalizer is None or (is_warm and not normalizer.is_running):
             return
@@ -190,7 +190,7 @@ class ReplayLearner(Learner):
             normalizer.apply(self.algo.preprocess)
 
     def batches_due(self, most: int | None = None) -> Iterator[Batch]:
-        """Prepared samples for the updates that the steps so far allow, at most ``most``."""
+        """Yield prepared batches for the updates that the steps so far allow, at most ``most``."""
         (nothing,) = self.algo.ranks.any(not len(self.memory))
         number = 0 if nothing else int(self._owed)
         for _ in range(number if most is None else min(number, most)):
@@ -198,10 +198,10 @@ class ReplayLearner(Learner):
             yield self._batch(self.source)
 
     def _batch(self, source: Source) -> Batch:
-        """A prepared batch, and where in the replay buffer its samples lie."""
+        """Return a prepared batch and the replay buffer's rows of its samples."""
         raw = source.sample(self._batch_size)
         self.updates += 1
-        # Of a mixed batch, the memory's part comes first.
+        # In a mixed batch, the replay buffer's part comes first.
         of_memory = source is self.source and "index" in raw
         self._sampled = (
             raw["index"][: raw.get("first_part", len(raw["index"]))].numpy() if of_memory else None
@@ -209,14 +209,14 @@ class ReplayLearner(Learner):
         return self.algo.process_batch_for_training(raw)
 
     def learned(self, info: Info) -> None:
-        """Give the replay buffer the errors of its samples, where the algorithm keeps them."""
+        """Give the replay buffer the TD errors of its samples, if the algorithm reports them."""
         errors = cast(ActorCritic, self.algo).sample_errors if self.algo.gives_errors else None
         rows = self._sampled
         if errors is not None and rows is not None:
             self.memory.update_priorities(rows, errors[: len(rows)].cpu().numpy())
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters and statistics; the replay buffer is saved apart."""
+        """Return counters and statistics; the replay buffer is saved separately."""
         return {**super().state_dict(), "owed": self._owed, "warmup_left": self._warmup_left}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -226,14 +226,15 @@ class ReplayLearner(Learner):
 
 
 class RolloutLearner(Learner):
-    """Gathers a rollout, learns from it in shuffled minibatches, forgets it.
+    """Gathers a rollout, learns from it in shuffled minibatches, and then drops it.
 
     Args:
-        algo: learns.
+        algo: algorithm that learns.
         rollout_steps: steps of each environment in a rollout.
-        batch_size: of a minibatch; the last one of a pass takes what is left.
-        reward_scaler: rewards as the algorithm sees them.
-        obs_normalizer: learns from a rollout once the algorithm has, so that acting and learning see the same.
+        batch_size: samples per minibatch; the last one of a pass takes the rest.
+        reward_scaler: transforms rewards for the algorithm.
+        obs_normalizer: statistics updated with a rollout after learning from it, so that acting and learning use the
+            same.
         demos: demonstrations, for an algorithm whose rewards come from comparing with them.
     """
 
@@ -260,7 +261,7 @@ class RolloutLearner(Learner):
         self._waiting.append(collected)
 
     def batches_due(self, most: int | None = None) -> Iterator[Batch]:
-        """Prepared minibatches of a rollout, if it is whole; there is no limit to their number."""
+        """Yield prepared minibatches of a complete rollout; ``most`` does not limit their number."""
         steps = [step for collected in self._waiting for step in collected.steps]
         lanes = self._waiting[-1].lanes if self._waiting else np.zeros(0, dtype=np.int64)
         if len(steps) < self._rollout_steps:
@@ -290,9 +291,9 @@ class RolloutLearner(Learner):
                     return
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
-        """Yield one pass over a rollout, as many minibatches on all ranks.
+        """Yield one pass over a rollout, with equally many minibatches on all ranks.
 
-        Ranks whose environments failed have fewer steps; the others leave out what these lack.
+        Ranks whose environments failed have fewer steps; the others leave out as many.
         """
         ranks = self.algo.ranks
         if ranks.world == 1:
@@ -303,7 +304,7 @@ class RolloutLearner(Learner):
         yield from found[: int(ranks.table(len(found)).min())]
 
     def learned(self, info: Info) -> None:
-        """Leave the rollout where the algorithm says so, such as after a large step of the policy."""
+        """Drop the rest of the rollout if the algorithm requests it, such as after a large policy step."""
         self._leaves = self.algo.leaves_rollout(info)
 
     def _demonstrated(self, size: int) -> dict[str, Any]:
@@ -311,7 +312,7 @@ class RolloutLearner(Learner):
         return self.algo.process_batch_for_training(self.demos.sample(size))
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters and statistics; a rollout that is not whole is left out."""
+        """Return counters and statistics, without an incomplete rollout."""
         return {**super().state_dict(), "rewards": self._reward_scaler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -321,7 +322,7 @@ class RolloutLearner(Learner):
 
 
 def stacked(steps: Sequence[Step]) -> dict[str, Any]:
-    """Steps as a rollout (T, N, ...), in the form that :meth:`OnPolicy.prepare_rollout` takes."""
+    """Stack steps to a rollout (T, N, ...) for :meth:`OnPolicy.prepare_rollout`."""
     count = len(steps[0].rewards)
     mask = np.ones((len(steps), count), dtype=np.bool_)
     timeouts = np.stack([step.timeouts for step in steps])

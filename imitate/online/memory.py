@@ -1,4 +1,4 @@
-"""Protocols of replay buffers: sources of batches, and memories that also take steps."""
+"""Protocols of replay buffers: sources of batches, and buffers that also store steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from imitate.online.steps import Step
 
 
 class Source(Protocol):
-    """Object that batches are sampled from."""
+    """Object from which batches are sampled."""
 
     def sample(self, batch_size: int) -> dict[str, Any]:
         """Draw ``batch_size`` samples: raw values, in the form of :class:`~imitate.data.SequenceDataset`'s batches."""
@@ -32,7 +32,7 @@ class Memory(Source, Protocol):
         """Number of steps that can be sampled."""
 
     def add(self, step: Step, lanes: NDArray[np.int64] | None = None) -> None:
-        """Store one step of the environments ``lanes``; None: of all."""
+        """Store one step of the environments ``lanes``, or of all if None."""
 
     def drop_episodes(self, lanes: NDArray[np.int64]) -> None:
         """Remove the unfinished episodes of these environments."""
@@ -44,10 +44,10 @@ class Memory(Source, Protocol):
         """Yield what is stored, episode by episode."""
 
     def anneal(self, progress: float) -> None:
-        """Set what changes over the training, whose fraction ``progress`` in [0, 1] is over."""
+        """Set values that change with the training's ``progress`` in [0, 1]."""
 
     def update_priorities(self, rows: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
-        """Take the TD errors (B,) of the samples with ``index`` ``rows`` (B,)."""
+        """Set priorities from the TD errors (B,) of the samples with ``index`` ``rows`` (B,)."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything stored, and :attr:`draws`."""
@@ -56,5 +56,5 @@ class Memory(Source, Protocol):
         """Restore :meth:`state_dict`.
 
         Raises:
-            CheckpointError: it is of other observations, actions, environments or capacity.
+            CheckpointError: its observations, actions, environments or capacity differ.
         """

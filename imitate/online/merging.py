@@ -1,4 +1,4 @@
-"""Steps of several workers as those of one."""
+"""Merge the steps of several workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imitate.online.steps import Collected, Step
 def merged_parts(
     parts: Sequence[Collected], lost: Sequence[int], messages: Sequence[str]
 ) -> Collected:
-    """The steps of several processes side by side, in the order of their lanes, whichever came first."""
+    """Concatenate the steps of several processes in the order of their lanes."""
     parts = sorted(parts, key=lambda part: int(part.lanes[0]))
     steps = [_side_by_side(row) for row in zip(*(part.steps for part in parts), strict=True)]
     return Collected(
@@ -47,7 +47,7 @@ def _side_by_side(steps: Sequence[Step]) -> Step:
 
 
 def _joined_marks(steps: Sequence[Step], name: str) -> NDArray[np.bool_] | None:
-    """The marks of all environments; None where no process has any."""
+    """Return the marks of all environments, or None if no process has any."""
     found = [getattr(step, name) for step in steps]
     if all(marks is None for marks in found):
         return None

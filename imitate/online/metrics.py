@@ -14,7 +14,7 @@ MOST_EPISODES = 100
 
 
 class Metrics:
-    """Means over the latest episodes; at most 100 are looked at.
+    """Means over the latest episodes, at most 100.
 
     Names and meanings are those of ALF: ``EnvironmentSteps``, ``NumberOfEpisodes``, ``AverageReturn``,
     ``AverageDiscountedReturn`` (the discounted return from a step on, averaged over the steps of the episode),
@@ -35,7 +35,7 @@ class Metrics:
             self._latest.append(episode)
 
     def numbers(self) -> dict[str, float]:
-        """For the logger."""
+        """Return the metrics for the logger."""
         numbers = {
             "Metrics/EnvironmentSteps": float(self.steps),
             "Metrics/NumberOfEpisodes": float(self.episodes),

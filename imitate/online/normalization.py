@@ -1,4 +1,4 @@
-"""Running statistics of online RL; those that the policy acts with lie in its ``Preprocess``, so in checkpoints."""
+"""Running statistics of online RL; the policy's own are part of its ``Preprocess`` and so of checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RunningMoments:
     """Mean and variance of all rows seen so far, merged batch by batch in float64 (Chan et al. 1979).
 
     Args:
-        shape: of a row.
+        shape: shape of a row.
     """
 
     def __init__(self, shape: Sequence[int] = ()) -> None:
@@ -40,7 +40,7 @@ class RunningMoments:
         return deviation
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Rows (B, ...)."""
+        """Add rows (B, ...)."""
         if not len(rows):
             return
         rows = rows.astype(np.float64)
@@ -48,18 +48,18 @@ class RunningMoments:
         self._merge(len(rows), mean, np.square(rows - mean).sum(0))
 
     def _merge(self, count: int, mean: NDArray[Any], squares: NDArray[Any]) -> None:
-        """Take in ``count`` rows with this mean and this sum of squared deviations."""
+        """Add ``count`` rows with this mean and this sum of squared deviations."""
         difference, total = mean - self.mean, self.count + count
         self._squares = self._squares + squares + difference**2 * (self.count * count / total)
         self.mean = self.mean + difference * (count / total)
         self.count = total
 
     def flat(self) -> NDArray[np.float64]:
-        """Count, mean and squares side by side, for :func:`merge_all`."""
+        """Return count, mean and squares in one array, for :func:`merge_all`."""
         return np.concatenate([[self.count], self.mean.ravel(), self._squares.ravel()])
 
     def merge_flat(self, numbers: NDArray[np.float64]) -> None:
-        """Take in the rows behind the :meth:`flat` of other moments."""
+        """Add the rows of other moments, given by their :meth:`flat`."""
         if numbers[0] > 0:
             mean, squares = np.split(numbers[1:], 2)
             shape = self.mean.shape
@@ -82,11 +82,11 @@ class RunningMoments:
 def merge_all(
     moments: Sequence[RunningMoments], own: Sequence[RunningMoments], ranks: Ranks
 ) -> None:
-    """Take in what all ranks have seen: moments that were equal on all ranks are so again.
+    """Add the new rows of all ranks, so that moments stay equal on all ranks.
 
     Args:
-        moments: those of all rows so far.
-        own: of the new rows that this rank has seen, one for each of ``moments``.
+        moments: moments of all rows so far.
+        own: moments of this rank's new rows, one for each of ``moments``.
         ranks: the processes that train together.
     """
     rows = [each.flat() for each in own]
@@ -97,7 +97,7 @@ def merge_all(
 
 
 GROWTH = 0.01
-"""Running statistics are applied anew when they rest on this share more observations: seldom once they are many."""
+"""Running statistics are applied again when the number of observations has grown by this share."""
 
 
 class ObsNormalizer:
@@ -105,11 +105,11 @@ class ObsNormalizer:
 
     Args:
         shapes: shape of one step of each of them.
-        sources: by key, the observations that its moments are those of together; itself, where it is not there.
+        sources: by key, the observation whose moments it shares; a missing key has its own.
         ranks: the processes whose observations count together.
 
     Attributes:
-        is_running: update the moments during the whole training; False: up to the first update alone.
+        is_running: true to update the moments during the whole training; false: only until the first update.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class ObsNormalizer:
         self._sources = {key: sources.get(key, (key,)) for key in shapes}
 
     def add(self, obs: Mapping[str, NDArray[Any]]) -> None:
-        """Observations (*B, ...) by key; others are ignored."""
+        """Add observations (*B, ...) by key; other keys are ignored."""
         self.add_all([obs])
 
     def add_all(self, seen: Iterable[Mapping[str, NDArray[Any]]]) -> None:
-        """Take in several observations, and those of the other ranks, which call this as often."""
+        """Add several observations and those of the other ranks, which must call this equally often."""
         if self._ranks.world == 1:
             _add_to(self._moments, self._sources, seen)
             return
@@ -141,16 +141,16 @@ class ObsNormalizer:
 
     @property
     def count(self) -> int:
-        """Observations seen, of the key with the most."""
+        """Number of observations seen, for the key with the most."""
         return max((moments.count for moments in self._moments.values()), default=0)
 
     @property
     def has_grown(self) -> bool:
-        """True if the moments rest on enough more observations than when they were applied."""
+        """True if enough observations were added since the moments were last applied."""
         return self.count > self._applied * (1.0 + GROWTH)
 
     def apply(self, preprocess: Preprocess) -> None:
-        """Let networks see observations with mean 0 and standard deviation 1 (not below 0.01)."""
+        """Normalize observations for networks to mean 0 and standard deviation 1 (divisor not below 0.01)."""
         self._applied = self.count
         for key, moments in self._moments.items():
             offset, scale = mean_std_with_floor(
@@ -166,7 +166,7 @@ class ObsNormalizer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`; runs of versions that had no running statistics keep theirs as they are."""
+        """Restore :meth:`state_dict`; runs of versions without running statistics keep theirs unchanged."""
         if "applied" not in state:
             state, self.is_running = {"moments": state, "applied": 0}, False
         self._applied = int(state["applied"])
@@ -186,12 +186,12 @@ def _add_to(
 
 
 class RewardScaler:
-    """Rewards transformed, the divisor 1 or the standard deviation of discounted returns so far.
+    """Transforms rewards and divides them by 1 or by the standard deviation of discounted returns so far.
 
     Args:
-        transform: the rest of it.
-        num_envs: N.
-        discount: of the returns; None: the divisor is 1.
+        transform: transform applied before the division.
+        num_envs: number N of environments.
+        discount: discount of the returns, or None for a divisor of 1.
         ranks: the processes whose returns count together; each has ``num_envs`` environments.
     """
 
@@ -213,13 +213,14 @@ class RewardScaler:
         lanes: NDArray[np.int64],
         mask: NDArray[np.bool_] | None = None,
     ) -> Numbers:
-        """Rewards (T, K) of a rollout as the algorithm sees them.
+        """Return the scaled rewards (T, K) of a rollout.
 
         Args:
-            rewards: of the environment.
-            ends: (T, K) where episodes ended.
+            rewards: (T, K) rewards of the environment.
+            ends: (T, K) true where episodes ended.
             lanes: (K,) numbers of the environments.
-            mask: (T, K) false where there is no experience, whose returns do not count; None: nowhere.
+            mask: (T, K) false where there is no experience, which does not count; None if there is experience
+                everywhere.
         """
         transform = self._transform
         if self._discount is not None:

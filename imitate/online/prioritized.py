@@ -22,7 +22,7 @@ SMALLEST = 1e-6
 
 
 class SumTree:
-    """Array whose prefix sums are searched, and whose entries are changed, in log(size) steps, many at a time.
+    """Array with search in prefix sums and change of entries in log(size) steps, vectorized.
 
     Args:
         size: number of entries.
@@ -34,7 +34,7 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """Their sum."""
+        """Sum of all entries."""
         return float(self._sums[1])
 
     def __getitem__(self, index: Array) -> NDArray[np.float64]:
@@ -43,7 +43,7 @@ class SumTree:
         return numbers
 
     def set(self, index: Array, values: Array | float) -> None:
-        """Change entries; of an index that occurs twice the last value counts."""
+        """Change entries; for a repeated index the last value counts."""
         nodes = np.asarray(index) + self._leaves
         self._sums[nodes] = values
         while len(nodes) and nodes[0] > 1:
@@ -57,7 +57,7 @@ class SumTree:
         while nodes[0] < self._leaves:
             nodes *= 2
             left = self._sums[nodes]
-            # Rounding must not lead into an empty half.
+            # Rounding errors must not lead into an empty half.
             right = (rest >= left) & (self._sums[nodes + 1] > 0)
             rest -= np.where(right, left, 0.0)
             nodes += right
@@ -68,11 +68,11 @@ class PrioritizedReplay(ReplayBuffer):
     """Replay buffer that samples steps by priority.
 
     Args:
-        alpha: 0 samples uniformly, 1 in proportion to errors.
-        beta: exponent of the importance weights in the loss at the start of the training; 0: none, 1: full correction.
-            :meth:`anneal` raises it to 1.
+        alpha: exponent of the priorities; 0 samples uniformly, 1 in proportion to errors.
+        beta: exponent of the importance weights in the loss at the start of the training; 0 for none, 1 for full
+            correction. :meth:`anneal` raises it to 1.
         ranks: the processes whose weights are scaled together.
-        **kwargs: those of :class:`ReplayBuffer`.
+        **kwargs: arguments of :class:`ReplayBuffer`.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class PrioritizedReplay(ReplayBuffer):
         self._highest = 1.0
 
     def _draw(self, size: int) -> NDArray[np.int64]:
-        """One row of each of ``size`` equal parts of the sum."""
+        """Draw one row from each of ``size`` equal parts of the sum."""
         if not self._size:
             raise ValueError("nothing to sample: the memory is empty")
         parts = (np.arange(size) + self.generator.random(size)) / size
@@ -115,7 +115,7 @@ class PrioritizedReplay(ReplayBuffer):
         self.beta = self._beta_at_start + (1.0 - self._beta_at_start) * progress
 
     def update_priorities(self, rows: NDArray[np.int64], errors: NDArray[np.float32]) -> None:
-        """Take the TD errors (B,) of the samples ``rows`` (B,); rows that hold other steps by now are left alone."""
+        """Set priorities from the TD errors (B,) of the samples ``rows`` (B,); skip overwritten rows."""
         kept = self.live[rows]
         priorities = (np.abs(errors[kept]) + SMALLEST) ** self._alpha
         if len(priorities):
@@ -135,14 +135,14 @@ class PrioritizedReplay(ReplayBuffer):
         return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
     def state_dict(self) -> dict[str, Any]:
-        """With the priorities."""
+        """Return the base class's state with the priorities."""
         state = super().state_dict()
         rows = len(state["rows"]["live"])
         state["rows"]["priority"] = torch.from_numpy(self._tree[np.arange(rows)].copy())
         return {**state, "highest": self._highest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """With the priorities."""
+        """Restore the base class's state with the priorities."""
         rows = dict(state["rows"])
         priority = rows.pop("priority").numpy()
         super().load_state_dict({**state, "rows": rows})

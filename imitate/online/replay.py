@@ -30,21 +30,22 @@ _AS_GIVEN = RewardTransform()
 class ReplayBuffer(StepRing):
     """Samples of the last ``capacity`` steps of several environments.
 
-    A subclass may sample other rows (:meth:`_draw`) and add to what a batch says of them (:meth:`at`); all draws are
-    those of ``generator``, whose state is saved.
+    A subclass may sample other rows (:meth:`_draw`) and add values to a batch (:meth:`at`); all random draws use
+    ``generator``, whose state is saved.
 
     Args:
         obs_shapes: as for :class:`StepRing`.
-        action_dim: A.
+        action_dim: size A of an action.
         capacity: as for :class:`StepRing`.
-        num_envs: N.
+        num_envs: number N of environments.
         images: as for :class:`StepRing`.
         transitions: form of the rewards and next observations of samples.
-        returns: returns to add to samples; None: none.
-        frame_stack: observations in a sample, the last one the step's own; before an episode's start its first one.
-        reward: rewards as samples have them; stored are those of the environment.
-        hindsight: replaces goals of some samples; needs samples of one step, without ``returns``.
-        seed: of the sampling.
+        returns: kind of returns to add to samples, or None.
+        frame_stack: number of observations per sample, the last one the step's own; before an episode's start, its
+            first observation is repeated.
+        reward: transform of the rewards in samples; the environment's own are stored.
+        hindsight: relabelling of the goals of some samples; needs samples of one step, without ``returns``.
+        seed: seed of the sampling.
     """
 
     def __init__(
@@ -79,13 +80,13 @@ class ReplayBuffer(StepRing):
         return self.at(self._draw(batch_size))
 
     def _draw(self, size: int) -> NDArray[np.int64]:
-        """Rows of steps."""
+        """Draw rows of steps."""
         if not self._size:
             raise ValueError("nothing to sample: the memory is empty")
         end = self.filled * self.num_envs
         rows = self._numbers_below(end, size)
         while True:
-            # Rows that hold no step, such as an episode's last observation, are sampled again.
+            # Rows without a step, such as an episode's last observation, are sampled again.
             hits = self.live.take(rows)
             if np.count_nonzero(hits) == size:
                 return rows
@@ -93,11 +94,11 @@ class ReplayBuffer(StepRing):
             rows[misses] = self._numbers_below(end, len(misses))
 
     def _numbers_below(self, end: int, size: int) -> NDArray[np.int64]:
-        """Uniform; of 53 random bits each, which takes half the time of ``Generator.integers``."""
+        """Draw uniform numbers from 53 random bits each, in half the time of ``Generator.integers``."""
         return (self.generator.random(size) * end).astype(np.int64)
 
     def at(self, rows: NDArray[np.int64]) -> dict[str, Any]:
-        """The transitions that begin at these rows.
+        """Return the transitions that begin at these rows.
 
         Returns:
             raw values as tensors: ``obs``, ``next_obs`` {key: (B, F, ...)} of F frames, ``actions`` (B, F, A),
@@ -110,7 +111,7 @@ class ReplayBuffer(StepRing):
         last, sums, factors = (
             (rows, None, None) if simple else n_step_sums(self, rows, wanted, self.reward)
         )
-        # Beyond the ring's end it begins anew, see mode="wrap".
+        # Indices beyond the ring's end wrap around, see mode="wrap".
         following = last + self._stride
         windows, next_windows = self._frames(rows, rows), self._frames(following, last, 1)
         values = Gathered(
@@ -149,7 +150,7 @@ class ReplayBuffer(StepRing):
         return batch
 
     def _obs(self, vectors: Array, windows: Array) -> dict[str, Tensor]:
-        """Observations of rows ``windows`` (*B), whose vectors (*B, D) are given."""
+        """Return the observations of rows ``windows`` (*B), whose vectors (*B, D) are given."""
         obs: dict[str, Tensor] = {}
         for key, shape in self.obs_shapes.items():
             if key in self.images:
@@ -160,16 +161,16 @@ class ReplayBuffer(StepRing):
         return obs
 
     def _frames(self, rows: Array, steps: Array, later: int = 0) -> NDArray[np.int64]:
-        """(B, F) rows of the frames up to ``rows``, the first one repeated before the episode's start.
+        """Return (B, F) rows of the frames up to ``rows``; the first is repeated before the episode's start.
 
         Args:
-            rows: (B,) of observations.
+            rows: (B,) rows of observations.
             steps: (B,) rows of steps of the same episodes, ``later`` steps before.
             later: 0 or 1.
         """
         if self.frame_stack == 1:
             return rows[:, None]
-        # Older frames of the oldest episode may be overwritten.
+        # Older frames of the oldest episode may already be overwritten.
         back = (self.steps_before(steps, self.frame_stack - 1) + later)[:, None]
         offsets = np.minimum(np.arange(self.frame_stack - 1, -1, -1), back)
         return self.later(rows[:, None], -offsets)
@@ -185,21 +186,21 @@ class ReplayBuffer(StepRing):
     # ---- saving ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is stored and the state of the sampling, as tensors and scalars; rows are views, not copies."""
+        """Return all stored steps and the state of the sampling, as tensors and scalars; rows are views, not copies."""
         return {**ring_state(self), "generator": self.draws}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`.
 
         Raises:
-            CheckpointError: it is of other observations, actions, environments or capacity.
+            CheckpointError: its observations, actions, environments or capacity differ.
         """
         restore_ring(self, state)
         self.draws = state["generator"]
 
     @property
     def draws(self) -> str:
-        """State of the sampling, for a memory that is made anew from files."""
+        """State of the sampling, for a buffer that is rebuilt from files."""
         return json.dumps(self.generator.bit_generator.state)
 
     @draws.setter

@@ -1,9 +1,9 @@
-"""Ring of steps: the latest rows of several environments, written in turn.
+"""Ring buffer of steps: the latest rows of several environments, written in turn.
 
-The rows of N environments lie one step after another: row = position * N + lane, and a lane's next step is N rows
-further, in a ring. A row holds an observation and what followed it (action, reward, ends). Each observation is stored
-once: the row after an episode's last step holds the observation that it ended with, and nothing else. Observations
-that are vectors or scalars lie side by side, images apart, as uint8.
+The rows of N environments are interleaved: row = position * N + lane, and a lane's next step is N rows further, in a
+ring. A row contains an observation and what followed it (action, reward, ends). Each observation is stored
+once: the row after an episode's last step contains only the final observation. Vectors and scalars are concatenated;
+    images are stored separately, as uint8.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from imitate.online.steps import Array, Step
 class StepRing:
     """The last ``capacity`` steps of several environments.
 
-    A subclass may read all attributes, and may follow what is written in :meth:`_remember` and :meth:`_forget`.
+    A subclass may read all attributes, and may override :meth:`_remember` and :meth:`_forget` to follow writes.
 
     Args:
-        obs_shapes: shape of one step of each observation, as the environment gives it.
-        action_dim: A.
-        capacity: rows, rounded up to a multiple of ``num_envs``. An episode takes one more than it has steps.
-        num_envs: N.
+        obs_shapes: shape of one step of each observation, as returned by the environment.
+        action_dim: size A of an action.
+        capacity: number of rows, rounded up to a multiple of ``num_envs``. An episode of T steps takes T + 1 rows.
+        num_envs: number N of environments.
         images: the keys among ``obs_shapes`` that are stored as uint8.
-        least: positions that there are at least.
+        least: smallest number of positions.
 
     Attributes:
-        length: L, positions; there are L * N rows.
+        length: number L of positions; there are L * N rows.
         columns: place of each observation in a row of ``vectors``.
         vectors: (L * N, D) float32.
         images: (L * N, H, W, C) uint8 by key.
         actions: (L * N, A) float32.
         rewards: (L * N,) float32.
         terminals, timeouts: (L * N,) bool.
-        live: (L * N,) whether a row holds a step.
-        intervened: (L * N,) whether a person acted in the step.
-        number: (L * N,) of a step within its episode, from 0.
-        position: (N,) where each environment writes next; its newest observation is there already.
-        running: (N,) steps of the running episodes.
-        wrapped: (N,) whether an environment has been around the ring.
+        live: (L * N,) true if a row contains a step.
+        intervened: (L * N,) true if a person acted in the step.
+        number: (L * N,) index of a step within its episode, from 0.
+        position: (N,) position of each environment's next write, which already contains its newest observation.
+        running: (N,) number of steps of the running episodes.
+        wrapped: (N,) true if an environment has wrapped around the ring.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StepRing:
             if key not in images:
                 self.columns[key] = slice(width, width + math.prod(shape))
                 width += math.prod(shape)
-        # Zeros of numpy take memory only when they are written.
+        # Zeros of numpy use memory only after they are written.
         self.vectors = np.zeros((rows, width), dtype=np.float32)
         self.images = {
             key: np.zeros((rows, *self.obs_shapes[key]), dtype=np.uint8) for key in self.image_keys
@@ -86,23 +86,24 @@ class StepRing:
         self._lanes = np.arange(num_envs)
         self._ones = np.ones((2, num_envs), dtype=np.int64)
         self._size, self._longest = 0, 0
-        # Of the latest step, for the next one: the position of all environments, whether any begins, their numbers.
+        # Cached from the latest step for the next one: the position of all environments, whether any begins, their
+        # numbers.
         self._common: int | None = None
         self._some_begin = True
         self._in_order = self._lanes
 
     def __len__(self) -> int:
-        """Steps that can be sampled."""
+        """Number of steps that can be sampled."""
         return self._size
 
     @property
     def nbytes(self) -> int:
-        """Memory of everything stored, when full."""
+        """Memory in bytes of all arrays when full."""
         return sum(array.nbytes for array in self.stored.values())
 
     @property
     def stored(self) -> dict[str, Array]:
-        """Arrays with a value in each row, by name."""
+        """Return by name the arrays with a value per row."""
         steps = ("vectors", "actions", "rewards", "terminals", "timeouts", "number")
         names = (*steps, "live", "intervened")
         arrays: dict[str, Array] = {name: getattr(self, name) for name in names}
@@ -110,15 +111,15 @@ class StepRing:
 
     @property
     def filled(self) -> int:
-        """Positions that some environment has written."""
+        """Number of positions that some environment has written."""
         return self.length if self.wrapped.any() else int(self.position.max())
 
     # ---- writing ---------------------------------------------------------------------------------
 
     def add(self, step: Step, lanes: NDArray[np.int64] | None = None) -> None:
-        """Remember a step of the environments ``lanes``, by default of all.
+        """Store a step of the environments ``lanes``, by default of all.
 
-        An environment that was ``lost`` takes its running episode with it.
+        If an environment was ``lost``, its running episode is removed.
         """
         if step.lost is not None and step.lost.any():
             lanes = self._lanes if lanes is None else lanes
@@ -149,13 +150,13 @@ class StepRing:
         if ended or self._common is None or not isinstance(next_row, slice):
             self._advance(chosen, step.terminals | step.timeouts)
         else:
-            # Addition of arrays takes a fifth of the time of adding a number.
+            # Adding arrays takes a fifth of the time of adding a number.
             np.add(self._counters, self._ones, out=self._counters)
             self._common += 1
             self._some_begin = False
 
     def _begin(self, row: Any, first: NDArray[np.int64], obs: Mapping[str, Array]) -> None:
-        """Write what the ``first`` of these environments show, whose episodes begin."""
+        """Write the first observations of the environments whose episodes begin (``first``)."""
         if len(first):
             where = row.start + first if isinstance(row, slice) else row[first]
             self._forget(where)
@@ -167,7 +168,7 @@ class StepRing:
         self._some_begin = True
 
     def _rows(self, chosen: Any) -> tuple[Any, Any]:
-        """Rows where these environments write, and the next ones: slices where all are at one position."""
+        """Return the rows to write and the next ones, as slices if all environments are at one position."""
         if isinstance(chosen, slice):
             if self._common is None and (self.position == self.position[0]).all():
                 self._common = int(self.position[0])
@@ -179,7 +180,7 @@ class StepRing:
         return position * self.num_envs + lanes, after * self.num_envs + lanes
 
     def _advance(self, chosen: Any, ends: NDArray[np.bool_]) -> None:
-        """Move on; an episode that ended leaves its last observation behind."""
+        """Advance the write positions; a finished episode keeps its final observation."""
         self._longest = max(self._longest, int(self.running[chosen].max()) + 1)
         after = self.position[chosen] + 1 + ends
         self.wrapped[chosen] |= after >= self.length
@@ -195,7 +196,7 @@ class StepRing:
         if episode.next_obs is None and not terminals[-1]:
             length -= 1
         if not 0 < length < self.length or self.running[lane]:
-            raise ValueError(f"an episode of {length} steps does not fit here")
+            raise ValueError(f"an episode of {length} steps does not fit in the ring")
         position = self.position[lane]
         rows = (position + np.arange(length + 1)) % self.length * self.num_envs + lane
         self._forget(rows)
@@ -231,17 +232,17 @@ class StepRing:
                 self.vectors[rows, self.columns[key]] = flat
 
     def _remember(self, rows: Any, count: int) -> None:
-        """These ``count`` rows, none twice and all cleared before, hold a step each."""
+        """Mark these ``count`` rows (distinct and cleared before) as steps."""
         self._size += count
         self.live[rows] = True
 
     def _forget(self, rows: Any) -> None:
-        """These rows hold no step any more, and no end of an episode."""
+        """Mark these rows as no longer containing a step or an episode's end."""
         self._size -= int(np.count_nonzero(self.live[rows]))
         self._marks[:, rows] = False
 
     def count_steps(self) -> None:
-        """Count again, after arrays were changed from outside."""
+        """Count the steps again, after arrays were changed from outside."""
         self._size = int(np.count_nonzero(self.live))
         self._longest = int(self.number.max()) + 1
         self._unsettle()
@@ -257,7 +258,7 @@ class StepRing:
         self._unsettle()
 
     def cut_episodes(self) -> None:
-        """End all running episodes by the clock, because their environments are gone."""
+        """End all running episodes by a timeout, because their environments are gone."""
         self._longest = max(self._longest, int(self.running.max()))
         for lane in np.flatnonzero(self.running):
             last = (self.position[lane] - 1) % self.length
@@ -270,11 +271,11 @@ class StepRing:
     # ---- reading ---------------------------------------------------------------------------------
 
     def later(self, rows: NDArray[np.int64], steps: Array | int) -> NDArray[np.int64]:
-        """Rows of the same environments so many steps later, or earlier."""
+        """Return the rows of the same environments ``steps`` later (or earlier if negative)."""
         return (rows + self.num_envs * steps) % len(self.live)
 
     def steps_before(self, rows: NDArray[np.int64], most: int | None = None) -> NDArray[np.int64]:
-        """(B,) steps of the same episodes that lie before these, ``most`` at most; of the oldest, what is left."""
+        """Return (B,) the number of earlier steps in the same episodes, at most ``most``, that are still stored."""
         position, lane = np.divmod(rows, self.num_envs)
         kept = (position - self.position[lane] - (self.running[lane] > 0)) % self.length
         number = self.number[rows]
@@ -283,16 +284,16 @@ class StepRing:
         )
 
     def steps_after(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(B,) steps of the same episodes that follow these, so far."""
+        """Return (B,) the number of later steps in the same episodes, so far."""
         position, lane = np.divmod(rows, self.num_envs)
         longest = max(self._longest, int(self.running.max()))
         ahead = (self.position[lane] - position - 1) % self.length
         return self._reach(rows, np.minimum(ahead, longest - 1 - self.number[rows]), 1)
 
     def _reach(self, rows: NDArray[np.int64], most: Array, direction: int) -> NDArray[np.int64]:
-        """(B,) number of steps by which the episodes of these steps continue, within what was written without a break.
+        """Return (B,) the number of steps by which these episodes continue in one direction without a gap.
 
-        Rows follow each other in time there, so that those of one episode come first: their last is found by halving.
+        Rows of one episode are consecutive, so the last one is found by bisection.
         """
         number = self.number[rows]
         low, high = np.zeros_like(rows), most
@@ -306,7 +307,7 @@ class StepRing:
         return low
 
     def episodes(self) -> Iterator[Episode]:
-        """Yield what is stored, episode by episode; of an episode that is partly overwritten, the rest."""
+        """Yield what is stored, episode by episode; of a partly overwritten episode, its rest."""
         for lane in range(self.num_envs):
             oldest = int(self.position[lane]) if self.wrapped[lane] else 0
             order = (oldest + np.arange(self.length)) % self.length
@@ -335,7 +336,7 @@ class StepRing:
 
 
 def _part(step: Step, kept: Array) -> Step:
-    """The step of some of its environments."""
+    """Return the part of a step for some of its environments."""
     return Step(
         {key: value[kept] for key, value in step.obs.items()},
         step.actions[kept],

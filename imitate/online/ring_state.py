@@ -1,4 +1,4 @@
-"""State of a ring, for files."""
+"""Save and restore the state of a ring buffer."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def restore_ring(ring: StepRing, state: Mapping[str, Any]) -> None:
     """Restore :func:`ring_state`.
 
     Raises:
-        CheckpointError: it is of other observations, actions, environments or capacity.
+        CheckpointError: its observations, actions, environments or capacity differ.
     """
     if state["layout"] != _layout(ring):
         raise CheckpointError(
-            f"the saved steps have the layout {state['layout']}, wanted {_layout(ring)}: "
-            "take the configuration that they were collected with"
+            f"the saved steps have the layout {state['layout']}, wanted {_layout(ring)}: use "
+            "the configuration with which they were collected"
         )
     for name, value in state["rows"].items():
         ring.stored[name][: len(value)] = value.numpy()

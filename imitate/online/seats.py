@@ -1,4 +1,4 @@
-"""Workers that collect steps: the requests that they get, their work, and their replacement."""
+"""Workers that collect steps: their requests, their work, and their replacement."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from imitate.online.steps import Collected
 from imitate.system.processes import MAKE, MAKE_FACTOR
 
 PATIENCE_S = 2.0
-"""Time in which idle workers may end."""
+"""Seconds that idle workers have to end."""
 
 
 def collector_limits(step_timeout_s: float, start_timeout_s: float) -> Limits:
-    """Return the limits of a collecting worker: of a step or a reset, and of its start with its environments."""
+    """Return the limits of a collecting worker: for a step or reset, and for its start with its environments."""
     return Limits(start_timeout_s / MAKE_FACTOR, step_timeout_s, start_s=start_timeout_s)
 
 
 @dataclass(frozen=True)
 class Request:
-    """Order for steps, to be answered by :class:`Collected` as a dictionary and the worker's state.
+    """Request for steps; the answer is :class:`Collected` as a dictionary and the worker's state.
 
     Attributes:
-        num_steps: of each environment.
-        random: act at random.
+        num_steps: number of steps of each environment.
+        random: true to act randomly.
         progress: fraction of the training that is over.
-        weights: to act with.
-        state: to resume from, see :attr:`Seat.state`.
+        weights: weights to act with.
+        state: state to resume from, see :attr:`Seat.state`.
     """
 
     num_steps: int
@@ -46,21 +46,21 @@ class Request:
 
 
 class Seat:
-    """The environments of a blueprint, the worker that has them now, and the request that it works on.
+    """The environments of a blueprint, their current worker, and its current request.
 
-    A worker is first sent None, which it answers once its environments are made: requests with weights go to workers
-    that are there, and nobody waits for a worker that has not found a place yet.
+    A worker first gets None, which it answers after making its environments: requests with weights are sent only to
+    started workers, and nobody waits for a worker that has not started yet.
 
     Args:
-        blueprint: of its environments and its policy.
-        backend: where its workers run.
+        blueprint: blueprint of its environments and its policy.
+        backend: back end on which its workers run.
 
     Attributes:
-        request: that the worker has not answered; None: it has none.
-        is_ready: the worker has made its environments.
-        state: of the worker after its last answer: numbers of episodes, random numbers.
-        losses: workers that were lost since it was last set to 0.
-        is_first: no worker has been lost yet.
+        request: request that the worker has not answered, or None.
+        is_ready: true if the worker has made its environments.
+        state: state of the worker after its last answer: episode numbers and random generators.
+        losses: number of workers lost since it was last set to 0.
+        is_first: true if no worker has been lost yet.
     """
 
     def __init__(self, blueprint: Blueprint, backend: Backend[Any]) -> None:
@@ -72,7 +72,7 @@ class Seat:
 
     @property
     def is_idle(self) -> bool:
-        """True for a worker that could be sent a request."""
+        """True if the worker can be sent a request."""
         return self.is_ready and self.request is None
 
     def _start(self) -> None:
@@ -82,11 +82,11 @@ class Seat:
         self.member.give(self._backend.pack(None))
 
     def send(self, request: Request, packed: Any) -> None:
-        """Ask for steps; a worker that is gone is noticed when its answer is waited for.
+        """Ask for steps; a lost worker is noticed when its answer is received.
 
         Args:
-            request: to the worker.
-            packed: the same, as the back end packs it for all workers.
+            request: request to the worker.
+            packed: the same request, packed once by the back end for all workers.
         """
         self.request = request
         if self._restores:
@@ -95,7 +95,7 @@ class Seat:
         self.member.give(packed)
 
     def receive(self) -> Collected | Lost | None:
-        """Return the steps that came, or the loss of the worker; None where it only begins.
+        """Return the received steps, or the loss of the worker, or None if it has only started.
 
         Raises:
             UserError: the worker could not be prepared, or its environments fail each time.
@@ -109,7 +109,7 @@ class Seat:
             lanes = self.blueprint.lanes.tolist()
             raise answer.error or EnvError(f"environments {lanes} failed: {answer.reason}")
         if not isinstance(answer, Answer):
-            return None  # it has found a place, and begins now
+            return None  # the worker has started, and makes its environments now
         if not self.is_ready:
             self.is_ready = True
             return None
@@ -118,7 +118,7 @@ class Seat:
         return Collected(**collected)
 
     def start_anew(self) -> None:
-        """Start another worker, whose episodes have other seeds than those that were lost."""
+        """Start another worker, whose episodes have different seeds than the lost ones."""
         self.member.stop()
         self.losses, self.is_first = self.losses + 1, False
         if self.state is not None:
@@ -127,11 +127,11 @@ class Seat:
         self._start()
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Let the worker resume from a state, with its next request."""
+        """Let the worker resume from a state at its next request."""
         self.state, self._restores = state, state is not None
 
     def stop(self) -> None:
-        """End the worker, which was dismissed."""
+        """End the worker, which was asked to stop."""
         self.member.stop(patience_s=PATIENCE_S if self.is_idle else 0.0)
 
 
@@ -150,7 +150,7 @@ class CollectorWork:
         reports("")
 
     def __call__(self, request: Request | None) -> Any:
-        """Return steps as a dictionary and the state after them; None where none are wanted."""
+        """Return steps as a dictionary and the state after them, or None if no steps are requested."""
         if request is None:
             return None
         collector, weights = self._collector, request.weights

@@ -1,12 +1,12 @@
-"""Replay buffer of sequences of steps, with the recurrent state in which they were taken.
+"""Replay buffer of step sequences with the recurrent state at their beginning.
 
-As in R2D2 (Kapturowski et al., ICLR 2019): the state before a sequence's first step is what it was when the step was
-taken, with the weights of that time; up to ``burn_in`` steps before the sequence bring it up to date. Departures:
-states are stored for every step, so that sequences may begin anywhere; no sequence goes beyond an episode's end.
+As in R2D2 (Kapturowski et al., ICLR 2019): the state before a sequence is the one stored when the step was taken, with
+the weights of that time; up to ``burn_in`` steps before the sequence update it. Departures: states are stored for every
+step, so sequences may begin anywhere; no sequence extends beyond an episode's end.
 
-A sequence is found by drawing a step uniformly and its place among the ``seq_length`` steps of a sequence uniformly; it
-begins with its episode where it would begin before it. So of a short episode nearly all sequences are the whole of it,
-and each step is in about as many sequences as any other.
+A sequence is drawn by choosing uniformly a step and its position among the ``seq_length`` steps of the sequence; the
+sequence does not begin before its episode. So a short episode is nearly always sampled as a whole, and all steps are in
+about equally many sequences.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ class SequenceReplay(ReplayBuffer):
     """Replays sequences of up to L steps.
 
     Args:
-        state_shapes: shape (layers, H) of one step of each part of the recurrent state, which steps bring among their
-            ``extras``.
-        seq_length: L.
-        burn_in: most steps before a sequence whose observations come with it.
-        **kwargs: those of :class:`ReplayBuffer`.
+        state_shapes: shape (layers, H) per step of each part of the recurrent state, which is in the steps' ``extras``.
+        seq_length: largest length L of a sequence.
+        burn_in: largest number of steps before a sequence whose observations are included.
+        **kwargs: arguments of :class:`ReplayBuffer`.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class SequenceReplay(ReplayBuffer):
 
     @property
     def stored(self) -> dict[str, Array]:
-        """Arrays of the base class, and the recurrent states."""
+        """Return the arrays of the base class and the recurrent states."""
         return {**super().stored, **self.states}
 
     def add(self, step: Step, lanes: NDArray[np.int64] | None = None) -> None:
@@ -67,13 +66,13 @@ class SequenceReplay(ReplayBuffer):
     # ---- sampling --------------------------------------------------------------------------------
 
     def _draw(self, size: int) -> NDArray[np.int64]:
-        """Rows of the first steps of sequences."""
+        """Draw rows of the first steps of sequences."""
         rows = super()._draw(size)
         places = self.generator.integers(self.seq_length, size=size)
         return self.later(rows, -np.minimum(places, self.steps_before(rows)))
 
     def at(self, rows: NDArray[np.int64]) -> dict[str, Any]:
-        """The sequences that begin at these rows.
+        """Return the sequences that begin at these rows.
 
         Returns:
             raw values as tensors, with U = ``burn_in`` and n = ``n_step``: ``obs`` {key: (B, U + L + n, ...)}, of which
@@ -107,7 +106,7 @@ class SequenceReplay(ReplayBuffer):
 
 
 def _sums_of(values: Array, number: int) -> Array:
-    """(B, L) sums of each ``number`` successive ones of (B, L + number - 1) values."""
+    """Compute (B, L) sums of ``number`` successive values each, from (B, L + number - 1) values."""
     sums = np.concatenate([np.zeros_like(values[:, :1]), values.cumsum(1)], axis=1)
     windows: Array = sums[:, number:] - sums[:, :-number]
     return windows

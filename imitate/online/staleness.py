@@ -1,4 +1,4 @@
-"""Bound on the age of the weights behind collected steps, and its price in time."""
+"""Bound on the age of the weights with which steps are collected, and the waiting time that it causes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextlib import contextmanager
 from imitate.system import clock
 
 WINDOW_S = 60.0
-"""Time over which waiting is summed before it is judged."""
+"""Seconds over which waiting is summed before it is judged."""
 MUCH = 0.5
-"""Share of the time that learning may wait for the bound without a word."""
+"""Share of the time that learning may wait for the bound without a warning."""
 
 
 class StalenessBound:
-    """Updates that may be made while workers act with earlier weights.
+    """Limits the updates made while workers act with earlier weights.
 
     Args:
-        most: updates by which weights may lag; None: no bound, and nothing is measured.
+        most: largest number of updates by which weights may lag, or None for no bound and no measurement.
 
     Attributes:
-        seen: the most updates by which the weights behind steps lagged when these came.
+        seen: largest number of updates by which the weights of received steps lagged.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -30,11 +30,11 @@ class StalenessBound:
         self._has_told = False
 
     def allowed(self, version: int, oldest: int) -> int | None:
-        """Return the number of updates that may follow, None for any number.
+        """Return the number of updates that may follow, or None if there is no limit.
 
         Args:
-            version: updates so far.
-            oldest: version of the oldest weights that steps may still come from.
+            version: number of updates so far.
+            oldest: version of the oldest weights of steps in progress.
         """
         if self.most is None:
             return None
@@ -42,31 +42,31 @@ class StalenessBound:
         return self._allowed
 
     def is_used_up(self, version: int, out: Collection[int]) -> bool:
-        """Return true where no update may follow until steps that are under way have come.
+        """Return true if no update may follow until the steps in progress have been received.
 
-        Nobody is to be asked for more steps then: each step would add to the updates that wait, so that the updates per
-        step would depend on the clock and not on ``train.online.update_ratio``.
+        No more steps may be requested then: they would add to the waiting updates, so the updates per step would depend
+            on timing and not on ``train.online.update_ratio``.
 
         Args:
-            version: updates so far.
-            out: versions of the weights that steps may still come from.
+            version: number of updates so far.
+            out: versions of the weights of steps in progress.
         """
         return self.most is not None and bool(out) and 0 < version >= min(out) + self.most
 
     def came(self, version: int, steps_version: int) -> None:
-        """Take note of steps that were taken with weights of `steps_version`."""
+        """Record steps that were taken with the weights of `steps_version`."""
         self.seen = max(self.seen, version - steps_version)
 
     @contextmanager
     def waiting(self, version: int) -> Iterator[None]:
-        """Measure the body as time in which learning waits, where it has used up what it was allowed."""
+        """Measure the body's duration as waiting time of learning, if no update is allowed."""
         begun_s = clock.now()
         yield
         if self.most is not None and 0 < version >= self._asked_at + self._allowed:
             self._waited_s += clock.now() - begun_s
 
     def advice(self) -> str | None:
-        """Return a warning, once, where learning waited for most of the latest :data:`WINDOW_S`."""
+        """Return a warning once if learning waited for much of the latest :data:`WINDOW_S`."""
         passed_s = clock.now() - self._begun_s
         if self.most is None or self._has_told or passed_s < WINDOW_S:
             return None

@@ -14,10 +14,10 @@ from imitate.online.steps import Array
 def n_step_sums(
     ring: StepRing, rows: Array, wanted: Transitions, reward: RewardTransform
 ) -> tuple[Array, Array, Array]:
-    """Rows of the last steps that are summed, sums of rewards, discounts of what follows: (B,) each."""
+    """Return (B,) rows of the last summed steps, sums of rewards, and discounts of the bootstrap values."""
     offsets = np.arange(wanted.n_step)
     steps = ring.later(rows[:, None], offsets)
-    # The row after an episode's end is no step, nor is the newest one.
+    # The row after an episode's end contains no step, nor does the newest one.
     counts = np.cumprod(ring.live[steps], axis=1)
     number = counts.sum(1)
     last = steps[np.arange(len(rows)), number - 1]
@@ -31,7 +31,7 @@ def n_step_sums(
 def returns_to_go(
     ring: StepRing, rows: Array, wanted: Returns, reward: RewardTransform
 ) -> NDArray[np.float32]:
-    """(B,) discounted rewards from these rows to the ends of their episodes; -inf if there is none yet."""
+    """Return (B,) discounted rewards from these rows to their episodes' ends; -inf if the end is not known yet."""
     total, factor = np.zeros(len(rows)), 1.0
     now, going = rows, np.arange(len(rows))
     after_end = wanted.discount / (1.0 - wanted.discount) if wanted.continue_truncated else 0.0

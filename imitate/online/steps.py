@@ -15,19 +15,19 @@ Obs = dict[str, Array]
 
 @dataclass(frozen=True)
 class Step:
-    """A step of N environments, raw values: ``obs`` is seen, ``actions`` taken, ``next_obs`` the result.
+    """A step of N environments in raw values: ``obs`` before it, ``actions`` taken, ``next_obs`` after it.
 
     Attributes:
         obs: (N, ...) by key.
-        actions: (N, A), as the environment takes them; where it tells what it executed instead, that.
+        actions: (N, A) in the environment's form; if it reports the executed actions, those.
         rewards: (N,) float32.
-        terminals: (N,) bool, the task ended.
-        timeouts: (N,) bool, the clock ended.
-        next_obs: (N, ...) by key; at an end the last observation of the episode, not the first of the next one.
-        lost: (N,) bool, this is no step: the environment failed, and the episode that ran is void; or the agent of the
-            lane has ended its episode before the others, and waits for the next one. None: all are steps.
-        extras: (N, ...) outputs of the policy beside its actions, such as ``log_prob``.
-        intervened: (N,) bool, a person acted, whose actions are among ``actions``. None: nowhere.
+        terminals: (N,) bool, true if the task ended.
+        timeouts: (N,) bool, true if the time limit ended the episode.
+        next_obs: (N, ...) by key; at an end, the last observation of the episode, not the first of the next.
+        lost: (N,) bool, true if there is no step: the environment failed and its running episode is void, or the lane's
+            agent has ended its episode before the others and waits for the next one. None if all are steps.
+        extras: (N, ...) outputs of the policy besides its actions, such as ``log_prob``.
+        intervened: (N,) bool, true if a person acted, whose actions are in ``actions``. None if nobody did.
     """
 
     obs: Obs
@@ -42,13 +42,13 @@ class Step:
 
     @property
     def ends(self) -> NDArray[np.bool_]:
-        """(N,) true where an episode ended, by a terminal, a timeout or a failure."""
+        """(N,) bool, true where an episode ended, by a terminal, a timeout or a failure."""
         ends: NDArray[np.bool_] = self.terminals | self.timeouts
         return ends if self.lost is None else ends | self.lost
 
     @property
     def taken_obs(self) -> Obs:
-        """Observations (n, ...) of the n steps that are not lost."""
+        """Return the observations (n, ...) of the n steps that are not lost."""
         if self.lost is None:
             return self.obs
         return {key: seen[~self.lost] for key, seen in self.obs.items()}
@@ -60,8 +60,8 @@ class EpisodeRecord:
 
     Attributes:
         env_return: sum of the rewards.
-        discounted_return: from the first step on: sum of discount^(t - 1) r_t over t = 1 .. length.
-        mean_discounted_return: discounted return from a step on, mean over the steps of the episode; NaN where it was
+        discounted_return: discounted return from the first step on: sum of discount^(t - 1) r_t over t = 1 .. length.
+        mean_discounted_return: discounted return from a step on, averaged over the steps of the episode; NaN if it was
             not recorded.
     """
 
@@ -78,12 +78,12 @@ class Collected:
     """Steps and episodes from one collection.
 
     Attributes:
-        steps: in order.
+        steps: steps in order.
         lanes: (N,) numbers of the environments in them.
-        episodes: those that ended.
-        version: of the weights that acted.
+        episodes: finished episodes.
+        version: version of the weights that acted.
         messages: warnings for the console, such as of an environment that crashed.
-        lost_lanes: environments whose process is gone; the episodes that ran in them are void.
+        lost_lanes: environments whose process is gone; their running episodes are void.
     """
 
     steps: list[Step]
@@ -95,6 +95,6 @@ class Collected:
 
     @property
     def num_steps(self) -> int:
-        """Environment steps, those of failed environments left out."""
+        """Number of environment steps, without those of failed environments."""
         lost = sum(int(step.lost.sum()) for step in self.steps if step.lost is not None)
         return len(self.steps) * len(self.lanes) - lost

@@ -1,10 +1,9 @@
 """Collection of environment steps by several workers, each with a copy of the policy and its own environments.
 
-In step with learning (``max_staleness`` None) every request carries the newest weights and a collection waits for all
-workers; otherwise each continues as soon as its last steps were taken, and learning waits where the weights of a
-request that is still out would become too old. A worker that dies, hangs or loses its machine is replaced: the steps
-of its request and the episodes that ran in it are lost, and nothing else. The others go on without waiting for its
-successor.
+If ``max_staleness`` is None, every request carries the newest weights and a collection waits for all workers. Otherwise
+each worker continues as soon as its last steps were received, and learning waits if the weights of an open request
+would become too old. A worker that dies, hangs or loses its machine is replaced: only the steps of its request and its
+running episodes are lost. The others continue without waiting for its successor.
 """
 
 from __future__ import annotations
@@ -42,25 +41,25 @@ __all__ = [
 ]
 
 START_S = 300.0
-"""Time after which a worker that is not ready counts as hung."""
+"""Seconds after which a worker that is not ready counts as hung."""
 MAX_REPLACEMENTS = 10
-"""Largest number of workers that are replaced in a row in one place without steps from any."""
+"""Largest number of consecutive replacements of a worker without any steps between them."""
 
 
 class ProcessCollector:
     """Collects in one worker per blueprint.
 
     Args:
-        blueprints: of the workers.
-        algo: whose weights act.
+        blueprints: blueprints of the workers.
+        algo: algorithm whose weights act.
         step_timeout_s: a worker that takes longer for a step counts as hung.
-        start_timeout_s: likewise, for its start; the first collection waits so long for all workers.
-        max_staleness: updates by which weights may lag; None: collect in step with learning.
-        push_every_s: least time between two versions of the weights that workers get.
-        place: opened for the workers, and closed with this; None: processes of this machine.
+        start_timeout_s: the same for its start; the first collection waits this long for all workers.
+        max_staleness: largest number of updates by which weights may lag, or None to alternate collecting and learning.
+        push_every_s: shortest time between two versions of the weights that workers get.
+        place: back end opened for the workers and closed with the collector, or None for processes on this machine.
 
     Attributes:
-        version: updates of the weights so far, to be set by whoever learns.
+        version: number of updates so far, to be set by the learner.
     """
 
     def __init__(
@@ -90,11 +89,11 @@ class ProcessCollector:
 
     @property
     def staleness(self) -> int:
-        """The most updates by which the weights behind steps lagged when these came."""
+        """Largest number of updates by which the weights of received steps lagged."""
         return self._bound.seen
 
     def collect(self, num_steps: int, *, random: bool = False) -> Collected:
-        """``num_steps`` steps of each environment, or of some of them where updates do not wait."""
+        """Collect ``num_steps`` steps of each environment, or of only some of them if updates do not wait."""
         with self._bound.waiting(self.version):
             while not self._parts:
                 self._await_workers()
@@ -108,27 +107,27 @@ class ProcessCollector:
         return merged_parts(parts, lost, [*messages, *([advice] if advice else [])])
 
     def updates_allowed(self) -> int | None:
-        """Updates until weights that are out become too old; None: any number."""
+        """Return the number of updates until weights in use become too old, or None if there is no limit."""
         newest = self.version if self._publisher.version is None else self._publisher.version
         out = [seat.request.weights.version for seat in self._seats if seat.request is not None]
         return self._bound.allowed(self.version, min(out, default=newest))
 
     def metrics(self) -> dict[str, float]:
-        """``Metrics/Staleness``: the most updates by which weights behind steps lagged."""
+        """Return ``Metrics/Staleness``: the largest number of updates by which weights lagged."""
         return {"Metrics/Staleness": float(self.staleness)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Episode counters and states of the workers' random numbers, as last received."""
+        """Return the episode counters and the workers' random states, as last received."""
         states = [seat.state for seat in self._seats]
         return {"workers": [None if state is None else tensors(state) for state in states]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`: running episodes are left."""
+        """Restore :meth:`state_dict`; running episodes are dropped."""
         for seat, saved in zip(self._seats, state["workers"], strict=True):
             seat.restore(None if saved is None else arrays(saved))
 
     def close(self) -> None:
-        """End the workers, and leave the place where they ran."""
+        """End the workers and close their back end."""
         with self._opened:
             for seat in self._seats:
                 seat.member.dismiss()
@@ -136,7 +135,7 @@ class ProcessCollector:
                 seat.stop()
 
     def _await_workers(self) -> None:
-        """Wait for a worker that is ready; in step with learning, at the start, for all of them."""
+        """Wait for a ready worker, or for all of them at the start if learning waits for collecting."""
         while True:
             all_wanted = self._in_step and time.monotonic() < self._all_by_s
             missing = [seat for seat in self._seats if not seat.is_ready and seat.is_first]
@@ -145,7 +144,7 @@ class ProcessCollector:
             self._hear()
 
     def _send(self, num_steps: int, random: bool) -> None:
-        """Ask all workers that have nothing to do for steps, unless learning waits; the request is packed once."""
+        """Ask all idle workers for steps, unless learning waits; the request is packed once."""
         idle = [seat for seat in self._seats if seat.is_idle]
         in_use = [seat.request.weights for seat in self._seats if seat.request is not None]
         out = [weights.version for weights in in_use]
@@ -158,14 +157,14 @@ class ProcessCollector:
             seat.send(request, packed)
 
     def _await_steps(self) -> None:
-        """Wait for steps of all workers with a request; where learning goes on meanwhile, for any news of one."""
+        """Wait for steps of all workers with a request, or for any one if learning continues meanwhile."""
         while any(seat.request is not None for seat in self._seats):
             self._hear()
             if not self._in_step and (self._lost or any(seat.is_idle for seat in self._seats)):
                 return
 
     def _hear(self) -> None:
-        """Take in what workers have sent, and replace those that are lost."""
+        """Receive the workers' answers, and replace lost workers."""
         waiting = {seat.member: seat for seat in self._seats if not seat.is_idle}
         for member in self._backend.heard(list(waiting), self._limits):
             seat = waiting[member]
@@ -179,7 +178,7 @@ class ProcessCollector:
                     other.losses = 0
 
     def _replace(self, seat: Seat, loss: Lost) -> None:
-        """Start another worker in place of one that died or hangs."""
+        """Replace a worker that died or hangs."""
         lanes = seat.blueprint.lanes.tolist()
         words = f"environments {lanes}: {loss.reason}"
         if seat.losses + 1 >= MAX_REPLACEMENTS:

@@ -289,8 +289,8 @@ def _check_robot(meta: dict[str, Any], config: Config) -> None:
     ):
         if value != wanted:
             raise ConfigError(
-                f"train.online.{key}: {value}, but {name} is a single robot that this process "
-                f"controls: set it to {wanted}"
+                f"train.online.{key}: {value}, but {name} is a single robot, controlled by "
+                f"this process: set it to {wanted}"
             )
 
 

@@ -92,7 +92,7 @@ def test_a_person_judges_by_keys_is_killed_and_resumes(compare, session, tmp_pat
     first = session()
     first.trial("7", "s")
     first.until("pair 1 of at most 50, first policy: success, progress 7 of 9")
-    first.until("put the scene as it was")
+    first.until("prepare the scene as it was")
     first.until("first start: ")
     first.until("both starts: ")
     first.press("o")
@@ -108,9 +108,9 @@ def test_a_person_judges_by_keys_is_killed_and_resumes(compare, session, tmp_pat
     first.trial("r")
     first.until("redo, since: ")
     first.press("\n")
-    first.until("a redo needs its reason")
+    first.until("a redo needs a reason")
     first.press("cube fell\n")
-    first.until("first policy: redo, since cube fell")
+    first.until("first policy: repeated, reason: cube fell")
     first.trial()
     time.sleep(0.1)
     first.process.kill()
@@ -187,7 +187,7 @@ def test_a_robot_judges_by_itself(compare, policies):
     swapped = (*policies[::-1], *words[2:])
     assert "another policy A" in compare(*swapped, code=2).stderr
     unable = (*words[:-3], "--out", "no.jsonl", "--robot-arg", "puts_up=false")
-    assert "take --judge person" in compare(*unable, code=2).stderr
+    assert "use --judge person" in compare(*unable, code=2).stderr
     other = compare(*words, "--alpha", 0.01, code=2).stderr
     assert "begun with alpha 0.05, not 0.01" in other
 

@@ -105,8 +105,8 @@ def test_a_driver_or_device_that_raises_elsewhere_stops_the_robot(call, error):
         ("guide", Guidance(RAGGED), "guide.. gave list as action"),
         ("guide", Guidance(np.zeros(7)), "shape .7,.; wanted .2,."),
         ("guide", Guidance(np.full(2, np.nan)), "not finite"),
-        ("guide", Guidance(None, None), "events that are no set of words"),
-        ("guide", Guidance(None, {1}), "events that are no set of words"),
+        ("guide", Guidance(None, None), "events that are not a set of words"),
+        ("guide", Guidance(None, {1}), "events that are not a set of words"),
         ("success", "yes", "success.. gave str"),
     ],
 )

@@ -34,7 +34,7 @@ def test_another_order_is_refused_before_anything_moves(key):
 
 
 def test_some_names_in_common_are_another_robot():
-    with pytest.raises(UserError, match="take the robot of the data"):
+    with pytest.raises(UserError, match="use the robot of the data"):
         check_names(LeRobotRobot(Arm()), policy(actions=["shoulder.pos", "wrist.pos"]))
 
 

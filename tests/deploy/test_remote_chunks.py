@@ -188,7 +188,7 @@ def test_an_openpi_server_answers_with_its_chunk():
         assert seen[0]["prompt"] == "pick it up"
         assert policy(observation(7)).tolist() == [7]
         assert policy.planned_actions()[:, 0].tolist() == [7, 8, 9, 10]
-        with pytest.raises(UserError, match="takes no planned actions"):
+        with pytest.raises(UserError, match="does not accept planned actions"):
             policy.predict_chunk([observation()], np.zeros((3, 1)))
 
 

@@ -116,13 +116,15 @@ def test_a_server_whom_nobody_vouches_for_is_refused(server, files, change, auth
 
 
 def test_a_client_without_tls_is_told_the_scheme(server):
-    with refused("a server with a certificate has an address wss://", error=RemoteError):
+    with refused(
+        "the address of a server with a certificate begins with wss://", error=RemoteError
+    ):
         Patient(server.url.replace("wss://", "ws://"), token=TOKEN)
 
 
 def test_a_client_with_tls_of_a_server_without_is_told_the_scheme(files, server_of):
     plain = server_of(Counter())
-    with refused("a server without --tls-cert has an address ws://", error=RemoteError):
+    with refused("the address of a server without --tls-cert begins with ws://", error=RemoteError):
         Patient(plain.url.replace("ws://", "wss://"), tls=trusting(files["ca"]))
     Patient(plain.url).close()
 

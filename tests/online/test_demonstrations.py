@@ -101,7 +101,7 @@ def test_a_memory_is_a_file(tmp_path):
 def test_demos_of_another_environment_are_refused(tmp_path):
     path = write(tmp_path / "demos.hdf5")
     with pytest.raises(
-        DatasetError, match=r"'obs/s' has shape \(1,\) a step, the environment gives \(2,\)"
+        DatasetError, match=r"'obs/s' has shape \(1,\) per step, but the environment gives \(2,\)"
     ):
         load(path, shape=(2,))
 

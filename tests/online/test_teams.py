@@ -137,5 +137,5 @@ def test_a_rollout_leaves_the_waiting_out():
 
 
 def test_lanes_have_to_be_whole_copies():
-    with pytest.raises(EnvError, match="5 lanes for copies of 2 agents"):
+    with pytest.raises(EnvError, match="5 lanes cannot be divided among copies of 2 agents"):
         group(lanes=5)

@@ -148,7 +148,7 @@ PUSHING = robot(take_over=f"{HERE}:Pushing")
 @pytest.mark.parametrize(
     ("algo", "changes", "words"),
     [
-        ("sac", {"train.online.num_envs": 2}, "num_envs: 2, but robot:sim:Pendulum-v1 is one"),
+        ("sac", {"train.online.num_envs": 2}, "num_envs: 2, but robot:sim:Pendulum-v1 is a single"),
         ("sac", {"train.online.num_workers": 1}, "train.online.num_workers: 1"),
         ("ppo", {"train.online.env": PUSHING}, "own actions alone"),
     ],
@@ -188,8 +188,8 @@ def test_an_evaluation_on_a_simulated_robot_is_that_of_its_environment(checkpoin
 @pytest.mark.parametrize(
     ("robot_keys", "settings", "words"),
     [
-        ({}, {"episodes": 2, "workers": 2}, "a single robot that this process controls"),
-        ({}, {"episodes": 2, "mode": "vector"}, "a single robot that this process controls"),
+        ({}, {"episodes": 2, "workers": 2}, "a single robot, controlled by this process"),
+        ({}, {"episodes": 2, "mode": "vector"}, "a single robot, controlled by this process"),
         ({"control_freq": 50}, {}, "the rate is 50 Hz, but that of the demonstrations is 20 Hz"),
     ],
 )

@@ -1,7 +1,7 @@
 """File of a bundle: a zip of ``bundle.json``, ``policy.onnx`` and ``arrays.bin``, none of them compressed.
 
-``bundle.json`` has the SHA-256 of itself and of the other parts; ``arrays.bin`` holds the arrays that it refers to by
-type, shape and place. Sizes are compared before memory is taken, and nothing that is read can run code.
+``bundle.json`` has the SHA-256 of itself and of the other parts; ``arrays.bin`` contains the arrays that it refers to
+by type, shape and offset. Sizes are checked before memory is allocated, and nothing in a bundle can run code.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FORMAT = "imitate-bundle"
 FORMAT_VERSION = 1
 DESCRIPTION, NETWORK, ARRAYS = "bundle.json", "policy.onnx", "arrays.bin"
 MOST_BYTES = {DESCRIPTION: 16 * 2**20, NETWORK: 2**31 - 1, ARRAYS: 2**30}
-"""Largest size of each part; that of a network is protobuf's own limit."""
+"""Largest size of each part; the network's is protobuf's own limit."""
 _DTYPES = frozenset({"float32", "float64", "uint8", "int64", "bool"})
 _MOST_DIMENSIONS = 8
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile)
-"""Errors of zipfile on what is no zip, or a damaged, encrypted or newer one, and of JSON that nests too deep."""
+"""Errors of zipfile for files that are not zips, or damaged, encrypted or newer ones, and of too deep JSON."""
 _NO_DATE = (1980, 1, 1, 0, 0, 0)  # the same policy gives the same bytes
 
 
@@ -40,7 +40,7 @@ class Bundle:
     Attributes:
         description: the content of ``bundle.json``.
         network: an ONNX model.
-        arrays: the bytes that the description's references are of.
+        arrays: bytes to which the description's references point.
     """
 
     description: dict[str, Any]
@@ -51,7 +51,7 @@ class Bundle:
         """Return the array of a reference, read only.
 
         Raises:
-            BundleError: it is outside of the bytes, or has another type than numbers.
+            BundleError: it is outside the bytes, or is not numeric.
         """
         try:
             dtype, shape = str(reference["dtype"]), tuple(map(int, reference["shape"]))
@@ -61,7 +61,7 @@ class Bundle:
         if dtype not in _DTYPES or len(shape) > _MOST_DIMENSIONS or min((*shape, offset)) < 0:
             raise BundleError(f"{DESCRIPTION}: an array of type {dtype} {shape} at {offset}")
         count, size = math.prod(shape), np.dtype(dtype).itemsize
-        # No side alone may be too long either: beside one of length 0 it would not be counted.
+        # No single dimension may be too large either: next to one of size 0 it would not be counted.
         if max((offset + count * size, *shape)) > len(self.arrays):
             raise BundleError(f"{DESCRIPTION}: an array {shape} reaches beyond {ARRAYS}")
         return np.frombuffer(self.arrays, dtype, count, offset).reshape(shape)
@@ -88,8 +88,8 @@ class ArrayStore:
 
 
 def is_bundle(path: str | Path) -> bool:
-    """Return True for a zip that has a ``bundle.json``; False for all else, also where there is no file."""
-    if not Path(path).is_file():  # a device may go on for ever
+    """Return True for a zip that contains ``bundle.json``; False otherwise, even if there is no file."""
+    if not Path(path).is_file():  # reading a device may never end
         return False
     try:
         with zipfile.ZipFile(path) as archive:
@@ -99,7 +99,7 @@ def is_bundle(path: str | Path) -> bool:
 
 
 def write_bundle(bundle: Bundle, path: Path) -> None:
-    """Write a bundle to a new file, which appears whole or not at all."""
+    """Write a bundle to a new file, which appears complete or not at all."""
     parts = {NETWORK: bundle.network, ARRAYS: bundle.arrays}
     description = {
         "format": FORMAT,
@@ -112,7 +112,7 @@ def write_bundle(bundle: Bundle, path: Path) -> None:
     for name, data in {DESCRIPTION: text, **parts}.items():
         if len(data) > MOST_BYTES[name]:
             raise BundleError(
-                f"{name} would have {len(data)} bytes; a bundle holds at most {MOST_BYTES[name]}"
+                f"{name} would have {len(data)} bytes; a bundle allows at most {MOST_BYTES[name]}"
             )
     try:
         with (
@@ -130,10 +130,10 @@ def read_bundle(path: str | Path) -> Bundle:
     """Read a bundle and compare its parts with their checksums.
 
     Raises:
-        BundleError: it is no bundle, is damaged, or another version wrote it.
+        BundleError: it is not a bundle, is damaged, or was written by another version.
     """
     if Path(path).exists() and not Path(path).is_file():
-        raise BundleError(f"{path}: cannot be read as a bundle: it is no regular file")
+        raise BundleError(f"{path}: cannot be read as a bundle: it is not a regular file")
     try:
         with zipfile.ZipFile(path) as archive:
             _check_entries(path, archive)
@@ -144,19 +144,21 @@ def read_bundle(path: str | Path) -> Bundle:
         raise BundleError(f"{path}: cannot be read as a bundle: {words}") from error
     for name, data in ((NETWORK, network), (ARRAYS, arrays)):
         if (description.get("parts") or {}).get(name) != _identity(data):
-            raise BundleError(f"{path}: {name} is not what {DESCRIPTION} describes: export it anew")
+            raise BundleError(f"{path}: {name} does not match {DESCRIPTION}: export it again")
     return Bundle(description, network, arrays)
 
 
 def _check_entries(path: str | Path, archive: zipfile.ZipFile) -> None:
-    """Refuse a zip with other parts, with compressed ones, or with larger ones, before any of them is read."""
+    """Refuse a zip with other parts, with compressed ones, or with larger ones, before reading any of them."""
     entries = archive.infolist()
     if sorted(entry.filename for entry in entries) != sorted(MOST_BYTES):
         names = ", ".join(ascii(entry.filename)[1:-1] for entry in entries[:5])
         raise BundleError(f"{path}: has {names or 'nothing'}; a bundle has {', '.join(MOST_BYTES)}")
     for entry in entries:
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
-            raise BundleError(f"{path}: {entry.filename} is compressed, which no bundle is")
+            raise BundleError(
+                f"{path}: {entry.filename} is compressed, which is not allowed in a bundle"
+            )
         if entry.file_size > min(MOST_BYTES[entry.filename], Path(path).stat().st_size):
             raise BundleError(f"{path}: {entry.filename} has {entry.file_size} bytes, too many")
 
@@ -165,7 +167,7 @@ def _description(path: str | Path, text: bytes) -> dict[str, Any]:
     try:
         description = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BundleError(f"{path}: {DESCRIPTION} is no JSON: {error}") from error
+        raise BundleError(f"{path}: {DESCRIPTION} is not JSON: {error}") from error
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise BundleError(f"{path}: {DESCRIPTION} does not describe a bundle of imitate")
     version = description.get("format_version")
@@ -175,7 +177,9 @@ def _description(path: str | Path, text: bytes) -> dict[str, Any]:
             "export the checkpoint with the version that runs it"
         )
     if description.pop("sha256", None) != _digest(description):
-        raise BundleError(f"{path}: {DESCRIPTION} was changed after it was written: export it anew")
+        raise BundleError(
+            f"{path}: {DESCRIPTION} was changed after it was written: export it again"
+        )
     return description
 
 

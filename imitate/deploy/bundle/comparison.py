@@ -1,4 +1,4 @@
-"""Comparison of a bundle with the policy that it was made from."""
+"""Comparison of a bundle with its original policy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COMPARED_STEPS = 24
 
 
 def random_observations(policy: RolloutPolicy, count: int, seed: int) -> list[dict[str, Raw]]:
-    """Observations and goals within the range of the data, without those that an instruction gives."""
+    """Draw observations and goals within the range of the data, without instruction embeddings."""
     preprocess, generator = policy.algo.preprocess, np.random.default_rng(seed)
     statistics = preprocess.to_dict()["obs"]
     vector = None if policy.instructions is None else policy.instructions.vectors[0]
@@ -52,14 +52,14 @@ def random_observations(policy: RolloutPolicy, count: int, seed: int) -> list[di
 
 
 class SameNoise:
-    """Random numbers of a policy of torch, equal to those that a bundle draws from the same seed."""
+    """Random numbers for a torch policy, equal to those that a bundle draws from the same seed."""
 
     def __init__(self, noise: Noise, seed: int) -> None:
         self._source, self._numbers = NoiseSource(noise, seed), Numbers({})
 
     def __call__(self, kind: str, shape: tuple[int, ...]) -> Tensor:
-        """Give the next numbers."""
-        if not self._numbers.left:  # the next prediction
+        """Return the next numbers."""
+        if not self._numbers.left:  # the next prediction begins
             self._numbers = Numbers(
                 {
                     name.removeprefix("noise/"): torch.from_numpy(value)
@@ -70,7 +70,7 @@ class SameNoise:
 
 
 def compare(policy: RolloutPolicy, bundle: BundlePolicy, spec: BundleSpec) -> tuple[int, float]:
-    """Let both act in two episodes, with a plan that is discarded; return the steps and the largest difference.
+    """Let both act in two episodes and discard a plan once; return the steps and the largest difference.
 
     Raises:
         BundleError: they act differently.
@@ -93,9 +93,10 @@ def compare(policy: RolloutPolicy, bundle: BundlePolicy, spec: BundleSpec) -> tu
             largest = max(largest, float(difference.max()))
             if not largest <= TOLERANCE:
                 raise BundleError(
-                    f"the exported network acts differently in step {step} of an episode ({largest:.2g} away): what it "
-                    "does depends on values in a way that the export does not follow, or it chooses among alternatives "
-                    "that are nearly equal"
+                    f"the exported network acts differently in step {step} of an episode "
+                    f"({largest:.2g} away): its computation depends on values in a way that "
+                    "the export does not capture, or it chooses among nearly equal "
+                    "alternatives"
                 )
             if step == 2 * steps // 3:
                 policy.cut_plan()

@@ -1,4 +1,4 @@
-"""Observations of demonstrations, on which a bundle's predictions are recorded."""
+"""Select observations of demonstrations on which a bundle's predictions are recorded."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Raw = dict[str, NDArray[Any]]
 def demonstrated_observations(
     policy: RolloutPolicy, path: str | Path, count: int
 ) -> list[dict[str, Raw]]:
-    """Observations of a file's first demo, evenly spread over its steps; with the policy's first instruction.
+    """Return observations of a file's first demo, evenly spread, with the policy's first instruction.
 
     Args:
-        policy: its observations are read.
+        policy: policy whose observations are read.
         path: file of demonstrations.
         count: number of observations.
 
@@ -31,7 +31,7 @@ def demonstrated_observations(
         DatasetError: the file cannot be read, or has no steps.
     """
     if policy.goal_keys:
-        raise BundleError("it has goals, which demonstrations do not name: leave --dataset out")
+        raise BundleError("it has goals, which demonstrations do not contain: leave --dataset out")
     shapes, known = policy.algo.preprocess.raw_shapes, policy.instructions
     fixed = {} if known is None else {LANGUAGE_KEY: np.asarray(known.vectors[0])}
     with DatasetFile(path) as file:
@@ -42,11 +42,12 @@ def demonstrated_observations(
         read = {}
         for key in policy.obs_keys:
             if not file.has(demo, f"obs/{key}"):
-                raise BundleError(f"{path} lacks its observation '{key}'")
+                raise BundleError(f"{path} lacks the policy's observation '{key}'")
             shape = file.shape(demo, f"obs/{key}")[1:]
             if tuple(shape) != tuple(shapes[key]):
                 raise BundleError(
-                    f"'{key}' is {tuple(shape)} in {path}, it takes {tuple(shapes[key])}"
+                    f"'{key}' is {tuple(shape)} in {path}, but the policy takes "
+                    f"{tuple(shapes[key])}"
                 )
             read[key] = [_stored(file.read(demo, f"obs/{key}", s, s + 1)[0]) for s in steps]
     return [
@@ -56,7 +57,7 @@ def demonstrated_observations(
 
 
 def _stored(value: NDArray[Any]) -> NDArray[Any]:
-    """The value in a type that bundles hold: uint8, int64 or float32."""
+    """Convert a value to a type of bundles: uint8, int64 or float32."""
     if value.dtype.kind in "iub":
         return value if value.dtype == np.uint8 else value.astype(np.int64)
     return np.asarray(value, dtype=np.float32)

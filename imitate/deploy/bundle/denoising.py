@@ -1,8 +1,7 @@
-"""The denoising of diffusion policies as a loop of the exported model, so that its size does not grow with the steps.
+"""Export the denoising of diffusion policies as a loop, so that the model does not grow with the steps.
 
-The exporter follows one run of Python code, in which a loop is a long row of copies. So the steps are traced as one
-operator without content, and one step apart from it; afterwards the operator is replaced by ONNX's ``Loop`` around the
-step.
+The exporter traces one run of Python code, which unrolls loops. So all steps are traced as one empty operator, and a
+single step separately; afterwards the operator is replaced by ONNX's ``Loop`` around the step.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from imitate.models.denoiser import AtSteps
 
 _DOMAIN, _OPERATOR = "imitate", "Denoise"
 OPSETS = {_DOMAIN: 1}
-"""Operators beyond ONNX's own, in the exporter's form; a bundle contains none of them."""
+"""Custom operators, in the exporter's form; a bundle contains none of them."""
 _COEFFICIENTS = ("alpha", "sigma", "data_factor", "noisy_factor", "noise_factor", "std")
 
 
 @dataclass
 class Loop:
-    """A loop that was traced.
+    """A traced loop.
 
     Attributes:
-        step: from a chunk, and the rows of this turn of what differs from turn to turn, to the chunk after the step.
-        inputs: of one step, as examples.
-        num_steps: turns.
+        step: one step, from a chunk and the step's own coefficients to the next chunk.
+        inputs: example inputs of one step.
+        num_steps: number of steps.
     """
 
     step: nn.Module
@@ -44,10 +43,10 @@ class Loop:
 
 @contextmanager
 def looped_denoising(algo: Algo) -> Iterator[list[Loop]]:
-    """Let a policy with a diffusion sampler, in its attribute ``sampler``, denoise in a loop that can be exported.
+    """Let a policy with a diffusion sampler, in its attribute ``sampler``, denoise in an exportable loop.
 
     Yields:
-        the loop, once a prediction was made; nothing for other policies.
+        the loop, available after a prediction; nothing for other policies.
     """
     loops: list[Loop] = []
     sampler = getattr(algo, "sampler", None)
@@ -62,12 +61,12 @@ def looped_denoising(algo: Algo) -> Iterator[list[Loop]]:
 
 
 class LoopedSampler:
-    """The same steps as those of a :class:`~imitate.functional.diffusion.Sampler`, as one operator.
+    """The steps of a :class:`~imitate.functional.diffusion.Sampler` as one operator.
 
     Args:
-        sampler: the steps.
-        nets: networks that the denoiser belongs to.
-        loops: takes the loop.
+        sampler: original sampler.
+        nets: networks that contain the denoiser.
+        loops: list that receives the loop.
     """
 
     def __init__(self, sampler: Sampler, nets: nn.Module, loops: list[Loop]) -> None:
@@ -77,13 +76,13 @@ class LoopedSampler:
         self._coefficients = torch.tensor(rows)
         fresh = torch.tensor([step.std > 0 for step in sampler.steps])
         self._count = int(fresh.sum())
-        # Rows of the fresh noise; steps without take the zeros behind it.
+        # Rows of the fresh noise; steps without noise use the zeros appended to it.
         self._rows = torch.where(fresh, fresh.long().cumsum(0) - 1, self._count)
 
     def sample(
         self, network: AtSteps, noise: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Run all steps; arguments as those of the sampler."""
+        """Run all steps; the arguments are those of the original sampler."""
         fresh = [torch.zeros(1, *noise.shape)]
         if self._count:
             drawn = torch.empty(self._count, *noise.shape).normal_(generator=generator)
@@ -100,7 +99,7 @@ class LoopedSampler:
 
 
 class _Step(nn.Module):
-    """One step back, with coefficients that are tensors."""
+    """One denoising step, with coefficients as tensors."""
 
     def __init__(
         self, sampler: Sampler, nets: nn.Module, network: AtSteps, shapes: list[tuple[int, ...]]
@@ -116,7 +115,7 @@ class _Step(nn.Module):
         parts = torch.split(condition, [torch.Size(shape).numel() for shape in self._shapes])
         given = [part.reshape(s) for part, s in zip(parts, self._shapes, strict=True)]
         prediction, clip = self._sampler.prediction, self._sampler.clip
-        with torch.enable_grad():  # the plain path of networks
+        with torch.enable_grad():  # the path of networks without shortcuts
             output = self._denoise(noisy, given).detach()
         alpha, sigma, data_factor, noisy_factor, noise_factor, std = coefficients.unbind(0)
         data = predicted_data(prediction, output, noisy, alpha, sigma)
@@ -127,13 +126,13 @@ class _Step(nn.Module):
 
 
 def _operator(step: Callable[..., Tensor]) -> Any:
-    """All steps, one after the other, as one operator of the exported model."""
+    """Return all steps as one operator of the exported model."""
 
     class Denoise(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor, *per_step: Tensor) -> Tensor:
             if torch.onnx.is_in_onnx_export():
-                return x.clone()  # the operator stands for what follows
+                return x.clone()  # the operator replaces the following code
             for rows in zip(*per_step, strict=True):
                 x = step(x, *rows)
             return x
@@ -146,12 +145,12 @@ def _operator(step: Callable[..., Tensor]) -> Any:
 
 
 def with_loop(model: bytes, body: bytes, num_steps: int) -> bytes:
-    """Put a loop in the place of the operator.
+    """Replace the operator by a loop.
 
     Args:
         model: ONNX model with the operator.
         body: ONNX model of a step.
-        num_steps: of the loop.
+        num_steps: number of steps of the loop.
     """
     outer, step = onnx.load_from_string(model), onnx.load_from_string(body)
     nodes = outer.graph.node
@@ -174,7 +173,7 @@ def with_loop(model: bytes, body: bytes, num_steps: int) -> bytes:
 
 
 def _body(step: Any, per_step: list[str]) -> Any:
-    """The graph of one turn: picks the rows of the turn from tensors of the outer graph, then runs the step."""
+    """Return the graph of one iteration: it selects its rows from tensors of the outer graph, then runs the step."""
     renamed = {name: f"{_OPERATOR}/{name}" for node in step.node for name in node.output if name}
     renamed |= {x.name: f"{_OPERATOR}/{x.name}" for x in (*step.initializer, *step.input)}
     for node in step.node:

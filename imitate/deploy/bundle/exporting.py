@@ -40,11 +40,11 @@ class Exported:
     """Outcome of an export.
 
     Attributes:
-        path: of the bundle.
-        size_mb: of the file.
+        path: path of the bundle.
+        size_mb: size of the file.
         spec: description of the policy.
-        steps: control steps in which the bundle's actions were compared with the policy's.
-        difference: the largest one among these.
+        steps: number of control steps compared with the policy.
+        difference: largest difference of an action in them.
     """
 
     path: Path
@@ -62,18 +62,19 @@ def export_policy(
     overwrite: bool = False,
     dataset: str | Path | None = None,
 ) -> Exported:
-    """Write a policy as a bundle, and compare what both do before the file gets its name.
+    """Write a policy as a bundle, and compare their actions before the file gets its name.
 
     Args:
-        policy: on the CPU; its memory stays as it is.
-        path: of the bundle.
+        policy: policy on the CPU; its memory stays unchanged.
+        path: path of the bundle.
         environment: env_args of the demonstrations, for ``--robot sim``.
-        overwrite: replace a file.
-        dataset: demonstrations, on whose observations the bundle records predictions, which it repeats when it is
-            loaded; None: on random observations.
+        overwrite: true to replace a file.
+        dataset: demonstrations, on whose observations predictions are recorded and repeated at loading, or None for
+            random observations.
 
     Raises:
-        BundleError: the file exists or cannot be written, or the policy cannot be exported; the message says why.
+        BundleError: the file exists or cannot be written, or the policy cannot be exported; the message contains the
+            reason.
     """
     path = Path(path)
     if path.exists() and not overwrite:
@@ -83,7 +84,7 @@ def export_policy(
     try:
         bundle, spec = _bundled(policy, dict(environment or {}), dataset)
         write_bundle(bundle, checking)
-        # Without limits, at which all large actions look alike.
+        # Compare without limits, at which all large actions look equal.
         own = RolloutPolicy(policy.algo, instructions=policy.instructions)
         steps, difference = compare(own, BundlePolicy(checking, clip=False), spec)
         os.replace(checking, path)
@@ -106,7 +107,7 @@ def export_policy(
 def _bundled(
     policy: RolloutPolicy, environment: Mapping[str, Any], dataset: str | Path | None
 ) -> tuple[Bundle, BundleSpec]:
-    """Make the content of the bundle."""
+    """Assemble the content of the bundle."""
     algo, store = policy.algo, ArrayStore()
     if algo.device.type != "cpu":
         raise BundleError(f"it is on {algo.device}: load it with device='cpu'")
@@ -114,16 +115,17 @@ def _bundled(
         raise BundleError("it does not act")
     if policy.rename:
         raise BundleError(
-            f"it takes {rename_words(policy.rename)}, and a bundle has the names of the data: export the checkpoint "
-            "without --rename, or deploy the checkpoint itself, such as by imitate serve"
+            f"it takes {rename_words(policy.rename)}, but a bundle has the names of the data: "
+            "export the checkpoint without --rename, or deploy the checkpoint itself, such "
+            "as by imitate serve"
         )
     if algo.action_mask.key is not None:
         raise BundleError(
-            f"observation '{algo.action_mask.key}' masks its choices, which a bundle does not: deploy the checkpoint "
-            "itself, such as by imitate serve"
+            f"observation '{algo.action_mask.key}' masks its choices, which a bundle does not "
+            "support: deploy the checkpoint itself, such as by imitate serve"
         )
     if type(algo).act is not Algo.act:
-        raise BundleError("its parts act in turn, each at its own pace, which one network does not")
+        raise BundleError("its parts act at different rates, which one network cannot represent")
     execution = _execution(algo)
     predictor = Predictor(algo)
     observations = (
@@ -173,10 +175,10 @@ def _bundled(
 
 
 def _execution(algo: Algo) -> Execution | None:
-    """How chunks are executed.
+    """Return how chunks are executed.
 
     Raises:
-        BundleError: chunks are averaged in a form that the robot does not take.
+        BundleError: chunks are averaged in a representation that differs from the robot's.
     """
     chunks = algo.execution
     if chunks is None:
@@ -184,15 +186,14 @@ def _execution(algo: Algo) -> Execution | None:
     execution = Execution(**asdict(chunks))
     if execution.temporal_ensemble is not None and not _is_affine(algo):
         raise BundleError(
-            "temporal ensembling averages rotations, and numbers of two values, in the form in which they are learned, "
-            "which a bundle cannot: "
-            "set temporal_ensemble to null"
+            "temporal ensembling averages rotations, and numbers of two values, in their "
+            "learned representation, which a bundle cannot: set temporal_ensemble to null"
         )
     return execution
 
 
 def _is_affine(algo: Algo) -> bool:
-    """Return True where the mean of predictions is the mean of the actions that they stand for."""
+    """Return True if the mean of predictions corresponds to the mean of the actions."""
     generator = torch.Generator().manual_seed(0)
     preprocess = algo.preprocess
     first, second = torch.rand(2, 64, 1, preprocess.action_dim, generator=generator) * 2 - 1
@@ -206,7 +207,7 @@ def _is_affine(algo: Algo) -> bool:
 
 
 def _cut(algo: Algo, predictor: Predictor) -> tuple[str, ...]:
-    """Names of the memories that discarding a plan takes back to the beginning."""
+    """Return the names of the memories that are reset when a plan is discarded."""
     marked = {
         name: torch.ones_like(value) if value.dtype != torch.bool else ~value
         for name, value in predictor.memory.items()
@@ -216,12 +217,15 @@ def _cut(algo: Algo, predictor: Predictor) -> tuple[str, ...]:
     changed = tuple(name for name, value in marked.items() if not torch.equal(after[name], value))
     for name in changed:
         if not torch.equal(after[name], predictor.memory[name]):
-            raise BundleError(f"discarding a plan changes its memory '{name}' in its own way")
+            raise BundleError(
+                f"discarding a plan changes its memory '{name}' in a way that a "
+                "bundle does not support"
+            )
     return changed
 
 
 def _statistics(algo: Algo) -> dict[str, Any]:
-    """Offset and scale of observations and actions."""
+    """Return offset and scale of observations and actions."""
     saved = algo.preprocess.to_dict()
     return {
         group: {
@@ -236,7 +240,7 @@ def _statistics(algo: Algo) -> dict[str, Any]:
 
 
 def _inputs(algo: Algo, observation: Mapping[str, Raw]) -> dict[str, dict[str, Tensor]]:
-    """Observations and goals of a prediction at the beginning of an episode, as the network takes them."""
+    """Return the network's observations and goals for a prediction at the beginning of an episode."""
     prepared = {
         group: {key: _floats(algo, key, value)[None] for key, value in observation[group].items()}
         for group in ("obs", "goal")
@@ -273,7 +277,7 @@ def _noise_of(predictor: Predictor, inputs: Mapping[str, dict[str, Tensor]]) -> 
 def _checks(
     predictor: Predictor, policy: RolloutPolicy, observations: list[dict[str, Raw]], noise: Noise
 ) -> Iterator[dict[str, Any]]:
-    """Observations of an episode that begins, with the noise and the actions of each prediction."""
+    """Record first observations of episodes, with the noise and the actions of each prediction."""
     algo, source, memory = policy.algo, NoiseSource(noise, 0), predictor.memory
     frames: list[dict[str, Tensor]] = []
     for observation in observations:
@@ -295,7 +299,7 @@ def _traced(
     noise: Noise,
     opsets: dict[str, int],
 ) -> bytes:
-    """The ONNX model of a prediction."""
+    """Return the ONNX model of a prediction."""
     numbers = {kind: torch.rand(count) for kind, count in asdict(noise).items() if count}
     values = {
         f"{group}/{key}": value

@@ -1,4 +1,4 @@
-"""Networks of a bundle: an ONNX model that is whole in itself, run by onnxruntime on the CPU."""
+"""Networks of a bundle: a self-contained ONNX model, run by onnxruntime on the CPU."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Graph:
 
     Args:
         model: its bytes.
-        threads: of a run.
+        threads: number of threads per run.
 
     Attributes:
-        inputs: names of what it takes.
-        outputs: names of what it gives.
+        inputs: names of its inputs.
+        outputs: names of its outputs.
 
     Raises:
         BundleError: it refers to other files, or onnxruntime cannot load it.
@@ -61,7 +61,7 @@ class Graph:
         self._names = list(self.outputs)
 
     def run(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return all outputs; of ``feed`` the inputs that the model has are taken.
+        """Return all outputs; entries of ``feed`` that are not inputs are ignored.
 
         Raises:
             BundleError: an input is missing or has another shape or type.
@@ -81,17 +81,17 @@ def refuse_external(model: bytes) -> None:
     """Refuse a model with weights in other files, or with operators beyond ONNX's own.
 
     Raises:
-        BundleError: there are such, or it is no ONNX model.
+        BundleError: there are such, or it is not an ONNX model.
     """
     try:
         _walk(memoryview(model), "model", 0)
     except (IndexError, UnicodeDecodeError) as error:
-        raise BundleError("policy.onnx is no ONNX model") from error
+        raise BundleError("policy.onnx is not an ONNX model") from error
 
 
 def _walk(message: memoryview, kind: str, depth: int) -> None:
     if depth > _MOST_DEPTH:
-        raise BundleError("policy.onnx: graphs within graphs, too deep to be read")
+        raise BundleError("policy.onnx: graphs are nested too deeply")
     children = _CHILDREN.get(kind, {})
     for number, value in _fields(message):
         if kind == "tensor" and number in (_EXTERNAL_DATA, _DATA_LOCATION) and value:
@@ -107,7 +107,7 @@ def _walk(message: memoryview, kind: str, depth: int) -> None:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Fields of a protobuf message: their numbers, and numbers or bytes.
+    """Yield the fields of a protobuf message: field number and value (a number or bytes).
 
     Raises:
         IndexError: it is truncated or malformed.

@@ -1,4 +1,4 @@
-"""Networks of a bundle as a function: from raw observations, memory and noise to the actions that they predict."""
+"""Prediction of a bundle: from raw observations, memory and noise to actions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from imitate.deploy.schema import Observed
 from imitate.errors import BundleError, UserError
 
 TOLERANCE = 1e-4
-"""Largest difference from the recorded actions: absolute, and relative to those beyond 1."""
+"""Largest difference from the recorded actions: absolute, and relative for actions beyond 1."""
 FEWEST_CHECKS = 3
 
 Frames = tuple[Arrays, ...]
@@ -32,7 +32,7 @@ class Network:
 
     Args:
         bundle: content of the file.
-        threads: of a prediction.
+        threads: number of threads per prediction.
 
     Attributes:
         spec: description of the policy.
@@ -50,20 +50,20 @@ class Network:
         self._graph = Graph(bundle.network, threads)
         wanted = {"actions", *(f"next/{name}" for name in self.memory)}
         if not wanted <= set(self._graph.outputs):
-            raise BundleError(f"its networks give {', '.join(self._graph.outputs)} alone")
+            raise BundleError(f"its networks give only {', '.join(self._graph.outputs)}")
         observed, told = dict(spec.schema.observations), None
         if self.instructions is not None:
             told = LANGUAGE_KEY
             observed[told] = Observed((self.instructions.size,))
         self._obs = Observations(observed, spec.stacks, spec.any_pixels, told)
         self._goal = Observations(spec.schema.goals, spec.stacks, spec.any_pixels)
-        # For predictions of which the memory alone is used.
+        # For predictions of which only the memory is used.
         self.any_noise = NoiseSource(spec.noise, 0).draw()
 
     def observe(
         self, frames: Frames, ob: Mapping[str, Any], told: NDArray[np.float32] | None
     ) -> Frames:
-        """Return the last F observations with this one; an episode's first one stands for those before it.
+        """Return the last F observations with this one; an episode's first one is repeated for those before it.
 
         Args:
             frames: oldest first; empty at the beginning of an episode.
@@ -93,10 +93,10 @@ class Network:
         """Return the predicted actions (K, A) in the units of the data, not clipped, and the next memory.
 
         Args:
-            frames: from :meth:`observe`.
-            goal: from :meth:`goal`.
-            memory: from the prediction before, or :attr:`memory`.
-            noise: from a :class:`NoiseSource`.
+            frames: frames from :meth:`observe`.
+            goal: goal from :meth:`goal`.
+            memory: memory from the previous prediction, or :attr:`memory`.
+            noise: noise from a :class:`NoiseSource`.
         """
         feed: dict[str, NDArray[Any]] = dict(noise)
         for key, value in frames[-1].items():
@@ -111,7 +111,7 @@ class Network:
         return actions, {name: given[f"next/{name}"] for name in memory}
 
     def replay(self, bundle: Bundle) -> None:
-        """Compare the predictions with those that were recorded when the policy was exported.
+        """Compare the predictions with the ones recorded at export.
 
         Raises:
             BundleError: they differ, or too few were recorded.
@@ -141,13 +141,13 @@ class Network:
             if not (error_size <= TOLERANCE).all():
                 raise BundleError(
                     f"its networks do not give the recorded actions here (check {number}: "
-                    f"{float(error_size.max()):.2g} away, at most {TOLERANCE:g} allowed): it was changed, or "
-                    "onnxruntime computes otherwise on this machine"
+                    f"{float(error_size.max()):.2g} away, at most {TOLERANCE:g} allowed): it "
+                    "was changed, or onnxruntime computes differently on this machine"
                 )
 
 
 def _instructions(spec: BundleSpec, bundle: Bundle) -> Instructions | None:
-    """The table of instructions, where the policy reads one."""
+    """Return the table of instructions if the policy uses one."""
     saved = spec.languages
     if saved is None:
         return None

@@ -1,4 +1,4 @@
-"""Raw observations as the networks of a bundle take them, in numpy."""
+"""Prepare raw observations for a bundle's networks, in numpy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imitate.policy.raw_observations import newest_frames, refuse_missing
 
 Arrays = dict[str, NDArray[np.float32]]
 _OVERSHOOT = 0.1
-"""Largest excess of resized images beyond black and white."""
+"""Largest overshoot of resized images beyond black and white."""
 
 
 class Observations:
@@ -25,8 +25,8 @@ class Observations:
     Args:
         observed: shape and kind of each key.
         stacks: numbers of stacked frames that a caller may give.
-        any_pixels: images whose values are not checked.
-        told: key that comes from elsewhere and is never stacked.
+        any_pixels: keys of images whose values are not checked.
+        told: key of the instruction, which is given separately and never stacked.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Models of ONNX from modules of torch."""
+"""Export torch modules as ONNX models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from imitate.errors import BundleError
 
 OPSET = 17
-"""Version of ONNX's operators; onnxruntime knows it since 1.12."""
+"""Version of ONNX's operators; onnxruntime supports it since 1.12."""
 
 
 def exported(
@@ -28,10 +28,10 @@ def exported(
     """Return the ONNX model of a module in evaluation mode.
 
     Args:
-        module: takes and gives tensors.
+        module: module with tensors as inputs and outputs.
         inputs: examples by name, in the order of the arguments.
-        outputs: names.
-        opsets: versions of operators beyond ONNX's own, by domain.
+        outputs: names of the outputs.
+        opsets: versions of custom operators, by domain.
 
     Raises:
         BundleError: ONNX lacks an operator.
@@ -50,12 +50,12 @@ def exported(
                 custom_opsets=dict(opsets or {}),
             )
     except (RuntimeError, ValueError, TypeError, torch.onnx.errors.OnnxExporterError) as error:
-        raise BundleError(f"ONNX has nothing for it: {_line(error)}") from error
+        raise BundleError(f"ONNX has no equivalent for it: {_line(error)}") from error
     return without_copies(file.getvalue())
 
 
 def without_copies(model: bytes) -> bytes:
-    """Keep one of the weights that are alike, such as those of a network that is evaluated several times."""
+    """Keep only one copy of identical weights, such as those of a network that is evaluated several times."""
     content = onnx.load_from_string(model)
     first: dict[tuple[Any, ...], str] = {}
     renamed: dict[str, str] = {}
@@ -75,9 +75,9 @@ def without_copies(model: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _plain_export() -> Iterator[None]:
-    """Attention in operators that ONNX has; no warnings of constant shapes, since a bundle has one batch size."""
+    """Use attention operators that ONNX has, and silence warnings about constant shapes (the batch size is fixed)."""
     fast = torch.backends.mha.get_fastpath_enabled()
-    # Where an operator is missing, torch prints the whole graph to the terminal.
+    # Where an operator is missing, torch would print the whole graph to the terminal.
     log = torch._C._jit_onnx_log
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -16,10 +16,10 @@ class Plan:
     """Planned actions; never changed in place.
 
     Attributes:
-        actions: (K, A); with ensembling the weighted sums of what was predicted for this step and those after it.
-        position: of the next action; -1 if there is none. Unused with ensembling.
-        weight: (K,) sums of the weights.
-        count: (K,) numbers of predictions.
+        actions: (K, A); with ensembling, weighted sums of the predictions for this step and later ones.
+        position: index of the next action; -1 if there is none. Unused with ensembling.
+        weight: (K,) sum of the weights of each step.
+        count: (K,) number of predictions of each step.
     """
 
     actions: Actions
@@ -30,13 +30,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Execution:
-    """How chunks become actions; the attributes are those of :class:`imitate.algo.base.execution.ChunkExecution`.
+    """Execution of chunks; the attributes are those of :class:`imitate.algo.base.execution.ChunkExecution`.
 
     Attributes:
         size: K, actions in a chunk.
         execute: steps from one prediction to the next.
-        temporal_ensemble: m of the weights exp(-m i), i = 0 for the oldest prediction; None: a receding horizon.
-        latency: steps until a prediction is there.
+        temporal_ensemble: m in the weights exp(-m i), where i = 0 is the oldest prediction; None for a receding
+            horizon.
+        latency: control steps until a prediction is available.
     """
 
     size: int
@@ -45,12 +46,12 @@ class Execution:
     latency: int = 0
 
     def start(self, action_dim: int) -> Plan:
-        """Return the plan of an episode that begins, which is also that after a plan was discarded."""
+        """Return the empty plan at the beginning of an episode or after a plan was discarded."""
         zeros = np.zeros(self.size)
         return Plan(np.zeros((self.size, action_dim)), weight=zeros, count=zeros)
 
     def needs_chunk(self, plan: Plan) -> bool:
-        """Return True where the next action has to be predicted."""
+        """Return True if a new chunk is needed for the next action."""
         ensembles = self.temporal_ensemble is not None
         return ensembles or not 0 <= plan.position < self.execute
 
@@ -58,8 +59,8 @@ class Execution:
         """Take one step.
 
         Args:
-            plan: from :meth:`start` or the step before.
-            predict: gives a chunk (K, A); called where one is needed.
+            plan: plan from :meth:`start` or the previous step.
+            predict: returns a chunk (K, A); called if one is needed.
 
         Returns:
             (K, A) the actions from this step on, the last one repeated beyond the plan; and the next plan.
@@ -73,7 +74,7 @@ class Execution:
         return actions[steps], Plan(actions, position + 1, plan.weight, plan.count)
 
     def _replanned(self, old: Plan, chunk: Actions) -> Actions:
-        """A new plan: what is left of the old one during the latency, then the chunk."""
+        """Return a new plan: the rest of the old one during the latency, then the chunk."""
         if self.latency == 0 or old.position < 0:
             return chunk
         steps = np.minimum(np.arange(self.latency) + old.position, self.size - 1)
@@ -90,5 +91,5 @@ class Execution:
 
 
 def _shifted(x: Actions) -> Actions:
-    """``x`` (K, ...) one step on; zeros for the step that comes into view."""
+    """Shift ``x`` (K, ...) by one step; the last entry becomes zero."""
     return np.concatenate([x[1:], np.zeros_like(x[:1])])

@@ -1,4 +1,4 @@
-"""A policy in a bundle, called as one of a checkpoint is.
+"""Policy in a bundle, with the same interface as one of a checkpoint.
 
     from imitate.deploy.bundle import BundlePolicy
 
@@ -44,25 +44,25 @@ class BundleState(NamedTuple):
 
 
 class BundlePolicy:
-    """The same call as :class:`imitate.RolloutPolicy`, for one robot, without torch.
+    """Policy with the interface of :class:`imitate.RolloutPolicy`, for one robot, without torch.
 
     Args:
         path: bundle that ``imitate export`` wrote.
-        seed: of the noise of policies that draw actions; None: another one each time.
-        threads: of a prediction.
-        clip: False: actions may leave the limits, as the networks predict them; for comparisons, not for robots.
+        seed: seed of the noise of stochastic policies, or None for a different one each time.
+        threads: number of threads per prediction.
+        clip: false to return actions beyond the limits; for comparisons, not for robots.
 
     Attributes:
-        can_be_guided: False: real-time chunking needs the checkpoint.
+        can_be_guided: False, because real-time chunking needs the checkpoint.
         spec: description of the policy.
         schema: its observations and actions.
-        obs_keys: keys that an observation must have; ``lang_emb`` is not among them where there are ``instructions``.
+        obs_keys: keys that an observation must have; without ``lang_emb`` if there are ``instructions``.
         goal_keys: keys that a goal must have; empty for a policy without goals.
-        control_freq: actions per second of the demonstrations; None: not known.
+        control_freq: actions per second in the demonstrations, or None if unknown.
         instructions: table of a policy that is conditioned on language.
 
     Raises:
-        BundleError: the file is no bundle, is damaged, or its networks do not give the actions recorded in it.
+        BundleError: the file is not a bundle, is damaged, or its networks do not reproduce the recorded actions.
         UserError: onnxruntime is not installed.
     """
 
@@ -98,10 +98,10 @@ class BundlePolicy:
     # ---- acting ----------------------------------------------------------------------------------
 
     def start_episode(self, lang: str | None = None) -> None:
-        """Forget the last episode.
+        """Begin a new episode with empty memory.
 
         Args:
-            lang: the task in words, one of ``instructions.names``; may be left out where there is only one.
+            lang: the instruction, one of ``instructions.names``; may be omitted if there is only one.
 
         Raises:
             UserError: the policy does not know the instruction.
@@ -111,7 +111,7 @@ class BundlePolicy:
         self._planned: Actions | None = None
 
     def seed(self, seed: int | None) -> None:
-        """Begin a new sequence of random numbers; None: another one each time."""
+        """Begin a new sequence of random numbers; None for a different one each time."""
         self._noise = NoiseSource(self.spec.noise, seed)
 
     def __call__(
@@ -121,7 +121,7 @@ class BundlePolicy:
 
         Args:
             ob: raw observation by key: vectors (D,) of floats, images (H, W, C) uint8; extra keys are ignored.
-            goal: the same for the goal, where the policy has one.
+            goal: the same for the goal, if the policy has one.
 
         Raises:
             UserError: a key is missing or mis-shaped, or an image has floats beyond 0 and 1.
@@ -138,17 +138,17 @@ class BundlePolicy:
         self.state = self.cut(self.state)
 
     def planned_actions(self) -> Actions | None:
-        """Return the plan (K, A) at the last action, that action first; None where no more than one is planned."""
+        """Return the plan (K, A) from the last action on, that action first; None if only one is planned."""
         return None if self._planned is None else self._planned.copy()
 
     @property
     def history(self) -> int:
-        """Number of observations that a prediction sees."""
+        """Number of observations that a prediction uses."""
         return self.spec.frames
 
     @property
     def limits(self) -> tuple[Actions, Actions]:
-        """Lowest and highest action (A,); infinite where actions are not clipped."""
+        """Lowest and highest action (A,); infinite if actions are not clipped."""
         return self._low, self._high
 
     def predict_chunk(
@@ -158,7 +158,7 @@ class BundlePolicy:
         delay: int = 0,
         guidance: str = "identity",
     ) -> Actions:
-        """Predict the actions (K, A) from an observation on, without regard to an earlier plan.
+        """Predict the actions (K, A) from an observation on, independent of an earlier plan.
 
         Args:
             history: raw observations of successive control steps, the newest last.
@@ -181,8 +181,9 @@ class BundlePolicy:
             )
         if self.spec.memory:
             raise UserError(
-                f"{self.schema.algorithm} remembers more than its last observations, so its actions cannot be "
-                "predicted from those alone: call the policy at every control step"
+                f"{self.schema.algorithm} has a memory beyond its last observations, so its "
+                "actions cannot be predicted from those alone: call the policy at every "
+                "control step"
             )
         if not history:
             raise UserError("an empty history: expected at least one observation")
@@ -195,7 +196,7 @@ class BundlePolicy:
     # ---- the same on a state of the caller -------------------------------------------------------
 
     def begin(self, lang: str | None = None) -> BundleState:
-        """Return the state of an episode that begins; ``lang`` as in :meth:`start_episode`."""
+        """Return the state at the beginning of an episode; ``lang`` as in :meth:`start_episode`."""
         told = None
         if self.instructions is not None:
             if lang is None and len(self.instructions.names) == 1:
@@ -210,7 +211,7 @@ class BundlePolicy:
         )
 
     def cut(self, state: BundleState) -> BundleState:
-        """Return the state without planned actions; what was observed stays."""
+        """Return the state without planned actions; the observations stay."""
         execution = self.spec.execution
         memory = {
             name: self._network.memory[name] if name in self.spec.cut else value
@@ -225,7 +226,7 @@ class BundlePolicy:
         ob: Mapping[str, Any],
         goal: Mapping[str, Any] | None = None,
     ) -> tuple[Actions, BundleState]:
-        """Return the actions (K, A) that are planned from this step on, the present one first, and the next state.
+        """Return the planned actions (K, A) from this step on, and the next state.
 
         Arguments and errors are those of a call. A policy of single actions plans one.
         """
@@ -233,7 +234,7 @@ class BundlePolicy:
         frames = network.observe(state.frames, ob, state.told)
         target, memory, chunk = network.goal(goal), state.memory, np.empty(0)
         needed = execution is None or plan is None or execution.needs_chunk(plan)
-        if needed or memory:  # a recurrent state follows every observation
+        if needed or memory:  # a recurrent state is updated by every observation
             noise = self._noise.draw() if needed else network.any_noise
             chunk, memory = network.predict(frames, target, memory, noise)
         if execution is None or plan is None:
@@ -242,7 +243,7 @@ class BundlePolicy:
         return self._checked(ahead), BundleState(state.told, frames, memory, plan)
 
     def _checked(self, actions: Actions) -> Actions:
-        """Actions (K, A) within the limits; of a chunk the first has to be finite, and then all are."""
+        """Clip actions (K, A) to the limits; the first one must be finite, which implies that all are."""
         refuse_action(actions[None])
         if not self._clip:
             return actions

@@ -1,4 +1,4 @@
-"""A bundle for the policy server: one set of networks, a memory for each session."""
+"""Bundle for the policy server: shared networks, and a memory for each session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ServedBundle:
     """Answers the sessions of a policy server with one bundle, see :class:`imitate.deploy.server.Served`.
 
     Args:
-        policy: of the bundle. Nobody else may use it meanwhile.
+        policy: policy of the bundle. Nobody else may use it meanwhile.
     """
 
     def __init__(self, policy: BundlePolicy, weights: str = "") -> None:
@@ -22,11 +22,11 @@ class ServedBundle:
         self.schema = policy.schema
 
     def begin(self, lang: str | None) -> BundleState:
-        """The memory of an episode that begins."""
+        """Return the memory at the beginning of an episode."""
         return self._policy.begin(lang)
 
     def cut(self, state: BundleState) -> BundleState:
-        """The memory without what is planned."""
+        """Return the memory without planned actions."""
         return self._policy.cut(state)
 
     def predict(self, asks: Sequence[Ask]) -> Sequence[Prediction]:

@@ -1,4 +1,4 @@
-"""Description of a policy in a bundle: all that acting needs beside the networks."""
+"""Description of a policy in a bundle: everything that acting needs besides the networks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Noise:
     """Random numbers of a prediction.
 
     Attributes:
-        normal: count of standard normal numbers.
-        exponential: count of numbers of the exponential distribution with mean 1.
+        normal: number of standard normal values.
+        exponential: number of exponentially distributed values with mean 1.
     """
 
     normal: int = 0
@@ -32,20 +32,21 @@ class BundleSpec:
     """Policy of a bundle.
 
     The networks take ``obs/KEY`` (1, [F,] ...), ``goal/KEY`` (1, ...), ``memory/NAME`` and ``noise/KIND`` (N,), all
-    float32 but for memories of other types, and give ``actions`` (1, K, A) in the units of the demonstrations, and
+    float32 except memories of other types, and give ``actions`` (1, K, A) in the units of the demonstrations, and
     ``next/NAME`` of each memory.
 
     Attributes:
         schema: observations, goals, actions, limits, rate, instructions.
-        frames: F, observations that a prediction sees.
+        frames: number F of observations that a prediction uses.
         stacks: numbers of stacked frames that a caller may give.
-        any_pixels: images that were recorded with other values than 0 to 1.
+        any_pixels: keys of images recorded with values outside 0 to 1.
         execution: how chunks become actions; None for a policy of single actions.
         memory: recurrent state at the beginning of an episode, as references to arrays.
-        cut: memories that are as at the beginning again where the plan is discarded.
+        cut: memories that are reset when the plan is discarded.
         noise: random numbers of a prediction.
-        languages: ``vectors`` (a reference) of the schema's instructions, ``are_texts``; None for a policy without.
-        statistics: offset and scale of observations and actions, for people: the networks apply them.
+        languages: ``vectors`` (a reference) of the schema's instructions, ``are_texts``; None for a policy without
+            instructions.
+        statistics: offset and scale of observations and actions, for information only: the networks contain them.
         environment: env_args of the demonstrations, for ``--robot sim``.
     """
 
@@ -101,7 +102,7 @@ class BundleSpec:
         return spec
 
     def _refuse_sizes(self) -> None:
-        """Refuse sizes for which no memory should be taken, before any is.
+        """Refuse invalid sizes before any memory is allocated.
 
         Raises:
             BundleError: one is not positive, or too large.
@@ -122,20 +123,23 @@ class BundleSpec:
             sizes["execute"], sizes["latency"] = (execution.execute, 1), (execution.latency, 0)
         for name, (size, least) in sizes.items():
             if not isinstance(size, int) or not least <= size <= _MOST_NUMBERS:
-                raise BundleError(f"{name} of its description is {size!r}, beyond all reason")
+                raise BundleError(
+                    f"{name} in its description is {size!r}, which is too large "
+                    "or not positive: the bundle is damaged"
+                )
         for limits in (schema.action_low, schema.action_high):
             if len(limits) != schema.action_dim:
                 raise BundleError(f"it has {len(limits)} limits for {schema.action_dim} numbers")
 
     def _refuse_values(self) -> None:
-        """Refuse limits, rates and executions that would make other actions than those of the policy.
+        """Refuse limits, rates and executions that would change the policy's actions.
 
         Raises:
-            BundleError: such a value.
+            BundleError: a value is invalid.
         """
         schema, execution = self.schema, self.execution
         for low, high in zip(schema.action_low, schema.action_high, strict=True):
-            if not low <= high:  # NaN, too
+            if not low <= high:  # also refuses NaN
                 raise BundleError(
                     f"its actions have the limits {low} to {high}: expected low <= high"
                 )
@@ -147,8 +151,8 @@ class BundleSpec:
             return
         if execution.execute + execution.latency > execution.size:
             raise BundleError(
-                f"it executes {execution.execute} actions after a latency of {execution.latency}: its chunks have "
-                f"{execution.size}"
+                f"it executes {execution.execute} actions after a latency of "
+                f"{execution.latency}, but its chunks have {execution.size}"
             )
         decay = execution.temporal_ensemble
         if decay is not None and not _is_number(decay):

@@ -1,4 +1,4 @@
-"""The network that a bundle holds: one prediction, from raw observations and noise to raw actions."""
+"""Network of a bundle: one prediction, from raw observations and noise to raw actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imitate.algo.base.policy_state import InnerState
 from imitate.errors import BundleError
 
 Give = Callable[[str, tuple[int, ...]], Tensor]
-"""From ``normal`` or ``exponential`` and a shape to the numbers."""
+"""Function from a kind (``normal`` or ``exponential``) and a shape to random numbers."""
 
 _FILLS: dict[Any, str] = {
     torch.Tensor.normal_: "normal",
@@ -38,10 +38,10 @@ _UNKNOWN = (
 
 
 class Draws(TorchFunctionMode):
-    """Context in which torch's random numbers come from elsewhere.
+    """Context that replaces torch's random numbers by given ones.
 
     Args:
-        give: makes them.
+        give: returns the numbers.
     """
 
     def __init__(self, give: Give) -> None:
@@ -59,13 +59,15 @@ class Draws(TorchFunctionMode):
         if func in _FILLS:
             plain = (kwargs or {}).keys() <= {"generator"} and len(args) == 1
             if not plain:
-                raise BundleError("draws numbers with a mean or a rate, which a bundle cannot")
+                raise BundleError(
+                    "draws numbers with a mean or a rate, which a bundle does not support"
+                )
             return self._give(_FILLS[func], tuple(args[0].shape))
         if func is torch.randn:
             shape = args[0] if isinstance(args[0], Sequence) else args
             return self._give("normal", tuple(shape))
         if func in _UNKNOWN:
-            raise BundleError(f"draws by torch's {func.__name__}, which a bundle cannot")
+            raise BundleError(f"draws by torch's {func.__name__}, which a bundle does not support")
         return func(*args, **(kwargs or {}))
 
 
@@ -92,15 +94,15 @@ class Resizing(TorchFunctionMode):
 
     @staticmethod
     def _matrix(before: int, after: int, options: Mapping[str, Any]) -> Tensor:
-        """(after, before): what becomes of a column of pixels, one of which is 1."""
-        # An image of two equal columns for each pixel.
+        """Return the (after, before) resizing matrix, from the results for unit columns."""
+        # An image with two equal columns for each pixel.
         single = torch.eye(before).unsqueeze(-1).repeat(1, 1, 2).unsqueeze(0)
         resized = nn.functional.interpolate(single, (after, 2), **options)
         return resized[0, :, :, 0].T
 
 
 class Numbers:
-    """Flat random numbers, given out in turn.
+    """Flat random numbers, returned in turn.
 
     Args:
         flat: (N,) numbers by their kind.
@@ -111,7 +113,7 @@ class Numbers:
         self._places = dict.fromkeys(flat, 0)
 
     def __call__(self, kind: str, shape: tuple[int, ...]) -> Tensor:
-        """Give the next numbers; the caller may change them in place."""
+        """Return the next numbers; the caller may change them in place."""
         sizes = [int(size) for size in shape]
         start = self._places[kind]
         self._places[kind] = stop = start + torch.Size(sizes).numel()
@@ -119,7 +121,7 @@ class Numbers:
 
     @property
     def left(self) -> int:
-        """Numbers that are not yet given."""
+        """Number of values that are not yet returned."""
         return sum(len(self._flat[kind]) - place for kind, place in self._places.items())
 
 
@@ -127,10 +129,10 @@ class Predictor(nn.Module):
     """One prediction of an algorithm, with a leading dimension of 1 everywhere.
 
     Args:
-        algo: in evaluation mode.
+        algo: algorithm in evaluation mode.
 
     Attributes:
-        memory: initial values of what the policy carries from step to step, but for stacked frames and plans.
+        memory: initial recurrent memory of the policy, without stacked frames and plans.
     """
 
     def __init__(self, algo: Algo) -> None:
@@ -146,7 +148,7 @@ class Predictor(nn.Module):
         return _with_leaves(self._fresh, memory)
 
     def memory_of(self, state: InnerState) -> dict[str, Tensor]:
-        """Return the tensors of a policy's own state that are no plan, by dotted names."""
+        """Return by dotted names the tensors of a policy's own state, except the plan."""
         return dict(_leaves({key: value for key, value in state.items() if key != "chunk"}))
 
     def predict(
@@ -162,14 +164,14 @@ class Predictor(nn.Module):
             obs: raw observations (1, [F,] ...), floats.
             goal: raw goals (1, ...).
             memory: see the attribute.
-            give: source of randomness.
+            give: source of random numbers.
         """
         algo = self._algo
-        # With gradients, networks take the plain path, without the shortcuts of acting that no exporter knows.
+        # With gradients enabled, networks avoid the shortcuts of acting, which no exporter supports.
         with torch.enable_grad(), Draws(give), Resizing():
             prepared = algo.preprocess.prepare_obs(obs, tuple(obs))
             target = algo.preprocess.prepare_obs(goal, tuple(goal)) if goal else None
-            state = self.state_of(memory)  # without a plan, so a chunk is predicted
+            state = self.state_of(memory)  # without a plan, a chunk is predicted
             step = algo._act(prepared, state, target, explore=False, generator=None)
             chunk = step.extras.get("chunk", step.action[:, None])
             stacked = algo.frame_stack > 1
@@ -180,10 +182,10 @@ class Predictor(nn.Module):
 
 
 class Flat(nn.Module):
-    """A :class:`Predictor` as an exporter takes it: tensors in, tensors out.
+    """Wrapper of a :class:`Predictor` for the exporter: tensors in, tensors out.
 
     Args:
-        predictor: wrapped.
+        predictor: the wrapped predictor.
         names: ``obs/KEY``, ``goal/KEY``, ``memory/NAME``, ``noise/KIND`` of each input in its order.
     """
 
@@ -194,7 +196,7 @@ class Flat(nn.Module):
         self.eval()
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
-        """Return actions and the next memories, in the order of the memories that come in."""
+        """Return actions and the next memories, in the order of the input memories."""
         groups: dict[str, dict[str, Tensor]] = {"obs": {}, "goal": {}, "memory": {}, "noise": {}}
         for name, value in zip(self.names, values, strict=True):
             group, _, key = name.partition("/")
@@ -207,7 +209,7 @@ class Flat(nn.Module):
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Tensors of a nested dict with dotted names."""
+    """Yield the tensors of a nested dict with dotted names."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}.")
@@ -218,7 +220,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Te
 def _with_leaves(
     tree: Mapping[str, Any], leaves: Mapping[str, Tensor], prefix: str = ""
 ) -> dict[str, Any]:
-    """The nested dict with other tensors, of the names that :func:`_leaves` gives; those without a new one stay."""
+    """Return the nested dict with tensors replaced by dotted name; tensors without a replacement stay."""
     return {
         key: _with_leaves(value, leaves, f"{prefix}{key}.")
         if isinstance(value, Mapping)

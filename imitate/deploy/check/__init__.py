@@ -1,1 +1,1 @@
-"""Recorded demonstrations through the deployed path, before a robot moves."""
+"""Check of a policy on recorded demonstrations, before a robot moves."""

@@ -30,7 +30,7 @@ from imitate.errors import DatasetError, UserError
 from imitate.system.wording import counted
 
 _UNUSABLE = frozenset({"missing", "shape", "not finite", "goals"})
-"""Kinds of findings with which the policy cannot be called, or its actions cannot be compared."""
+"""Kinds of findings after which the policy cannot be called or its actions cannot be compared."""
 
 
 @dataclass
@@ -39,13 +39,13 @@ class CheckReport:
 
     Attributes:
         demos: names of the demos that were used.
-        steps: their control steps.
-        training: where the statistics of the training come from, in words; empty if there are none.
-        rate_hz: control rate of the policy, else of the file; None: neither says it.
+        steps: number of their control steps.
+        training: description of the source of the training statistics; empty if there are none.
+        rate_hz: control rate of the policy, or else of the file; None if neither contains it.
         findings: problems, warnings, and notes on what could not be checked.
-        errors: of the actions; None where the policy could not be called.
-        first_ms: the first call.
-        latency_ms: quantiles of the other calls.
+        errors: errors of the actions, or None if the policy could not be called.
+        first_ms: duration of the first call.
+        latency_ms: quantiles of the other calls' durations.
     """
 
     demos: list[str]
@@ -63,7 +63,7 @@ class CheckReport:
         return verdict(self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {
             "verdict": self.verdict,
             "findings": [
@@ -95,17 +95,16 @@ def check(
     """Feed recorded observations to a policy as a control loop would, and compare.
 
     Args:
-        policy: local or remote.
+        policy: local or remote policy.
         schema: its observations and actions.
-        file: open.
+        file: open demonstration file.
         demos: names of demos in it, at least one.
         training: statistics of the training data.
-        action_keys: arrays that the policy's actions are made of, where their sizes add up to its actions; else
-            ``actions``.
-        lang: instruction; None: that of each demo.
+        action_keys: arrays that form the policy's actions, used if their sizes add up; otherwise ``actions``.
+        lang: instruction, or None for each demo's own.
         tolerance: largest error of the actions, relative to the best constant action.
-        resizes: the policy takes images of other sizes.
-        on_demo: called with the number of demos that have been read.
+        resizes: true if the policy accepts images of other sizes.
+        on_demo: called with the number of demos read so far.
 
     Raises:
         DatasetError: the file is damaged.
@@ -121,10 +120,10 @@ def check(
     actions = _actions(file, demos, schema, action_keys)
     if actions is None:
         size = _size(file.shape(demos[0], "actions")[1:])
-        words = f"the file's actions have {size} numbers, the policy's {schema.action_dim}"
+        words = f"the file's actions have {size} numbers, but the policy's have {schema.action_dim}"
         report.findings.append(Finding(Level.problem, "action size", "", words))
     if schema.goals:
-        words = f"the policy has goals ({', '.join(schema.goals)}): no control loop gives it one"
+        words = f"the policy has goals ({', '.join(schema.goals)}): the control loop provides none"
         report.findings.append(Finding(Level.problem, "goals", "", words))
     if actions is not None and not {found.kind for found in report.findings} & _UNUSABLE:
         taught = bool(schema.languages)
@@ -143,7 +142,7 @@ def _observations(
     training: Training,
     on_demo: Callable[[int], None],
 ) -> list[dict[str, NDArray[Any]]]:
-    """Read the observations of each demo, and add to the report what is wrong with them."""
+    """Read the observations of each demo, and add findings about them to the report."""
     faulty = {finding.key for finding in report.findings}
     keys = [key for key in schema.observations if key not in faulty]
     read = []
@@ -154,7 +153,10 @@ def _observations(
         values = [obs[key] for obs in read]
         report.findings += _observed(key, schema.observations[key], values, training)
     if not training.origin:
-        words = "the policy brings no statistics of its training: give --training FILE to compare with them"
+        words = (
+            "the policy contains no statistics of its training: give --training FILE to "
+            "compare with them"
+        )
         report.findings.append(Finding(Level.note, "statistics", "", words))
     return read
 
@@ -166,7 +168,7 @@ def _act(
     demos: Sequence[Demo],
     tolerance: float,
 ) -> None:
-    """Call the policy and add to the report what comes of it."""
+    """Call the policy and add the results to the report."""
     report.steps = sum(len(demo.actions) for demo in demos)
     try:
         predictions: Predictions = predict(policy, demos)
@@ -187,16 +189,16 @@ def _act(
 def _rate(policy_hz: float | None, file_hz: float | None) -> list[Finding]:
     if policy_hz is None or file_hz is None:
         lacking = "the policy" if policy_hz is None else "the file"
-        words = f"{lacking} does not say its control rate: the two could not be compared"
+        words = f"{lacking} contains no control rate, so the rates could not be compared"
         return [Finding(Level.note, "rate", "", words)]
     if abs(policy_hz - file_hz) <= 0.01 * policy_hz:
         return []
-    words = f"the file is at {file_hz:g} Hz, the policy learned at {policy_hz:g} Hz"
+    words = f"the file has {file_hz:g} Hz, but the policy was trained at {policy_hz:g} Hz"
     return [Finding(Level.problem, "rate", "", words)]
 
 
 def _shapes(schema: Schema, file: DatasetFile, demo: str, resizes: bool) -> list[Finding]:
-    """Observations that the file lacks, or that have another size."""
+    """Find observations that the file lacks or that have another size."""
     findings = []
     for key, wanted in schema.observations.items():
         if not file.has(demo, f"obs/{key}"):
@@ -208,9 +210,12 @@ def _shapes(schema: Schema, file: DatasetFile, demo: str, resizes: bool) -> list
         shape = file.shape(demo, f"obs/{key}")[1:]
         fits = resizes and wanted.kind in IMAGE_KINDS and shape[2:] == tuple(wanted.shape[2:])
         if shape != tuple(wanted.shape) and not fits:
-            words = f"'{key}' is {_size(shape)} in the file, the policy wants {_size(wanted.shape)}"
+            words = (
+                f"'{key}' is {_size(shape)} in the file, but the policy expects "
+                f"{_size(wanted.shape)}"
+            )
             if len(shape) == 3 and (*shape[1:], shape[0]) == tuple(wanted.shape):
-                words += ": channels have to be last"
+                words += ": channels must be last"
             findings.append(Finding(Level.problem, "shape", key, words))
     return findings
 
@@ -222,7 +227,7 @@ def _size(shape: Sequence[int]) -> str:
 def _observed(
     key: str, spec: Observed, values: Sequence[NDArray[Any]], training: Training
 ) -> list[Finding]:
-    """Compare one observation with the training's."""
+    """Compare one observation with its statistics in training."""
     known = training.ranges.get(key)
     findings = []
     bad = sum(
@@ -248,7 +253,7 @@ def _observed(
 def _actions(
     file: DatasetFile, demos: Sequence[str], schema: Schema, keys: Sequence[str]
 ) -> list[NDArray[np.float64]] | None:
-    """(T, A) recorded actions of each demo; None where none have the policy's size."""
+    """Return the recorded actions (T, A) of each demo, or None if they do not have the policy's size."""
     for chosen in (tuple(keys), ("actions",)):
         if not all(file.has(demos[0], key) for key in chosen):
             continue

@@ -17,13 +17,13 @@ class Level(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or that could not be checked.
+    """A problem, or something that could not be checked.
 
     Attributes:
-        level: how bad it is.
-        kind: in a word, for programs: ``missing``, ``shape``, ``rate``, ``range``, ``channels`` ...
-        key: observation that it is about; empty for the whole.
-        words: for people.
+        level: severity.
+        kind: keyword for programs: ``missing``, ``shape``, ``rate``, ``range``, ``channels`` ...
+        key: affected observation; empty if it is not about a single one.
+        words: message for people.
     """
 
     level: Level
@@ -33,7 +33,7 @@ class Finding:
 
 
 def verdict(findings: Iterable[Finding]) -> str:
-    """The result of a check: ``ok``, ``warnings`` or ``fails``."""
+    """Return the result of a check: ``ok``, ``warnings`` or ``fails``."""
     levels = {finding.level for finding in findings}
     if Level.problem in levels:
         return "fails"

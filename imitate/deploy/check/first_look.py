@@ -1,4 +1,4 @@
-"""A robot beside the training, before it moves: units, order of numbers, exchanged cameras, range of actions."""
+"""Compare a robot with the training before it moves: units, joint order, cameras, range of actions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from imitate.deploy.check.vectors import FAR, OUTSIDE, vector_findings
 from imitate.deploy.limits import ActionLimits
 
 _OTHERS = 0.2
-"""Least deviation of a number, of the largest one in its vector, by which it is judged in mid-episode."""
+"""Smallest deviation, relative to its vector's largest, from which a number is checked during an episode."""
 _NEAR = 3.0
-"""Standard deviations within which a number may be that of another place."""
+"""Largest distance, in standard deviations, at which a number may belong to another index."""
 _VECTORS, _IMAGES = ("units", "range", "constant"), ("channels", "image range", "blank image")
 
 
@@ -29,12 +29,12 @@ def first_look(
     """Compare one observation with the statistics of the training.
 
     Args:
-        seen: arrays by key, of the robot at rest.
+        seen: observations by key, of the robot at rest.
         kinds: modality of each observation of the policy.
-        training: its statistics; without any nothing is found.
+        training: statistics of the training; without any, nothing is found.
 
     Returns:
-        Problems, with which the robot must not move, and warnings.
+        problems, which forbid moving the robot, and warnings.
     """
     findings: list[Finding] = []
     images: dict[str, tuple[Range, Range]] = {}
@@ -54,13 +54,13 @@ def first_look(
 
 
 class LaterLook:
-    """Looks at the vectors of each later observation: a reason for the policy not to act, where one cannot be.
+    """Checks the vectors of each later observation for values that are impossible after training.
 
-    Numbers of a vector have one unit. So one that hardly moved in training counts as far only where the others would.
+    Numbers of a vector share one unit, so a number that hardly varied in training is judged by the others' deviation.
 
     Args:
         kinds: modality of each observation of the policy.
-        training: its statistics.
+        training: statistics of the training.
     """
 
     def __init__(self, kinds: Mapping[str, str], training: Training) -> None:
@@ -76,7 +76,7 @@ class LaterLook:
         self._told: dict[tuple[str, str], str] = {}
 
     def __call__(self, seen: Mapping[str, Any]) -> str:
-        """The words for a problem, else ''; the same ones for the same kind of problem."""
+        """Return the description of a problem, or ''; the same kind of problem has the same text."""
         for key, known in self._ranges.items():
             x = np.asarray(seen.get(key, ()), dtype=np.float64).ravel()
             if x.size != known.mean.size or not np.isfinite(x).all():
@@ -88,11 +88,11 @@ class LaterLook:
 
 
 def look_at_actions(low: ArrayLike, high: ArrayLike, limits: ActionLimits) -> list[Finding]:
-    """Compare the actions of the demonstrations with those that a robot takes.
+    """Compare the actions of the demonstrations with the limits of a robot.
 
     Args:
         low, high: (A,) range of the policy's actions.
-        limits: of the robot.
+        limits: limits of the robot.
     """
     span = np.asarray(high, dtype=np.float64) - np.asarray(low, dtype=np.float64)
     span = np.where(np.isfinite(span), span, 0.0)
@@ -121,15 +121,15 @@ def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[Finding]:
         return [Finding(Level.problem, "zeros", key, words)]
     if outside.sum() >= 2 and (order := _order(x, known, std)) is not None:
         words = (
-            f"'{key}': its numbers fit the training in the order {', '.join(map(str, order))}, and not as they come: "
-            "another order of joints?"
+            f"'{key}': its numbers fit the training only in the order "
+            f"{', '.join(map(str, order))}: another order of joints?"
         )
         return [Finding(Level.problem, "order", key, words)]
     return found
 
 
 def _order(x: NDArray[np.float64], known: Range, std: NDArray[np.float64]) -> list[int] | None:
-    """The number of the robot for each place of the training, if there is an order in which all are likely."""
+    """Return the robot's index for each index of the training, if there is an order in which all values are likely."""
     likely = (np.abs(x[None] - known.mean[:, None]) <= _NEAR * std[:, None]) & (
         (x[None] >= known.low[:, None]) & (x[None] <= known.high[:, None])
     )
@@ -151,7 +151,7 @@ def _order(x: NDArray[np.float64], known: Range, std: NDArray[np.float64]) -> li
 
 
 def _exchanged(images: Mapping[str, tuple[Range, Range]]) -> Iterator[Finding]:
-    """Pairs of cameras of which each looks as the other one did in training."""
+    """Find pairs of cameras of which each looks like the other one in training."""
     for first, second in combinations(images, 2):
         (a, trained_a), (b, trained_b) = images[first], images[second]
         if a.mean.shape != b.mean.shape:
@@ -164,6 +164,6 @@ def _exchanged(images: Mapping[str, tuple[Range, Range]]) -> Iterator[Finding]:
 
 
 def _difference(seen: Sequence[Range], trained: Sequence[Range]) -> float:
-    """The larger of two cameras' differences of the mean of a channel."""
+    """Return the largest difference of a channel's mean."""
     pairs = zip(seen, trained, strict=True)
     return max(float(np.abs(here.mean - there.mean).max()) for here, there in pairs)

@@ -13,9 +13,9 @@ from imitate.deploy.check.statistics import Range, image_range
 from imitate.system.wording import counted
 
 BRIGHTNESS = 0.15
-"""A channel's mean may differ from the training's by so much, of 1."""
+"""Largest difference of a channel's mean from training, in [0, 1]."""
 _COLOURED = 0.02
-"""Red and blue have to differ by so much in training for their order to be recognized."""
+"""Smallest difference of red and blue in training with which their order can be recognized."""
 _DARK = 2 / 255
 _SHARE = 0.05
 _FROZEN_STEPS = 10
@@ -27,9 +27,9 @@ def image_findings(
     """Examine the images of some demos.
 
     Args:
-        key: observation.
-        demos: (T, H, W, C) of each.
-        training: statistics of the training's images per channel; None: not known.
+        key: key of the observation.
+        demos: (T, H, W, C) images of each demo.
+        training: statistics of the training's images per channel, or None if unknown.
     """
     kind = demos[0].dtype.kind
     high = max(float(images.max()) for images in demos)
@@ -54,12 +54,15 @@ def _range_words(integer: bool, low: float, high: float) -> str:
     if not integer and high <= _DARK:
         return f"float pixels from {low:.3g} to {high:.3g}: divided by 255 twice? Expected 0 to 1"
     if not integer and (high > 1.01 or low < -0.01):
-        return f"float pixels from {low:.3g} to {high:.3g}: the policy wants uint8, or floats from 0 to 1"
+        return (
+            f"float pixels from {low:.3g} to {high:.3g}: the policy expects uint8, or "
+            "floats from 0 to 1"
+        )
     return ""
 
 
 def _blank(key: str, demos: Sequence[NDArray[Any]]) -> list[Finding]:
-    """Pictures of one colour, and demos in which the picture never changes."""
+    """Find images of a single colour, and demos in which the image never changes."""
     blank = np.concatenate([np.ptp(images, axis=(1, 2)).max(axis=-1) == 0 for images in demos])
     findings = []
     if blank.mean() > _SHARE:
@@ -76,7 +79,7 @@ def _blank(key: str, demos: Sequence[NDArray[Any]]) -> list[Finding]:
 
 
 def _colours(key: str, seen: NDArray[Any], trained: NDArray[Any]) -> list[Finding]:
-    """Order of the channels, then brightness."""
+    """Check the order of the channels, then the brightness."""
     straight = float(np.abs(seen - trained).sum())
     means = f"means {_shown(seen)}, in training {_shown(trained)}"
     if len(seen) == 3:
@@ -84,11 +87,12 @@ def _colours(key: str, seen: NDArray[Any], trained: NDArray[Any]) -> list[Findin
         difference = abs(trained[0] - trained[2])
         if difference < _COLOURED:
             words = (
-                f"'{key}': red and blue were equally bright in training: their order cannot be told"
+                f"'{key}': red and blue were equally bright in training: their order cannot "
+                "be checked"
             )
             return [Finding(Level.note, "channels", key, words), *_brightness(key, seen, trained)]
         if straight > difference and swapped < straight / 2:
-            words = f"'{key}': red and blue seem to be swapped (BGR in place of RGB): {means}"
+            words = f"'{key}': red and blue seem to be swapped (BGR instead of RGB): {means}"
             return [Finding(Level.problem, "channels", key, words)]
     return _brightness(key, seen, trained)
 

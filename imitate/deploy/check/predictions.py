@@ -1,4 +1,4 @@
-"""Calls of a policy with recorded observations, as a control loop makes them, and errors of its actions."""
+"""Call a policy with recorded observations as a control loop does, and measure its action errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imitate.deploy.check.finding import Finding, Level
 from imitate.deploy.loop import Actor
 
 _SMALL = 0.01
-"""Dimensions that vary less than this part of the most varied one are not judged."""
+"""Dimensions that vary less than this fraction of the most varied one are not judged."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Demo:
     """One recorded demonstration.
 
     Attributes:
-        name: in its file.
-        obs: (T, ...) by key.
-        actions: (T, A).
-        lang: its instruction; None: none.
+        name: its name in the file.
+        obs: (T, ...) observations by key.
+        actions: (T, A) recorded actions.
+        lang: its instruction, or None.
     """
 
     name: str
@@ -39,10 +39,10 @@ class Predictions:
     """A policy's actions beside the recorded ones.
 
     Attributes:
-        demos: as given.
-        actions: (T, A) of the policy, for each demo.
-        first_ms: the first call, which warms up.
-        calls_ms: all other calls.
+        demos: the demos.
+        actions: (T, A) the policy's actions for each demo.
+        first_ms: duration of the first call, which warms up.
+        calls_ms: durations of all other calls.
     """
 
     demos: Sequence[Demo]
@@ -52,7 +52,7 @@ class Predictions:
 
 
 def predict(policy: Actor, demos: Sequence[Demo]) -> Predictions:
-    """Call a policy with each observation of some demos, each demo an episode.
+    """Call a policy with each observation of some demos; each demo is one episode.
 
     Raises:
         UserError: the policy refuses an observation, or the instruction.
@@ -79,15 +79,15 @@ class ActionErrors:
     """Errors of predicted actions, in the units of the data.
 
     Args:
-        predictions: of the policy.
+        predictions: predictions of the policy.
 
     Attributes:
         mean, p95: (A,) mean and 95 % quantile of the absolute error.
-        std: (A,) deviation of the recorded actions.
+        std: (A,) standard deviation of the recorded actions.
         constant: (A,) mean absolute error of the best constant action, the median of the recorded ones.
-        relative: (A,) ``mean / constant``: 1 is no better than a constant action, 0 is perfect; NaN where the recorded
+        relative: (A,) ``mean / constant``: 1 is no better than a constant action, 0 is perfect; NaN if the recorded
             actions hardly vary.
-        overall: mean of ``relative``; NaN where no dimension varies.
+        overall: mean of ``relative``; NaN if no dimension varies.
         worst_demo: name of the demo with the largest mean relative error.
         worst_step: demo, step and dimension of the error that is largest relative to ``std``.
     """
@@ -114,26 +114,27 @@ class ActionErrors:
         self.worst_step = (predictions.demos[demo].name, int(step), int(dim))
 
     def findings(self, tolerance: float) -> list[Finding]:
-        """Compare with a constant action.
+        """Compare the errors with those of a constant action.
 
         Args:
-            tolerance: largest ``overall``.
+            tolerance: largest allowed ``overall``.
         """
         if self.overall > tolerance:
             words = (
-                f"the policy's actions err {self.overall:.2f} times as much as the best constant action (at most "
-                f"{tolerance:g} is allowed); worst is {self.worst_demo}: other observations, units or actions?"
+                f"the policy's action error is {self.overall:.2f} times that of the best "
+                f"constant action (allowed: {tolerance:g}); the worst demo is "
+                f"{self.worst_demo}: other observations, units or actions?"
             )
             return [Finding(Level.problem, "actions", "", words)]
         bad = np.flatnonzero(self.relative > max(tolerance, 1.0))
         if not len(bad):
             return []
         dims = ", ".join(map(str, bad))
-        words = f"actions[{dims}] err more than the best constant action"
+        words = f"actions[{dims}] have larger errors than the best constant action"
         return [Finding(Level.warning, "actions", "", words)]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         demo, step, dim = self.worst_step
         return {
             "mean": self.mean.tolist(),
@@ -150,12 +151,12 @@ class ActionErrors:
 def limit_findings(
     predictions: Predictions, low: NDArray[Any], high: NDArray[Any], more: float = 0.2
 ) -> list[Finding]:
-    """Dimensions in which the policy is at its limits much more often than the demonstrations are.
+    """Find dimensions in which the policy is at its limits much more often than the demonstrations.
 
     Args:
-        predictions: of the policy.
+        predictions: predictions of the policy.
         low, high: (A,) limits of its actions; infinite if there are none.
-        more: share of the steps.
+        more: difference of the shares of steps that is reported.
     """
     room = 1e-6 * np.where(np.isfinite(high - low), high - low, 0.0)
 

@@ -1,4 +1,4 @@
-"""Statistics of the training data that a policy's observations are compared with."""
+"""Statistics of the training data, for comparison with a policy's observations."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from imitate.errors import UserError
 
 Vector = NDArray[np.float64]
 MAX_IMAGES = 100
-"""Images of a training file are taken from at most so many frames, evenly spread."""
+"""Largest number of frames, evenly spread, from which image statistics of a training file are computed."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Statistics of one observation, (D,) each; of images per channel, in [0, 1].
+    """Statistics of one observation, (D,) each; for images per channel, in [0, 1].
 
     Attributes:
         mean, std: average and population standard deviation.
-        low, high: smallest and largest value; infinite where they are not known.
+        low, high: smallest and largest value; infinite if unknown.
     """
 
     mean: Vector
@@ -37,11 +37,11 @@ class Range:
 
 @dataclass(frozen=True)
 class Training:
-    """Observations that a policy learned from.
+    """Statistics of the observations in a policy's training.
 
     Attributes:
         ranges: statistics by key.
-        origin: where they come from, in words; empty if there are none.
+        origin: description of their source; empty if there are none.
     """
 
     ranges: Mapping[str, Range]
@@ -54,16 +54,16 @@ def training_of(
     kinds: Mapping[str, str],
     reads_files: bool = True,
 ) -> Training:
-    """Statistics of the training data, from the best source that there is.
+    """Return statistics of the training data from the best available source.
 
-    In this order: a file that the user names, statistics in the checkpoint, the file that the checkpoint was trained
-    on, the checkpoint's normalization.
+    The sources in order are a file that the user names, statistics in the checkpoint, the file that the checkpoint was
+    trained on, the checkpoint's normalization.
 
     Args:
-        ckpt: content of a checkpoint; None: of a server's policy nothing is known.
+        ckpt: content of a checkpoint, or None for a server's policy.
         file: training file that the user names.
         kinds: modality of each observation.
-        reads_files: read the file that the checkpoint was trained on, which takes time, where it is needed.
+        reads_files: true to read the checkpoint's training file if needed, which takes time.
 
     Raises:
         DatasetError: the file that the user names cannot be read.
@@ -86,7 +86,7 @@ def training_of(
 
 
 def measured(path: Path, kinds: Mapping[str, str]) -> dict[str, Range]:
-    """Statistics of a file's observations, as far as it has them. All vectors, and an even share of the images."""
+    """Compute statistics of a file's available observations, from all vectors and a sample of the images."""
     ranges = {}
     with DatasetFile(path) as file:
         demos = file.demos()
@@ -100,7 +100,7 @@ def measured(path: Path, kinds: Mapping[str, str]) -> dict[str, Range]:
 
 
 def _frames(file: DatasetFile, demos: Sequence[str], key: str) -> Iterator[NDArray[Any]]:
-    """Single images (1, H, W, C), read when they are needed."""
+    """Yield single images (1, H, W, C), read on demand."""
     each = max(1, MAX_IMAGES // len(demos))
     chosen = np.linspace(0, len(demos) - 1, min(len(demos), MAX_IMAGES)).astype(int)
     for demo in (demos[index] for index in chosen):
@@ -110,7 +110,7 @@ def _frames(file: DatasetFile, demos: Sequence[str], key: str) -> Iterator[NDArr
 
 
 def image_range(chunks: Iterable[NDArray[Any]]) -> Range:
-    """Statistics per channel, in [0, 1], of images (T, H, W, C): integers, or floats that are in [0, 1] already."""
+    """Compute statistics per channel, in [0, 1], of images (T, H, W, C): integers, or floats already in [0, 1]."""
     stats = image_statistics(
         chunk / 255.0 if chunk.dtype.kind in "iu" and chunk.dtype != np.uint8 else chunk
         for chunk in chunks
@@ -119,13 +119,13 @@ def image_range(chunks: Iterable[NDArray[Any]]) -> Range:
 
 
 def range_of(chunks: Sequence[NDArray[Any]]) -> Range:
-    """Statistics over the first axis of (n, ...) arrays."""
+    """Compute statistics over the first axis of (n, ...) arrays."""
     stats = statistics_of(chunk.reshape(len(chunk), -1) for chunk in chunks if len(chunk))
     return Range(stats.mean, stats.std, stats.min, stats.max)
 
 
 def _recorded(saved: Any, kinds: Mapping[str, str]) -> dict[str, Range]:
-    """Statistics that the training wrote into the checkpoint; none where they are not what they should be."""
+    """Read the training statistics from the checkpoint; return none if they are missing or malformed."""
     ranges = {}
     for key in kinds:
         try:
@@ -141,7 +141,7 @@ def _recorded(saved: Any, kinds: Mapping[str, str]) -> dict[str, Range]:
 
 
 def _of_normalization(ckpt: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, Range]:
-    """Mean and standard deviation from offset and scale of ``obs_normalization: mean_std``."""
+    """Compute mean and standard deviation from offset and scale of ``obs_normalization: mean_std``."""
     from imitate.policy.checkpoint import config_of
 
     train: TrainConfig = config_of(ckpt).train

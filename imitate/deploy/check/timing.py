@@ -1,4 +1,4 @@
-"""Times of a policy's calls against the control period."""
+"""Compare the durations of a policy's calls with the control period."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MARKS = {"p50": 50, "p95": 95, "p99": 99, "max": 100}
 
 
 def latency_of(calls_ms: NDArray[np.float64]) -> dict[str, float]:
-    """Quantiles of the times of calls: ``p50``, ``p95``, ``p99``, ``max``."""
+    """Return quantiles of the calls' durations: ``p50``, ``p95``, ``p99``, ``max``."""
     return {name: float(np.percentile(calls_ms, mark)) for name, mark in MARKS.items()}
 
 
@@ -22,9 +22,9 @@ def latency_findings(
     """Compare calls with the control period.
 
     Args:
-        calls_ms: (N,) in their order.
+        calls_ms: (N,) durations in order.
         rate_hz: control steps per second.
-        safety: how many late steps end an episode.
+        safety: settings with the number of late steps that ends an episode.
     """
     rules = safety or Safety()
     period = 1e3 / rate_hz

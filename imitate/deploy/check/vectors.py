@@ -1,4 +1,4 @@
-"""Checks of vectors against those of the training: units, frames, stuck sensors."""
+"""Compare vectors with the training: units, coordinate frames, stuck sensors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from imitate.deploy.check.finding import Finding, Level
 from imitate.deploy.check.statistics import Range
 
 FAR, OUTSIDE = 10.0, 0.1
-"""Standard deviations that are far; part of the training's range that a value may be outside of it."""
+"""Distance in standard deviations that counts as far; fraction of the training's range by which a value may exceed
+it."""
 SHARE = 0.1
-"""A dimension is reported where more than this share of its steps is far, or outside."""
+"""A dimension is reported if more than this share of its steps is far or outside."""
 STILL = 1 / 20
-"""A dimension is reported whose deviation is so many times that of the training."""
+"""A dimension is reported if its deviation is below this multiple of the training's."""
 _CONSTANT = 1e-6
 _UNITS = {
     180 / np.pi: "degrees in place of radians",
@@ -28,12 +29,12 @@ _UNITS = {
 
 
 def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Finding]:
-    """Compare an observation with the training's.
+    """Compare an observation with its statistics in training.
 
     Args:
-        key: its name.
-        values: (N, D) of all steps.
-        training: its statistics, (D,) each.
+        key: key of the observation.
+        values: (N, D) values of all steps.
+        training: statistics in training, (D,) each.
     """
     x = values.reshape(len(values), -1).astype(np.float64)
     size = np.maximum(np.abs(training.mean), 1.0)
@@ -44,7 +45,7 @@ def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Fin
     room = OUTSIDE * np.where(np.isfinite(span), span, 0.0)
     outside = ((x < training.low - room) | (x > training.high + room)).mean(axis=0)
     ratio, words = x.std(axis=0) / std, "the deviation"
-    if len(x) == 1:  # one observation does not vary; how large it is tells its unit
+    if len(x) == 1:  # one observation that does not vary: its size indicates its unit
         ratio = np.abs(x[0]) / np.maximum(np.abs(training.mean), _CONSTANT)
         words = "the training's mean"
     findings = []
@@ -82,14 +83,14 @@ def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Fin
         Level.warning,
         "still",
         still,
-        f"vary less than a twentieth as much as in training{_hint(ratio, still, words)}: a stuck sensor, or "
-        "other units",
+        f"vary less than a twentieth as much as in training{_hint(ratio, still, words)}: is a "
+        "sensor stuck, or are the units different?",
     )
     return findings
 
 
 def _named(key: str, dims: NDArray[np.bool_]) -> str:
-    """Such as ``joints[0, 3]``."""
+    """Format as ``joints[0, 3]``."""
     return f"{key}[{', '.join(map(str, np.flatnonzero(dims)))}]"
 
 
@@ -98,7 +99,7 @@ def _most(shares: NDArray[Any], dims: NDArray[np.bool_]) -> str:
 
 
 def _hint(ratio: NDArray[Any], dims: NDArray[np.bool_], of: str) -> str:
-    """A change of units that explains the ratio of the dimensions to the training's."""
+    """Return a change of units that explains the ratio to the training's values."""
     if not dims.any():
         return ""
     typical = float(np.median(ratio[dims]))

@@ -1,1 +1,1 @@
-"""Blind, paired comparison of two policies on a robot, with a test that may be looked at after each pair."""
+"""Blind, paired comparison of two policies on a robot, with a test that is valid after each pair."""

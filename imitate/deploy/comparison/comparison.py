@@ -1,8 +1,9 @@
-"""Trials of two policies on one robot, in pairs that begin alike, in random order.
+"""Trials of two policies on one robot, in pairs with the same initial scene and random order.
 
-A pair is a trial of each policy from the same beginning: the robot puts it up (:meth:`~imitate.deploy.Robot.reset_to`),
-or a person does by a picture of the first start. After each pair the test of :mod:`imitate.functional.sequential` may
-end the comparison. Trials go through the same control loop as those of ``imitate run``, within the same limits.
+A pair consists of a trial of each policy from the same initial scene. The robot restores it
+(:meth:`~imitate.deploy.Robot.reset_to`), or a person does with the help of a picture of the first start. After each
+pair the test of :mod:`imitate.functional.sequential` may end the comparison. Trials go through the same control loop as
+those of ``imitate run``, within the same limits.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ class Comparison:
     """Runs the trials that a comparison still needs.
 
     Args:
-        file: what was judged so far, and where each trial is written.
+        file: judged trials so far, to which each new trial is added.
         loops: control loops of A and B, on the same connected robot. Their teleoperator is the judge's ``keys``.
-        judge: of the trials.
+        judge: judge of the trials.
         steps: longest trial, in control steps.
-        max_pairs: after so many the comparison ends undecided.
-        lang: instruction, for policies of several tasks.
-        say: called with a line for people after each trial.
+        max_pairs: number of pairs after which the comparison ends undecided.
+        lang: instruction, for multi-task policies.
+        say: called with a line of text after each trial.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Comparison:
 
     @property
     def finished(self) -> bool:
-        """True where no further trial is needed."""
+        """True if no further trial is needed."""
         outcome = Outcome(self._file)
         return outcome.decided is not None or outcome.pairs >= self._most
 
@@ -71,7 +72,7 @@ class Comparison:
             True if it is finished.
 
         Raises:
-            RobotError: the robot was stopped before it moved, which tells nothing of a policy; nothing was written.
+            RobotError: the robot was stopped before it moved, which says nothing about a policy; nothing was written.
         """
         while not self.finished:
             if not self._trial(*self._file.next):
@@ -79,7 +80,7 @@ class Comparison:
         return True
 
     def _trial(self, pair: int, position: int) -> bool:
-        """Run one trial and write it; False: the judge quits."""
+        """Run one trial and write it; return False if the judge quits."""
         place = f"pair {pair + 1} of at most {self._most}, {_PLACES[position]} policy"
         attempt = sum((redo.pair, redo.position) == (pair, position) for redo in self._file.redos)
         name = f"pair{pair + 1:03d}_{_PLACES[position]}" + (f"_redo{attempt}" if attempt else "")
@@ -102,7 +103,7 @@ class Comparison:
             return False
         if verdict.redo:
             self._file.add_redo(Redo(pair, position, verdict.redo, stopped))
-            self._say(f"{place}: redo, since {verdict.redo}")
+            self._say(f"{place}: repeated, reason: {verdict.redo}")
             return True
         self._file.add(
             Trial(
@@ -121,7 +122,7 @@ class Comparison:
         return True
 
     def _act(self, letter: str) -> tuple[Report | None, str]:
-        """Let a policy act for an episode; its report, or why it was stopped."""
+        """Run a policy for an episode; return its report, or the reason why it was stopped."""
         self._sent = 0
         try:
             report = self._loops[letter].run(
@@ -134,11 +135,11 @@ class Comparison:
         return report, ""
 
     def _images(self) -> dict[str, NDArray[np.uint8]]:
-        """The pictures of the scene now, while the robot stands still."""
+        """Return the pictures of the current scene while the robot is still."""
         return images_of(observed(self._robot))
 
     def _counting(self, on_step: Callable[[Step], None] | None) -> Callable[[Step], None]:
-        """A function for a control loop that counts the actions sent, and then calls ``on_step``."""
+        """Return a function for a control loop that counts the sent actions and then calls ``on_step``."""
 
         def count(step: Step) -> None:
             self._sent += step.action is not None

@@ -24,10 +24,10 @@ class Start:
 
     Attributes:
         words: such as "pair 3 of at most 30, first policy".
-        is_set: True where the robot has put up the scene; a person does it otherwise.
-        before: pictures of the start of the pair's first trial, where this is the second.
-        overlay: saves pictures of the first start and the scene as it is now, and gives their paths; empty where the
-            robot has no camera.
+        is_set: true if the robot has prepared the scene; otherwise a person does.
+        before: pictures of the start of the pair's first trial, if this is the second.
+        overlay: function that saves pictures of the first start and the current scene and returns their paths; empty if
+            the robot has no camera.
     """
 
     words: str
@@ -41,10 +41,10 @@ class Verdict:
     """Judgement of a trial.
 
     Attributes:
-        success: True if the task was done.
-        progress: 0 to 9; None: not rated.
-        note: of the person.
-        redo: reason to repeat the trial, which then does not count; empty: it counts.
+        success: true if the task was solved.
+        progress: rating from 0 to 9, or None if not rated.
+        note: note of the person.
+        redo: reason to repeat the trial, which then does not count; empty if it counts.
     """
 
     success: bool
@@ -57,9 +57,9 @@ class Judge(Protocol):
     """Judge of trials.
 
     Attributes:
-        blind: True where nobody may learn which policy acts.
+        blind: true if nobody may learn which policy acts.
         keys: device whose events end a trial; None if there is none.
-        until_success: True where a trial ends as soon as the robot tells success.
+        until_success: true if a trial ends as soon as the robot reports success.
     """
 
     blind: bool
@@ -67,28 +67,28 @@ class Judge(Protocol):
     until_success: bool
 
     def ready(self, start: Start) -> bool:
-        """Return True when the trial may begin; False: quit."""
+        """Return True when the trial may begin, or False to quit."""
 
     def judge(self, ended_by: str, stopped: str) -> Verdict | None:
-        """Judge a trial; None: quit, the trial is lost.
+        """Judge a trial; return None to quit and lose the trial.
 
         Args:
             ended_by: as in :class:`imitate.deploy.loop.Report`.
-            stopped: why the control loop ended the trial; empty where it did not.
+            stopped: reason why the control loop ended the trial; empty if it did not.
         """
 
     def close(self) -> None:
-        """Let go of devices."""
+        """Release the devices."""
 
 
 class RobotJudge:
-    """The verdict of a robot that knows success and puts up the scene by itself, without a person.
+    """Judge that uses a robot's own success measurement and scene reset, without a person.
 
     Args:
-        robot: connected.
+        robot: connected robot.
 
     Raises:
-        UserError: the robot cannot tell.
+        UserError: the robot does not measure success.
     """
 
     blind = False
@@ -97,24 +97,24 @@ class RobotJudge:
 
     def __init__(self, robot: Robot) -> None:
         if solved(robot) is None:
-            raise UserError("the robot cannot tell success: take --judge person")
+            raise UserError("the robot cannot tell success: use --judge person")
         self._robot = robot
 
     def ready(self, start: Start) -> bool:
-        """See :class:`Judge`. Raises UserError where a person has to put up the scene, perhaps with a hand in it."""
+        """Return True. Raise UserError if a person, whose hand may be in the scene, must prepare it."""
         if not start.is_set:
             raise UserError(
-                "the robot does not put up the scene by itself (its reset gives no observation), so nothing may move "
-                "without a person: take --judge person"
+                "the robot does not prepare the scene itself (its reset returns no "
+                "observation), so nothing may move without a person: use --judge person"
             )
         return True
 
     def judge(self, ended_by: str, stopped: str) -> Verdict | None:
-        """See :class:`Judge`."""
+        """Return the robot's verdict."""
         return Verdict(success=not stopped and bool(solved(self._robot)))
 
     def close(self) -> None:
-        """See :class:`Judge`."""
+        """Do nothing: there is no device."""
 
 
 class PersonJudge:
@@ -133,16 +133,16 @@ class PersonJudge:
         self.keys: Teleoperator | None = self._keys
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Restore the terminal."""
         self._terminal.close()
 
     def ready(self, start: Start) -> bool:
-        """See :class:`Judge`. The person may have the overlay drawn again until the scene is as it was."""
+        """Wait for the person, who may have the overlay drawn again until the scene is restored."""
         show(f"{start.words}\n")
         if start.is_set:
-            show("  the robot has put up the scene")
+            show("  the robot has prepared the scene")
         else:
-            show(f"  put the scene {'as it was' if start.before else 'at its beginning'}")
+            show(f"  prepare the scene {'as it was' if start.before else 'for the start'}")
         for path in start.before:
             show(f"\n  first start: {path}")
         self._show_overlay(start)
@@ -167,7 +167,7 @@ class PersonJudge:
             show(f"\n  both starts: {path}")
 
     def judge(self, ended_by: str, stopped: str) -> Verdict | None:
-        """See :class:`Judge`."""
+        """Ask the person for a verdict."""
         if ended_by == QUIT:
             return None
         progress = self._keys.progress
@@ -180,7 +180,7 @@ class PersonJudge:
         return self._asked(progress, "fr" if stopped else "sfr")
 
     def _asked(self, progress: int | None, verdicts: str) -> Verdict | None:
-        """The verdict of keys after a trial, one of ``verdicts``; None: quit."""
+        """Ask by keys for one of ``verdicts`` after a trial; return None to quit."""
         show(f"  {_VERDICT if 's' in verdicts else _STOPPED}")
         note = ""
         while (key := self._terminal.wait()) != "q":
@@ -198,7 +198,7 @@ class PersonJudge:
 
     def _reason(self) -> str:
         while not (reason := self._terminal.line("\n  redo, since: ")):
-            show("  a redo needs its reason\n")
+            show("  a redo needs a reason\n")
         return reason
 
 
@@ -206,7 +206,7 @@ class _Keys(Teleoperator):
     """The keys of a judge during a trial.
 
     Attributes:
-        progress: last digit that was pressed; None: none was.
+        progress: last digit that was pressed, or None.
     """
 
     _EVENTS = {"s": "success", "f": "failure", "r": "redo", ".": "end", "q": QUIT}
@@ -216,7 +216,7 @@ class _Keys(Teleoperator):
         self.progress: int | None = None
 
     def guide(self, observation: Observation) -> Guidance:
-        """The events of the keys; never an action. Of several the first counts."""
+        """Return the events of the keys, never an action. If there are several, the first counts."""
         for key in self._terminal.read():
             if key.isascii() and key.isdigit():
                 self.progress = int(key)

@@ -1,4 +1,4 @@
-"""Numbers of a comparison: success, difference, evidence, verdict."""
+"""Result of a comparison: success, difference, evidence, verdict."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class PolicyOutcome:
     """Success of one policy in the complete pairs.
 
     Attributes:
-        name: as it was given.
-        sha256: of its checkpoint.
-        successes, trials: counts.
+        name: name as given.
+        sha256: checksum of its checkpoint.
+        successes, trials: numbers of successes and trials.
         interval: 95 % Wilson interval of the success rate.
         progress: mean of the ratings from 0 to 9; None if there are none.
-        rated: trials with such a rating.
-        stopped: trials that the control loop ended, which count as failures.
+        rated: number of trials with such a rating.
+        stopped: number of trials that the control loop ended, which count as failures.
     """
 
     name: str
@@ -44,19 +44,19 @@ class PolicyOutcome:
 
 
 class Outcome:
-    """Everything that follows from the trials so far.
+    """Result computed from the trials so far.
 
     Args:
-        file: the trials. A pair counts when both of its trials are judged.
+        file: file of the trials. A pair counts if both of its trials are judged.
 
     Attributes:
-        pairs: complete pairs.
-        wins, losses: pairs in which A alone, and B alone, succeeded.
-        e_value: evidence now against both being equally good.
-        p_value: valid at every look.
-        decided: the better policy, ``A`` or ``B``, from the first pair on at which ``e_value >= 1 / alpha``; None
+        pairs: number of complete pairs.
+        wins, losses: numbers of pairs in which only A, and only B, succeeded.
+        e_value: current evidence against the hypothesis that both are equally good.
+        p_value: p-value that is valid at any time.
+        decided: the better policy, ``A`` or ``B``, decided at the first pair with ``e_value >= 1 / alpha``; None
             before.
-        alpha: greatest probability of deciding for one of two equally good policies.
+        alpha: largest probability of a decision if both policies are equally good.
     """
 
     def __init__(self, file: TrialFile) -> None:
@@ -99,7 +99,7 @@ class Outcome:
 
     @property
     def words(self) -> str:
-        """The verdict in words."""
+        """Describe the verdict."""
         differed = self.wins + self.losses
         count = f"{self.pairs} pair{'s' * (self.pairs != 1)}"
         evidence = f"e-value {self.e_value:.3g}, {1 / self.alpha:.3g} decides"
@@ -117,7 +117,7 @@ class Outcome:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         paired = self.paired
         named = [
             {
@@ -152,7 +152,7 @@ class Outcome:
 
 
 def _decision(outcomes: list[int], alpha: float) -> str | None:
-    """The policy that is ahead when the evidence first suffices."""
+    """Return the policy that leads when the evidence first suffices."""
     wins = losses = 0
     for outcome in outcomes:
         wins += outcome > 0

@@ -1,4 +1,4 @@
-"""Pictures of the beginning of trials, and of two beginnings on each other."""
+"""Pictures of the initial scenes of trials, and overlays of two of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def images_of(observation: Observation) -> dict[str, NDArray[np.uint8]]:
 def save_images(
     images: Mapping[str, NDArray[np.uint8]], folder: Path, name: str
 ) -> dict[str, Path]:
-    """Write each image as ``<folder>/<name>_<key>.png``; paths by key."""
+    """Write each image as ``<folder>/<name>_<key>.png``; return paths by key."""
     paths = {}
     for key, image in images.items():
         paths[key] = folder / f"{name}_{key.replace('/', '_')}.png"
@@ -36,13 +36,13 @@ def save_images(
 def save_overlays(
     before: Mapping[str, Path], now: Mapping[str, NDArray[np.uint8]], folder: Path, name: str
 ) -> list[Path]:
-    """Write pictures of two starts: the first, the present one, and half of each; side by side.
+    """Write pictures of two starts side by side: the first, the current one, and a blend of both.
 
     Args:
-        before: file of the first start by key; a key whose file is gone or has another size is left out.
-        now: the present images by key.
-        folder: of the pictures.
-        name: beginning of their names.
+        before: file of the first start by key; keys whose file is missing or has another size are skipped.
+        now: the current images by key.
+        folder: folder of the pictures.
+        name: prefix of their names.
     """
     from PIL import Image
 
@@ -61,13 +61,13 @@ def save_overlays(
 
 
 def blend(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Half of each of two images of the same shape."""
+    """Average two images of the same shape."""
     mixed: NDArray[Any] = (first.astype(np.uint16) + second + 1) // 2
     return mixed.astype(np.uint8)
 
 
 def _save(image: NDArray[np.uint8], path: Path) -> None:
-    """Write a PNG in one go."""
+    """Write a PNG atomically."""
     from PIL import Image
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
-"""The file of a comparison: one JSON object per line, on the disk before the next trial begins.
+"""The file of a comparison: one JSON object per line, written to disk before the next trial begins.
 
     {"kind": "comparison", "version": 1, "policies": {"A": {...}, "B": {...}}, "settings": {...}, "order": "5f0c..."}
     {"kind": "trial", "pair": 0, "position": 0, "success": true, "progress": 7, "note": "...", ...}
     {"kind": "redo", "pair": 0, "position": 1, "reason": "...", ...}
     {"kind": "revealed", "pairs": 12}
 
-A trial does not say which policy acted: that follows from ``order`` by :func:`first_of_pair`, so that nobody learns it
-by a glance at the file.
+A trial does not name its policy: it follows from ``order`` by :func:`first_of_pair`, so that nobody learns it by
+    reading the file.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Trial:
     """One judged trial.
 
     Attributes:
-        pair: number of the pair, from 0.
+        pair: index of the pair, from 0.
         position: 0 for the first trial of the pair, 1 for the second.
         success: the verdict.
-        progress: 0 to 9, as far as the task was done; None: not rated.
-        note: of the person.
-        stopped: why the control loop ended the trial; empty where it did not. Such a trial is a failure.
-        steps: control steps in which an action was sent.
-        pictures: file of the start by image key, relative to the folder of the comparison's file.
-        report: of the control loop.
+        progress: rating of the progress from 0 to 9, or None if not rated.
+        note: note of the person.
+        stopped: reason why the control loop ended the trial, which then is a failure; empty if it did not
+        steps: number of control steps in which an action was sent.
+        pictures: file of the initial picture by image key, relative to the folder of the comparison's file.
+        report: report of the control loop.
     """
 
     pair: int
@@ -61,12 +61,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Redo:
-    """A trial that does not count, and why. The same policy repeats it.
+    """A trial that does not count and is repeated by the same policy.
 
     Attributes:
-        pair, position: as of a :class:`Trial`.
-        reason: of the person.
-        stopped: why the control loop ended the trial, if it did.
+        pair, position: as in :class:`Trial`.
+        reason: reason given by the person.
+        stopped: reason why the control loop ended the trial, if it did.
     """
 
     pair: int
@@ -76,7 +76,7 @@ class Redo:
 
 
 def first_of_pair(order: str, pair: int) -> str:
-    """The policy that acts first in a pair: a fair coin, fixed by the comparison's random ``order``.
+    """Return the policy that acts first in a pair, by a fair coin that the random ``order`` determines.
 
     Returns:
         ``A`` or ``B``.
@@ -85,20 +85,21 @@ def first_of_pair(order: str, pair: int) -> str:
 
 
 class TrialFile:
-    """All that is known of a comparison; a context manager.
+    """File with all data of a comparison; a context manager.
 
     Args:
-        path: of the file.
+        path: path of the file.
         policies: name and ``sha256`` of A and B, and
-        settings: of the comparison, to begin or to resume it; both None: to read it only.
+        settings: settings of the comparison, to begin or to resume it; both None to only read it.
 
     Attributes:
-        trials: judged trials in their order; both of a pair follow each other.
+        trials: judged trials in order; the two of a pair are adjacent.
         redos: trials that do not count.
-        revealed: complete pairs when somebody learned which policy is which before the end; None: nobody did.
+        revealed: number of complete pairs when the policies were revealed before the end, or None if they were not.
 
     Raises:
-        UserError: the file is no comparison, or damaged, or of other policies or settings, or another process uses it.
+        UserError: the file is not a comparison, is damaged, has other policies or settings, or is used by another
+            process.
     """
 
     def __init__(
@@ -131,20 +132,20 @@ class TrialFile:
             raise
 
     def _opened(self) -> tuple[FileIO, bytes]:
-        """Take the file for writing; the file and its whole lines, without one that a kill left half written."""
+        """Open the file for writing; return it and its complete lines, without an incomplete last one."""
         self._file = file = appended(self.path, text=False, reads=True)
         self._lock(file)
         file.seek(0)
         content = file.read()
         if content[: len(_BEGINNING)] != _BEGINNING[: len(content)]:
-            raise UserError(f"{self.path}: is no comparison; give another --out")
+            raise UserError(f"{self.path}: is not a comparison; give another --out")
         return file, content[: content.rfind(b"\n") + 1]
 
     def _lock(self, file: FileIO) -> None:
-        """Take the lock of the file, which the system frees when the process dies."""
+        """Lock the file; the system releases the lock when the process dies."""
         try:
             import fcntl
-        except ImportError:  # no fcntl on Windows: unlocked
+        except ImportError:  # Windows has no fcntl: the file stays unlocked
             return
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -165,11 +166,11 @@ class TrialFile:
         sync(self.path.parent)
 
     def _read(self, content: bytes) -> None:
-        lines = content.split(b"\n")[:-1]  # what follows the last end of a line is not whole
+        lines = content.split(b"\n")[:-1]  # text after the last line end is incomplete
         for number, line in enumerate(lines):
             self._read_line(number, line)
         if not lines:
-            raise UserError(f"{self.path}: is no comparison; give another --out")
+            raise UserError(f"{self.path}: is not a comparison; give another --out")
 
     def _read_line(self, number: int, line: bytes) -> None:
         try:
@@ -187,7 +188,8 @@ class TrialFile:
                 raise ValueError(f"unknown kind '{kind}'")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(
-                f"{self.path}, line {number + 1}: is no line of a comparison ({error}); give another --out"
+                f"{self.path}, line {number + 1}: is not a line of a comparison ({error}); "
+                "give another --out"
             ) from error
 
     def _read_head(self, kind: str, record: dict[str, Any]) -> None:
@@ -200,20 +202,22 @@ class TrialFile:
         }
 
     def _check(self, policies: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        """Raise UserError where the file was begun with other policies or settings."""
+        """Raise UserError if the file was begun with other policies or settings."""
         for letter in POLICIES:
             was, now = self.policies[letter], policies[letter]
             if was["sha256"] != now["sha256"]:
                 raise UserError(
-                    f"{self.path}: was begun with another policy {letter} ({was['name']}, sha256 {was['sha256'][:12]}) "
-                    f"than {now['name']} (sha256 {now['sha256'][:12]}): take that one, or begin anew with another --out"
+                    f"{self.path}: was begun with another policy {letter} ({was['name']}, "
+                    f"sha256 {was['sha256'][:12]}) than {now['name']} (sha256 "
+                    f"{now['sha256'][:12]}): use that one, or begin again with another --out"
                 )
         now = json.loads(json.dumps(settings))
         for name in {**self.settings, **now}:
             if self.settings.get(name) != now.get(name):
                 raise UserError(
-                    f"{self.path}: was begun with {name} {json.dumps(self.settings.get(name))}, not "
-                    f"{json.dumps(now.get(name))}: take that, or begin anew with another --out"
+                    f"{self.path}: was begun with {name} "
+                    f"{json.dumps(self.settings.get(name))}, not {json.dumps(now.get(name))}: "
+                    "use that, or begin again with another --out"
                 )
 
     # ---- what is known ---------------------------------------------------------------------------
@@ -232,31 +236,31 @@ class TrialFile:
 
     @property
     def next(self) -> tuple[int, int]:
-        """Pair and position of the trial that comes next."""
+        """Pair and position of the next trial."""
         return divmod(len(self.trials), 2)
 
     def policy(self, pair: int, position: int) -> str:
-        """The policy of a trial: ``A`` or ``B``."""
+        """Return the policy of a trial: ``A`` or ``B``."""
         first = first_of_pair(self._head["order"], pair)
         return first if position == 0 else POLICIES[1 - POLICIES.index(first)]
 
     # ---- writing ---------------------------------------------------------------------------------
 
     def add(self, trial: Trial) -> None:
-        """Note a judged trial; it is on the disk when this returns."""
+        """Add a judged trial; it is on disk when this returns."""
         self._append({"kind": "trial", **asdict(trial)})
         self.trials.append(trial)
 
     def add_redo(self, redo: Redo) -> None:
-        """Note a trial that is repeated."""
+        """Add a trial that is repeated."""
         self._append({"kind": "redo", **asdict(redo)})
         self.redos.append(redo)
 
     def reveal(self) -> None:
-        """Note that somebody has learned which policy is which."""
+        """Record that the policies were revealed."""
         if self.revealed is not None:
             return
-        if self._file is None:  # opened for reading
+        if self._file is None:  # opened only for reading
             file, content = self._opened()
             file.truncate(len(content))
         self.revealed = len(self.trials) // 2
@@ -272,12 +276,12 @@ class TrialFile:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise UserError(
-                f"{self.path}: cannot be written ({error.strerror}): make room; the same command resumes, without what "
-                "was to be written last"
+                f"{self.path}: cannot be written ({error.strerror}): make room, then resume "
+                "with the same command (the last entry is lost)"
             ) from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         file, self._file = self._file, None
         if file is not None:
             file.close()

@@ -1,4 +1,4 @@
-"""An environment worker's connection to a policy worker."""
+"""Connection of an environment worker to a policy worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from imitate.online.central.messages import ChannelError, Reader, encode
 
 BEAT_S = 0.5
-"""Time between two signs of life of a worker that waits."""
+"""Seconds between two signs of life of a waiting worker."""
 Address = tuple[str, int]
 T = TypeVar("T")
 
@@ -20,16 +20,16 @@ T = TypeVar("T")
 class PolicyChannel:
     """Requests to a policy worker, and its answers in the order of the requests.
 
-    Both sides prove that they know the token, which itself is not sent.
+    Both sides prove that they know the token, which is never sent itself.
 
     Args:
         address: host and port.
-        token: of the training.
+        token: token of the training.
         beat: called at least every :data:`BEAT_S` while this side waits.
-        timeout_s: for the connection and for each answer.
+        timeout_s: longest time for connecting and for each answer.
 
     Raises:
-        ChannelError: nobody answers there, or somebody who does not know the token.
+        ChannelError: nobody answers, or the other side does not know the token.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class PolicyChannel:
         """Send a request.
 
         Raises:
-            ChannelError: the connection is lost, or the other side has not read for too long.
+            ChannelError: the connection is lost, or the other side does not read in time.
         """
         parts = [memoryview(part) for part in encode(request) if len(part)]
         deadline = time.monotonic() + self._timeout_s
@@ -68,7 +68,7 @@ class PolicyChannel:
         """Return the answer to the oldest request.
 
         Raises:
-            ChannelError: the connection is lost, or nothing came for too long.
+            ChannelError: the connection is lost, or no answer came in time.
         """
         return self._patient(self._reader.read, time.monotonic() + self._timeout_s)
 
@@ -77,7 +77,7 @@ class PolicyChannel:
         self._sock.close()
 
     def _patient(self, call: Callable[[], T], deadline: float) -> T:
-        """Return the result of a call that is repeated until the socket lets it."""
+        """Repeat a call until the socket is ready; return its result."""
         while (result := self._attempt(call)) is None:
             self._beat()
             if time.monotonic() > deadline:
@@ -100,10 +100,10 @@ class PolicyChannel:
 
 
 def proof(token: bytes, role: str, nonce: str) -> str:
-    """Return what proves to the sender of a nonce that this side knows the token."""
+    """Return the answer to a nonce that proves that this side knows the token."""
     return hmac.new(token, f"{role} {nonce}".encode(), "sha256").hexdigest()
 
 
 def is_proof(got: Any, wanted: str) -> bool:
-    """Return true where a proof is right."""
+    """Return true if a proof is correct."""
     return isinstance(got, str) and got.isascii() and hmac.compare_digest(got, wanted)

@@ -1,4 +1,4 @@
-"""Collection of environment steps whose actions come from policy workers: the side of the training process."""
+"""Collector in the training process for environment workers whose actions come from policy workers."""
 
 from __future__ import annotations
 
@@ -27,26 +27,25 @@ from imitate.online.workers import MAX_REPLACEMENTS, START_S
 
 
 class CentralCollector:
-    """Collects with one environment worker for each blueprint, all of which ask policy workers for actions.
+    """Collects steps with one environment worker per blueprint; all of them ask policy workers for actions.
 
-    In step with learning (``max_staleness`` None) a collection waits for all environment workers; otherwise each
-    continues as soon as its last steps were taken. A policy worker that dies or hangs is replaced while its
-    environments wait, without loss. An environment worker is replaced as by
-    :class:`imitate.online.workers.ProcessCollector`.
+    If ``max_staleness`` is None, a collection waits for all environment workers; otherwise each continues as soon as
+    its last steps were received. A policy worker that dies or hangs is replaced while its environments wait, without
+    loss. An environment worker is replaced as by :class:`imitate.online.workers.ProcessCollector`.
 
     Args:
-        blueprints: of the environment workers.
-        algo: whose weights act.
-        policy_workers: how many of them.
-        ring: groups that the environments of a worker form.
-        num_agents: agents of an environment, each of which has a lane.
+        blueprints: blueprints of the environment workers.
+        algo: algorithm whose weights act.
+        policy_workers: number of policy workers.
+        ring: number of groups into which a worker's environments are divided.
+        num_agents: number of agents per environment, each of which has a lane.
         step_timeout_s: a process that takes longer for a step or a prediction counts as hung.
-        max_staleness: updates by which weights may lag; None: collect in step with learning.
-        push_every_s: least time between two versions of the weights that policy workers get.
-        place: opened for the workers, and closed with this; None: processes of this machine.
+        max_staleness: largest number of updates by which weights may lag, or None to alternate collecting and learning.
+        push_every_s: shortest time between two versions of the weights that policy workers get.
+        place: back end opened for the workers and closed with the collector, or None for processes on this machine.
 
     Attributes:
-        version: updates of the weights so far, to be set by whoever learns.
+        version: number of updates so far, to be set by the learner.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class CentralCollector:
         self._messages: list[str] = []
         self._replaced = 0
         self._all_by_s = time.monotonic() + START_S
-        # One seed for all: draws depend on the numbers of the environments, not on the worker that has them.
+        # One seed for all: random draws depend on the numbers of the environments, not on their worker.
         token, seed = secrets.token_bytes(32), blueprints[0].seed
         with ExitStack() as opened:
             place = place or nullcontext(LocalBackend("imitate-collector"))
@@ -102,11 +101,11 @@ class CentralCollector:
 
     @property
     def staleness(self) -> int:
-        """The most updates by which the weights behind steps lagged when these came."""
+        """Largest number of updates by which the weights of received steps lagged."""
         return self._bound.seen
 
     def collect(self, num_steps: int, *, random: bool = False) -> Collected:
-        """``num_steps`` steps of each environment, or of some of them where updates do not wait."""
+        """Collect ``num_steps`` steps of each environment, or of only some of them if updates do not wait."""
         parts: list[Collected] = []
         lost: list[int] = []
         with self._bound.waiting(self.version):
@@ -121,7 +120,7 @@ class CentralCollector:
         return merged_parts(parts, lost, [*messages, *([advice] if advice else [])])
 
     def updates_allowed(self) -> int | None:
-        """Updates until weights that are out become too old; None: any number."""
+        """Return the number of updates until weights in use become too old, or None if there is no limit."""
         newest = self.version if self._publisher.version is None else self._publisher.version
         return self._bound.allowed(self.version, min(self._versions_out(), default=newest))
 
@@ -133,16 +132,16 @@ class CentralCollector:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Episode counters, as last received."""
+        """Return the episode counters, as last received."""
         return {"workers": [seat.state for seat in self._seats]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`: running episodes are left."""
+        """Restore :meth:`state_dict`; running episodes are dropped."""
         for seat, saved in zip(self._seats, state["workers"], strict=True):
             seat.restore(saved)
 
     def close(self) -> None:
-        """End the workers, and leave the place where they ran."""
+        """End the workers and close their back end."""
         with self._opened:
             idle = [seat.member for seat in self._seats if seat.request is None]
             for member in idle:
@@ -152,15 +151,15 @@ class CentralCollector:
             self._policies.close()
 
     def _versions_out(self) -> list[int]:
-        """Versions of the weights behind steps that are under way.
+        """Return the versions of the weights of steps in progress.
 
-        A worker without a place takes no steps yet; those that it takes later have its policy worker's newest weights.
+        A worker that has not started takes no steps yet; later it uses its policy worker's newest weights.
         """
         busy = [seat for seat in self._seats if seat.request is not None]
         return [seat.version for seat in busy if not seat.member.waits()]
 
     def _send(self, num_steps: int, random: bool) -> None:
-        """Ask all environment workers that have nothing to do for steps, unless learning waits."""
+        """Ask all idle environment workers for steps, unless learning waits."""
         idle = [seat for seat in self._seats if seat.request is None]
         if not idle or self._bound.is_used_up(self.version, self._versions_out()):
             return
@@ -171,7 +170,7 @@ class CentralCollector:
                 seat.send(StepsWanted(num_steps, random), policy)
 
     def _receive(self) -> tuple[list[Collected], list[int]]:
-        """Receive steps: where learning waits, from all workers but those without a place, else from at least one."""
+        """Receive steps: from all started workers if learning waits for them, otherwise from at least one."""
         parts: list[Collected] = []
         lost: list[int] = []
         waiting = [seat for seat in self._seats if seat.request is not None]
@@ -195,7 +194,7 @@ class CentralCollector:
         return parts, lost
 
     def _resume(self) -> None:
-        """Let environment workers that lost their policy worker go on with one that is ready."""
+        """Let environment workers that lost their policy worker continue with a ready one."""
         for number, seat in enumerate(self._seats):
             policy = self._policies.of(number) if seat.is_stalled else None
             if policy is not None:
@@ -208,7 +207,7 @@ class CentralCollector:
         return parts
 
     def _lose(self, seat: EnvSeat, loss: Lost) -> list[int]:
-        """Start another worker in place of one that died or hangs; return the numbers of its environments."""
+        """Replace a worker that died or hangs; return the numbers of its environments."""
         lanes: list[int] = seat.lanes
         words = f"environments {lanes}: {loss.reason}"
         self._note_loss(words, "its episodes are left out, another one takes its place")

@@ -26,16 +26,16 @@ class EnvPlan:
 
     Attributes:
         make: makes one environment.
-        lanes: (n, K) numbers of the lanes of its environments, of K agents each.
-        ring: groups that the environments form.
+        lanes: (n, K) lane numbers of its n environments with K agents each.
+        ring: number of groups into which the environments are divided.
         group: further arguments of :class:`EnvGroup`.
         obs_keys: observations that the policy sees.
         low, high: (A,) limits of actions.
-        num_choices: the first so many numbers of an action are a choice, one-hot.
-        mask_key: observation that tells which choices are allowed; None: all are.
-        seed: of random actions.
+        num_choices: number of discrete choices, one-hot in the first values of an action.
+        mask_key: observation that marks the allowed choices, or None if all are allowed.
+        seed: seed of random actions.
         timeout_s: longest time to wait for actions.
-        token: what policy workers know.
+        token: token of the policy workers.
     """
 
     make: Callable[[], Env]
@@ -57,11 +57,11 @@ class StepsWanted:
     """A request to an environment worker.
 
     Attributes:
-        num_steps: of each environment.
-        random: take uniform actions.
-        address: of the policy worker to ask.
-        state: of the episodes, to begin with; None: go on.
-        resumes: go on with the last request, which ended as :class:`Stalled`.
+        num_steps: number of steps of each environment.
+        random: true to take uniform random actions.
+        address: address of the policy worker to ask.
+        state: state of the episodes to begin with, or None to continue.
+        resumes: true to continue the last request, which ended as :class:`Stalled`.
     """
 
     num_steps: int
@@ -73,7 +73,7 @@ class StepsWanted:
 
 @dataclass(frozen=True)
 class Steps:
-    """An environment worker's answer: the steps of each group, and what a resume needs."""
+    """An environment worker's answer: the steps of each group, and the state to resume from."""
 
     parts: list[Collected]
     state: dict[str, Any]
@@ -81,7 +81,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Stalled:
-    """An environment worker's answer where its policy worker is gone: it keeps its steps and waits for another one."""
+    """An environment worker's answer if its policy worker is gone: it keeps its steps and waits for another."""
 
     reason: str
 
@@ -90,7 +90,7 @@ class EnvWork:
     """Work of an environment worker: answers requests with steps.
 
     Attributes:
-        groups: of its environments, which step in turn.
+        groups: groups of its environments, which step in turn.
         beat: called at each sign of life.
     """
 
@@ -105,7 +105,7 @@ class EnvWork:
         reports("")
 
     def __call__(self, request: StepsWanted) -> Steps | Stalled:
-        """Take steps."""
+        """Take the requested steps."""
         if not request.resumes or self._wanted is None:
             if request.state is not None:
                 self._restore(request.state)
@@ -127,7 +127,7 @@ class EnvWork:
             group.envs.close()
 
     def _run(self, channel: PolicyChannel, wanted: StepsWanted) -> None:
-        """Step the groups in turn: while one of them steps, the requests of the others are on their way."""
+        """Step the groups in turn: while one steps, the others wait for their actions."""
         going = [group for group in self.groups if len(group.steps) < wanted.num_steps]
         for group in going:
             channel.ask(group.request())
@@ -165,11 +165,11 @@ class Group:
     """Environments that are stepped together, and their policy's state between two requests.
 
     Args:
-        plan: of the worker.
-        lanes: (n,) numbers of their lanes.
+        plan: plan of the worker.
+        lanes: (n,) lane numbers of the environments.
 
     Attributes:
-        steps: those of the present collection.
+        steps: steps of the current collection.
     """
 
     def __init__(self, plan: EnvPlan, lanes: NDArray[np.int64]) -> None:
@@ -185,7 +185,7 @@ class Group:
         self._fresh = np.ones(len(self.envs), dtype=np.bool_)
 
     def begin(self) -> None:
-        """Begin a collection."""
+        """Begin a new collection."""
         self.steps, self._versions = [], []
 
     def request(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Group:
         }
 
     def step(self, answer: Mapping[str, Any], random: bool) -> None:
-        """Take one step.
+        """Take one step with the answered or random actions.
 
         Raises:
             EnvError: the policy failed.
@@ -216,7 +216,7 @@ class Group:
         self.steps.append(step)
 
     def collected(self) -> Collected:
-        """Return the steps of the present collection, with the version of the oldest weights behind them."""
+        """Return the steps of the current collection, with the version of the oldest weights used."""
         envs = self.envs
         came = Collected(
             self.steps, envs.lanes, envs.finished, min(self._versions), tuple(envs.messages)
@@ -225,12 +225,12 @@ class Group:
         return came
 
     def begun(self) -> list[int]:
-        """Return the numbers of the episodes; those that have not taken a step are begun anew by a resume."""
+        """Return the numbers of the episodes; a resume restarts episodes without a step."""
         numbers: list[int] = (self.envs.begun - (self.envs.lengths == 0)).tolist()
         return numbers
 
     def restore(self, begun: list[int]) -> None:
-        """Leave the running episodes and begin those with these numbers."""
+        """Drop the running episodes and begin those with these numbers."""
         self.envs.begun[:] = np.maximum(begun, 0)
         self.envs.obs = {}
         self._restart()
@@ -244,7 +244,7 @@ class Group:
         return clipped
 
     def random_actions(self) -> NDArray[np.float32]:
-        """Uniform actions (n, A), which depend on seed, environment, episode and step alone."""
+        """Draw uniform actions (n, A) that depend only on seed, environment, episode and step."""
         return np.stack([self._drawn(row, key) for row, key in enumerate(self._clock().tolist())])
 
     def _drawn(self, row: int, entropy: list[int]) -> NDArray[np.float32]:

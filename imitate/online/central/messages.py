@@ -1,7 +1,7 @@
-"""Messages between environment workers and policy workers: JSON, and behind it the bytes of arrays.
+"""Messages between environment workers and policy workers: JSON, followed by the bytes of arrays.
 
 A message is a tree of dicts with numbers, strings, None and numpy arrays. Nothing in it can run code: an array is
-described by dtype and shape, which have to agree with the bytes that came.
+described by dtype and shape, which must agree with the received bytes.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import numpy as np
 from imitate.errors import UserError
 
 MAX_MESSAGE = 256 * 2**20
-"""Bytes of the largest message that is read."""
-_HEAD = struct.Struct("!II")  # bytes of the JSON, bytes of the arrays
+"""Size in bytes of the largest message that is read."""
+_HEAD = struct.Struct("!II")  # size of the JSON, size of the arrays (both in bytes)
 _DTYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
-"""Numpy's names of the types of arrays in a message; numpy itself would parse far more."""
+"""Allowed dtype names of arrays in a message; numpy would accept many more."""
 
 
 class ChannelError(UserError):
-    """The other side of a connection is gone, does not answer, or sends what is no message."""
+    """The other side of a connection is gone, does not answer, or sends something that is not a message."""
 
 
 def encode(message: Mapping[str, Any]) -> list[bytes | memoryview]:
-    """Return a message as buffers to be sent one behind the other.
+    """Return a message as buffers to send one after the other.
 
     Raises:
-        ChannelError: it is larger than a reader takes.
+        ChannelError: it is larger than a reader accepts.
     """
     arrays: list[bytes | memoryview] = []
 
@@ -50,14 +50,14 @@ def encode(message: Mapping[str, Any]) -> list[bytes | memoryview]:
     size = sum(map(len, arrays))
     if len(text) + size > MAX_MESSAGE:
         raise ChannelError(
-            f"a message has {len(text) + size} bytes, at most {MAX_MESSAGE} are read: put the environments into more "
-            "workers or a longer ring"
+            f"a message has {len(text) + size} bytes, but at most {MAX_MESSAGE} are allowed: "
+            "divide the environments among more workers or a longer ring"
         )
     return [_HEAD.pack(len(text), size) + text, *arrays]
 
 
 def decode(text: memoryview, data: memoryview) -> dict[str, Any]:
-    """Return the message; its arrays lie in ``data``.
+    """Return the message; its arrays share the memory of ``data``.
 
     Raises:
         ChannelError: it is malformed.
@@ -92,7 +92,7 @@ class Reader:
     """Messages from a socket, which may block, have a timeout, or not wait at all.
 
     Args:
-        sock: connected.
+        sock: connected socket.
 
     Attributes:
         limit: bytes of the largest message that is read.
@@ -109,7 +109,7 @@ class Reader:
         Raises:
             BlockingIOError, TimeoutError: it has not arrived completely; the next call
                 reads the rest.
-            ChannelError: the connection has ended, or what came is no message.
+            ChannelError: the connection has ended, or the received bytes are not a message.
         """
         while True:
             while self._count < len(self._view):
@@ -118,7 +118,7 @@ class Reader:
                 break
             text, size = _HEAD.unpack(self._view)
             if text + size > self.limit or not text:
-                raise ChannelError(f"a message says it has {text + size} bytes")
+                raise ChannelError(f"a message claims to have {text + size} bytes")
             self._text = text
             self._expect(text + size, is_head=False)
         view, text = self._view, self._text
@@ -126,7 +126,7 @@ class Reader:
         return decode(view[:text], view[text:])
 
     def _expect(self, size: int, *, is_head: bool) -> None:
-        # In memory of its own, which the arrays of the message then share.
+        # Use separate memory, which the arrays of the message then share.
         self._view, self._count, self._is_head = memoryview(bytearray(size)), 0, is_head
 
     def _received(self) -> int:
@@ -137,5 +137,5 @@ class Reader:
         except OSError as error:
             raise ChannelError(f"the connection was lost ({type(error).__name__})") from error
         if not count:
-            raise ChannelError("the connection was ended by the other side")
+            raise ChannelError("the other side closed the connection")
         return count

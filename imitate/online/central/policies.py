@@ -1,4 +1,4 @@
-"""The policy workers of a training: which weights each has, and who takes the place of one that is lost."""
+"""The policy workers of a training: the weights of each, and the replacement of lost ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from imitate.errors import WorkerError
 from imitate.online.central.policy_worker import PolicyPlan, PolicyWork, Status, Weights
 
 LOOK_S = 1.0
-"""Time between two looks whether a policy worker still answers."""
+"""Seconds between two checks that a policy worker still answers."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Weights as their backend packs them, the number of their publication, and the updates behind them."""
+    """Weights packed by their back end, the number of their publication, and their number of updates."""
 
     number: int
     version: int
@@ -27,14 +27,14 @@ class Packed:
 
 
 class PolicyWorkers:
-    """Policy workers, each replaced where it dies or hangs.
+    """Policy workers; each is replaced if it dies or hangs.
 
     Args:
-        plan: of each.
-        number: how many.
-        backend: where they run.
-        limits: after which one counts as hung.
-        on_loss: called with what happened to one that is replaced.
+        plan: plan of each worker.
+        number: number of workers.
+        backend: back end on which they run.
+        limits: time limits after which a worker counts as hung.
+        on_loss: called with the reason when a worker is replaced.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class PolicyWorkers:
         self._newest, self._look = Packed(0, 0, None), backend.pack(None)
 
     def publish(self, weights: Weights) -> None:
-        """Give weights, which are pickled once, to all workers, and wait until those that run act with them.
+        """Send weights, pickled once, to all workers, and wait until the running ones act with them.
 
-        A worker that is being started gets them too; it is waited for only where there is no other.
+        A starting worker also gets them; the call waits for it only if there is no other worker.
         """
         number = self._newest.number + 1
         self._newest = Packed(number, weights.published.version, self._backend.pack(weights))
@@ -63,7 +63,7 @@ class PolicyWorkers:
                 self.hear(busy[member])
 
     def tend(self) -> None:
-        """Give each worker that has nothing to do the newest weights, or ask for a sign of life."""
+        """Send each idle worker the newest weights, or ask for a sign of life."""
         for worker in self._workers:
             if worker.is_busy:
                 continue
@@ -73,24 +73,24 @@ class PolicyWorkers:
                 worker.give(replace(worker.has, packed=self._look))
 
     def busy(self) -> Mapping[Member, PolicyWorker]:
-        """Return the workers of which something is due to be heard."""
+        """Return the workers from which a message is expected."""
         return {worker.member: worker for worker in self._workers if worker.is_busy}
 
     def hear(self, worker: PolicyWorker) -> None:
-        """Take in what was heard of a worker."""
+        """Receive a message from a worker."""
         loss = worker.receive()
         if loss is not None:
             self._on_loss(f"policy worker: {loss.reason}")
             worker.start_anew()
 
     def of(self, number: int) -> PolicyWorker | None:
-        """Return the worker that an environment worker asks, the same as long as it runs; None: none is ready."""
+        """Return the policy worker for an environment worker, the same one while it runs; None if none is ready."""
         home = self._workers[number % len(self._workers)]
         ready = [worker for worker in self._workers if self._is_ready(worker)]
         return home if home in ready else ready[number % len(ready)] if ready else None
 
     def batch_size(self) -> float:
-        """Return the mean number of observations of a prediction; 0 before the first."""
+        """Return the mean number of observations per prediction, or 0 before the first."""
         found = [worker.status for worker in self._workers if worker.status is not None]
         batches = sum(status.batches for status in found)
         return sum(status.rows for status in found) / max(1, batches)
@@ -111,12 +111,12 @@ class PolicyWorkers:
 
 
 class PolicyWorker:
-    """A policy worker, and which weights it has.
+    """A policy worker and its weights.
 
     Attributes:
-        status: its last one; None: it is being started.
-        has: the weights that it acts with.
-        is_suspect: an environment worker has lost it.
+        status: its last status, or None while it starts.
+        has: weights with which it acts.
+        is_suspect: true if an environment worker has lost it.
         heard_s: time of the last status.
     """
 
@@ -133,16 +133,16 @@ class PolicyWorker:
 
     @property
     def is_busy(self) -> bool:
-        """True where an answer of it is due."""
+        """True if it owes an answer."""
         return self._given is not None
 
     def give(self, item: Packed) -> None:
-        """Give weights, or what asks for a sign of life."""
+        """Send weights, or a request for a sign of life."""
         self._given = item
         self.member.give(item.packed)
 
     def receive(self) -> Lost | None:
-        """Take note of its status; return its loss, where it is gone or hangs.
+        """Receive its status; return a loss if it is gone or hangs.
 
         Raises:
             UserError: it could not be prepared, or cannot take the weights.
@@ -153,7 +153,7 @@ class PolicyWorker:
         if isinstance(answer, Lost) and answer.died:
             return answer
         if isinstance(answer, Answer) and self._given is not None:
-            # What was packed is not kept: its backend may then free the memory.
+            # The packed weights are not kept, so that their back end may free the memory.
             self.status, self.has = answer.value, replace(self._given, packed=None)
             self._given = None
             self.is_suspect, self.heard_s = False, time.monotonic()
@@ -161,6 +161,6 @@ class PolicyWorker:
         raise WorkerError(f"policy worker: {getattr(answer, 'reason', answer)}")
 
     def start_anew(self) -> None:
-        """Start another worker in its place."""
+        """Replace it by a new worker."""
         self.member.stop()
         self._start()

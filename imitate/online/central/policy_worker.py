@@ -1,4 +1,4 @@
-"""A policy worker: acts for the environments of all environment workers, with the newest weights."""
+"""Policy worker: acts for the environments of all environment workers, with the newest weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from imitate.online.central.server import Request, RequestServer
 from imitate.system.processes import MAKE
 
 MAX_REQUESTS = 256
-"""Requests of one batch; those beyond wait for the next one."""
+"""Largest number of requests in a batch; further ones wait for the next batch."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class PolicyPlan:
 
     Attributes:
         algo: the algorithm's name, configuration (JSON), shapes of observations and action dimensions.
-        device: where it acts, such as "cuda:1"; on another machine the first GPU or the CPU where it has no such one.
-        seed: of the exploration noise.
-        token: what environment workers have to know.
-        host: address of the training's machine. The worker listens on loopback where that is, else at the address
-            from which it reaches that machine.
+        device: device on which it acts, such as "cuda:1"; a machine without it uses its first GPU or the CPU.
+        seed: seed of the exploration noise.
+        token: token that environment workers must know.
+        host: address of the training's machine. The worker listens on loopback on that machine, and elsewhere at the
+            address from which it reaches that machine.
     """
 
     algo: tuple[str, str, dict[str, tuple[int, ...]], int]
@@ -55,7 +55,7 @@ class Weights:
     """New weights for a policy worker.
 
     Attributes:
-        progress: which part of the training is over.
+        progress: fraction of the training that is over.
         published: the weights and their version.
     """
 
@@ -68,9 +68,9 @@ class Status:
     """A policy worker's answer to weights, or to None, which asks for a sign of life.
 
     Attributes:
-        address: where it takes requests.
-        batches: predictions so far.
-        rows: observations in them.
+        address: address at which it accepts requests.
+        batches: number of predictions so far.
+        rows: number of observations in them.
     """
 
     address: Address
@@ -79,12 +79,12 @@ class Status:
 
 
 class PolicyWork:
-    """Work of a policy worker: takes weights, while a thread answers requests.
+    """Work of a policy worker: receives weights, while a thread answers requests.
 
-    An item is done only between two batches, so that a policy that hangs leaves its worker without a sign of life.
+    Items are handled only between two batches, so a hanging policy shows as a missing sign of life.
 
     Attributes:
-        policy: that answers.
+        policy: policy that answers requests.
     """
 
     def __init__(self, plan: PolicyPlan, reports: Reports) -> None:
@@ -132,7 +132,7 @@ class PolicyWork:
     def _answer(self, requests: Sequence[Request]) -> None:
         try:
             answers = self.policy([request.content for request in requests])
-        except Exception as error:  # the workers' environments would wait without end
+        except Exception as error:  # the workers' environments would wait forever
             words = f"{type(error).__name__}: {error}".splitlines()[0]
             answers = [{"error": words}] * len(requests)
         self._batches += 1
@@ -142,18 +142,18 @@ class PolicyWork:
 
 
 class BatchedPolicy:
-    """A policy that acts for several groups of environments at once and keeps nothing of them.
+    """A policy that acts for several groups of environments at once and keeps no state of them.
 
     A request has ``obs``, raw (n, ...) by key; ``fresh`` (n,), true where an episode begins; ``clock`` (n, 3), number
-    of the environment, of its episode, and of the step in it, on which exploration noise depends; and ``state``, of
-    the last answer, where the policy has one. An answer has ``actions`` (n, A) as the environment takes them, without
-    its limits; ``extras``; ``state``; and ``version``, of the weights.
+    of the environment, of its episode, and of the step in it, which determine the exploration noise; and ``state`` of
+    the last answer, if the policy has one. An answer has ``actions`` (n, A) in the environment's units, not yet
+    clipped; ``extras``; ``state``; and ``version`` of the weights.
 
     Args:
-        plan: of the policy.
+        plan: plan of the policy.
 
     Attributes:
-        version: of the weights that it acts with; -1 before the first.
+        version: version of its weights; -1 before the first.
     """
 
     def __init__(self, plan: PolicyPlan) -> None:
@@ -167,7 +167,7 @@ class BatchedPolicy:
         self._seed, self.version = plan.seed, -1
 
     def load(self, item: Weights | None) -> None:
-        """Act with other weights from now on."""
+        """Load other weights to act with from now on."""
         if item is not None:
             load_acting_weights(self._algo, item.published.shared.get())
             self._algo.set_progress(item.progress)
@@ -202,7 +202,7 @@ class BatchedPolicy:
         ]
 
     def _state(self, request: Mapping[str, Any]) -> PolicyState:
-        """The state of a request's environments, anew where an episode begins."""
+        """Return the policy state of a request's environments, reset where an episode begins."""
         fresh = torch.from_numpy(np.array(request["fresh"])).to(self._algo.device)
         if not request.get("state"):
             return self._algo.initial_state(len(fresh))
@@ -210,7 +210,7 @@ class BatchedPolicy:
 
 
 def address_towards(host: str) -> str:
-    """Return the address of this machine on the way to another one; nothing is sent."""
+    """Return this machine's address on the route to another one; nothing is sent."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         sock.connect((host, 9))
@@ -218,7 +218,7 @@ def address_towards(host: str) -> str:
 
 
 def noise_seeds(seed: int, clock: Tensor) -> Tensor:
-    """Return seeds (n,) of the exploration noise at ``clock`` (n, 3): environment, episode, step; int64 all."""
+    """Return seeds (n,) of the exploration noise at ``clock`` (n, 3): all int64 (environment, episode, step)."""
     seeds = torch.full((len(clock),), seed, dtype=torch.int64)
     for number in clock.unbind(1):
         seeds = split_mix(seeds) + number
@@ -240,7 +240,7 @@ def _rows(tree: Mapping[str, Any], start: int, end: int) -> dict[str, Any]:
 
 
 def device_here(wanted: str) -> str:
-    """Return the wanted device, or where this machine has none such, its first GPU or the CPU."""
+    """Return the wanted device, or this machine's first GPU or its CPU if it is missing."""
     kind, _, number = wanted.partition(":")
     if kind != "cuda" or not torch.cuda.is_available():
         return "cpu"

@@ -1,4 +1,4 @@
-"""The environments of one environment worker, whichever worker has them now."""
+"""Environments of one environment worker, and the worker that currently has them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from imitate.online.workers import MAX_REPLACEMENTS
 
 
 class EnvSeat:
-    """The environments of a plan, the worker that has them now, and the request that it works on.
+    """The environments of a plan, the current worker, and its current request.
 
     Attributes:
-        request: None: it has nothing to do.
-        version: of the weights that its policy worker had when it was asked.
-        is_stalled: it waits for a policy worker.
+        request: current request, or None if the worker is idle.
+        version: version of the policy worker's weights when it was asked.
+        is_stalled: true if it waits for a policy worker.
     """
 
     def __init__(self, plan: EnvPlan, backend: Backend[Any]) -> None:
@@ -37,7 +37,7 @@ class EnvSeat:
 
     @property
     def lanes(self) -> list[int]:
-        """Numbers of the lanes of its environments."""
+        """Lane numbers of its environments."""
         numbers: list[int] = self.plan.lanes.reshape(-1).tolist()
         return numbers
 
@@ -60,7 +60,7 @@ class EnvSeat:
         self.member.give(self._backend.pack(replace(request, address=policy.status.address)))
 
     def receive(self) -> Steps | Lost | None:
-        """Return the steps that came, or the loss of the worker; None where it waits for a policy worker.
+        """Return the received steps, or the loss of the worker, or None if it waits for a policy worker.
 
         Raises:
             UserError: the worker could not be prepared, or its environments fail each time.
@@ -92,7 +92,7 @@ class EnvSeat:
             )
 
     def start_anew(self) -> None:
-        """Start another worker, whose episodes have other seeds than those that were lost."""
+        """Start another worker, whose episodes have different seeds than the lost ones."""
         self.member.stop()
         self._start()
         if self.state is not None:
@@ -100,5 +100,5 @@ class EnvSeat:
             self.restore({**self.state, "begun": begun})
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Let the worker resume from a state, with its next request."""
+        """Let the worker resume from a state at its next request."""
         self.state, self._restores = state, state is not None

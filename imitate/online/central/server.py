@@ -1,4 +1,4 @@
-"""A policy worker's side of the connections: requests in, answers out, in one thread that never waits for a client."""
+"""Server of a policy worker: receives requests and sends answers in one thread that never waits for a client."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from imitate.online.central.messages import MAX_MESSAGE, ChannelError, Reader, e
 
 LOG = logging.getLogger(__name__)
 _GREETING = 1024
-"""Bytes of the largest message of a client that has not shown that it knows the token."""
+"""Largest size in bytes of a message from a client that has not yet proved that it knows the token."""
 MAX_STRANGERS, STRANGER_S = 512, 30.0
-"""Such clients at a time, of which the oldest then go, and seconds that each of them has."""
+"""Largest number of such clients (beyond it the oldest is dropped), and seconds that each of them has."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,19 @@ class Request:
 class RequestServer:
     """Listens for environment workers.
 
-    All methods but :meth:`wake` belong to one thread. While that thread computes, requests wait in the buffers of
-    their sockets; :meth:`requests` then finds all of them.
+    All methods but :meth:`wake` must be called from one thread. While that thread computes, requests wait in the
+    buffers of their sockets; :meth:`requests` then finds all of them.
 
     Args:
-        host: address to listen on.
-        token: what clients have to know.
+        host: address on which to listen.
+        token: token that clients must know.
     """
 
     def __init__(self, host: str, token: bytes) -> None:
         self._token, self._waiting = token, deque[Request]()
         self._strangers: dict[
             _Client, float
-        ] = {}  # with the time at which they have to go, the oldest first
+        ] = {}  # with the time at which each is dropped, the oldest first
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=1024)
         self._listener.setblocking(False)
@@ -57,7 +57,7 @@ class RequestServer:
         self._selector.register(self._woken, selectors.EVENT_READ, self._wake_up)
 
     def requests(self, most: int) -> list[Request]:
-        """Wait for requests or :meth:`wake`; return what has come by then, the oldest first, at most so many."""
+        """Wait for requests or :meth:`wake`; return the received requests, oldest first, at most ``most``."""
         for key, events in self._selector.select(0.0 if self._waiting else self._patience()):
             if not isinstance(key.data, _Client):
                 key.data()
@@ -68,7 +68,7 @@ class RequestServer:
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
 
     def answer(self, request: Request, content: Mapping[str, Any]) -> None:
-        """Send an answer; that of a client which is gone is dropped."""
+        """Send an answer; if the client is gone, drop it."""
         client = request.client
         if not client.closed:
             try:
@@ -79,7 +79,7 @@ class RequestServer:
                 self._listen(client)
 
     def wake(self) -> None:
-        """Let :meth:`requests` return; from any thread."""
+        """Make :meth:`requests` return; may be called from any thread."""
         self._wakes.send(b"\0")
 
     def close(self) -> None:
@@ -105,13 +105,13 @@ class RequestServer:
         self._selector.register(sock, selectors.EVENT_READ, client)
         try:
             client.greet()
-        except ChannelError as error:  # it has gone again
+        except ChannelError as error:  # the client has already disconnected
             self._drop(client, error)
         else:
             self._listen(client)
 
     def _patience(self) -> float | None:
-        """Seconds until the oldest stranger has to go."""
+        """Return the seconds until the oldest unproved client is dropped."""
         first = next(iter(self._strangers.values()), None)
         return None if first is None else max(0.0, first - time.monotonic())
 
@@ -123,7 +123,7 @@ class RequestServer:
         self._woken.recv(4096)
 
     def _attend(self, client: _Client, events: int) -> None:
-        """Send what is left of answers, and read whole messages."""
+        """Send the rest of answers, and read complete messages."""
         try:
             if events & selectors.EVENT_WRITE:
                 client.flush()
@@ -137,7 +137,7 @@ class RequestServer:
             self._listen(client)
 
     def _listen(self, client: _Client) -> None:
-        """Look for room to write only where something is left to be sent."""
+        """Watch for writability only if something remains to be sent."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.unsent else 0)
         self._selector.modify(client.sock, events, client)
 
@@ -162,7 +162,7 @@ class _Client:
 
     @property
     def is_admitted(self) -> bool:
-        """Return true once it has shown that it knows the token."""
+        """Return true if it has proved that it knows the token."""
         return self._nonce is None
 
     def greet(self) -> None:
@@ -174,7 +174,7 @@ class _Client:
         self.flush()
 
     def flush(self) -> None:
-        """Send as much as the socket takes."""
+        """Send as much as the socket accepts."""
         while self.unsent:
             try:
                 count = self.sock.sendmsg(self.unsent)
@@ -188,7 +188,7 @@ class _Client:
                 self.unsent[0] = self.unsent[0][count:]
 
     def received(self) -> list[dict[str, Any]]:
-        """Return the requests that have come as a whole."""
+        """Return the completely received requests."""
         found = []
         try:
             while True:

@@ -287,7 +287,7 @@ def masked():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: policy_of("hbc/hbc"), "hbc cannot be exported|its parts act in turn"),
+        (lambda: policy_of("hbc/hbc"), "hbc cannot be exported|its parts act at different rates"),
         (lambda: policy_of("gl/gl"), "gl cannot be exported|it does not act"),
         (masked, "dqn cannot be exported|observation 'action_mask' masks"),
         (
@@ -381,7 +381,7 @@ def test_predictions_are_recorded_on_demonstrations(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("key", "size", "words"), [("b", 4, "lacks its observation 'a'"), ("a", 5, "it takes")]
+    ("key", "size", "words"), [("b", 4, "lacks the policy's observation 'a'"), ("a", 5, "it takes")]
 )
 def test_demonstrations_of_other_observations_are_refused(tmp_path, key, size, words):
     demos = tiny_demos(tmp_path / "demos.hdf5", {key: size}, 3)

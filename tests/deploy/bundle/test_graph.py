@@ -78,7 +78,7 @@ def test_operators_of_others_are_refused():
 
 @pytest.mark.parametrize("data", [b"\xff" * 30, b"\x0a\xff\x01", b"\x0b", b"\x3a\x05abc"])
 def test_what_is_no_model(data):
-    with pytest.raises(BundleError, match="is no ONNX model"):
+    with pytest.raises(BundleError, match="is not an ONNX model"):
         refuse_external(data)
 
 

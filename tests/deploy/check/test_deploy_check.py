@@ -128,8 +128,8 @@ def test_the_right_data_are_ok(checked):
         ("camera", lambda x: np.full_like(x, 90), "blank image", "100% of the images have a single colour"),
         ("camera", lambda x: np.repeat(x[:1], len(x), axis=0), "frozen image", "never changes in 6 of 6"),
         ("camera", lambda x: x // 3, "brightness", "other colours or brightness"),
-        ("camera", lambda x: x[:, :4], "shape", "4 x 8 x 3 in the file, the policy wants 6 x 8 x 3"),
-        ("camera", lambda x: np.moveaxis(x, -1, 1), "shape", "channels have to be last"),
+        ("camera", lambda x: x[:, :4], "shape", "4 x 8 x 3 in the file, but the policy expects 6 x 8 x 3"),
+        ("camera", lambda x: np.moveaxis(x, -1, 1), "shape", "channels must be last"),
     ],
 )  # fmt: skip
 def test_what_is_found_in_observations(checked, key, change, kind, words):
@@ -167,7 +167,7 @@ def test_verdicts(checked, changes, findings, verdict):
 
 def test_words_of_a_rate_and_of_what_is_missing(checked):
     (rate,) = checked(rate=10.0).findings[:1]
-    assert "the file is at 10 Hz, the policy learned at 2 Hz" in rate.words
+    assert "the file has 10 Hz, but the policy was trained at 2 Hz" in rate.words
     report = checked(lambda obs, actions: ({"camera": obs["camera"]}, actions))
     assert "the observation 'joints' is missing; the file has camera" in report.findings[0].words
     assert report.errors is None
@@ -180,7 +180,7 @@ def test_grey_scenes_do_not_tell_the_order(checked, tmp_path):
     path = written(tmp_path / "grey.hdf5", 5, on("camera", grey))
     report = checked(on("camera", grey), known=Training(measured(path, KINDS), "grey"))
     assert found(report) == set()
-    assert any("order cannot be told" in f.words for f in report.findings)
+    assert any("order cannot be checked" in f.words for f in report.findings)
 
 
 def test_another_size_is_no_problem_of_a_policy_that_resizes(checked):

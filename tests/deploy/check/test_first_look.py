@@ -47,7 +47,7 @@ def test_a_scene_as_in_training_is_without_findings():
     [
         ({"joints": np.degrees(MEAN + STD)}, "degrees in place of radians"),
         ({"joints": 1000.0 * MEAN}, "millimetres in place of metres"),
-        ({"joints": (MEAN + STD)[[1, 0, 2, 5, 4, 3, 6]]}, "fit the training in the order 1, 0, 2, 5, 4, 3, 6"),
+        ({"joints": (MEAN + STD)[[1, 0, 2, 5, 4, 3, 6]]}, "fit the training only in the order 1, 0, 2, 5, 4, 3, 6"),
         ({"joints": MEAN[::-1]}, "another order of joints"),
         ({"front": picture(WRIST), "wrist": picture(FRONT)}, "'front' and 'wrist' look exchanged"),
         ({"wrist": picture(WRIST[::-1])}, "'wrist': red and blue seem to be swapped"),

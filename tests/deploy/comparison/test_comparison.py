@@ -104,7 +104,7 @@ def test_a_redo_repeats_the_same_policy_at_the_same_beginning(world):
         (1, False, 4, "missed"),
     ]
     assert [(r.pair, r.position, r.reason) for r in file.redos] == [(0, 1, "the cube fell")]
-    assert lines[1] == "pair 1 of at most 50, second policy: redo, since the cube fell"
+    assert lines[1] == "pair 1 of at most 50, second policy: repeated, reason: the cube fell"
 
 
 def test_the_person_sees_the_first_start_beside_the_second(world, tmp_path):

@@ -93,7 +93,7 @@ def test_what_is_no_message_is_refused(text, data):
 
 def test_a_message_that_says_it_is_too_large_is_refused_before_memory_is_taken(pair):
     pair[0].sendall(struct.pack("!II", 10, 2**32 - 1))
-    with pytest.raises(ChannelError, match="says it has 4294967305 bytes"):
+    with pytest.raises(ChannelError, match="claims to have 4294967305 bytes"):
         Reader(pair[1]).read()
 
 
