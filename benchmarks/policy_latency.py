@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from benchmarks.bench import Bench
 from benchmarks.demos import OBS_KEYS
@@ -38,9 +41,11 @@ def _rows(name: str, bench: Bench) -> list[Row]:
         demo = file.demos()[0]
         ob = {key: file.read(demo, f"obs/{key}")[0] for key in OBS_KEYS}
     policy.start_episode()
-    ours, peers = [], []
+    network = _network(policy, ob)
+    ours, alone, peers = [], [], []
     for _ in range(ROUNDS):
         ours.append(percentiles(lambda: policy(ob), CALLS[name]))
+        alone.append(percentiles(network, CALLS[name]))
         if bench.peer.live:
             peers.append(bench.peer.ask(f"call_{name}", CALLS[name]))
 
@@ -49,6 +54,7 @@ def _rows(name: str, bench: Bench) -> list[Row]:
 
     peer_p50 = median(peers, "cpu_p50_ms") if peers else bench.peer.figure(f"call_{name}")
     peer_p99 = median(peers, "cpu_p99_ms") if peers else None
+    network_p50 = median(alone, "cpu_p50_ms")
     wall = f"wall p50 {median(ours, 'wall_p50_ms'):.3g}, p99 {median(ours, 'wall_p99_ms'):.3g}"
     source = bench.peer.source
     return [
@@ -71,7 +77,29 @@ def _rows(name: str, bench: Bench) -> list[Row]:
             peer_p99,
             source if peers else "",
         ),
+        Row(
+            f"{name} p50, its network alone",
+            network_p50,
+            "CPU ms",
+            note=f"a call takes {median(ours, 'cpu_p50_ms') / network_p50:.3g} times as long",
+        ),
     ]
+
+
+def _network(policy: RolloutPolicy, ob: dict[str, Any]) -> Callable[[], Tensor]:
+    """The policy's network from a prepared observation to the normalized action."""
+    algo = policy.algo
+    net: Any = algo.active_nets["policy"]
+    arrays = {key: value[None] for key, value in ob.items()}
+    obs, memory = algo.preprocess.prepare_obs(arrays), net.initial_memory(1)
+
+    @torch.inference_mode()
+    def decide() -> Tensor:
+        inputs, _ = net.observe(obs, None, memory)
+        action: Tensor = net.decide(inputs)
+        return action
+
+    return decide
 
 
 def _precisions(bench: Bench) -> list[Row]:

@@ -136,7 +136,7 @@ class Actor(PolicyNetwork):
         self, inputs: Inputs, explore: bool = False, generator: torch.Generator | None = None
     ) -> Tensor:
         """Return the action ``(B, D)``."""
-        features, _ = self(inputs["obs"], inputs["goal"])
+        features = self.mlp(self.encoder(inputs["obs"], inputs["goal"]))
         return self.head.act(features, explore, generator)
 
 

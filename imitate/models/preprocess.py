@@ -255,8 +255,10 @@ class Preprocess(nn.Module):
             device = self.normalization.offset.device
             plan = obs_plan(self.steps, self.raw_shapes, self.modalities, chosen, device)
             self._plans[chosen] = plan
-        features = self._features(raw, plan.keys) if self.feature_shapes else ()
-        checked = [key for key in plan.keys if key not in features]
+        features, checked = [], plan.keys
+        if self.feature_shapes:
+            features = self._features(raw, plan.keys)
+            checked = tuple(key for key in plan.keys if key not in features)
         check_raw(raw, checked, self.raw_shapes, self.modalities)
         return plan.prepared(raw, features)
 

@@ -46,7 +46,7 @@ def refuse_not_finite(key: str, value: NDArray[Any] | Tensor) -> None:
         )
 
 
-def refuse_action(action: NDArray[np.float64]) -> None:
+def refuse_action(action: NDArray[np.floating[Any]]) -> None:
     """Check that an action (B, A), in the units of the data and not yet clipped, is finite.
 
     Raises:

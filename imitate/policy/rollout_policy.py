@@ -340,15 +340,18 @@ class RolloutPolicy:
         found = encoder.keypoints(obs)
         return {self._given[key]: places[0].cpu().numpy() for key, places in found.items()}
 
-    def _unnormalized(self, normalized: Tensor, obs: dict[str, Tensor]) -> NDArray[np.float64]:
+    def _unnormalized(self, normalized: Tensor, obs: dict[str, Tensor]) -> NDArray[np.float32]:
         """Convert predictions for prepared observations to the units of the data."""
-        action = self.algo.preprocess.unnormalize_actions(normalized, obs).cpu().numpy()
-        return action.astype(np.float64)
+        action: NDArray[np.float32] = (
+            self.algo.preprocess.unnormalize_actions(normalized, obs).cpu().numpy()
+        )
+        return action
 
-    def _clipped(self, action: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _clipped(self, action: NDArray[np.float32]) -> NDArray[np.float64]:
         """Clip an action to the limits of the robot."""
         # np.clip takes several times as long as these two ufuncs on arrays this small.
-        return np.minimum(np.maximum(action, self._low), self._high)
+        clipped: NDArray[np.float64] = np.maximum(action, self._low, dtype=np.float64)
+        return np.minimum(clipped, self._high)
 
     def _tell(self, lang: str | None, mask: ArrayLike | None) -> None:
         """Store the embedding of an instruction, for all rows or for those of the mask."""
