@@ -448,7 +448,7 @@ def _fill_descriptors() -> None:
 
 
 def _hang_up(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt("ended by SIGHUP: the terminal was closed")
+    raise KeyboardInterrupt("by SIGHUP: the terminal was closed")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,11 +25,14 @@ class RecordedActions:
     Args:
         actions: (T, A) recorded actions.
         rate_hz: rate at which they were recorded, or None if unknown.
+        names: names of the numbers of an action, where the file has them.
     """
 
-    def __init__(self, actions: NDArray[Any], rate_hz: float | None) -> None:
+    def __init__(
+        self, actions: NDArray[Any], rate_hz: float | None, names: Sequence[str] = ()
+    ) -> None:
         self._actions, self._next = np.asarray(actions, dtype=np.float64), 0
-        self.control_freq = rate_hz
+        self.control_freq, self.number_names = rate_hz, {"actions": tuple(names)}
 
     def start_episode(self, lang: str | None = None) -> None:
         """Start again with the first action."""
@@ -84,6 +87,7 @@ def command(
     """
     from imitate.cli.robots import robot_of, safety_of
     from imitate.data import DatasetFile
+    from imitate.data.file.features import features_of, number_names
     from imitate.deploy.driver import solved
     from imitate.deploy.loop import ControlLoop
     from imitate.deploy.watchdog import slow_stop
@@ -98,10 +102,11 @@ def command(
         actions = data.read(name, "actions")
         recorded = data.control_freq
         own = data.env_meta
+        features = features_of(data.file_attrs, str(file))
     rate = rate_hz or recorded
     if rate is None:
         raise UserError(f"{file}: does not contain its control rate: give --rate-hz")
-    policy = RecordedActions(actions, recorded)
+    policy = RecordedActions(actions, recorded, number_names(features).get("actions", ()))
     with contextlib.ExitStack() as stack:
         simulated = own if own.get("type") in (1, 2) else None
         body = robot_of(

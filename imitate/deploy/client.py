@@ -27,11 +27,19 @@ from imitate.deploy.wire import MAX_MESSAGE, Jpeg, WireError, decode, encode
 from imitate.errors import NotFiniteError, UserError
 from imitate.system import clock
 
-__all__ = ["HEADER", "RemoteError", "RemotePolicy"]
+__all__ = ["HEADER", "BadAnswerError", "RemoteError", "RemotePolicy"]
+
+
+_ROUNDING = 1e-5
+"""Part of an action by which rounding may show it beyond a limit."""
 
 
 class RemoteError(ConnectionError):
     """The server was not reached, did not answer in time, or closed the connection. The next call reconnects."""
+
+
+class BadAnswerError(RemoteError):
+    """The server's answer is none of the policy that it said it serves."""
 
 
 class RemotePolicy:
@@ -95,6 +103,11 @@ class RemotePolicy:
         return () if self.schema is None else tuple(self.schema.observations)
 
     @property
+    def number_names(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the numbers of observations and of ``actions``, where the demonstrations had some, by key."""
+        return {} if self.schema is None else self.schema.names
+
+    @property
     def history(self) -> int:
         """Number of observations that :meth:`predict_chunk` uses: the newest and those of the steps before."""
         return 1 if self.schema is None else max(self.schema.history, 1)
@@ -128,7 +141,7 @@ class RemotePolicy:
             goal: the same for the goal, if the policy has one.
 
         Raises:
-            RemoteError: no answer within ``timeout_s``, or the connection was lost.
+            RemoteError: no answer within ``timeout_s``, the connection was lost, or the answer is none of this policy.
             NotFiniteError: the observation has NaN or infinity; nothing was sent.
             UserError: the observation does not fit the schema, or the server refused it.
         """
@@ -143,7 +156,8 @@ class RemotePolicy:
             message["goal"] = self._selected(self.schema, goal or {}, goal=True)
         self._begin(connection, deadline)
         reply = self._exchange(connection, "observe", message, deadline)
-        action, self._chunk = _actions(reply.get("action"), 1), _actions(reply.get("chunk"), 2)
+        action = self._checked(reply.get("action"), 1)
+        self._chunk = self._checked(reply.get("chunk"), 2)
         self._note_timing(began, reply[HEADER])
         return action
 
@@ -191,7 +205,7 @@ class RemotePolicy:
         self._begin(connection, deadline)
         reply = self._exchange(connection, "predict", message, deadline)
         self._note_timing(began, reply[HEADER])
-        return _actions(reply.get("chunk"), 2)
+        return self._checked(reply.get("chunk"), 2)
 
     def check(self, ob: Mapping[str, ArrayLike]) -> None:
         """Raise NotFiniteError if a call with this observation would, without sending it. Keys may be missing."""
@@ -350,8 +364,39 @@ class RemotePolicy:
             for key, value in arrays.items()
         }
 
+    def _checked(self, value: Any, dimensions: int) -> NDArray[np.float64]:
+        """Actions of a server that tells its schema.
+
+        Raises:
+            BadAnswerError: they are no finite numbers of the schema's size and within its limits.
+        """
+        assert self.schema is not None
+        try:
+            actions = _actions(value, dimensions)
+        except UserError as error:
+            raise BadAnswerError(str(error)) from error
+        if actions.shape[-1] != self.schema.action_dim:
+            raise BadAnswerError(
+                f"the server sent actions of {actions.shape[-1]} numbers; wanted {self.schema.action_dim}"
+            )
+        low, high = np.array(self.schema.action_low), np.array(self.schema.action_high)
+        room = _ROUNDING * np.maximum(np.abs(actions), 1.0)
+        odd = (low - actions > room) | (actions - high > room)
+        if odd.any():
+            place = int(np.flatnonzero(odd.reshape(-1, len(low)).any(axis=0))[0])
+            worst = actions.reshape(-1, len(low))[:, place]
+            raise BadAnswerError(
+                f"the server sent an action beyond its own limits (number {place}: "
+                f"{worst[np.abs(worst).argmax()]:.4g}, limits {low[place]:.4g} to {high[place]:.4g})"
+            )
+        return actions
+
     def _note_timing(self, began: float, header: Mapping[str, Any]) -> None:
-        told = {name: float(header[name]) for name in ("queued_ms", "infer_ms") if name in header}
+        told = {
+            name: float(header[name])
+            for name in ("queued_ms", "infer_ms")
+            if isinstance(header.get(name), int | float)
+        }
         self.timing = {"total_ms": 1e3 * (clock.now() - began), **told}
 
     def _exchange(

@@ -34,6 +34,7 @@ from imitate.system import clock
 Vector = NDArray[np.float64]
 _Result = TypeVar("_Result")
 
+_NO_ANSWER = "the server does not answer"
 _POLICY, _RECORDING = "the policy", "what follows each step, such as recording,"
 
 
@@ -200,6 +201,7 @@ class _Episode:
         self._unable_since: float | None = None
         self._last_sent: float | None = None
         self._person_acted = False
+        self._lost = self._unable = ""
         self._took_s: dict[str, float] = {}
         self._slowest: dict[str, float] = {}
 
@@ -225,6 +227,17 @@ class _Episode:
             self._count_late(now > deadline)
             # A late step is not made up for: the next one starts at once and has its whole period.
             clock.sleep(max(0.0, deadline - now))
+        self._refuse_an_end_in_vain()
+
+    def _refuse_an_end_in_vain(self) -> None:
+        """Report an episode whose last steps were no more than a fault that had no time to stop it."""
+        since = self._unable_since
+        held_s = 0.0 if since is None else clock.now() - since
+        if held_s >= 0.5 * self._safety.hold_s:
+            raise RobotError(
+                f"the episode ended in a fault: no action for its last {held_s:.1f} s ({self._unable}); the robot was "
+                f"stopped ({self._report})"
+            )
 
     def _step(self, started: float) -> frozenset[str]:
         """Observe, act, send; the teleoperator's events."""
@@ -276,8 +289,9 @@ class _Episode:
             action = self._policy(observation.values)
         except NotFiniteError as error:
             return None, str(error).partition(":")[0]
-        except ConnectionError:
-            return None, "the server does not answer"
+        except ConnectionError as error:
+            self._lost = str(error)
+            return None, _NO_ANSWER
         return action, "nothing is planned"
 
     def _hold(self, reason: str, now: float, patient: bool) -> None:
@@ -287,15 +301,16 @@ class _Episode:
             self._watchdog.skip()
         else:
             self._timed("hold()", self._watchdog.hold)
-        self._held = True
+        self._held, self._unable = True, reason
         if patient:
             self._unable_since = None
             self._observer.poses.pause()
         elif self._unable_since is None:
             self._unable_since = now
         elif now - self._unable_since >= self._safety.hold_s:
+            words = f"{reason}: {self._lost}" if reason == _NO_ANSWER else reason
             raise RobotError(
-                f"no action for {self._safety.hold_s:g} s ({reason}); the robot was stopped ({self._report})"
+                f"no action for {self._safety.hold_s:g} s ({words}); the robot was stopped ({self._report})"
             )
 
     def _send(self, action: Vector) -> Vector:
@@ -345,6 +360,8 @@ class _Episode:
         if self._slowest[part] < self._period / 2:
             return "other programs kept the machine busy; end them, or give this one priority"
         words = f"{part} took up to {1e3 * self._slowest[part]:.0f} ms of a period of {1e3 * self._period:.0f} ms"
+        if part == _POLICY and self._lost:
+            return f"{words} ({self._lost}); look at the server and the network, or take asynchronous inference"
         if part == _POLICY:
             return f"{words}; use a smaller policy, asynchronous inference, or demonstrations at a lower rate"
         if part == _RECORDING:

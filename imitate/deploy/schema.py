@@ -50,6 +50,9 @@ class Schema:
         history: observations that a chunk is predicted from; 0: none are, or the server is of before this field.
         execute: actions of a chunk that are executed before the next one is predicted.
         max_prefix: planned actions that a prediction can be given; 0: the policy is not trained so.
+        names: names of the numbers of observations and of ``actions``, where the demonstrations had some, by key.
+        ranges: ``mean``, ``std``, ``min`` and ``max`` of the observations in the training, by key; of images per
+            channel, in [0, 1]. Empty where they are not known.
     """
 
     observations: Mapping[str, Observed]
@@ -64,6 +67,8 @@ class Schema:
     history: int = 0
     execute: int = 1
     max_prefix: int = 0
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ranges: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
@@ -91,6 +96,13 @@ class Schema:
             for name in ("action_low", "action_high"):
                 known[name] = tuple(float(value) for value in saved[name])
             known["languages"] = tuple(str(lang) for lang in saved.get("languages", ()))
+            known["names"] = {
+                str(key): tuple(map(str, names)) for key, names in saved.get("names", {}).items()
+            }
+            known["ranges"] = {
+                str(key): {str(name): tuple(map(float, row)) for name, row in entry.items()}
+                for key, entry in saved.get("ranges", {}).items()
+            }
             for name in ("action_dim", "chunk", "history", "execute", "max_prefix"):
                 if name in known:
                     known[name] = int(known[name])

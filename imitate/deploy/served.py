@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from imitate.algo.base.policy_state import PolicyState, joined_states, state_row
 from imitate.data.language import LANGUAGE_KEY
+from imitate.deploy.check.statistics import recorded_ranges
 from imitate.deploy.schema import Observed, Schema
 from imitate.deploy.session import Ask, ChunkAsk, Prediction
 from imitate.errors import UserError
@@ -132,6 +133,7 @@ def schema_of(policy: RolloutPolicy) -> Schema:
 
     low, high = policy.limits
     names: Any = () if policy.instructions is None else policy.instructions.names
+    kinds = {key: policy.modalities[key] for key in policy.obs_keys}
     return Schema(
         observations=seen(policy.obs_keys),
         goals=seen(policy.goal_keys),
@@ -145,4 +147,18 @@ def schema_of(policy: RolloutPolicy) -> Schema:
         history=policy.history,
         execute=1 if execution is None else execution.execute,
         max_prefix=policy.max_prefix,
+        names={
+            key: names
+            for key, names in policy.number_names.items()
+            if key in ("actions", *policy.obs_keys)
+        },
+        ranges={
+            key: {
+                "mean": tuple(known.mean.tolist()),
+                "std": tuple(known.std.tolist()),
+                "min": tuple(known.low.tolist()),
+                "max": tuple(known.high.tolist()),
+            }
+            for key, known in recorded_ranges(policy.ranges, kinds).items()
+        },
     )

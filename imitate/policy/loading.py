@@ -96,7 +96,8 @@ def policy_of(
     rate, names = control_freq_of(ckpt), ckpt["shape_metadata"].get("names")
     given = joined(ckpt.get("rename"), rename)
     try:
-        return RolloutPolicy(algo, low, high, instructions, rate, names, given)
+        ranges = (ckpt.get("provenance") or {}).get("observations")
+        return RolloutPolicy(algo, low, high, instructions, rate, names, given, ranges)
     except UserError as error:
         raise UserError(f"{source}: {error}") from error
 

@@ -43,6 +43,8 @@ class RolloutPolicy:
         number_names: names of the single numbers of each observation and of ``actions`` by key, if the data had them.
         rename: maps a name under which the caller gives an observation to the policy's name, such as ``{"agent_pos":
             "state"}``; names that are not listed are the policy's own.
+        ranges: ``mean``, ``std``, ``min`` and ``max`` of each observation in the training, by its name in the data, as
+            far as the checkpoint has them.
 
     Attributes:
         obs_keys: keys that an observation must have, as the caller names them. If there are ``instructions``,
@@ -61,6 +63,7 @@ class RolloutPolicy:
         control_freq: float | None = None,
         number_names: Mapping[str, Sequence[str]] | None = None,
         rename: Rename | None = None,
+        ranges: Mapping[str, Any] | None = None,
     ) -> None:
         self.algo = algo
         self.control_freq = control_freq
@@ -75,6 +78,7 @@ class RolloutPolicy:
         self.number_names = {
             self._given.get(key, key): tuple(names) for key, names in (number_names or {}).items()
         }
+        self.ranges = {self._given.get(key, key): entry for key, entry in (ranges or {}).items()}
         self.obs_keys = tuple(self._given[key] for key in self._all_keys if key != served)
         self.goal_keys = tuple(self._given[key] for key in self._goal_keys)
         self._state: PolicyState | None = None

@@ -26,6 +26,7 @@ from imitate.evaluation.policy_source import CheckpointFile
 from imitate.policy import loading
 from imitate.policy.checkpoint import save_checkpoint
 from tests.cli.conftest import refuse
+from tests.deploy.fake_robot import FakeRobot
 from tests.tiny import tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -164,6 +165,19 @@ def test_record_by_a_device_then_go_on_and_replay(call):
         assert file["data"].attrs["control_freq"] == 50
     told = call.json("replay demos.hdf5 --robot sim --robot-arg in_step=true")
     assert (told["demo"], told["report"]["steps"]) == ("demo_0", 5)
+
+
+def test_a_demonstration_of_a_robot_with_another_order_of_joints_is_not_replayed(call, monkeypatch):
+    names = {"actions": {"feature": "actions", "shape": [2], "names": ["yaw", "lift"]}}
+    with DatasetWriter(
+        "two.hdf5", {}, control_freq=50.0, attrs={"features": json.dumps(names)}
+    ) as writer:
+        writer.start_episode()
+        writer.append(obs={"state": np.zeros(2)}, action=np.zeros(2))
+        writer.finish_episode(success=True)
+    monkeypatch.setattr(FakeRobot, "action_names", ("lift", "yaw"))
+    told = call("replay two.hdf5 --robot tests.deploy.fake_robot:FakeRobot", code=2).output
+    assert "'actions' is (lift, yaw) of the robot and was (yaw, lift)" in told
 
 
 def test_the_persons_verdict_counts_and_what_is_discarded_is_not_recorded(call, checkpoint):

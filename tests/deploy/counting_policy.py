@@ -10,8 +10,8 @@ from imitate.system import clock
 SCHEMA = Schema(
     observations={"state": Observed((2,)), "camera": Observed((8, 8, 3), "rgb")},
     action_dim=2,
-    action_low=(-1.0, -1.0),
-    action_high=(1.0, 1.0),
+    action_low=(-1e4, -1e4),
+    action_high=(1e4, 1e4),
     rate_hz=20.0,
     chunk=4,
     languages=("pick", "place"),

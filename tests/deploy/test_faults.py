@@ -8,6 +8,7 @@ import pytest
 from imitate.deploy.asynchronous import AsynchronousPolicy
 from imitate.deploy.client import RemoteError, RemotePolicy
 from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.session import Prediction
 from imitate.deploy.transport import ClosedError
 from imitate.deploy.wire import decode, encode
 from imitate.errors import RobotError, UserError
@@ -261,3 +262,30 @@ def test_a_client_does_not_go_on_with_other_weights(network_of):
         policy(observation())
     with pytest.raises(UserError, match="its weights differ from those at the beginning"):
         policy(observation())
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (np.zeros(3), "actions of 3 numbers; wanted 2"),
+        (np.array([0.1, 2e9]), "beyond its own limits .number 1: 2e.09, limits -1e.04 to 1e.04."),
+        (np.array([0.1, np.nan]), "no array of finite numbers"),
+    ],
+)
+@pytest.mark.parametrize("lasts", [1, 1000])
+def test_an_answer_that_is_none_of_the_policy_is_not_sent(network_of, answer, words, lasts):
+    class Odd(Counter):
+        def predict(self, asks):
+            self.batches.append(0)
+            odd = 10 < len(self.batches) <= 10 + lasts
+            return [Prediction(answer if odd else np.zeros(2), np.zeros((4, 2)), {}) for _ in asks]
+
+    network_of(Odd())
+    robot = camera_robot()
+    made = loop(RemotePolicy("ws://here", timeout_s=0.2), robot)
+    if lasts == 1:
+        assert made.run(20).held == {NO_ANSWER: 1}
+    else:
+        with pytest.raises(RobotError, match=f"{NO_ANSWER}: .*{words}"):
+            made.run(100)
+    assert np.abs(robot.sent).max() == 0.0

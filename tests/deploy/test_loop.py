@@ -328,6 +328,19 @@ def test_without_a_planned_action_the_robot_holds_and_then_stops():
     assert names[-1] == "stop"
 
 
+@pytest.mark.parametrize("lost_steps", [10, 60])
+def test_an_episode_that_ends_in_a_fault_is_no_end(lost_steps):
+    """Its steps were over before the fault could stop it."""
+    robot, policy = FakeRobot(), Constant(lambda step: (0.1, 0.1) if step <= 20 else None)
+    made = loop(robot, policy)
+    if lost_steps == 10:
+        assert made.run(20 + lost_steps).held == {"nothing is planned": lost_steps}
+    else:
+        with pytest.raises(RobotError, match=r"ended in a fault.* last 0.6 s \(nothing is planned"):
+            made.run(20 + lost_steps)
+    assert robot.last_calls() == ["send"] * 20 + ["hold"] * lost_steps + ["stop"]
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

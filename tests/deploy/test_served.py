@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from imitate.deploy.check.statistics import training_told
 from imitate.deploy.client import RemotePolicy
 from imitate.deploy.served import ServedPolicy, schema_of
 from imitate.deploy.server import Ask, ChunkAsk
 from imitate.errors import NotFiniteError, UserError
+from imitate.policy.rollout_policy import RolloutPolicy
 from tests.deploy.policies import instructed, observations, policy_of
 from tests.refusals import refused
 
@@ -27,6 +29,21 @@ def test_over_the_wire_as_in_process(name, network_of):
         if (planned := twin.planned_actions()) is not None:
             np.testing.assert_allclose(remote.planned_actions(), planned[0], atol=1e-5)
     np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def test_a_client_is_told_the_names_and_the_ranges_of_the_training(network_of):
+    algo = policy_of("bc/bc").algo
+    key, (size,) = next(iter(algo.obs_shapes.items()))
+    names = {key: tuple(map(str, range(size))), "other": ("x",)}
+    row = {"mean": [0.5] * size, "std": [1] * size, "min": [-2] * size, "max": [2] * size}
+    policy = RolloutPolicy(algo, number_names=names, ranges={key: row, "other": row})
+    network_of(ServedPolicy(policy))
+    with RemotePolicy("ws://here") as remote:
+        assert remote.number_names == {key: names[key]}
+        known = training_told(remote.schema.ranges, {key: "low_dim", "other": "low_dim"}).ranges
+    assert list(known) == [key]
+    np.testing.assert_array_equal(known[key].high, [2.0] * size)
+    assert not training_told({key: {"mean": "many"}}, {key: "low_dim"}).origin
 
 
 @pytest.mark.parametrize("name", NAMES)

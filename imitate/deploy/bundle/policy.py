@@ -89,6 +89,7 @@ class BundlePolicy:
         self.obs_keys = tuple(self.schema.observations)
         self.goal_keys = tuple(self.schema.goals)
         self.control_freq = self.schema.rate_hz
+        self.number_names = self.schema.names
         self._low = np.array(self.schema.action_low)
         self._high = np.array(self.schema.action_high)
         self._clip = clip

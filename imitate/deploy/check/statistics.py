@@ -71,7 +71,7 @@ def training_of(
     if file is not None:
         return Training(measured(file, kinds), f"the file {file}")
     provenance = (ckpt or {}).get("provenance") or {}
-    recorded = _recorded(provenance.get("observations"), kinds)
+    recorded = recorded_ranges(provenance.get("observations"), kinds)
     if recorded:
         return Training(recorded, "the checkpoint")
     for entry in (provenance.get("datasets") or ()) if reads_files else ():
@@ -124,7 +124,18 @@ def range_of(chunks: Sequence[NDArray[Any]]) -> Range:
     return Range(stats.mean, stats.std, stats.min, stats.max)
 
 
-def _recorded(saved: Any, kinds: Mapping[str, str]) -> dict[str, Range]:
+def training_told(ranges: Mapping[str, Any], kinds: Mapping[str, str]) -> Training:
+    """Statistics that a server or a bundle tells of its policy.
+
+    Args:
+        ranges: of its :class:`imitate.deploy.schema.Schema`.
+        kinds: modality of each observation.
+    """
+    known = recorded_ranges(ranges, kinds)
+    return Training(known, "the policy's description" if known else "")
+
+
+def recorded_ranges(saved: Any, kinds: Mapping[str, str]) -> dict[str, Range]:
     """Read the training statistics from the checkpoint; return none if they are missing or malformed."""
     ranges = {}
     for key in kinds:
