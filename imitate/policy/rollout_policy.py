@@ -63,7 +63,7 @@ class RolloutPolicy:
         control_freq: float | None = None,
         number_names: Mapping[str, Sequence[str]] | None = None,
         rename: Rename | None = None,
-        ranges: Mapping[str, Any] | None = None,
+        ranges: Mapping[str, object] | None = None,
     ) -> None:
         self.algo = algo
         self.control_freq = control_freq
