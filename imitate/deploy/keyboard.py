@@ -27,10 +27,10 @@ PAIRS = (("w", "s"), ("a", "d"), ("r", "f"), ("u", "j"), ("i", "k"), ("o", "l"))
 
 
 class Keyboard(Teleoperator):
-    """See the module.
+    """Teleoperation device: the keys of a terminal, see the module.
 
     Args:
-        scale: part of the action's range that a key gives, in (0, 1].
+        scale: fraction of the action's range for a key press, in (0, 1].
         press_s: seconds for which a key acts.
         gripper: see :class:`imitate.deploy.pushes.Pushes`.
         mode: see there.
@@ -50,7 +50,7 @@ class Keyboard(Teleoperator):
         self._acted = False
 
     def connect(self, robot: Robot) -> None:
-        """Take the terminal's keys one by one.
+        """Read the terminal's keys one by one from now on.
 
         Raises:
             UserError: there is no terminal.
@@ -60,13 +60,13 @@ class Keyboard(Teleoperator):
         sys.stderr.write((__doc__ or "").split("\n\n")[1] + "\n")
 
     def close(self) -> None:
-        """Give the terminal back as it was."""
+        """Restore the terminal."""
         terminal, self._terminal = self._terminal, None
         if terminal is not None:
             terminal.close()
 
     def guide(self, observation: Observation) -> Guidance:
-        """The action of the keys that are down; None where no key is."""
+        """Return the action of the pressed keys, or None if no key is pressed."""
         now = clock.now()
         self._pushes.tick()
         events = set()
@@ -78,7 +78,7 @@ class Keyboard(Teleoperator):
                 self._gripper_until = now + max(self._press_s, 0.5)
             else:
                 self._seen[key] = now
-        if events:  # the next episode begins with an open gripper and no key
+        if events:  # the next episode begins with an open gripper and no pressed key
             self._pushes.begin()
             self._gripper_until, self._seen = 0.0, {}
         action = self._action(observation, now)
@@ -86,7 +86,7 @@ class Keyboard(Teleoperator):
         return Guidance(action, frozenset(events))
 
     def follow(self, action: ArrayLike) -> None:
-        """Keep the gripper where a policy left it."""
+        """Keep the gripper in the state that a policy commanded last."""
         if not self._acted:
             self._pushes.follow(action)
 

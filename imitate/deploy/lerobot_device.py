@@ -1,4 +1,4 @@
-"""LeRobot's devices: made by their type, opened, and asked for names and ranges of their motors.
+"""LeRobot's devices: create them by type, open them, and read names and ranges of their motors.
 
 LeRobot registers a device when the module of its configuration is imported. So all of LeRobot's modules of a kind are
 imported, and the installed plug-ins (distributions called ``lerobot_robot_*``, ``lerobot_teleoperator_*`` and
@@ -29,7 +29,7 @@ _ARMS = ("left_arm", "right_arm")
 
 
 def make_device(kind: Kind, name: str | None, options: Mapping[str, Any]) -> Any:
-    """The device of one of LeRobot's types, not connected.
+    """Create a device of one of LeRobot's types, without connecting it.
 
     A robot's motors keep their torque when it is disconnected, unless ``disable_torque_on_disconnect`` is among the
     options: an arm without torque falls.
@@ -40,11 +40,11 @@ def make_device(kind: Kind, name: str | None, options: Mapping[str, Any]) -> Any
         options: fields of its configuration; nested ones, such as ``cameras``, as dicts or as YAML text.
 
     Raises:
-        UserError: LeRobot is not installed, there is no such type, or it does not take the options.
+        UserError: LeRobot is not installed, there is no such type, or it does not accept the options.
     """
     if name is None:
         raise UserError(
-            f"which {kind} of LeRobot? Give its type, such as lerobot:{_EXAMPLES[kind]}"
+            f"no type of LeRobot's {kind} given: name one, such as lerobot:{_EXAMPLES[kind]}"
         )
     try:
         package = import_module(f"lerobot.{kind}s")
@@ -66,7 +66,7 @@ def make_device(kind: Kind, name: str | None, options: Mapping[str, Any]) -> Any
         if kind == "robot":
             _keep_torque(config, options)
         return getattr(package, f"make_{kind}_from_config")(config)
-    except Exception as error:  # LeRobot, a plug-in or a maker's SDK may raise anything
+    except Exception as error:  # LeRobot, a plug-in or a manufacturer's SDK may raise any error
         # Of a plug-in's error LeRobot's own repeats the whole configuration.
         why = first_line(error.__cause__ or error)
         raise UserError(f"LeRobot's {kind} '{name}' cannot be made: {why}") from error
@@ -77,9 +77,10 @@ def open_device(kind: Kind, device: Any, calibrate: bool, given: Mapping[str, An
 
     Args:
         kind: ``robot`` or ``teleoperator``.
-        device: not connected.
-        calibrate: let LeRobot calibrate a device that needs it, which asks questions at the terminal and may move it.
-        given: ``type`` and fields of its configuration, for the words of an error.
+        device: device that is not connected.
+        calibrate: true to let LeRobot calibrate a device that needs it, which asks questions at the terminal and may
+            move it.
+        given: ``type`` and fields of its configuration, for error messages.
 
     Raises:
         UserError: it cannot be connected, or is not calibrated; it is disconnected then.
@@ -88,7 +89,7 @@ def open_device(kind: Kind, device: Any, calibrate: bool, given: Mapping[str, An
     try:
         device.connect(**({"calibrate": calibrate} if "calibrate" in takes else {}))
         calibrated = device.is_calibrated
-        # Some of LeRobot's own devices give a method, or None where there is nothing to calibrate.
+        # Some of LeRobot's own devices have a method here, or None if there is nothing to calibrate.
         is_ready = (calibrated() if callable(calibrated) else calibrated) is not False
     except Exception as error:
         close_device(device)
@@ -111,8 +112,8 @@ def open_device(kind: Kind, device: Any, calibrate: bool, given: Mapping[str, An
 
 
 def close_device(device: Any) -> None:
-    """Disconnect a device as far as it is connected."""
-    with contextlib.suppress(Exception):  # LeRobot raises where a part of it is not connected
+    """Disconnect a device, even if it is only partly connected."""
+    with contextlib.suppress(Exception):  # LeRobot raises if a part of it is not connected
         device.disconnect()
 
 
@@ -129,7 +130,7 @@ def number_names(features: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def ranges_of(device: Any, names: Iterable[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lowest and highest positions (A,) of the named motors, in the units of actions; infinite where not known.
+    """Lowest and highest positions (A,) of the named motors, in the units of actions; infinite if unknown.
 
     They come from ``joint_limits`` of the configuration, else from the unit of a motor: from -100 to 100, from 0 to
     100, or degrees within the range of its calibration.
@@ -149,17 +150,17 @@ def buses_of(device: Any) -> list[Any]:
 
 
 def first_line(error: BaseException) -> str:
-    """An error in a line."""
+    """Format an error in one line."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 def type_of(device: Any) -> str:
-    """LeRobot's name of a ready device's type."""
+    """Return LeRobot's name of a connected device's type."""
     return str(getattr(getattr(device, "config", None), "type", None) or device.name)
 
 
 def _import_types(package: str) -> list[tuple[str, str]]:
-    """Import modules and plug-ins, which register their types; those that cannot be imported, and why."""
+    """Import modules and plug-ins, which register their types; return failed ones with the reason."""
     from lerobot.utils.import_utils import register_third_party_plugins
 
     rooms = (package, "lerobot.cameras")
@@ -172,7 +173,7 @@ def _import_types(package: str) -> list[tuple[str, str]]:
 def _import_error(module: str) -> str | None:
     try:
         import_module(module)
-    except Exception as error:  # one that lacks a maker's SDK is no reason to lose the others
+    except Exception as error:  # the missing SDK of one must not prevent the others
         return first_line(error)
     return None
 
@@ -187,7 +188,7 @@ def _check_options(kind: Kind, name: str, config: Any, options: Mapping[str, Any
 
 
 def _parsed(value: Any) -> Any:
-    """An option as LeRobot's own command line reads it: ``{front: {type: opencv}}`` is YAML."""
+    """Parse an option like LeRobot's own command line: ``{front: {type: opencv}}`` is YAML."""
     if not (isinstance(value, str) and value.lstrip().startswith("{")):
         return value
     import yaml
@@ -196,7 +197,7 @@ def _parsed(value: Any) -> Any:
 
 
 def _keep_torque(config: Any, given: Any) -> None:
-    """Leave the torque on at the end, also of the arms of a robot with two, unless the options say otherwise."""
+    """Keep the torque on at the end, also for both arms of a bimanual robot, unless the options differ."""
     said = given if isinstance(given, Mapping) else {}
     for field in fields(config):
         value = getattr(config, field.name)
@@ -222,7 +223,7 @@ def _range_of(arms: list[tuple[str, Any]], name: str) -> tuple[float, float]:
 
 
 def _range_on_bus(bus: Any, motor: str) -> tuple[float, float]:
-    """The range of a motor by its unit, as ``MotorsBus`` of LeRobot converts it."""
+    """Return the range of a motor by its unit, as ``MotorsBus`` of LeRobot converts it."""
     unit = getattr(getattr(bus.motors[motor], "norm_mode", None), "value", None)
     if unit == "range_0_100":
         return 0.0, 100.0

@@ -1,11 +1,11 @@
-"""Any robot of LeRobot behind the interface of a robot.
+"""Adapter from any robot of LeRobot to the interface of a robot.
 
     observation_features                 here                      a converted LeRobot dataset has
     "shoulder_pan.pos": float, ...       state, in this order      observation.state -> state
     "front": (480, 640, 3)               front_image               observation.images.front -> front_image
     action_features, in this order       actions                   action -> actions
 
-So a policy that was trained on a converted dataset of the robot runs on it as it is. LeRobot has no stop: see
+So a policy that was trained on a converted dataset of the robot runs on it unchanged. LeRobot has no stop: see
 :meth:`LeRobotRobot.stop`.
 """
 
@@ -43,26 +43,26 @@ _SLACK = 0.02
 
 
 class LeRobotRobot(Robot):
-    """A robot of LeRobot. Its calls come one after the other, since a motor bus takes one at a time.
+    """Robot of LeRobot. Its calls are made one after the other, because a motor bus accepts one at a time.
 
     Args:
         type: LeRobot's name of the robot's type, such as ``so101_follower``; or a robot of LeRobot, not connected.
-        calibrate: let LeRobot calibrate the robot where it needs it, which asks questions at the terminal.
+        calibrate: true to let LeRobot calibrate the robot if needed, which asks questions at the terminal.
         rest: values that keep the robot at rest, by the name of an action. Joints have their measured positions without
             it, and speeds 0.
-        grippers: names of actions that keep their last command at rest, so that a gripper does not let go; None: all
+        grippers: names of actions that keep their last command at rest, so that a gripper does not let go; None for all
             with "gripper" in their name.
         at_stop: ``pose``: the robot gets its own pose as target; ``torque_off``: its motors are switched off, so
             that an arm falls.
         config: fields of the type's configuration: ``port``, ``id``, ``cameras``, ``max_relative_target`` ...
 
     Raises:
-        UserError: LeRobot is not installed, has no such type, it does not take the configuration, or it is not known
-            how the robot is kept at rest.
+        UserError: LeRobot is not installed, has no such type, it does not take the configuration, or there is no way to
+            keep the robot at rest.
 
     Attributes:
         action_names: names of the numbers of an action.
-        limits: of each joint as LeRobot knows it; infinite where it does not, then nothing is sent.
+        limits: limits of each joint according to LeRobot; if unknown, they are infinite and nothing is sent.
     """
 
     action_names: tuple[str, ...]
@@ -103,7 +103,7 @@ class LeRobotRobot(Robot):
     # ---- life ------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Open bus and cameras, and look where the robot is. Arms of LeRobot have no torque for a moment meanwhile.
+        """Open bus and cameras, and measure the robot's pose. Arms of LeRobot have no torque for a moment meanwhile.
 
         Raises:
             UserError: it cannot be connected, is not calibrated, or gives no observation.
@@ -114,15 +114,15 @@ class LeRobotRobot(Robot):
         try:
             self._set_limits()
             self.observe()
-        except Exception as error:  # a driver may raise anything
+        except Exception as error:  # a driver may raise any error
             self.close()
             why = first_line(error)
-            raise UserError(f"LeRobot's '{self._type}' gives nothing: {why}") from error
+            raise UserError(f"LeRobot's '{self._type}' gives no observation: {why}") from error
 
     def close(self) -> None:
         """Close bus and cameras. Motors keep their torque, unless ``disable_torque_on_disconnect`` is true."""
         self._connected = False
-        is_free = clock.acquire(self._lock, _PATIENCE_S)  # a call may hang for ever
+        is_free = clock.acquire(self._lock, _PATIENCE_S)  # a call may never return
         try:
             close_device(self._device)
         finally:
@@ -132,10 +132,10 @@ class LeRobotRobot(Robot):
     # ---- the robot -------------------------------------------------------------------------------
 
     def observe(self) -> Observation:
-        """The newest observation, with the stamp of the oldest camera image where the cameras tell it.
+        """The newest observation, with the time stamp of the oldest camera image if the cameras have one.
 
         Raises:
-            RobotError: LeRobot gives something else than its features say. What LeRobot raises comes through.
+            RobotError: an observation does not fit LeRobot's features. Errors of LeRobot pass unchanged.
         """
         with self._lock:
             stamp, seen = self._look()
@@ -151,11 +151,11 @@ class LeRobotRobot(Robot):
         return Observation(values, stamp)
 
     def send(self, action: NDArray[np.float64]) -> None:
-        """Send targets to the motors. LeRobot's ``max_relative_target`` shortens them further, where it is set.
+        """Send targets to the motors. LeRobot's ``max_relative_target`` shortens them further if it is set.
 
         Raises:
             UserError: a number of the action has no limits.
-            RobotError: the action is not finite. What LeRobot raises comes through.
+            RobotError: the action is not finite. Errors of LeRobot pass unchanged.
         """
         box = np.isfinite(self.limits.low) & np.isfinite(self.limits.high)
         if not box.all():
@@ -170,7 +170,8 @@ class LeRobotRobot(Robot):
     def hold(self) -> None:
         """Send the pose in which the first step without an action found the robot: an arm does not sink further.
 
-        Where it was not measured after its last command, that command again: an older pose is behind it.
+        If the pose was not measured after the last command, send that command again, because an older pose lags behind
+        it.
         """
         with self._lock:
             if self._still is None and self._moved_since():
@@ -180,8 +181,8 @@ class LeRobotRobot(Robot):
     def stop(self) -> None:
         """Send the pose in which the robot is, or switch its torque off (``at_stop``).
 
-        It is measured after the last command, and at most 0.2 s ago. Where that fails, or a call hangs for 0.2 s, in a
-        camera for instance, it is the last one that was measured.
+        The pose is measured after the last command, and at most 0.2 s ago. If that fails, or a call hangs for 0.2 s (in
+        a camera, for instance), the last measured pose is used.
         """
         if not self._connected:
             return
@@ -203,21 +204,22 @@ class LeRobotRobot(Robot):
     def pose(self, observation: Observation) -> NDArray[np.float64]:
         """The measured positions, 0 for speeds, and the last command of grippers.
 
-        A joint that stands outside of its limits by at most 2 % of their range is at their edge, where arms rest.
+        A joint outside its limits by at most 2 % of their range is set to their edge, because arms at rest may be
+        there.
         """
         measured = dict(zip(self._numbers, observation.values.get("state", ()), strict=True))
         at_rest = self._at_rest(measured)
         pose = np.array([at_rest[name] for name in self.action_names], dtype=np.float64)
         low, high = np.asarray(self.limits.low), np.asarray(self.limits.high)
         edge = np.clip(pose, low, high)
-        # Of a joint without limits the range is infinite, and the difference is 0.
+        # For a joint without limits the range is infinite, and the difference is 0.
         is_near: Vector = np.where(np.abs(pose - edge) <= _SLACK * (high - low), edge, pose)
         return is_near
 
     # ---- LeRobot's calls, with the lock held -----------------------------------------------------
 
     def _look(self) -> tuple[float, dict[str, Any]]:
-        """The time of an observation, and LeRobot's observation."""
+        """Return the time of an observation, and LeRobot's observation."""
         asked = clock.now()
         stamp = min(asked, self._oldest_image())
         seen = self._device.get_observation()
@@ -230,9 +232,9 @@ class LeRobotRobot(Robot):
         return stamp, seen
 
     def _oldest_image(self) -> float:
-        """When the oldest of the images was captured that an observation will have; infinite where no camera tells.
+        """Return the capture time of the oldest image of the next observation; infinite if no camera reports it.
 
-        It is asked for before the observation: an image that comes meanwhile is newer than said, never older.
+        It is read before the observation: an image that arrives meanwhile is newer than reported, never older.
         """
         cameras = getattr(self._device, "cameras", None) or {}
         stamps = [getattr(camera, "latest_timestamp", None) for camera in cameras.values()]
@@ -240,7 +242,7 @@ class LeRobotRobot(Robot):
         return clock.now() - max(ages) if ages else np.inf
 
     def _standing(self) -> dict[str, float]:
-        """The action that keeps the robot where it stood when it was last moved."""
+        """Return the action that keeps the robot where it was when it was last moved."""
         if self._still is None:
             self._still = self._at_rest(self._last_seen()[1])
         return self._still
@@ -250,7 +252,7 @@ class LeRobotRobot(Robot):
         return self._last_seen()[0] < self._sent_at
 
     def _look_in_time(self) -> None:
-        """Measure anew, unless it takes too long or fails: the last position is better than none."""
+        """Measure again, unless it takes too long or fails: then the last position is better than none."""
 
         def look() -> None:
             with contextlib.suppress(Exception):
@@ -266,7 +268,7 @@ class LeRobotRobot(Robot):
         return self._measured
 
     def _at_rest(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """The action that keeps the robot where it was measured."""
+        """Return the action that keeps the robot at its measured pose."""
         at_rest = {}
         for name in self.action_names:
             if name in self._rest:
@@ -300,13 +302,15 @@ class LeRobotRobot(Robot):
             unknown = [name for name in names if name not in self.action_names]
             if unknown:
                 raise UserError(
-                    f"{word} has '{unknown[0]}', which is no action; actions are {', '.join(self.action_names)}"
+                    f"{word} has '{unknown[0]}', which is not an action; actions are "
+                    f"{', '.join(self.action_names)}"
                 )
         for name in self.action_names:
             if not (name in self._numbers or name in self._rest or name.endswith(_SPEEDS)):
                 raise UserError(
-                    f"the action '{name}' is not among the observations, so nobody knows how to keep the robot at "
-                    f"rest: give its value at rest, --robot-arg 'rest={{\"{name}\": 0}}'"
+                    f"the action '{name}' is not among the observations, so it is unknown how "
+                    "to keep the robot at rest: give its value at rest, --robot-arg "
+                    f"'rest={{\"{name}\": 0}}'"
                 )
 
     def _set_limits(self) -> None:
@@ -319,5 +323,5 @@ def _is_shape(feature: Any) -> bool:
 
 
 def _key(name: str, shape: Any) -> str:
-    """The name of an array here, as the conversion of datasets has it."""
+    """Return the name of an array as in converted datasets."""
     return f"{name}_image" if len(shape) == 3 else name

@@ -38,16 +38,17 @@ _LONGEST_STEP_S = 0.2
 
 
 class LeRobotTeleoperator(Teleoperator):
-    """A teleoperation device of LeRobot, whose actions come in the order of the robot's action.
+    """A teleoperation device of LeRobot, with its actions in the order of the robot's.
 
     Args:
         type: LeRobot's name of the device's type, such as ``so101_leader``; or a device of LeRobot, not connected.
-        calibrate: let LeRobot calibrate the device where it needs it, which asks questions at the terminal.
+        calibrate: true to let LeRobot calibrate the device if needed, which asks questions at the terminal.
         acts: when the person acts, on a device without LeRobot's event ``is_intervention``: ``always``, or from one
             press of the space bar to the next (``key``), for ``--take-over``. A device with motors follows the robot
             while the person does not act, and is without torque while the person does.
-        keys: whether keys of the terminal end episodes; None: where there is a terminal, and the device has no events.
-        follow_speed: greatest speed at which a device follows, in units of its action per second.
+        keys: true if keys of the terminal end episodes; None means only if there is a terminal and the device has no
+            events.
+        follow_speed: largest speed at which a device follows, in units of its action per second.
         config: fields of the type's configuration: ``port``, ``id`` ...
 
     Raises:
@@ -86,7 +87,7 @@ class LeRobotTeleoperator(Teleoperator):
         """Open the device.
 
         Raises:
-            UserError: it does not give what the robot's action needs, cannot be connected, or is not calibrated.
+            UserError: it does not provide the robot's action, cannot be connected, or is not calibrated.
         """
         try:
             own = number_names(self._device.action_features)
@@ -115,29 +116,29 @@ class LeRobotTeleoperator(Teleoperator):
             )
 
     def close(self) -> None:
-        """Close the device, and give the terminal back as it was."""
+        """Close the device and restore the terminal."""
         terminal, self._terminal = self._terminal, None
         if terminal is not None:
             terminal.close()
         close_device(self._device)
 
     def guide(self, observation: Observation) -> Guidance:
-        """The device's action where the person acts, and the events of device and keys.
+        """Return the device's action if the person acts, and the events of device and keys.
 
         Raises:
-            RobotError: LeRobot raises, or the device gives another action than its features say.
+            RobotError: LeRobot raises, or an action does not fit the device's features.
         """
         events = self._pressed() | self._told()
         if not self._person:
             return Guidance(None, frozenset(events))
         self._let_go()
         given = self._ask(self._device.get_action)
-        if not given:  # a phone, for one, gives nothing while it is not enabled
+        if not given:  # for example, a phone returns nothing while it is not enabled
             return Guidance(None, frozenset(events))
         return Guidance(self._vector(given), frozenset(events))
 
     def follow(self, action: NDArray[np.float64]) -> None:
-        """Move the device's motors towards an action that was sent, slowly, while the person does not act."""
+        """While the person does not act, move the device's motors slowly towards a sent action."""
         features = number_names(self._device.feedback_features)
         if self._person or not features:
             return
@@ -145,7 +146,7 @@ class LeRobotTeleoperator(Teleoperator):
         if self._goal is None:
             given = self._ask(self._device.get_action)
             self._goal = {name: float(given[name]) for name in features if name in given}
-            self._feed()  # before the torque comes: a motor would go to an old goal
+            self._feed()  # before switching the torque on: a motor would move to an old goal
             self._torque(on=True)
         else:
             step = self._speed * min(now - self._followed, _LONGEST_STEP_S)
@@ -159,7 +160,7 @@ class LeRobotTeleoperator(Teleoperator):
     # ---- keys and events -------------------------------------------------------------------------
 
     def _pressed(self) -> set[str]:
-        """Events of keys; the space bar changes who acts."""
+        """Return events of keys; the space bar changes who acts."""
         events = set()
         for key in "" if self._terminal is None else self._terminal.read():
             if key == _TAKE_OVER and self._acts_by_key:
@@ -169,13 +170,13 @@ class LeRobotTeleoperator(Teleoperator):
         return events
 
     def _told(self) -> set[str]:
-        """Events of the device; ``is_intervention`` says who acts."""
+        """Return events of the device; ``is_intervention`` tells whether the person acts."""
         if not self._with_events:
             return set()
         given = self._ask(self._device.get_teleop_events)
         told = {getattr(key, "value", key): bool(value) for key, value in given.items()}
         self._person = told.get("is_intervention", self._person)
-        if told.get("rerecord_episode"):  # LeRobot says that the episode is terminated, too
+        if told.get("rerecord_episode"):  # LeRobot then also reports that the episode is terminated
             return {"redo"}
         if told.get("success"):
             return {"success"}
@@ -205,5 +206,5 @@ class LeRobotTeleoperator(Teleoperator):
     def _ask(self, call: Callable[[], Value]) -> Value:
         try:
             return call()
-        except Exception as error:  # a driver may raise anything
+        except Exception as error:  # a driver may raise any error
             raise RobotError(f"LeRobot's '{self._type}' failed: {first_line(error)}") from error

@@ -1,9 +1,9 @@
 """Limits of the actions sent to a robot: box, step, speed, acceleration, jerk, distance from the measured pose.
 
-The filter keeps the commanded trajectory within limits whatever a policy asks for. It is no safety function: it runs in
-a user process, and knows nothing of what stands in the robot's way.
+The filter keeps the commanded trajectory within limits for any policy. It is not a safety function: it runs in a user
+process, and knows nothing about obstacles.
 
-Limits are in the units of the action. They bound how the *command* changes. For targets (joint angles, poses) that is
+Limits are in the units of the action. They bound the change of the *command*. For targets (joint angles, poses) that is
 the robot's own speed and acceleration; for relative actions the box bounds the speed, and ``speed`` the acceleration:
 ``jerk`` is for targets.
 """
@@ -27,11 +27,11 @@ Answer = Literal["scale", "clip", "refuse"]
 
 
 _MOTION = ("step", "speed", "acceleration", "jerk")
-"""Limits of how fast the command changes."""
+"""Limits on the change of the command."""
 _OUTSIDE = 0.1
-"""Part of the range by which a robot that is driven back or guided by hand may be measured beyond its limits."""
+"""Fraction of the range by which a robot that is moved back or guided by hand may exceed its limits."""
 _NOISE = 0.01
-"""Part of the range by which the noise of a sensor shows one beyond that stands at an edge, as an open gripper does."""
+"""Fraction of the range by which sensor noise may exceed an edge, for example of an open gripper."""
 
 
 class LimitError(RuntimeError):
@@ -40,20 +40,20 @@ class LimitError(RuntimeError):
 
 @dataclass(frozen=True)
 class ActionLimits:
-    """Limits of one robot's actions. Each is a number for all A dimensions or one value for each; None: no limit.
+    """Limits of one robot's actions. Each is a number for all A dimensions or one value for each; None for no limit.
 
     Attributes:
         low, high: (A,) lowest and highest action.
-        margin: distance that is kept from both, at least 0.
-        step: greatest change of the command from one control step to the next.
-        speed: greatest change per second.
-        acceleration: greatest change of that speed per second; the command then also brakes in time for the box.
-        from_measured: greatest distance of the command from the measured pose, where the robot tells it.
+        margin: distance to keep from both, at least 0.
+        step: largest change of the command from one control step to the next.
+        speed: largest change per second.
+        acceleration: largest change of that speed per second; the command then also brakes in time for the box.
+        from_measured: largest distance of the command from the measured pose, if the robot provides it.
         answer: ``scale`` a step that is too large as a whole, ``clip`` it dimension by dimension, or ``refuse`` it.
-            What is outside the box is moved to its edge, and refused under ``refuse``.
-        jerk: greatest change of the acceleration per second, beside ``speed`` and ``acceleration``; the command then
-            follows a smooth trajectory, each dimension on its own. Needs ruckig (extra ``limits``) and a robot that
-            tells its pose.
+            A command outside the box is moved to its edge, and refused under ``refuse``.
+        jerk: largest change of the acceleration per second, in addition to ``speed`` and ``acceleration``; the command
+            then follows a smooth trajectory, each dimension on its own. Needs ruckig (extra ``limits``) and a robot
+            that provides its pose.
     """
 
     low: ArrayLike
@@ -85,8 +85,9 @@ class ActionLimits:
             raise UserError(f"margin is {_shown(self.margin)}; wanted finite numbers, at least 0")
         if np.isnan(self.low).any() or np.isnan(self.high).any() or not self._has_room():
             raise UserError(
-                f"low is {_shown(self.low)} and high is {_shown(self.high)} with a margin of {_shown(self.margin)}: "
-                "each high has to be above its low by more than two margins"
+                f"low is {_shown(self.low)} and high is {_shown(self.high)} with a margin of "
+                f"{_shown(self.margin)}: each high must be above its low by more than two "
+                "margins"
             )
         self._check_jerk()
         if self.answer not in ("scale", "clip", "refuse"):
@@ -113,25 +114,25 @@ class ActionLimits:
 
     @property
     def size(self) -> int:
-        """A, the number of action dimensions."""
+        """Number A of action dimensions."""
         return len(np.asarray(self.low))
 
     def ranges(self) -> Vector:
-        """(A,) The distance of ``low`` and ``high``, 1 where one of them is infinite."""
+        """Range (A,) between ``low`` and ``high``; 1 if one of them is infinite."""
         with np.errstate(invalid="ignore"):
             distance = np.asarray(self.high) - np.asarray(self.low)
         found: Vector = np.where(np.isfinite(distance), distance, 1.0)
         return found
 
     def far_outside(self, pose: ArrayLike) -> NDArray[np.bool_]:
-        """(A,) True where a measured pose is beyond ``low`` or ``high`` by more than a tenth of their distance."""
+        """Return (A,) True where a measured pose exceeds ``low`` or ``high`` by over a tenth of their range."""
         low, high, margin = map(np.asarray, (self.low, self.high, self.margin))
         room = np.maximum(_OUTSIDE * self.ranges(), margin)
         found: NDArray[np.bool_] = (low - pose > room) | (pose - high > room)
         return found
 
     def looser_than(self, own: ActionLimits) -> list[str]:
-        """Name the limits that allow more than those of ``own``, with both values.
+        """Name the limits that are looser than those of ``own``, with both values.
 
         Raises:
             UserError: ``own`` has another number of action dimensions.
@@ -217,27 +218,27 @@ class LimitFilter:
 
     @property
     def last(self) -> Vector | None:
-        """The last commanded action (A,); None before the first."""
+        """The last commanded action (A,), or None before the first."""
         return None if self._last is None else self._last.copy()
 
     def start(self, at: ArrayLike | None) -> None:
         """Begin at rest, with new :attr:`counts`.
 
         Args:
-            at: (A,) the action that keeps the robot where it is, from which the first action is limited; None where
-                there is no such action, then the first one is only put into the box.
+            at: (A,) the action that keeps the robot where it is, from which the first action is limited; None if there
+                is no such action; the first one is then only moved into the box.
 
         Raises:
             LimitError: ``at`` is not finite, of another size, or outside of the box by more than a sensor's noise, or
-                None while the jerk is limited.
+                None although the jerk is limited.
         """
         self._last, self._change = None, np.zeros(self.limits.size)
         self.counts = LimitCounts()
         if at is None:
             if self._smooth is not None:
                 raise LimitError(
-                    "a limit of jerk needs the pose from which the command begins, and this robot does not tell it "
-                    "(Robot.pose)"
+                    "a limit of jerk needs the pose from which the command begins, but this "
+                    "robot does not provide it (Robot.pose)"
                 )
             return
         pose = self._checked(at, "the present pose")
@@ -252,13 +253,13 @@ class LimitFilter:
         self._rest_at(np.clip(pose, low, high))
 
     def rest(self, at: ArrayLike | None) -> None:
-        """Go on from rest, after control steps in which the robot held its pose.
+        """Continue from rest, after control steps in which the robot held its pose.
 
         Args:
-            at: (A,) the action that keeps the robot where it is; None where it is not known: the last command.
+            at: (A,) the action that keeps the robot where it is; or None if unknown, to use the last command.
 
         Raises:
-            LimitError: ``at`` is not finite, of another size, or far outside of the box, which no robot is.
+            LimitError: ``at`` is not finite, of another size, or impossibly far outside the box.
         """
         pose = self._last if at is None else self._checked(at, "the present pose")
         if pose is not None and self.limits.far_outside(pose).any():
@@ -273,20 +274,20 @@ class LimitFilter:
             self._smooth.rest(pose)
 
     def boxed(self, action: ArrayLike) -> Vector:
-        """The action (A,) within ``low`` and ``high`` by the margin, without regard to its change."""
+        """Clip the action (A,) to ``low`` and ``high`` with the margin, without limiting its change."""
         inside: Vector = np.minimum(np.maximum(action, self._low), self._high)
         return inside
 
     def __call__(self, action: ArrayLike, measured: ArrayLike | None = None) -> Vector:
-        """The action to send.
+        """Return the action to send.
 
         Args:
-            action: (A,) wanted.
+            action: (A,) wanted action.
             measured: (A,) the measured pose in the units of the action, for ``from_measured``.
 
         Raises:
             LimitError: the action is not finite or of another size, or is beyond a limit whose answer is ``refuse``.
-                The filter's state is then as before.
+                The filter's state is then unchanged.
         """
         wanted = self._checked(action, "the action")
         reasons: list[str] = []
@@ -330,7 +331,7 @@ class LimitFilter:
         if self._gain is None:
             return safe
         change = safe - last
-        # Brake in time for the target and for the box, then keep the change of speed within its limit.
+        # Brake in time for the target and the edge of the box, then limit the change of speed.
         towards = _braking(np.abs(change), self._gain)
         limited = np.minimum(np.maximum(change, -towards), towards)
         limited = np.minimum(limited, self._change + self._gain)
@@ -344,7 +345,7 @@ class LimitFilter:
         return commanded
 
     def _boxed_last(self, command: Vector, last: Vector) -> Vector:
-        """The command within the box, whatever the motion made of it; a pose within the margin is left step by step."""
+        """Clip the command to the box after the limits on motion; leave the margin step by step."""
         low, high = np.minimum(self._low, last), np.maximum(self._high, last)
         inside: Vector = np.minimum(np.maximum(command, low), high)
         return inside
@@ -352,11 +353,11 @@ class LimitFilter:
     def _on_trajectory(
         self, smooth: JerkTrajectory, target: Vector, last: Vector, reasons: list[str]
     ) -> Vector:
-        """The next position on the way to the target."""
+        """Return the next position on the trajectory to the target."""
         position = smooth.next(target)
         if position is None or not np.isfinite(position).all():
             raise LimitError(
-                f"there is no way of limited jerk from {_shown(last)} to {_shown(target)}"
+                f"there is no trajectory with limited jerk from {_shown(last)} to {_shown(target)}"
             )
         if (np.abs(position - target) > 1e-9).any():
             reasons.append("speed, acceleration or jerk")
@@ -365,7 +366,7 @@ class LimitFilter:
     def _shortened(
         self, wanted: Vector, origin: Vector, most: Vector, name: str, reasons: list[str]
     ) -> Vector:
-        """``wanted`` no further than ``most`` (A,) from ``origin``."""
+        """Shorten ``wanted`` to at most ``most`` (A,) from ``origin``."""
         change = wanted - origin
         size = np.abs(change)
         if (size <= most).all():
@@ -378,23 +379,23 @@ class LimitFilter:
 
 
 def _braking(distance: Vector, gain: Vector) -> Vector:
-    """The greatest change per step from which a command can still come to rest within ``distance``.
+    """Return the largest change per step from which a command can still stop within ``distance``.
 
-    With ``gain`` g, the greatest difference of two successive changes, a change c and the k that slow it down to rest,
-    c - g, ... c - k g, add up to (k + 1) c - g k (k + 1) / 2, where k is the greatest with c > k g.
+    Let g be ``gain``, the largest difference of two successive changes. A change c and the k changes that slow it down
+    to rest, c - g, ... c - k g, add up to (k + 1) c - g k (k + 1) / 2, with the largest k for which c > k g.
     """
-    distance = np.minimum(distance, 1e12 * gain)  # also of a box without an edge
+    distance = np.minimum(distance, 1e12 * gain)  # also for a box without edges
     k = np.floor((np.sqrt(1.0 + 8.0 * distance / gain) - 1.0) / 2.0)
     result: Vector = (distance + 0.5 * gain * k * (k + 1.0)) / (k + 1.0)
     return result
 
 
 def _smooth(limits: ActionLimits, step: Vector | None, period_s: float) -> JerkTrajectory | None:
-    """The trajectory of limited jerk; None where the jerk is not limited.
+    """Return the trajectory of limited jerk, or None if the jerk is not limited.
 
     Args:
         limits: the limits.
-        step: (A,) greatest change of the command in a control period.
+        step: (A,) largest change of the command in a control period.
         period_s: control period.
     """
     if limits.jerk is None or step is None:

@@ -1,10 +1,11 @@
-"""The control loop: a policy moves a robot at a fixed rate, and the robot is stopped whatever goes wrong.
+"""The control loop: a policy moves a robot at a fixed rate, and the robot is stopped after any failure.
 
 Each control step: observe, act, limit, send, wait for the next period. A step without a usable action (the observation
 is old, not finite or missing, nothing is planned, the policy's server does not answer) holds the pose; holding for
 longer than ``Safety.hold_s`` ends the episode. The robot is stopped at every end.
 
-This is no safety function in the sense of any norm: it runs in a user process. Keep a hand on the emergency stop.
+This is not a safety function in the sense of any standard: it runs in a user process. Keep a hand on the emergency
+stop.
 """
 
 from __future__ import annotations
@@ -39,29 +40,29 @@ _POLICY, _RECORDING = "the policy", "what follows each step, such as recording,"
 
 
 class Actor(Protocol):
-    """A policy as the loop needs it: :class:`imitate.RolloutPolicy`, a remote one, an asynchronous one.
+    """Policy interface for the loop: :class:`imitate.RolloutPolicy`, a remote one, an asynchronous one.
 
     It may also have ``control_freq`` (Hz), ``obs_keys`` and ``cut_plan()``.
     """
 
     def start_episode(self, lang: str | None = None) -> None:
-        """Forget the last episode."""
+        """Reset the memory for a new episode."""
 
     def __call__(self, ob: Mapping[str, Any]) -> Vector | None:
-        """The action (A,) for an observation; None if there is none yet, hold."""
+        """Return the action (A,) for an observation, or None if there is none yet and the pose must be held."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One control step, for whoever records.
+    """One control step, for recording.
 
     Attributes:
-        observation: seen before the action.
-        action: (A,) sent, within the limits; None where the pose was held.
-        wanted: (A,) of the policy; None where it gave none.
-        intervened: whether a person acted.
-        events: of the teleoperator.
-        pose: (A,) action that keeps the measured pose; None where the robot does not tell it.
+        observation: observation before the action.
+        action: (A,) sent action, within the limits; None if the pose was held.
+        wanted: (A,) action of the policy, or None if it returned none.
+        intervened: true if a person acted.
+        events: events of the teleoperator.
+        pose: (A,) action that keeps the measured pose; None if the robot does not provide it.
     """
 
     observation: Observation
@@ -76,24 +77,24 @@ class ControlLoop:
     """Runs episodes of one policy on one connected robot.
 
     Args:
-        robot: connected.
-        policy: see :class:`Actor`; None: only the teleoperator acts.
+        robot: connected robot.
+        policy: see :class:`Actor`; None if only the teleoperator acts.
         rate_hz: control steps per second.
-        safety: when to hold and to give up.
-        teleoperator: connected; takes over where it gives an action, and its events end episodes.
-        any_rate: allow another rate than that of the policy's demonstrations, which makes its motions slower or faster,
-            and another than the robot's own.
-        dry_run: observe and predict, but send nothing.
+        safety: settings of when to hold and when to stop.
+        teleoperator: connected device that takes over whenever it returns an action; its events end episodes.
+        any_rate: true to allow a rate other than the demonstrations', which makes motions slower or faster, and other
+            than the robot's own.
+        dry_run: true to observe and predict, but send nothing.
         slow: factor in (0, 1] on the limits of step, speed and acceleration.
-        on_step: called after each control step; what it raises ends the episode.
-        look: the reason why the policy must not act on an observation, else ''.
+        on_step: called after each control step; its errors end the episode.
+        look: returns the reason why the policy must not act on an observation, or ''.
 
     Attributes:
         step_ends_s: ``time.monotonic()`` at which the running control step ends; infinite for a robot whose time stands
             still between actions (:attr:`Robot.in_step`), with which neither lateness nor age is checked.
 
     Raises:
-        UserError: the policy wants observations that the robot does not give, or the rate is not that of the
+        UserError: the policy needs observations that the robot does not give, or the rate is not that of the
             demonstrations, or not the robot's own.
     """
 
@@ -136,13 +137,13 @@ class ControlLoop:
         """Control the robot for an episode; it is at rest when this returns or raises.
 
         Args:
-            steps: control steps; None: until an event of the teleoperator ends it.
-            lang: instruction for a policy of several tasks.
+            steps: number of control steps, or None to run until an event of the teleoperator.
+            lang: instruction for a multi-task policy.
             ends: events of the teleoperator that end the episode.
-            until_success: end it when the robot says that the task is solved, too.
+            until_success: true to also end it when the robot reports success.
 
         Raises:
-            RobotError: going on was not safe; the message says why.
+            RobotError: it was not safe to continue; the message contains the reason.
         """
         report, stopped = Report(), False
         try:
@@ -160,7 +161,7 @@ class ControlLoop:
                 stop_robot(self.robot, self.safety.stop_attempts)
                 report.stop_s, stopped = clock.now() - began, True
         finally:
-            if not stopped:  # Ctrl-C came just before the stop above, or it raised
+            if not stopped:  # Ctrl-C came just before the stop above, or the stop raised
                 stop_robot(self.robot, self.safety.stop_attempts)
         return report
 
@@ -225,7 +226,7 @@ class _Episode:
                 continue
             now = clock.now()
             self._count_late(now > deadline)
-            # A late step is not made up for: the next one starts at once and has its whole period.
+            # A late step is not compensated: the next one starts at once and has its whole period.
             clock.sleep(max(0.0, deadline - now))
         self._refuse_an_end_in_vain()
 
@@ -240,7 +241,7 @@ class _Episode:
             )
 
     def _step(self, started: float) -> frozenset[str]:
-        """Observe, act, send; the teleoperator's events."""
+        """Observe, act and send; return the teleoperator's events."""
         self._took_s = {}
         observation, reason = self._timed("observe()", self._observer.next)
         self._report.unstamped = self._observer.unstamped
@@ -255,7 +256,7 @@ class _Episode:
         if usable:
             wanted, reason = self._timed(_POLICY, self._wanted, observation, guidance)
             action = guidance.action if person else wanted
-            if action is not None and self._observer.fault_of_age():  # the policy took its time
+            if action is not None and self._observer.fault_of_age():  # the policy took too long
                 action, reason = None, "the action came too late"
         sent: Vector | None = None
         if action is None:
@@ -274,13 +275,13 @@ class _Episode:
         return guidance.events
 
     def _wanted(self, observation: Observation, guidance: Guidance) -> tuple[Vector | None, str]:
-        """The policy's action, or None and the reason why it is missing."""
+        """Return the policy's action, or None and the reason why it is missing."""
         if self._policy is None:
             return None, "nobody acts"
         try:
             if self._person_acted and guidance.action is None:
                 cut = getattr(self._policy, "cut_plan", None)
-                if cut is not None:  # what was planned before the person acted is over
+                if cut is not None:  # actions planned before the person acted are outdated
                     cut()
             self._person_acted = guidance.action is not None
             strange = "" if self._loop.look is None else self._loop.look(observation.values)
@@ -295,7 +296,7 @@ class _Episode:
         return action, "nothing is planned"
 
     def _hold(self, reason: str, now: float, patient: bool) -> None:
-        """Hold the pose in this step; stop where it lasts, unless a person merely pauses (``patient``)."""
+        """Hold the pose in this step; stop if holding takes too long, unless a person merely pauses (``patient``)."""
         self._report.held[reason] += 1
         if self._loop.dry_run:
             self._watchdog.skip()
@@ -355,7 +356,7 @@ class _Episode:
             )
 
     def _blamed(self) -> str:
-        """The part that took longest in late steps, and what to do about it."""
+        """Describe the part that took longest in late steps, and a remedy."""
         part = max(self._slowest, key=lambda name: self._slowest[name])
         if self._slowest[part] < self._period / 2:
             return "other programs kept the machine busy; end them, or give this one priority"
@@ -369,7 +370,7 @@ class _Episode:
         return f"{words}; let it return at once, and a thread of the driver do what takes time"
 
     def _timed(self, name: str, function: Callable[..., _Result], *args: Any) -> _Result:
-        """Call a part of a control step, and note the time that it took."""
+        """Call a part of a control step, and record its duration."""
         began = clock.now()
         try:
             return function(*args)
@@ -378,7 +379,7 @@ class _Episode:
 
 
 def check_robot_rate(robot: Robot, rate_hz: float) -> None:
-    """Compare the rate of the loop with the robot's own, where it has one.
+    """Compare the rate of the loop with the robot's own, if it has one.
 
     Raises:
         UserError: they differ by more than 1 %.
@@ -386,8 +387,8 @@ def check_robot_rate(robot: Robot, rate_hz: float) -> None:
     own = robot.rate_hz
     if own is not None and abs(rate_hz - own) > 0.01 * own:
         raise UserError(
-            f"the rate is {rate_hz:g} Hz, but the robot wants its actions at {own:g} Hz: take that rate, or allow any "
-            "(--any-rate)"
+            f"the rate is {rate_hz:g} Hz, but the robot wants its actions at {own:g} Hz: use "
+            "that rate, or allow any (--any-rate)"
         )
 
 
@@ -401,6 +402,6 @@ def check_keys(robot: Robot, policy: Actor) -> None:
     missing = [key for key in wanted if key not in robot.observation_shapes]
     if missing:
         raise UserError(
-            f"the policy wants the observation '{missing[0]}', which the robot does not give; it gives "
-            f"{', '.join(robot.observation_shapes)}"
+            f"the policy needs the observation '{missing[0]}', which the robot does not give; "
+            f"it gives {', '.join(robot.observation_shapes)}"
         )

@@ -1,9 +1,9 @@
-"""The one rule for measured poses: which of them are observations, and which a fault of the sensor.
+"""Rule that decides whether a measured pose is valid or a fault of the sensor.
 
-A pose is no observation where it is beyond the limits of the actions by more than a margin, further from the last
-measured pose than three times the limit of speed allows, or is bit-identical for several steps in which the commands
-ask for clear motion, or in which one of its numbers, which has shown a sensor's noise before, shows none. These are
-none: an object in the gripper, contact, a robot that is driven back or guided by hand.
+A pose is invalid if it exceeds the action limits by more than a margin, if it is further from the last measured pose
+than three times the speed limit allows, or if it is bit-identical for several steps in which the commands ask for clear
+motion, or in which a number that had sensor noise before has none. Not faults are an object in the gripper, contact,
+and a robot that is moved back or guided by hand.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from imitate.deploy.robot import Observation
 Vector = NDArray[np.float64]
 
 _FASTER = 3.0
-"""A measured pose may move so many times as fast as commands may."""
+"""Factor by which a measured pose may move faster than commands."""
 _GLANCE = 2.0
-"""Periods after which a reading counts as one after a gap, which another one has to confirm."""
+"""Number of periods after which a reading counts as one after a gap, which a second one must confirm."""
 _MOVES, _CLEAR = 0.002, 0.02
-"""Parts of a dimension's range that a command has to move by in a step, and in all, to ask for motion."""
+"""Fractions of a dimension's range by which commands must move per step and in total to ask for motion."""
 _NOISY = 10
 """Successive readings, each of them new, by which a number at rest shows that its sensor has noise ..."""
 _REST, _REVERSALS = 0.005, 3
@@ -32,14 +32,14 @@ of its ticks has no new readings, and an arm that comes to rest does not reverse
 
 
 class MeasuredPoses:
-    """Looks at each measured pose of an episode.
+    """Checks each measured pose of an episode.
 
     Args:
-        limits: of the robot.
+        limits: limits of the robot.
         period_s: control period.
-        frozen: steps of clear motion of the commands with a bit-identical pose that are too many; 0: any number is
-            allowed.
-        names: of the numbers of a pose, for the words; None: they are called by their places.
+        frozen: number of steps with clear motion of the commands but a bit-identical pose that is a fault; 0 allows any
+            number.
+        names: names of the numbers of a pose, for messages, or None to use their indices.
     """
 
     def __init__(
@@ -60,20 +60,20 @@ class MeasuredPoses:
         self._seen_s, self._blind_s, self._is_free = 0.0, 0.0, True
 
     def pause(self) -> None:
-        """Let the robot be moved by anybody: until the next pose that is trusted two readings have to agree."""
+        """Allow the robot to be moved by anybody: the next pose is trusted only after two readings agree."""
         self._is_free = True
 
     def commanded(self, action: Vector) -> None:
-        """Take note of an action (A,) that was sent."""
+        """Record a sent action (A,)."""
         self._stillness.commanded(action)
 
     def fault(self, pose: Vector | None, seen: Observation, now_s: float) -> str:
-        """The reason why a measured pose is no observation, else ''.
+        """Return the reason why a measured pose is invalid, or ''.
 
         Args:
-            pose: (A,) finite; None where the robot does not tell it.
-            seen: the observation of the pose.
-            now_s: time of :mod:`imitate.system.clock` at which it came.
+            pose: (A,) finite pose, or None if the robot does not provide it.
+            seen: observation with the pose.
+            now_s: time of :mod:`imitate.system.clock` at which it arrived.
         """
         if pose is None:
             return "" if self._trusted is None else "the robot does not tell its pose any more"
@@ -92,7 +92,7 @@ class MeasuredPoses:
         return ""
 
     def _words(self, fault: str, dims: NDArray[np.bool_], word: str, pose: Vector) -> str:
-        """The words for a fault of some numbers, with their first readings: the same for the same numbers."""
+        """Describe a fault of some numbers with their first readings; the text is constant for the same numbers."""
         places = tuple(np.flatnonzero(dims).tolist())
         if (fault, places) not in self._told:
             names = [
@@ -108,14 +108,14 @@ class MeasuredPoses:
         return self._told[fault, places]
 
     def _gone(self, pose: Vector, trusted: Vector | None) -> NDArray[np.bool_]:
-        """(A,) True where a pose is too far from the trusted one for a single step."""
+        """Return (A,) True where a pose is too far from the trusted one for a single step."""
         if self._reach is None or trusted is None:
             return np.zeros(len(pose), dtype=bool)
         found: NDArray[np.bool_] = np.abs(pose - trusted) > self._reach
         return found
 
     def _has_jumped(self, pose: Vector, now_s: float) -> bool:
-        """Look how far it is from the last trusted pose; after a gap the reading before has to agree.
+        """Check the distance from the last trusted pose; after a gap the previous reading must agree.
 
         A gap after a reading that has jumped does not explain that it had jumped before.
         """
@@ -141,11 +141,11 @@ class MeasuredPoses:
 
 
 class Noise:
-    """Notices a number whose sensor has noise, and which repeats its last reading.
+    """Detects a number that repeats its last reading although its sensor has noise.
 
     Args:
-        limits: of the robot.
-        frozen: repetitions that are too many; 0: any number is allowed.
+        limits: limits of the robot.
+        frozen: number of repetitions that is a fault; 0 allows any number.
     """
 
     def __init__(self, limits: ActionLimits, frozen: int) -> None:
@@ -155,7 +155,7 @@ class Noise:
         self._repeated = np.zeros(limits.size, dtype=int)
 
     def silent(self, pose: Vector) -> NDArray[np.bool_]:
-        """(A,) Return True where this pose repeats a reading for too long that had noise before."""
+        """Return (A,) True where this pose repeats for too long a reading that had noise before."""
         if self._readings:
             self._repeated = np.where(pose == self._readings[-1], self._repeated + 1, 0)
         self._readings = [*self._readings, pose][-_NOISY:]
@@ -166,7 +166,7 @@ class Noise:
 
 
 def _has_noise(readings: NDArray[np.float64], rest: Vector) -> NDArray[np.bool_]:
-    """(A,) Return True where successive readings (T, A) are those of a number at rest whose sensor has noise."""
+    """Return (A,) True where successive readings (T, A) show a number at rest whose sensor has noise."""
     changes = np.diff(readings, axis=0)
     reversals = (changes[1:] * changes[:-1] < 0).sum(axis=0)
     sizes = np.abs(changes)
@@ -179,15 +179,15 @@ def _has_noise(readings: NDArray[np.float64], rest: Vector) -> NDArray[np.bool_]
 
 
 class Stillness:
-    """Notices a sensor that repeats its last reading.
+    """Detects a sensor that repeats its last reading.
 
-    A single number that does not follow may be held by an object or by contact. So two of them have to stand still
-    that were to move, or one that was to move to both sides of its place. Numbers of a pose that are no measurement (0
-    of relative actions, the last command of a gripper) are left out; where none is left the observation's vectors have
-    to be bit-identical, which have moved before.
+    A single number that does not follow may be held by an object or by contact. So a fault needs two numbers that are
+    still although commanded to move, or one that was commanded to both sides of its position. Numbers of a pose that
+    are not measured (0 for relative actions, the last command of a gripper) are left out; if none remain, the
+    observation's vectors, which moved before, must be bit-identical.
 
     Args:
-        limits: of the robot.
+        limits: limits of the robot.
         frozen: see :class:`MeasuredPoses`.
     """
 
@@ -203,14 +203,14 @@ class Stillness:
         self._since_pose, self._since_vectors = _Wishes(), _Wishes()
 
     def commanded(self, action: Vector) -> None:
-        """Take note of an action (A,) that was sent."""
+        """Record a sent action (A,)."""
         change = np.zeros_like(action) if self._sent is None else action - self._sent
         for wishes, way in ((self._since_pose, change), (self._since_vectors, action)):
             wishes.add(action, bool((np.abs(way) >= _MOVES * self._range).any()))
         self._sent = action
 
     def is_frozen(self, pose: Vector, seen: Observation) -> bool:
-        """Return True if this pose (A,) and the observation with it repeat what was there before for too long."""
+        """Return True if this pose (A,) and its observation repeat earlier ones for too long."""
         if not self._frozen:
             return False
         vectors = {
@@ -251,7 +251,7 @@ class Stillness:
 
 
 class _Wishes:
-    """Commands since a reading changed."""
+    """Commands since the last change of a reading."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -264,21 +264,21 @@ class _Wishes:
         self._high = action if self._high is None else np.maximum(self._high, action)
 
     def asked(self, pose: Vector, size: Vector) -> NDArray[np.bool_]:
-        """(A,) Return True where the commands have moved clearly."""
+        """Return (A,) True where the commands have moved clearly."""
         if self._low is None or self._high is None:
             return np.zeros(len(pose), dtype=bool)
         found: NDArray[np.bool_] = self._high - self._low >= _CLEAR * size
         return found
 
     def reached(self, size: Vector) -> NDArray[np.bool_]:
-        """(A,) Return True where relative commands were clearly not 0."""
+        """Return (A,) True where relative commands were clearly not 0."""
         if self._low is None or self._high is None:
             return np.zeros(len(size), dtype=bool)
         found: NDArray[np.bool_] = np.maximum(self._high, -self._low) >= _CLEAR * size
         return found
 
     def crossed(self, pose: Vector, size: Vector) -> NDArray[np.bool_]:
-        """(A,) Return True where the commands were clearly on both sides of a place."""
+        """Return (A,) True where the commands were clearly on both sides of a position."""
         if self._low is None or self._high is None:
             return np.zeros(len(pose), dtype=bool)
         below, above = self._low <= pose - _CLEAR * size, self._high >= pose + _CLEAR * size
@@ -287,7 +287,7 @@ class _Wishes:
 
 
 def _reach(limits: ActionLimits, period_s: float) -> Vector | None:
-    """(A,) How far a measured pose may move in a control period; None where nothing limits the speed."""
+    """Return (A,) the distance that a measured pose may move per control period; None if the speed is unlimited."""
     ways = [] if limits.step is None else [np.asarray(limits.step)]
     ways += [] if limits.speed is None else [np.asarray(limits.speed) * period_s]
     return _FASTER * np.minimum.reduce(ways) if ways else None

@@ -1,4 +1,4 @@
-"""Observations of an episode, and the reasons why one must not be acted on."""
+"""Read the observations of an episode, and decide whether one is valid for acting."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from imitate.errors import RobotError
 from imitate.system import clock
 
 _FROZEN_S = 0.5
-"""Shortest time after which identical images are those of a frozen camera: beside fast control cameras are slow."""
+"""Shortest time, in seconds, after which identical images mean a frozen camera: cameras may be slower than control."""
 _AHEAD_S = 0.02
-"""Time by which a stamp may be ahead of the clock, as one is that was computed from a camera's own."""
+"""Seconds by which a time stamp may be ahead of the clock, for example if computed from a camera's clock."""
 _ANOTHER_S = 10.0
-"""Age of an observation from which on its stamp may be that of another clock."""
+"""Age of an observation, in seconds, from which its stamp may come from another clock."""
 
 
 class Observer:
-    """Asks a robot for its observations.
+    """Reads a robot's observations.
 
     Args:
-        robot: connected.
+        robot: connected robot.
         period_s: control period.
-        safety: which observations are not acted on.
+        safety: settings of which observations are invalid.
     """
 
     def __init__(self, robot: Robot, period_s: float, safety: Safety) -> None:
@@ -47,7 +47,7 @@ class Observer:
         """True where the robot does not tell when it observed, so that freshness is not checked."""
 
     def first(self) -> Observation:
-        """The observation before the episode, whose keys and shapes the later ones have to have.
+        """The observation before the episode, whose keys and shapes later ones must have.
 
         Raises:
             RobotError: the robot could not observe.
@@ -70,24 +70,24 @@ class Observer:
         return seen
 
     def begin(self) -> None:
-        """Take the first observation's pose for that from which the robot begins, until the next one agrees."""
+        """Use the first observation's pose as the initial one, until the next one agrees."""
         if self._last is not None and not self.poses.fault(self.pose, self._last, clock.now()):
             self.poses.pause()
 
     def next(self) -> tuple[Observation, str]:
-        """The newest observation, and why it must not be acted on: '' where it may be.
+        """Return the newest observation, and the reason why it must not be used for acting ('' if it may).
 
-        Where the robot could not observe it is the observation before.
+        If the robot could not observe, the previous observation is returned.
 
         Raises:
-            RobotError: a camera is frozen, or the robot says that it failed.
+            RobotError: a camera is frozen, or the robot reports a failure.
         """
         before = self.first() if self._last is None else self._last
         try:
             seen = observed(self._robot)
             fault = self._changed(seen)
             pose = None if fault else pose_of(self._robot, seen)
-        except DriverError as error:  # also for a single lost frame
+        except DriverError as error:  # even after a single lost frame
             return before, str(error)
         now = clock.now()
         self.unstamped |= seen.stamp_s is None
@@ -100,36 +100,36 @@ class Observer:
         return seen, self.fault_of_age()
 
     def fault_of_age(self) -> str:
-        """The reason why the newest observation is too old to be acted on now, or why its age is unknown, else ''.
+        """Return the reason why the newest observation is too old for acting or has an unknown age, or ''.
 
-        One without a stamp counts from when it came.
+        The age of one without a stamp counts from its arrival.
         """
         stamp_s = None if self._last is None else self._last.stamp_s
         age_s = clock.now() - (self._came_s if stamp_s is None else stamp_s)
         if math.isnan(age_s) or age_s < -_AHEAD_S:
-            return "the observation's stamp is none of time.monotonic()"
+            return "the observation's stamp is not from time.monotonic()"
         if age_s > _ANOTHER_S:
             return (
-                f"the observation is more than {_ANOTHER_S:g} s old by its stamp: the driver stands still, or its "
-                "stamps are none of time.monotonic()"
+                f"the observation is more than {_ANOTHER_S:g} s old by its stamp: the driver "
+                "hangs, or its stamps are not from time.monotonic()"
             )
         return "the observation is old" if age_s > self._max_age_s else ""
 
     def _changed(self, seen: Observation) -> str:
-        """The words for keys or shapes that are not those of the beginning."""
+        """Describe keys or shapes that differ from those at the beginning."""
         now = _shapes(seen)
         for key in sorted(self._shapes.keys() | now.keys()):
             if self._shapes.get(key) != now.get(key):
                 was, is_ = (str(found.get(key, "absent")) for found in (self._shapes, now))
                 return f"the observation '{key}' was {was} at the beginning and is {is_}"
         for key, value in seen.values.items():
-            if value.ndim == 3 and value.dtype != self._types[key]:  # 255 and 1 may both be white
+            if value.ndim == 3 and value.dtype != self._types[key]:  # 255 and 1 may both mean white
                 return f"the image '{key}' was {self._types[key]} at the beginning and is {value.dtype}"
         return ""
 
 
 def not_finite(observation: Observation, keys: tuple[str, ...]) -> str:
-    """The words for a vector among the keys that is not finite, else ''; all vectors where there are no keys."""
+    """Describe a vector among the keys that is not finite, or return ''; without keys check all vectors."""
     values = observation.values
     for key in keys or values:
         if key in values and np.ndim(values[key]) <= 1 and not np.isfinite(values[key]).all():

@@ -1,4 +1,4 @@
-"""Actions from pushes: the part that keyboards, gamepads and SpaceMice have in common."""
+"""Actions from pushes: the common part of keyboards, gamepads and SpaceMice."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Pushes:
     """Turns pushes into actions of a robot.
 
     Args:
-        scale: part of the action's range that a full push gives, in (0, 1].
-        gripper: True: the last number of an action opens (lowest) and closes (highest) a gripper; ``inverted``: the
-            highest opens; False: there is no gripper.
+        scale: fraction of the action's range for a full push, in (0, 1].
+        gripper: true if the last number of an action opens (lowest) and closes (highest) a gripper; ``inverted`` if the
+            highest opens; false if there is no gripper.
         mode: ``relative``: an action is a change, and zero keeps the pose; ``absolute``: an action is a pose, and a
-            full push moves it by ``scale`` of the range per second; None: by the pose that the robot tells.
+            full push moves it by ``scale`` of the range per second; None chooses by the robot's pose.
 
     Raises:
-        UserError: a setting makes no sense.
+        UserError: a setting is invalid.
     """
 
     def __init__(self, scale: float, gripper: Gripper, mode: Mode | None) -> None:
@@ -44,10 +44,10 @@ class Pushes:
         self._ticked, self._passed_s = clock.now(), 0.0
 
     def connect(self, robot: Robot) -> None:
-        """Take the range of the actions from a robot.
+        """Read the range of the actions from a robot.
 
         Raises:
-            UserError: the range has no end, so that no part of it can be taken; or it is unknown whether zero keeps the
+            UserError: the range is infinite, so a fraction of it is undefined; or it is unknown whether zero keeps the
                 pose; or the robot's pose contradicts the mode.
         """
         self._robot = robot
@@ -57,27 +57,28 @@ class Pushes:
                 "the robot's limits are infinite, and a push is a part of them: give finite low and high (--limits)"
             )
         self.size = len(self._low) - self.has_gripper
-        """Numbers of an action beside the gripper."""
+        """Number of an action's values without the gripper."""
         if self.has_gripper:
             ends = (self._high[-1], self._low[-1])
             self._open, self._closed = ends if self._inverted else ends[::-1]
         self._mode = self._mode_of(pose_of(robot, first_seen(robot)))
 
     def _mode_of(self, pose: Vector | None) -> Mode:
-        """The mode of a robot with such a pose."""
+        """Return the mode of a robot with such a pose."""
         if pose is None:
             if self._given is None:
                 raise UserError(
-                    "the robot does not tell its pose, so it is unknown whether zero keeps it: give it pose(), or say "
-                    "mode=relative where an action is a change and zero keeps the pose"
+                    "the robot does not tell its pose, so it is unknown whether zero keeps "
+                    "it: implement pose(), or set mode=relative if an action is a change and "
+                    "zero keeps the pose"
                 )
             return self._given
         if not pose[: self.size].any():
             return self._given or "relative"
         if self._given == "relative":
             raise UserError(
-                "mode is relative, but zero does not keep the pose of this robot, whose actions are poses: leave mode "
-                "out, or take absolute"
+                "mode is relative, but zero does not keep the pose of this robot, whose "
+                "actions are poses: leave mode out, or use absolute"
             )
         return "absolute"
 
@@ -100,20 +101,23 @@ class Pushes:
         self._grip = float(self._closed if close else self._open)
 
     def follow(self, action: ArrayLike) -> None:
-        """Take over the gripper of an action that somebody else sent, so that a hand-over does not open it."""
+        """Adopt the gripper command of an action sent by somebody else, so that a hand-over does not open it."""
         if self.has_gripper:
             self._grip = float(np.asarray(action)[-1])
 
     def action(self, push: ArrayLike, observation: Observation) -> Vector:
-        """The action (A,) of a push (``size``,), each number in [-1, 1].
+        """Return the action (A,) of a push (``size``,) with values in [-1, 1].
 
         Raises:
-            UserError: mode ``absolute``, and the robot does not tell its pose; or mode ``relative``, and it is none.
+            UserError: the mode is ``absolute`` but the robot does not provide its pose, or the mode is ``relative`` but
+                actions are poses.
         """
         whole = np.zeros(len(self._low))
         whole[: self.size] = push
         pose = pose_of(self._robot, observation)
-        if self._mode == "relative":  # an arm of poses may have been at zero when it was connected
+        if (
+            self._mode == "relative"
+        ):  # an arm with absolute actions may have been at zero when it was connected
             self._mode = self._mode_of(pose)
         grip = self._open if self.has_gripper else 0.0
         if self._mode == "relative":
@@ -123,7 +127,7 @@ class Pushes:
             action = rest + self._scale * room * whole
         else:
             if pose is None:
-                raise UserError("mode absolute needs a robot that tells its pose")
+                raise UserError("mode absolute needs a robot that provides its pose")
             action = pose + (self._high - self._low) * self._scale * self._passed_s * whole
             grip = float(pose[-1])
         if self.has_gripper:

@@ -25,20 +25,20 @@ TIMES = "timestamps"
 class Recorder:
     """Writes the steps of a control loop into a demonstration file; hand :meth:`on_step` to the loop.
 
-    Each kept episode is on disk when :meth:`keep` returns; a crash loses the running one at most. Steps in which
-    the pose was held are not recorded: nobody acted.
+    Each kept episode is on disk when :meth:`keep` returns; a crash loses the running one at most. Steps in which the
+    pose was held are not recorded, because nobody acted.
 
     Args:
         path: the HDF5 file.
         rate_hz: control rate.
-        env_meta: ``env_args`` of a simulated robot; None: a real one.
-        name: of the robot, for the ``env_args`` of a real one.
-        robot: whose names of the numbers of actions and observations are written; None: it has none.
-        keys: observations to record; None: all.
-        append: record into a file that is there, or into what a crash left of one.
-        overwrite: replace a file that is there.
+        env_meta: ``env_args`` of a simulated robot, or None for a real one.
+        name: name of the robot, for the ``env_args`` of a real one.
+        robot: robot whose names of actions and observations are written, or None to write none.
+        keys: observations to record, or None for all.
+        append: true to record into an existing file, or into one that a crash left unfinished.
+        overwrite: true to replace an existing file.
         image_storage: ``jpeg`` or ``raw``, see :class:`imitate.data.DatasetWriter`.
-        with_policy: also record ``interventions`` and ``policy_actions``, as HG-DAgger reads them.
+        with_policy: true to also record ``interventions`` and ``policy_actions``, as HG-DAgger reads them.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Recorder:
             attrs=_names_of(robot),
         )
         self._keys, self._with_policy = keys, with_policy
-        # A file of before this array is gone on with as it is.
+        # A file of an earlier version without this array is continued without it.
         self._timed = not self._writer.arrays or TIMES in self._writer.arrays
         self._running, self._began_s = False, 0.0
         self.steps = 0
@@ -74,11 +74,11 @@ class Recorder:
 
     @property
     def episodes(self) -> int:
-        """Episodes that are on disk."""
+        """Number of episodes on disk."""
         return self._writer.num_episodes
 
     def on_step(self, step: Step) -> None:
-        """Take one control step."""
+        """Add one control step."""
         if step.action is None:
             return
         if not self._running:
@@ -99,7 +99,7 @@ class Recorder:
         self.steps += 1
 
     def keep(self, success: bool | None, **attrs: Any) -> str | None:
-        """Write the running episode; its name in the file, None where it has no step."""
+        """Write the running episode; return its name in the file, or None if it has no steps."""
         if not self._running:
             return None
         self._running = False
@@ -107,13 +107,13 @@ class Recorder:
         return self._writer.finish_episode(success=success, **given)
 
     def discard(self) -> None:
-        """Forget the running episode."""
+        """Drop the running episode."""
         if self._running:
             self._writer.discard_episode()
             self._running = False
 
     def close(self) -> None:
-        """Finish the file. Without an episode none is left, and none is an error."""
+        """Finish the file. If it has no episodes, it is removed; that is not an error."""
         self.discard()
         if self._writer.num_episodes:
             self._writer.close()
@@ -134,7 +134,7 @@ class Recorder:
 
 
 def _names_of(robot: Robot | None) -> dict[str, str]:
-    """The attribute with the names of a robot's numbers, as data from LeRobot has it; none where it has no names."""
+    """Return the attribute with the robot's names, in LeRobot's form; empty if it has no names."""
     if robot is None:
         return {}
     named = {f"obs/{key}": names for key, names in robot.observation_names.items()}

@@ -1,4 +1,4 @@
-"""A served policy that does not tell its names, such as one behind openpi's server, given a robot's observations."""
+"""Rename a robot's observations for a served policy that does not report its names, such as openpi's."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ class RenamedPolicy:
     """A policy that gets observations under other names than the robot's.
 
     Args:
-        policy: called as :class:`imitate.RolloutPolicy` is; its other attributes are those of this object.
-        rename: from a name of the robot to the policy's, such as ``{"joints": "observation/state"}``; other names stay.
+        policy: policy with the interface of :class:`imitate.RolloutPolicy`; its other attributes are forwarded.
+        rename: from a name of the robot to the policy's, such as ``{"joints": "observation/state"}``; other names stay
+            unchanged.
     """
 
     def __init__(self, policy: Any, rename: Mapping[str, str]) -> None:
@@ -31,9 +32,9 @@ class RenamedPolicy:
         return {self._names.get(name, name): value for name, value in ob.items()}
 
     def __call__(self, ob: Mapping[str, Any], *rest: Any, **named: Any) -> Any:
-        """The action for an observation."""
+        """Return the action for an observation."""
         return self._policy(self._renamed(ob), *rest, **named)
 
     def predict_chunk(self, history: Sequence[Mapping[str, Any]], **rest: Any) -> Any:
-        """The chunk for a history, see :meth:`imitate.RolloutPolicy.predict_chunk`."""
+        """Predict the chunk for a history, see :meth:`imitate.RolloutPolicy.predict_chunk`."""
         return self._policy.predict_chunk([self._renamed(ob) for ob in history], **rest)

@@ -21,12 +21,12 @@ class Report:
         late: control steps that ended after their period.
         held: control steps that held the pose, by reason.
         interventions: control steps in which a person acted.
-        latencies_ms: from asking for the observation to having sent the action.
+        latencies_ms: times from requesting the observation to having sent the action.
         gaps: times from one sent action to the next, in periods.
-        limits: actions changed by the limits.
-        unstamped: True where the robot does not tell when it observed, so that freshness was not checked.
+        limits: numbers of actions changed by the limits.
+        unstamped: true if the robot's observations have no time stamps, so that their age was not checked.
         stop_s: seconds that ``stop()`` took at the end.
-        ended_by: why the episode ended: ``steps``, an event of the teleoperator, or ``success``.
+        ended_by: reason of the episode's end: ``steps``, an event of the teleoperator, or ``success``.
     """
 
     steps: int = 0
@@ -41,7 +41,7 @@ class Report:
     ended_by: str = "steps"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {
             "steps": self.steps,
             "late": self.late,

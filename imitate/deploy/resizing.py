@@ -20,14 +20,14 @@ _PILLOW_CHANNELS = (1, 3, 4)
 
 
 def resized(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-    """An image at another size.
+    """Resize an image.
 
     Args:
         image: (H, W, C), uint8 or floats.
         size: height and width in pixels.
 
     Returns:
-        (height, width, C) of the same dtype; the image itself where it has the size.
+        (height, width, C) of the same dtype; the image itself if it already has the size.
     """
     if image.shape[:2] == size:
         return image
@@ -55,10 +55,10 @@ def _by_pillow(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
 
 
 class Resizer:
-    """Gives the images of observations the sizes that a policy knows.
+    """Resizes the images of observations to the sizes that a policy expects.
 
     Args:
-        schema: of the policy.
+        schema: schema of the policy.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -70,10 +70,10 @@ class Resizer:
         }
 
     def __call__(self, ob: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
-        """The observation with its images resized; other values as they are.
+        """Return the observation with resized images; other values stay unchanged.
 
         Raises:
-            UserError: an image has another ratio of its sides, so that it would be distorted.
+            UserError: an image has another aspect ratio, so that it would be distorted.
         """
         return {key: self._fitted(key, value) for key, value in ob.items()}
 
@@ -82,7 +82,7 @@ class Resizer:
         if size is None or image.ndim != 3 or image.shape[:2] == size:
             return value
         height, width = image.shape[:2]
-        # Half a pixel of the result, or one of the camera's, is what rounding to whole pixels takes.
+        # Rounding to whole pixels may change a side by half a pixel of either image.
         allowed = max(max(height, width) / 2, max(size))
         if abs(height * size[1] - width * size[0]) > allowed:
             raise UserError(
@@ -96,8 +96,8 @@ class ResizedPolicy:
     """A policy whose observations may have images of other sizes than its demonstrations.
 
     Args:
-        policy: called as :class:`imitate.RolloutPolicy` is; its other attributes are those of this object.
-        schema: of the policy.
+        policy: policy with the interface of :class:`imitate.RolloutPolicy`; its other attributes are forwarded.
+        schema: schema of the policy.
     """
 
     def __init__(self, policy: Any, schema: Schema) -> None:
@@ -109,9 +109,9 @@ class ResizedPolicy:
     def __call__(
         self, ob: Mapping[str, ArrayLike], goal: Mapping[str, ArrayLike] | None = None
     ) -> Any:
-        """The action for an observation."""
+        """Return the action for an observation."""
         return self._policy(self._resizer(ob), None if goal is None else self._resizer(goal))
 
     def predict_chunk(self, history: Sequence[Mapping[str, ArrayLike]], **rest: Any) -> Any:
-        """The chunk for a history, see :meth:`imitate.RolloutPolicy.predict_chunk`."""
+        """Predict the chunk for a history, see :meth:`imitate.RolloutPolicy.predict_chunk`."""
         return self._policy.predict_chunk([self._resizer(ob) for ob in history], **rest)

@@ -1,6 +1,6 @@
-"""Robots and teleoperation devices, as the control loop needs them, found by name through entry points.
+"""Interfaces of robots and teleoperation devices for the control loop; entry points find them by name.
 
-A robot of one's own is a subclass of :class:`Robot` with four members:
+Your own robot is a subclass of :class:`Robot` with four members:
 
     class MyArm(Robot):
         observation_shapes = {"joints": (7,), "wrist_image": (240, 320, 3)}
@@ -50,7 +50,7 @@ _BUILT_IN = {
     },
 }
 _WITH_TYPE = "lerobot"
-"""The name that may be followed by a type: ``lerobot:so101_follower``."""
+"""Name that may be followed by a type: ``lerobot:so101_follower``."""
 _EXPERT = "imitate.deploy.simulated:ExpertTeleoperator"
 
 
@@ -60,8 +60,8 @@ class Observation:
 
     Attributes:
         values: float arrays (D,), images (H, W, 3) uint8 red first; keys and units as in the demonstrations.
-        stamp_s: ``time.monotonic()`` when the oldest part was captured; None where the driver does not know, then
-            freshness is not checked.
+        stamp_s: ``time.monotonic()`` when the oldest part was captured; None if the driver does not know; its age is
+            then not checked.
     """
 
     values: Mapping[str, NDArray[Any]]
@@ -69,7 +69,7 @@ class Observation:
 
 
 class Robot(ABC):
-    """A robot, a simulated robot, or anything else that observes and takes actions at a fixed rate.
+    """A real or simulated robot that observes and executes actions at a fixed rate.
 
     The loop calls :meth:`observe`, :meth:`send` and :meth:`hold` from one thread, and :meth:`stop` from any thread,
     also while another call blocks.
@@ -77,11 +77,12 @@ class Robot(ABC):
     Attributes:
         observation_shapes: shape of each observation, known before connecting.
         limits: limits of the actions.
-        rate_hz: rate at which the robot wants its actions; None: any.
-        action_names: names of the numbers of an action, where the robot has them; devices put theirs in this order.
-        observation_names: the same of observations, by key.
-        camera_hz: images per second of the slowest camera, which may be older than other observations; None: not known.
-        in_step: its time stands still between two actions, as that of a simulator in tests; no robot's does.
+        rate_hz: rate at which the robot needs its actions, or None for any rate.
+        action_names: names of the numbers of an action, if the robot has them; devices use this order.
+        observation_names: the same for observations, by key.
+        camera_hz: images per second of the slowest camera, which may be older than other observations, or None if
+            unknown.
+        in_step: true if its time stands still between two actions, as in a simulator in tests; never for a robot.
     """
 
     observation_shapes: Mapping[str, tuple[int, ...]]
@@ -94,59 +95,59 @@ class Robot(ABC):
 
     @abstractmethod
     def observe(self) -> Observation:
-        """The newest observation. Should return within a control step."""
+        """Return the newest observation. It should return within a control step."""
 
     @abstractmethod
     def send(self, action: NDArray[np.float64]) -> None:
-        """Hand an action (A,) to the controller, and return at once."""
+        """Pass an action (A,) to the controller, and return at once."""
 
     @abstractmethod
     def stop(self) -> None:
         """Bring the robot to rest and keep it there. Works from any thread, more than once, and before connecting."""
 
     def hold(self) -> None:
-        """Keep the present pose for a control step in which there is no action. By default as :meth:`stop`.
+        """Keep the current pose for a control step without an action. By default the same as :meth:`stop`.
 
-        To send nothing is not to hold: robots that are driven by speeds go on.
+        Sending nothing is not enough: velocity-controlled robots would keep moving.
         """
         self.stop()
 
     def pose(self, observation: Observation) -> NDArray[np.float64] | None:
-        """The action (A,) that keeps the robot where the observation saw it.
+        """Return the action (A,) that keeps the robot at the observed pose.
 
-        Joint angles for a robot that takes joint angles, zeros for one that takes changes. With it the first action and
-        the distance from the measured pose are limited; None: they are not.
+        It is joint angles for a robot with joint targets, and zeros for one with relative actions. It limits the first
+        action and the distance from the measured pose; None disables these limits.
         """
         return None
 
     def reset(self) -> Observation | None:
-        """Bring robot and scene to the beginning of an episode, where the robot can; None: a person does it."""
+        """Bring robot and scene to the beginning of an episode, if possible; return None if a person must do it."""
         return None
 
     def reset_to(self, start: int) -> Observation | None:
-        """Bring robot and scene to the beginning with a number, the same for the same number, where the robot can.
+        """Bring robot and scene to the initial state with this number, if possible.
 
-        By default :meth:`reset`: a person puts the scene as it was.
+        The same number gives the same state. By default :meth:`reset`: a person restores the scene.
         """
         return self.reset()
 
     def success(self) -> bool | None:
-        """Return True if the task is solved, where the robot can tell; None: a person says it."""
+        """Return True if the task is solved, or None if the robot cannot tell and a person decides."""
         return None
 
     def ended(self) -> bool:
-        """Return True if the episode cannot go on, such as with the object out of reach, where the robot can tell."""
+        """Return True if the episode cannot go on, such as with the object out of reach, if the robot can tell."""
         return False
 
     def reward(self) -> float | None:
-        """Sum of the rewards since the last call, where the robot measures one; None: it does not."""
+        """Return the sum of the rewards since the last call, or None if the robot measures none."""
         return None
 
     def connect(self) -> None:  # noqa: B027 - a hook, empty by default
         """Open the devices. Called once, before anything else."""
 
     def close(self) -> None:  # noqa: B027 - a hook, empty by default
-        """Let go of the devices. Called once, after :meth:`stop`."""
+        """Release the devices. Called once, after :meth:`stop`."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class Guidance:
     """Input of a person at a teleoperation device in one control step.
 
     Attributes:
-        action: (A,) the person's action; None: the person lets the policy act.
+        action: (A,) the person's action, or None to let the policy act.
         events: names of keys or buttons pressed since the last step: ``success``, ``failure``, ``discard``, ``redo``,
             ``end``, ``quit``, ``pause`` ...
     """
@@ -170,29 +171,29 @@ class Teleoperator(ABC):
         """Open the device for a robot that is connected."""
 
     def start_episode(self) -> None:  # noqa: B027 - a hook, empty by default
-        """Forget the last episode. Called at the beginning of each one."""
+        """Begin a new episode. Called at the beginning of each one."""
 
     @abstractmethod
     def guide(self, observation: Observation) -> Guidance:
-        """The person's wish in this control step. Returns at once."""
+        """Return the person's guidance in this control step, without waiting."""
 
     def follow(self, action: NDArray[np.float64]) -> None:  # noqa: B027 - a hook, empty by default
-        """Take note of the action that was sent by whomever: a device with motors follows, for a smooth hand-over."""
+        """Record the sent action, from any source: a device with motors follows it, for a smooth hand-over."""
 
     def close(self) -> None:  # noqa: B027 - a hook, empty by default
-        """Let go of the device."""
+        """Release the device."""
 
 
 def make_robot(name: str, **options: Any) -> Robot:
-    """The robot of a name, not connected.
+    """Create the robot of a name, without connecting it.
 
     Args:
-        name: of an entry point in the group ``imitate.robots``, ``module:Class``, ``path/to/file.py:Class``, or
+        name: name of an entry point in the group ``imitate.robots``, ``module:Class``, ``path/to/file.py:Class``, or
             ``lerobot:TYPE``.
-        options: handed to the class.
+        options: passed to the class.
 
     Raises:
-        UserError: there is no such robot, it cannot be imported, or it does not take the options.
+        UserError: there is no such robot, it cannot be imported, or it does not accept the options.
     """
     made = _made(ROBOTS, "robot", name, options)
     if isinstance(made, Robot):
@@ -203,7 +204,10 @@ def make_robot(name: str, **options: Any) -> Robot:
 
 
 def make_teleoperator(name: str, **options: Any) -> Teleoperator:
-    """The teleoperation device of a name, not connected; see :func:`make_robot`. ``expert:TASK``: a scripted expert."""
+    """Create the teleoperation device of a name, without connecting it.
+
+    See :func:`make_robot`; ``expert:TASK`` is a scripted expert.
+    """
     kind, _, task = name.partition(":")
     if kind == "expert":
         options = {"task": task, **options}
@@ -216,12 +220,12 @@ def make_teleoperator(name: str, **options: Any) -> Teleoperator:
 
 
 def names_of(group: str) -> dict[str, str]:
-    """Names of a group, those of other packages too, and the places that they stand for."""
+    """Return the names of a group, including other packages' names, and their import paths."""
     return {**_BUILT_IN[group], **{p.name: p.value for p in sorted(installed_points(group))}}
 
 
 def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
-    """Make an object of the class that an entry point or ``module:Class`` names."""
+    """Create an object of the class named by an entry point or ``module:Class``."""
     installed = names_of(group)
     kind, _, variant = name.partition(":")
     if kind == _WITH_TYPE and variant:
@@ -242,6 +246,6 @@ def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
         return maker(**options)
     except (RobotError, UserError):
         raise
-    except (Exception, SystemExit) as error:  # a driver may raise anything
+    except (Exception, SystemExit) as error:  # a driver may raise any error
         words = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
         raise UserError(f"the {word} '{name}' ({place}) cannot be made: {words}") from error

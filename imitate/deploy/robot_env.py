@@ -1,10 +1,10 @@
 """A robot as an environment at a fixed rate, for evaluation, DAgger and online RL.
 
-``step(action)`` hands the action to the control loop of :mod:`imitate.deploy.loop`, which runs in a thread of its own,
-and returns what the robot sees one control period later. So everything that the loop promises holds here: limits,
-freshness, the watchdog, a stop whatever happens. Where the next action does not come in time, such as during the
-updates of a learner, the robot holds its pose, and is stopped after ``Safety.hold_s``; it goes on from its present pose
-with the next :meth:`RobotEnv.step`.
+``step(action)`` passes the action to the control loop of :mod:`imitate.deploy.loop`, which runs in its own thread, and
+returns the observation one control period later. So all guarantees of the loop hold here: limits, age checks, the
+watchdog, a stop after any failure. If the next action does not come in time, for example during the updates of a
+learner, the robot holds its pose, and is stopped after ``Safety.hold_s``; it continues from its current pose with the
+next :meth:`RobotEnv.step`.
 
 An environment of this kind is named ``robot:NAME``; see :func:`robot_env`.
 """
@@ -45,7 +45,7 @@ Reward = Callable[[Mapping[str, Array], NDArray[np.float64]], float]
 VERDICTS = {"success": True, "failure": False}
 """Events of a device that end an episode with a verdict."""
 VOID = ("discard", "redo")
-"""Events that end an episode that is not to count."""
+"""Events that end an episode that does not count."""
 _PATIENCE_S = 5.0
 _log = logging.getLogger(__name__)
 
@@ -53,32 +53,33 @@ _log = logging.getLogger(__name__)
 class RobotEnv(gymnasium.Env[Obs, Array]):
     """See the module. It is both a :class:`gymnasium.Env` and an :class:`imitate.envs.Env`.
 
-    An episode ends, as a terminal, by a person's ``success`` or ``failure`` or where :meth:`Robot.ended` says so; as a
+    An episode ends as a terminal after a person's ``success`` or ``failure`` or if :meth:`Robot.ended` is true; as a
     timeout after ``horizon`` steps or by a person's ``end``. ``info`` has
 
-    * ``success``: by the robot or by a person;
-    * ``executed_action``: (A,) what was done: the action within the limits, the person's action where one took over,
-      the action that keeps the pose where none came in time;
-    * ``intervened``, ``held``: whether it was the person's, whether the pose was held;
+    * ``success``: verdict of the robot or of a person;
+    * ``executed_action``: (A,) executed action: the action within the limits, the person's action after a take-over, or
+        the action that keeps the pose if none came in time;
+    * ``intervened``, ``held``: true if a person acted, true if the pose was held;
     * ``interventions``: steps of the episode so far in which a person acted;
-    * ``discarded``: a person said that the episode does not count.
+    * ``discarded``: true if a person discarded the episode.
 
     Args:
-        robot: not connected; this object connects and closes it.
-        rate_hz: control steps per second; None: the robot's own.
-        name: of the environment.
-        teleoperator: not connected; overrides the actions where it gives one, and its events judge episodes.
-        reward: reward of a step; None: the robot's, and where it has none 1 at success, else 0.
-        safety: of the loop; ``hold_s`` is the time without an action after which the robot is stopped.
+        robot: robot that is not connected; this object connects and closes it.
+        rate_hz: control steps per second, or None for the robot's own.
+        name: name of the environment.
+        teleoperator: device that is not connected; it overrides the actions whenever it returns one, and its events
+            judge episodes.
+        reward: reward of a step; None means the robot's, or without one 1 at success, else 0.
+        safety: settings of the loop; ``hold_s`` is the time without an action after which the robot is stopped.
         slow: factor in (0, 1] on the limits of step, speed and acceleration.
         limits: fields of :class:`ActionLimits` that replace the robot's own, and are stricter.
-        horizon: steps after which an episode is truncated; None: never.
-        obs_keys: observations to return; None: all.
-        prepare: wait for a person to prepare the scene where the robot cannot reset itself.
+        horizon: steps after which an episode is truncated, or None for never.
+        obs_keys: observations to return, or None for all.
+        prepare: true to wait for a person to prepare the scene if the robot cannot reset itself.
         meta: ``env_args`` that describe the environment.
 
     Attributes:
-        counts: control steps so far: ``steps``, ``held``, ``late``, ``interventions``.
+        counts: numbers of control steps so far: ``steps``, ``held``, ``late``, ``interventions``.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
                 robot.limits = _stricter(name, robot.limits, limits)
             rate = rate_hz or robot.rate_hz
             if rate is None:
-                raise UserError(f"{name}: the robot takes any rate: say which, as control_freq")
+                raise UserError(f"{name}: the robot accepts any rate: set one as control_freq")
             self.rate_hz = float(rate)
             if teleoperator is not None:
                 self._ask(lambda: called(teleoperator.connect, robot))
@@ -137,7 +138,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
             raise
 
     def _describe(self, obs_keys: Sequence[str] | None) -> None:
-        """Read the spaces off the robot."""
+        """Read the spaces from the robot."""
         seen = self._ask(lambda: observed(self._robot)).values
         keys = tuple(seen if obs_keys is None else obs_keys)
         missing = [key for key in keys if key not in seen]
@@ -162,7 +163,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
     # ---- episodes --------------------------------------------------------------------------------
 
     def observe(self) -> Obs:
-        """The robot's observation between two episodes; nothing moves."""
+        """Return the robot's observation between two episodes; nothing moves."""
         if self._run is None:
             self._seen = self._ask(lambda: observed(self._robot)).values
         return self._obs()
@@ -173,11 +174,11 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         """Stop, bring robot and scene to the beginning of an episode, and begin it.
 
         Args:
-            seed: number of the beginning, for :meth:`Robot.reset_to`; None: any beginning.
-            options: without use.
+            seed: number of the initial state, for :meth:`Robot.reset_to`, or None for any.
+            options: ignored.
 
         Raises:
-            RobotError: the robot failed or could not go on safely.
+            RobotError: the robot failed or could not continue safely.
         """
         super().reset(seed=seed)
         self._end_run()
@@ -194,10 +195,10 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         return self._obs(), self._info(outcome)
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Have an action executed; the observation a control period later.
+        """Execute an action; return the observation a control period later.
 
         Raises:
-            RobotError: going on was not safe; the robot was stopped.
+            RobotError: it was not safe to continue; the robot was stopped.
             EnvError: no episode runs.
         """
         if not self._goes_on or self._run is None:
@@ -271,10 +272,10 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._run.add_done_callback(lambda _: self._exchange.wake())
 
     def _end_run(self) -> None:
-        """End the loop's run, if one runs; the robot is then at rest.
+        """End the loop's run, if it is running; the robot is then at rest.
 
         Raises:
-            RobotError: it had ended by itself, since going on was not safe.
+            RobotError: it had ended itself, because it was not safe to continue.
         """
         run, self._run = self._run, None
         if run is not None:
@@ -304,12 +305,13 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
             sys.stdin.readline()
         else:
             raise RobotError(
-                f"{self.name}: the robot has no reset(), and nobody can say that the scene is ready: run it in a "
-                "terminal, give a device (take_over), or say that nothing is to be prepared (prepare: false)"
+                f"{self.name}: the robot has no reset(), and nobody can confirm that the "
+                "scene is ready: run it in a terminal, give a device (take_over), or disable "
+                "the preparation (prepare: false)"
             )
 
     def close(self) -> None:
-        """Stop the robot and let go of it and of the device. May be called more than once, from any thread."""
+        """Stop the robot and release it and the device. May be called more than once, from any thread."""
         if self._closed:
             return
         self._closed = True
@@ -319,7 +321,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
                 self._exchange.leave()
                 with suppress(
                     NotInTimeError, RobotError
-                ):  # it was reported, or the robot is stopped below
+                ):  # the error was already reported, or the robot is stopped below
                     self.counts["late"] += run.result(_PATIENCE_S).late
         finally:
             stop_robot(self._robot)
@@ -332,7 +334,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
             _log.warning("%s: %s", self.name, self._summary())
 
     def _end_of_process(self) -> None:
-        """Close, and stop the robot at once where a close is already under way, which may wait for the loop."""
+        """Close; if another close is already running and may wait for the loop, stop the robot at once."""
         if self._closed:
             stop_robot(self._robot)
         self.close()
@@ -357,7 +359,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
     def render(
         self, *, height: int = 256, width: int = 256, camera_name: str | None = None
     ) -> Array:
-        """The last image of a camera, of the first one unless ``camera_name`` is its observation."""
+        """Return the last image of a camera: of ``camera_name``, or else of the first one."""
         images = [key for key, value in self._seen.items() if np.ndim(value) == 3]
         if not images:
             raise EnvError(f"{self.name}: the robot has no camera")
@@ -368,22 +370,22 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         return np.ascontiguousarray(frame[rows][:, columns], dtype=np.uint8)
 
     def serialize(self) -> dict[str, Any]:
-        """``env_args`` with the control rate."""
+        """Return ``env_args`` with the control rate."""
         kwargs = {**(self._meta.get("env_kwargs") or {}), "control_freq": self.rate_hz}
         return {**self._meta, "env_kwargs": kwargs}
 
 
 def _stricter(name: str, own: ActionLimits, changes: Mapping[str, Any]) -> ActionLimits:
-    """The limits with some fields replaced.
+    """Return the limits with some fields replaced.
 
     Raises:
-        UserError: they allow more than the robot's own.
+        UserError: they are looser than the robot's own.
     """
     limits = replace(own, **changes)
     looser = limits.looser_than(own)
     if looser:
         raise UserError(
-            f"{name}: limits looser than the robot's own: {'; '.join(looser)}: take stricter ones"
+            f"{name}: limits looser than the robot's own: {'; '.join(looser)}: use stricter ones"
         )
     return limits
 

@@ -2,7 +2,7 @@
 
     {"env_name": "robot:my_robots:Arm", "type": 4, "env_kwargs": {"control_freq": 10, "take_over": "spacemouse"}}
 
-``robot:NAME`` takes the names of ``imitate run --robot``; ``robot:sim`` is an environment in real time, whose
+``robot:NAME`` accepts the names of ``imitate run --robot``; ``robot:sim`` is an environment in real time, whose
 ``env_args`` are ``options.env_meta``.
 """
 
@@ -25,17 +25,18 @@ class RobotArgs:
     """``env_kwargs`` of a robot.
 
     Attributes:
-        control_freq: control steps per second; None: the robot's own.
-        options: of the robot's class.
-        take_over: device of a person who may override: ``keyboard``, ``expert:TASK``, an installed one, or
+        control_freq: control steps per second, or None for the robot's own.
+        options: options of the robot's class.
+        take_over: device with which a person may override: ``keyboard``, ``expert:TASK``, an installed one, or
             ``module:Class``.
-        take_over_options: of its class.
-        reward: ``module:function`` of the observation and the executed action; None: the robot's, or 1 at success.
+        take_over_options: options of the device's class.
+        reward: ``module:function`` of the observation and the executed action, or None for the robot's reward, or else
+            1 at success.
         limits: fields of ActionLimits that replace the robot's own, and are stricter.
         slow: factor on step, speed and acceleration.
         safety: fields of Safety.
         horizon: steps after which an episode is truncated.
-        prepare: wait for a person to prepare the scene where the robot cannot reset itself.
+        prepare: true to wait for a person to prepare the scene if the robot cannot reset itself.
     """
 
     control_freq: float | None = None
@@ -54,10 +55,10 @@ _DICTS = ("options", "take_over_options", "limits", "safety")
 
 
 def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None) -> RobotEnv:
-    """The environment of ``robot:NAME``, connected.
+    """Create the connected environment of ``robot:NAME``.
 
     Raises:
-        EnvError: nobody but a file names it, its arguments are unknown, or it cannot be connected.
+        EnvError: only a file names it, its arguments are unknown, or it cannot be connected.
     """
     check_trusted(env_meta)
     text = str(env_meta["env_name"])
@@ -67,13 +68,13 @@ def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None
         name = SIMULATED.removeprefix(ROBOT)
         if "env_meta" not in args.options:
             raise EnvError(
-                f"{text}: which environment? Give its env_args as env_kwargs.options.env_meta, or name it: "
-                "--env robot:sim:Lift"
+                f"{text}: no environment given: write its env_args as "
+                "env_kwargs.options.env_meta, or name it: --env robot:sim:Lift"
             )
         if args.control_freq is not None:
             options.setdefault("rate_hz", args.control_freq)
         options.setdefault("cameras", cameras_in(obs_keys or ()))
-        for check in ("frozen", "frozen_pose"):  # a simulator at rest repeats itself
+        for check in ("frozen", "frozen_pose"):  # a still simulator repeats its images
             safety.setdefault(check, 0)
     device = None
     if args.take_over is not None:
@@ -112,6 +113,6 @@ def _function(name: str) -> Reward:
         found: Reward = typed_object(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(
-            f"reward: '{name}' is no module:function that can be imported: {error}"
+            f"reward: '{name}' is not a module:function that can be imported: {error}"
         ) from error
     return found

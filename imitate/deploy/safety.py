@@ -1,4 +1,4 @@
-"""Settings of the control loop: when it holds the robot, and when it gives up."""
+"""Settings of the control loop: when it holds the robot, and when it stops."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from imitate.errors import UserError
 
 @dataclass(frozen=True)
 class Safety:
-    """When to hold, and when to give up. Defaults suit an arm at 10 to 30 Hz.
+    """When to hold and when to stop. Defaults suit an arm at 10 to 30 Hz.
 
     Attributes:
-        max_age_periods: an observation older than so many control periods is not acted on ...
-        max_age_s: ... and so many seconds, and than one and a half periods of the robot's slowest camera
+        max_age_periods: an observation is not used for acting if it is older than this many control periods ...
+        max_age_s: ... and than this many seconds, and than one and a half periods of the robot's slowest camera
             (:attr:`Robot.camera_hz`).
-        hold_s: seconds in which a policy gives no action after which the episode ends.
-        late: so many late steps ...
-        late_of: ... among so many end the episode; 0 late steps: never.
+        hold_s: seconds without an action of the policy after which the episode ends.
+        late: this many late steps ...
+        late_of: ... among this many end the episode; 0 late steps for never.
         watchdog_s: seconds without a finished step after which another thread stops the robot; three periods at least.
-        frozen: steps with identical images after which the camera counts as frozen, half a second at least; 0: not
-            checked.
-        frozen_pose: steps of clear motion of the commands with a bit-identical measured pose after which the pose is no
-            observation; 0: not checked.
-        first_action: one too far from the present pose is approached within the limits, or refused.
-        stop_attempts: times that a stop which raises is tried.
+        frozen: steps with identical images after which the camera counts as frozen, at least half a second; 0 disables
+            the check.
+        frozen_pose: steps with clear motion of the commands but a bit-identical measured pose after which the pose is
+            invalid; 0 disables the check.
+        first_action: whether a first action far from the current pose is approached within the limits or refused.
+        stop_attempts: number of attempts if a stop raises an error.
 
     Raises:
-        UserError: a value would switch its check off without saying so.
+        UserError: a value would silently disable its check.
     """
 
     max_age_periods: float = 3.0
@@ -45,7 +45,7 @@ class Safety:
     stop_attempts: int = 3
 
     def oldest_s(self, period_s: float, robot: Robot) -> float:
-        """Age of the oldest observation that is acted on; infinite where time stands still between actions."""
+        """Return the largest age of an observation for acting; infinite if time stands still between actions."""
         if robot.in_step:
             return math.inf
         camera_s = 0.0 if robot.camera_hz is None else 1.5 / robot.camera_hz

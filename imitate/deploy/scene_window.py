@@ -11,10 +11,10 @@ from imitate.errors import EnvError
 
 
 class SceneWindow:
-    """A window on the scene of a robosuite environment; all calls are made in the thread that steps it.
+    """A window on the scene of a robosuite environment; all calls must be made in the thread that steps it.
 
-    The window draws in a thread of its own. Where the person closes it, it stays closed until the next episode, whose
-    model is another one and gets a new window.
+    The window draws in its own thread. If the person closes it, it stays closed until the next episode, whose new model
+    gets a new window.
     """
 
     def __init__(self) -> None:
@@ -22,10 +22,10 @@ class SceneWindow:
         self._model: Any = None
 
     def show(self, env: Env) -> None:
-        """Show the present state.
+        """Show the current state.
 
         Raises:
-            EnvError: the environment is none of robosuite's, or no window can be opened.
+            EnvError: the environment is not from robosuite, or no window can be opened.
         """
         scene = getattr(env, "base_env", None)
         if scene is None or not hasattr(scene, "sim"):
@@ -41,7 +41,7 @@ class SceneWindow:
         """Close the window."""
         viewer, self._viewer, self._model = self._viewer, None, None
         if viewer is not None:
-            with contextlib.suppress(Exception):  # it may be closed already
+            with contextlib.suppress(Exception):  # it may already be closed
                 viewer.close()
 
 
@@ -51,15 +51,15 @@ def _opened(model: Any, data: Any) -> Any:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        usable = glfw.init()  # MuJoCo would end the process where it fails
+        usable = glfw.init()  # MuJoCo would end the process if it fails
     try:
         if not usable:
             raise RuntimeError("GLFW finds no display")
         viewer = mujoco.viewer.launch_passive(model, data, show_left_ui=False, show_right_ui=False)
     except RuntimeError as error:
         raise EnvError(
-            f"no window can be opened: {error}: view needs a display (DISPLAY, WAYLAND_DISPLAY), and on macOS mjpython "
-            "in the place of python"
+            f"no window can be opened: {error}: view needs a display (DISPLAY, "
+            "WAYLAND_DISPLAY), and on macOS mjpython instead of python"
         ) from error
     with viewer.lock():
         viewer.opt.geomgroup[0] = 0  # shapes for collisions

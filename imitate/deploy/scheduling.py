@@ -1,4 +1,4 @@
-"""Predictions for many sessions by one policy: whoever waits together is answered together."""
+"""Predictions for many sessions by one policy: all waiting requests are answered in one batch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Reply = TypeVar("Reply")
 
 @dataclass
 class Answer(Generic[Reply]):
-    """A reply with the times that it took.
+    """Reply with its timing.
 
     Attributes:
-        reply: of the policy.
+        reply: reply of the policy.
         queued_ms: milliseconds until its prediction began.
         infer_ms: milliseconds of the prediction.
-        together: requests that were answered by the same prediction.
+        together: number of requests answered by the same prediction.
     """
 
     reply: Reply
@@ -46,10 +46,10 @@ class Scheduler(Generic[Request, Reply]):
     """Runs one prediction at a time, for all requests that wait when it begins.
 
     A request therefore waits for at most one prediction before its own. The prediction runs in the thread of one of the
-    requests, so that a single client pays for no change of threads.
+    requests, so that a single client causes no thread switches.
 
     Args:
-        predict: from requests to replies of the same number and order; it may raise.
+        predict: function from requests to equally many replies in the same order; it may raise errors.
     """
 
     def __init__(self, predict: Callable[[Sequence[Request]], Sequence[Reply]]) -> None:
@@ -60,14 +60,14 @@ class Scheduler(Generic[Request, Reply]):
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for the prediction after the present one."""
+        """Number of requests that wait for the next prediction."""
         return len(self._waiting)
 
     def __call__(self, request: Request) -> Answer[Reply]:
-        """The answer to a request; called from any thread.
+        """Return the answer to a request; may be called from any thread.
 
         Raises:
-            Exception: the one that ``predict`` raised for this request alone.
+            Exception: the error that ``predict`` raised for this request.
         """
         job: _Job[Request, Reply] = _Job(request)
         with self._changed:
@@ -90,7 +90,7 @@ class Scheduler(Generic[Request, Reply]):
         return job.answer
 
     def _run(self, batch: list[_Job[Request, Reply]]) -> None:
-        """Answer a batch; where it fails as a whole, each of its requests alone, so that one cannot fail others."""
+        """Answer a batch; if it fails, answer each request separately, so that one cannot break others."""
         try:
             self._answer(batch)
         except BaseException as error:

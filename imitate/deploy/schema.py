@@ -1,4 +1,4 @@
-"""The schema of a served policy: what it has to be given and what it gives, known before the first observation."""
+"""The schema of a served policy: its inputs and outputs, known before the first observation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imitate.errors import WireError
 PROTOCOL = 1
 """Version of the messages between server and client."""
 HEADER = "imitate"
-"""Key of a message's header, and of ours in the metadata."""
+"""Key of a message's header, and of this project's entry in the metadata."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,20 @@ class Schema:
 
     Attributes:
         observations: the keys that every observation needs.
-        goals: the keys that a goal needs; empty where the policy has none.
-        action_dim: A.
+        goals: the keys that a goal needs; empty if the policy has no goals.
+        action_dim: size A of an action.
         action_low, action_high: (A,) limits in the units of the demonstrations.
-        rate_hz: control rate of the demonstrations; None where their file did not say it.
-        chunk: K, actions that are planned at once; 1 where the policy decides anew at every step.
-        languages: instructions that the policy knows; empty where it follows none.
+        rate_hz: control rate of the demonstrations; None if their file does not contain it.
+        chunk: number K of actions planned at once; 1 if the policy decides at every step.
+        languages: instructions that the policy knows; empty if it uses none.
         algorithm: name of the algorithm.
-        history: observations that a chunk is predicted from; 0: none are, or the server is of before this field.
-        execute: actions of a chunk that are executed before the next one is predicted.
-        max_prefix: planned actions that a prediction can be given; 0: the policy is not trained so.
-        names: names of the numbers of observations and of ``actions``, where the demonstrations had some, by key.
-        ranges: ``mean``, ``std``, ``min`` and ``max`` of the observations in the training, by key; of images per
-            channel, in [0, 1]. Empty where they are not known.
+        history: number of observations from which a chunk is predicted; 0 if there are no chunks, or for servers of
+            earlier versions.
+        execute: number of actions of a chunk that are executed before the next prediction.
+        max_prefix: largest number of planned actions that a prediction accepts; 0 if the policy is not trained for it.
+        names: names of the numbers of observations and of ``actions``, by key, if the demonstrations have some.
+        ranges: ``mean``, ``std``, ``min`` and ``max`` of the observations in training, by key; for images per
+            channel, in [0, 1]. Empty if unknown.
     """
 
     observations: Mapping[str, Observed]
@@ -71,13 +72,13 @@ class Schema:
     ranges: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists, strings and numbers."""
+        """Return plain dicts, lists, strings and numbers."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return plain
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Schema:
-        """The inverse of :meth:`to_dict`.
+        """Invert :meth:`to_dict`.
 
         Raises:
             WireError: something is missing or of another type.
@@ -112,15 +113,15 @@ class Schema:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the schema, 16 hexadecimal digits: two servers with the same one take the same observations."""
+        """SHA-256 of the schema, 16 hexadecimal digits: servers with equal hashes accept the same observations."""
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def select(self, given: Mapping[str, Any], goal: bool = False) -> dict[str, NDArray[Any]]:
-        """The arrays of an observation (or a goal) that the policy needs; other keys are left out.
+        """Return the arrays of an observation (or a goal) that the policy needs, without other keys.
 
         Raises:
-            WireError: a key is missing, has another shape, or holds no numbers.
+            WireError: a key is missing, has another shape, or is not numeric.
         """
         wanted = self.goals if goal else self.observations
         word = "goal" if goal else "observation"
@@ -134,7 +135,7 @@ class Schema:
         for key, spec in wanted.items():
             value = np.asarray(given[key])
             if value.dtype.kind not in "fiub":
-                raise WireError(f"{word} '{key}' is no array of numbers but {value.dtype}")
+                raise WireError(f"{word} '{key}' is not an array of numbers but {value.dtype}")
             if value.shape != spec.shape:
                 raise WireError(f"{word} '{key}' has shape {value.shape}; wanted {spec.shape}")
             chosen[key] = value

@@ -1,4 +1,4 @@
-"""A :class:`~imitate.RolloutPolicy` for the policy server: one set of networks, a memory for each session."""
+"""A :class:`~imitate.RolloutPolicy` for the policy server: shared networks, and a memory for each session."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ServedPolicy:
     """Answers the sessions of a policy server with one policy.
 
     Args:
-        policy: from a checkpoint. Nobody else may use it meanwhile.
-        weights: SHA-256 of its file; empty: it has none.
+        policy: policy of a checkpoint. Nobody else may use it meanwhile.
+        weights: SHA-256 of its file; empty if it has none.
     """
 
     def __init__(self, policy: RolloutPolicy, weights: str = "") -> None:
@@ -40,7 +40,7 @@ class ServedPolicy:
         self.schema = schema_of(policy)
 
     def begin(self, lang: str | None) -> _Memory:
-        """The memory of an episode that begins; see :class:`imitate.deploy.server.Served`."""
+        """Return the memory at the beginning of an episode; see :class:`imitate.deploy.server.Served`."""
         known, vector = self._policy.instructions, None
         if known is not None:
             if lang is None and len(known.names) == 1:
@@ -49,7 +49,7 @@ class ServedPolicy:
         return _Memory(self._policy.algo.initial_state(1), vector)
 
     def cut(self, state: _Memory) -> _Memory:
-        """The memory without what is planned."""
+        """Return the memory without planned actions."""
         return replace(state, state=self._policy.algo.cut_plan(state.state))
 
     def predict(self, asks: Sequence[Ask]) -> Sequence[Prediction]:
@@ -71,7 +71,7 @@ class ServedPolicy:
         ]
 
     def predict_chunks(self, asks: Sequence[ChunkAsk]) -> Sequence[NDArray[np.float64]]:
-        """Predict a chunk for each of several sessions, whose memories are neither read nor changed.
+        """Predict a chunk for each of several sessions, without reading or changing their memories.
 
         Those without planned actions, and with histories of one length, are predicted in one pass.
         """
@@ -87,7 +87,7 @@ class ServedPolicy:
         return [chunks[number] for number in range(len(asks))]
 
     def _free(self, asks: Sequence[ChunkAsk]) -> NDArray[np.float64]:
-        """Chunks (B, K, A) for histories of one length."""
+        """Predict chunks (B, K, A) for histories of one length."""
         words = _told([ask.state.vector for ask in asks])
         steps = zip(*(ask.history for ask in asks), strict=True)
         history = [
@@ -105,10 +105,10 @@ class ServedPolicy:
 
 
 def _told(vectors: Sequence[NDArray[np.float32] | None]) -> dict[str, NDArray[np.float32]]:
-    """The vectors (B, D) of instructions as an observation; empty where the policy follows none.
+    """Return the vectors (B, D) of instructions as an observation; empty if the policy uses none.
 
     Raises:
-        UserError: some have one and some have none. Each alone is then answered or refused.
+        UserError: some have one and some have none. Each request is then answered or refused separately.
     """
     known = [vector for vector in vectors if vector is not None]
     if known and len(known) < len(vectors):

@@ -41,24 +41,24 @@ _HANDSHAKE_S = 10.0
 _SEND_S = 10.0
 _PING_S = 20.0
 MAX_WAITING = 32
-"""Connections at a time that have not shown the token yet; one more ends the oldest of them."""
+"""Largest number of connections without a checked token; one more closes the oldest of them."""
 MAX_TOGETHER = 64
-"""Messages of a session that are read together; more wait in the connection, and its sender with them."""
+"""Largest number of messages of a session that are read together; further ones wait in the connection."""
 
 
 class _Waiting:
-    """A connection that has not shown the token yet."""
+    """A connection whose token was not checked yet."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock, self.gone = sock, threading.Event()
 
     def secure(self, tls: ssl.SSLContext) -> None:
-        """Do the handshake of TLS; :meth:`end` reaches it too."""
+        """Perform the TLS handshake, which :meth:`end` can interrupt."""
         self.sock = tls.wrap_socket(self.sock, server_side=True, do_handshake_on_connect=False)
         Stream(self.sock).secure(time.monotonic() + _HANDSHAKE_S)
 
     def end(self) -> None:
-        """End the connection: its thread, which waits for the other side, goes on and ends."""
+        """Close the connection, so that its thread, which waits for the other side, ends."""
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -68,16 +68,16 @@ class PolicyServer:
 
     Args:
         served: the policy.
-        host: address to listen on. Any but loopback needs a ``token``.
-        port: 0: a free one, see :attr:`port`.
-        token: clients have to send it as ``Authorization: Bearer TOKEN`` (or openpi's ``Api-Key TOKEN``).
+        host: address to listen on. All except loopback need a ``token``.
+        port: port number; 0 chooses a free one, see :attr:`port`.
+        token: token that clients must send as ``Authorization: Bearer TOKEN`` (or openpi's ``Api-Key TOKEN``).
         tls: certificate and key, for ``wss://``.
-        max_sessions: connections at a time; more are refused with status 503.
-        idle_s: a session without a message for so long is ended.
-        max_bytes: of one message.
+        max_sessions: largest number of connections; further ones are refused with status 503.
+        idle_s: seconds without a message after which a session is closed.
+        max_bytes: size limit of one message.
 
     Raises:
-        UserError: the host is open to others and there is no token, the token is short, or the port is taken.
+        UserError: the host is reachable by others and there is no token, the token is short, or the port is taken.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class PolicyServer:
         return f"{'wss' if self._tls else 'ws'}://{host}:{self.port}"
 
     def serve_forever(self) -> None:
-        """Answer clients until :meth:`close` is called, from another thread or a signal handler."""
+        """Answer clients until :meth:`close` is called, which may be called from another thread or a signal handler."""
         while not self._closed.is_set():
             try:
                 sock, _ = self._listener.accept()
@@ -133,12 +133,12 @@ class PolicyServer:
                 if self._closed.is_set():
                     return
                 LOG.warning("a connection was not accepted: %s", error)
-                self._closed.wait(0.1)  # as when all file descriptors are taken
+                self._closed.wait(0.1)  # such as when all file descriptors are in use
                 continue
             self._start(_Waiting(sock))
 
     def _start(self, waiting: _Waiting) -> None:
-        """Start the thread of a connection, which takes the place of the one that waits longest if all are taken."""
+        """Start the thread of a connection; if all are in use, it replaces the one that waits longest."""
         with self._lock:
             self._waiting.append(waiting)
             ended = self._waiting[:-MAX_WAITING]
@@ -148,7 +148,7 @@ class PolicyServer:
             oldest.gone.wait(_HANDSHAKE_S)
         try:
             threading.Thread(target=self._welcome, args=(waiting,), daemon=True).start()
-        except RuntimeError as error:  # the system has no more threads
+        except RuntimeError as error:  # the system cannot start more threads
             LOG.warning("a connection was not accepted: %s", error)
             waiting.end()
             self._forget(waiting)
@@ -173,7 +173,7 @@ class PolicyServer:
         """End all sessions and free the port."""
         self._closed.set()
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._listener.close()
         with self._lock:
             channels = list(self._channels)
@@ -185,7 +185,7 @@ class PolicyServer:
     # ---- connections -----------------------------------------------------------------------------
 
     def _welcome(self, waiting: _Waiting) -> None:
-        """The life of one connection, in a thread of its own."""
+        """Handle one connection in its own thread."""
         try:
             waiting.sock.settimeout(_HANDSHAKE_S)
             if self._tls is not None:
@@ -206,7 +206,7 @@ class PolicyServer:
                 self._channels.discard(channel)
 
     def _admitted(self, handshake: Handshake) -> Channel | None:
-        """Answer ``/healthz``, and refuse clients without the token or beyond the number of sessions."""
+        """Answer ``/healthz``, and refuse clients without the token or beyond the session limit."""
         if handshake.request.path == "/healthz":
             handshake.answer(200, "OK\n")
             return None
@@ -221,7 +221,7 @@ class PolicyServer:
                 self._channels.add(handshake.channel)
         if not free:
             self.statistics.count("refused")
-            handshake.answer(503, "all sessions are taken\n")
+            handshake.answer(503, "all sessions are in use\n")
             return None
         channel = None
         try:
@@ -240,7 +240,7 @@ class PolicyServer:
         return same and scheme.lower() in ("bearer", "api-key")
 
     def serve(self, channel: Channel) -> None:
-        """Answer a client that was admitted, until its connection ends; in the thread of the caller."""
+        """Answer an admitted client until its connection ends, in the caller's thread."""
         session, number = Session(self._desk), self.statistics.count("sessions")
         try:
             channel.send(encode(self._desk.metadata(number, self._max_bytes)), _SEND_S)
@@ -259,7 +259,7 @@ class PolicyServer:
             raise
 
     def _received(self, channel: Channel) -> list[dict[str, Any]]:
-        """The messages that wait, at least one, and at most as many as a sender that never pauses may have read."""
+        """Return the waiting messages: at least one, at most :data:`MAX_TOGETHER`."""
         data = self._awaited(channel)
         messages, size = [self._decoded(data)], len(data)
         with suppress(TimeoutError):
@@ -270,7 +270,7 @@ class PolicyServer:
         return messages
 
     def _awaited(self, channel: Channel) -> memoryview | str:
-        """The next message; a client that gives no sign of life meanwhile is asked for one."""
+        """Return the next message; ask a silent client for a sign of life meanwhile."""
         waited = 0.0
         while True:
             patience = min(_PING_S, self._idle_s - waited)
@@ -284,8 +284,8 @@ class PolicyServer:
 
     def _decoded(self, data: str | memoryview) -> dict[str, Any]:
         if isinstance(data, str):
-            raise WireError("a text frame is no message")
+            raise WireError("a text frame is not a message")
         message = decode(data, self._max_bytes)
         if not isinstance(message, dict):
-            raise WireError("a message is a map")
+            raise WireError("a message must be a map")
         return message

@@ -1,8 +1,8 @@
 """Sessions of a policy server: the messages, and the answers of the policy to them.
 
 On a connection the server first sends one map, the metadata. With openpi's clients it then alternates: an observation
-as a flat map, optionally with ``prompt``; the answer ``{"actions": (K, A), "server_timing": {...}}``, planned anew each
-time. Our client finds ``imitate`` in the metadata and sends maps with a header under ``imitate``:
+as a flat map, optionally with ``prompt``; the answer ``{"actions": (K, A), "server_timing": {...}}``, planned again
+each time. The client of this project finds ``imitate`` in the metadata and sends maps with a header under ``imitate``:
 
     {"imitate": {"kind": "observe", "id": 7, "t": 12.3}, "obs": {...}, "goal": {...}}    the next step of an episode
         -> {"imitate": {"kind": "action", "id": 7, "t": 12.3, ...timing}, "action": (A,), "chunk": (K, A)}
@@ -13,11 +13,11 @@ time. Our client finds ``imitate`` in the metadata and sends maps with a header 
     {"imitate": {"kind": "ping", "id": 11}}                                               -> kind "pong"
 
 ``predict`` neither reads nor changes the session's memory, only its instruction: see
-:meth:`imitate.RolloutPolicy.predict_chunk`; ``planned``, ``delay`` and ``guidance`` may be left out.
+:meth:`imitate.RolloutPolicy.predict_chunk`; ``planned``, ``delay`` and ``guidance`` may be omitted.
 
-A request that cannot be answered gets kind ``error`` with one line, and the session goes on; of observations that wait
-behind each other the newest is answered, the others get kind ``dropped``. Openpi's clients get errors as a text frame.
-What is no message at all ends the connection. Each connection is a session with its own memory of the policy.
+A request that cannot be answered gets kind ``error`` with one line, and the session continues; of several waiting
+observations the newest is answered, the others get kind ``dropped``. Openpi's clients get errors as a text frame. Data
+that are not a message end the connection. Each connection is a session with its own memory of the policy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Ask:
     Attributes:
         state: memory of the session, from :meth:`Served.begin` or the last prediction.
         obs: arrays by key as in the schema.
-        goal: the same for the goal, empty where the policy has none.
+        goal: the same for the goal; empty if the policy has none.
         lang: instruction of the episode, if any.
     """
 
@@ -66,9 +66,9 @@ class ChunkAsk:
     Attributes:
         state: memory of the session; only its instruction counts.
         history: arrays by key as in the schema, of successive control steps, the newest last.
-        planned: (n, A) actions that the chunk has to agree with; None if there are none.
+        planned: (n, A) actions with which the chunk must agree, or None.
         delay: how many of ``planned`` are executed before the chunk arrives.
-        guidance: how the chunk is made to agree; None where nothing is planned.
+        guidance: method by which the chunk is made to agree, or None if nothing is planned.
     """
 
     state: Any
@@ -94,26 +94,26 @@ class Prediction:
 
 
 class Served(Protocol):
-    """A policy as the server needs it.
+    """Policy interface for the server.
 
-    It may also have ``weights``, the SHA-256 of its file, by which clients notice that another one took its place.
+    It may also have ``weights``, the SHA-256 of its file, by which clients notice that another policy is served.
     """
 
     schema: Schema
 
     def begin(self, lang: str | None) -> Any:
-        """The memory of an episode that begins. Raises UserError where the policy does not know the instruction."""
+        """Return the memory at the beginning of an episode. Raises UserError for an unknown instruction."""
 
     def cut(self, state: Any) -> Any:
-        """The memory without actions that are planned and not yet taken."""
+        """Return the memory without planned actions."""
 
     def predict(self, asks: Sequence[Ask]) -> Sequence[Prediction]:
         """Answer the observations of several sessions at once."""
 
     def predict_chunks(self, asks: Sequence[ChunkAsk]) -> Sequence[NDArray[np.float64]]:
-        """Chunks (K, A) for several sessions, whose memories stay as they are.
+        """Predict chunks (K, A) for several sessions, whose memories stay unchanged.
 
-        Called only where ``schema.history`` is not 0.
+        Called only if ``schema.history`` is not 0.
         """
 
 
@@ -141,7 +141,7 @@ Reply = Prediction | NDArray[np.float64]
 
 
 class Desk:
-    """The part of a server that its sessions share: the policy, and the order in which it answers.
+    """Shared part of a server's sessions: the policy, and the order of its answers.
 
     Args:
         served: the policy.
@@ -160,7 +160,7 @@ class Desk:
         return [next(steps) if isinstance(request, Ask) else next(chunks) for request in requests]
 
     def metadata(self, session: int, max_bytes: int) -> dict[str, Any]:
-        """The first message to a client."""
+        """Return the first message to a client."""
         schema = self.served.schema
         weights = str(getattr(self.served, "weights", ""))
         told = {"weights": weights} if weights else {}
@@ -179,10 +179,10 @@ class Desk:
 
 
 class Session:
-    """The memory of one client, and the answers to its messages. Belongs to one thread.
+    """The memory of one client, and the answers to its messages. It must be used by one thread.
 
     Args:
-        desk: of the server.
+        desk: desk of the server.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -192,10 +192,10 @@ class Session:
         self._total_ms: float | None = None
 
     def answers(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[bytes | str]:
-        """The replies to messages that came together, each when it is asked for.
+        """Yield the replies to messages that arrived together.
 
         Raises:
-            WireError: something is no message; the connection has to end.
+            WireError: something is not a message; the connection must be closed.
         """
         for position, message in enumerate(messages):
             header = message.get(HEADER)
@@ -203,7 +203,7 @@ class Session:
                 yield from self._answer_openpi(message)
                 continue
             if not isinstance(header, dict):
-                raise WireError("the header of a message is a map")
+                raise WireError("the header of a message must be a map")
             kind, later = header.get("kind"), messages[position + 1 :]
             if kind in _NEWEST_ONLY and any(_kind(other) == kind for other in later):
                 self._desk.statistics.count("dropped")
@@ -212,7 +212,7 @@ class Session:
                 yield encode(self._answer(header, message))
 
     def _answer(self, header: Mapping[str, Any], message: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to one message of our client."""
+        """Return the reply to one message of this project's client."""
         kind = header.get("kind")
         try:
             if kind == "observe":
@@ -237,13 +237,13 @@ class Session:
         self._lang = lang
 
     def _begun(self) -> Any:
-        """The session's memory, which begins if there is none."""
+        """Return the session's memory; begin one if there is none."""
         if self._state is None:
             self._begin(self._lang)
         return self._state
 
     def _observe(self, header: Mapping[str, Any], message: Mapping[str, Any]) -> dict[str, Any]:
-        """Take the next step of the episode."""
+        """Answer the next step of the episode."""
         answer = self._step(message.get("obs"), message.get("goal"))
         reply = _reply(header, "action", **_timing(answer))
         return {**reply, "action": answer.reply.action, "chunk": answer.reply.chunk}
@@ -257,12 +257,12 @@ class Session:
         return answer
 
     def _predict(self, header: Mapping[str, Any], message: Mapping[str, Any]) -> dict[str, Any]:
-        """Predict a chunk; the session's memory stays as it is."""
+        """Predict a chunk; the session's memory stays unchanged."""
         schema, history = self._served.schema, message.get("history")
         if not schema.history:
             raise WireError("the policy predicts no chunks from its last observations")
         if not isinstance(history, list) or not 1 <= len(history) <= schema.history:
-            raise WireError(f"a history is a list of 1 to {schema.history} observations")
+            raise WireError(f"a history must be a list of 1 to {schema.history} observations")
         planned, delay = message.get("planned"), message.get("delay", 0)
         if planned is not None:
             planned = _planned(planned, schema.action_dim)
@@ -285,7 +285,7 @@ class Session:
         return answer
 
     def _answer_openpi(self, message: Mapping[str, Any]) -> Iterator[bytes | str]:
-        """Answer an observation of openpi's client: the actions from now on, planned anew."""
+        """Answer an observation of openpi's client: the actions from now on, planned again."""
         began = clock.now()
         try:
             lang = _text(message.get("prompt"), "an instruction")
@@ -303,16 +303,16 @@ class Session:
         self._total_ms = 1e3 * (clock.now() - began)
 
     def _told(self, error: Exception) -> str:
-        """One line for the client: no traceback and no path; the server's log has the rest."""
+        """Return one line for the client, without traceback and path; the server's log contains the rest."""
         self._desk.statistics.count("errors")
         if isinstance(error, UserError | WireError):
             return one_line(error)
         LOG.error("a prediction failed", exc_info=error)
-        return "the server failed to predict; its log says why"
+        return "the server failed to predict; its log contains the reason"
 
 
 def one_line(error: Exception, length: int = 500) -> str:
-    """An error as one line of ASCII."""
+    """Format an error as one line of ASCII."""
     return " ".join(str(error).split())[:length].encode("ascii", "replace").decode()
 
 
@@ -322,7 +322,7 @@ def _kind(message: Mapping[str, Any]) -> Any:
 
 
 def _reply(header: Mapping[str, Any], kind: str, **more: float) -> dict[str, Any]:
-    """The header of a reply: the request's id and time stamp come back as they were."""
+    """Return the header of a reply, with the request's id and time stamp."""
     echoed = {
         name: header[name] for name in ("id", "t") if isinstance(header.get(name), int | float)
     }
@@ -340,7 +340,7 @@ def _timing(answer: Answer[Any]) -> dict[str, float]:
 def _map(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
-    raise WireError("an observation is a map of arrays")
+    raise WireError("an observation must be a map of arrays")
 
 
 def _text(value: Any, name: str) -> str | None:
@@ -350,9 +350,9 @@ def _text(value: Any, name: str) -> str | None:
 
 
 def _planned(value: Any, action_dim: int) -> NDArray[np.float64]:
-    """Planned actions (n, A)."""
+    """Return planned actions (n, A)."""
     fits = isinstance(value, np.ndarray) and value.ndim == 2 and value.shape[1] == action_dim
     if not fits or not len(value) or not np.isfinite(value).all():
-        raise WireError(f"planned actions are finite numbers (n, {action_dim}), n at least 1")
+        raise WireError(f"planned actions must be finite numbers (n, {action_dim}), n at least 1")
     planned: NDArray[np.float64] = value.astype(np.float64)
     return planned

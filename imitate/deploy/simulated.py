@@ -1,7 +1,7 @@
 """Simulated robots in real time: a robosuite task or any gymnasium environment behind the interface of a robot.
 
-The simulator runs in a thread of its own and takes one step each control period, whether an action has come or not, as
-the world does. So late policies, slow servers and lost connections cost here what they cost on a robot.
+The simulator runs in its own thread and takes one step each control period, even without a new action, like the real
+world. So late policies, slow servers and lost connections have the same effect as on a robot.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ _START_S = 120.0
 
 
 class SimulatedRobot(Robot):
-    """An environment as a robot that lives in real time.
+    """An environment as a robot in real time.
 
     Args:
         env_meta: ``env_args`` of a demonstration file or checkpoint.
-        rate_hz: control steps per second; None: the environment's own ``control_freq``, else 20.
-        seed: of the first episode; each :meth:`reset` takes the next one.
-        obs_keys: observations to give; None: all.
-        hold_action: (A,) sent by :meth:`hold` and while no action comes; None: zeros, within the limits, which keeps
-            the pose where actions are changes. A gripper at the last place of a robosuite action keeps its command.
-        in_step: for tests: the simulator takes a step when an action is sent, and time does not matter.
-        view: show a robosuite scene in a window; needs a display.
-        cameras: of a robosuite scene, observed as ``<camera>_image``: names, or the size of the images by name, as the
-            side in pixels or (height, width); sizes that are not given are those of ``env_meta``, else 84.
+        rate_hz: control steps per second, or None for the environment's own ``control_freq``, else 20.
+        seed: seed of the first episode; each :meth:`reset` uses the next one.
+        obs_keys: observations to return, or None for all.
+        hold_action: (A,) action sent by :meth:`hold` and while no action comes. None means zeros within the limits,
+            which keep the pose if actions are changes. A gripper at the last place of a robosuite action keeps its
+            command.
+        in_step: true, for tests, if the simulator takes a step only when an action is sent.
+        view: true to show a robosuite scene in a window; needs a display.
+        cameras: cameras of a robosuite scene, observed as ``<camera>_image``: names, or the size of the images by name,
+            as the side in pixels or (height, width); missing sizes are taken from ``env_meta``, or else 84.
 
-    An environment that has terminated stands still until :meth:`reset`.
+    A terminated environment stands still until :meth:`reset`.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class SimulatedRobot(Robot):
         self._reward = 0.0
         self._failure: BaseException | None = None
         self.late_steps = 0
-        """Simulation steps that took longer than a control period: the simulated world then runs slow."""
+        """Number of simulation steps that took longer than a control period, so that the simulation ran slowly."""
         self._thread: threading.Thread | None = None
 
     # ---- life ------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ class SimulatedRobot(Robot):
             self._thread = None
 
     def reset(self) -> Observation:
-        """Begin the next episode, with a seed of its own."""
+        """Begin the next episode, with its own seed."""
 
         def begin(env: Env) -> Observation:
             obs, _ = env.reset(seed=self._seed)
@@ -131,7 +132,7 @@ class SimulatedRobot(Robot):
     # ---- the robot -------------------------------------------------------------------------------
 
     def observe(self) -> Observation:
-        """The newest observation of the simulator."""
+        """Return the newest observation of the simulator."""
         with self._lock:
             failure, now = self._failure, self._now
         if failure is not None:
@@ -143,7 +144,7 @@ class SimulatedRobot(Robot):
         return now
 
     def send(self, action: NDArray[np.float64]) -> None:
-        """The action of the simulator's next step."""
+        """Set the action of the simulator's next step."""
         wanted = np.array(action, dtype=np.float64)
         with self._lock:
             self._next = wanted
@@ -162,7 +163,7 @@ class SimulatedRobot(Robot):
             self._next = None
 
     def pose(self, observation: Observation) -> NDArray[np.float64] | None:
-        """The action that keeps the pose."""
+        """Return the action that keeps the pose."""
         return self._hold.copy()
 
     def success(self) -> bool:
@@ -174,13 +175,13 @@ class SimulatedRobot(Robot):
         return self._over
 
     def reward(self) -> float:
-        """Sum of the environment's rewards since the last call."""
+        """Return the sum of the environment's rewards since the last call."""
         with self._lock:
             reward, self._reward = self._reward, 0.0
         return reward
 
     def ask(self, question: Callable[[Env], Value]) -> Value:
-        """The answer of a function of the environment, run in the simulator's thread between two steps."""
+        """Call a function of the environment in the simulator's thread between two steps; return its result."""
         answer: Future[Value] = Future()
 
         def work(env: Env) -> None:
@@ -261,14 +262,14 @@ class SimulatedRobot(Robot):
 
 
 class ExpertTeleoperator(Teleoperator):
-    """A scripted expert in the place of a person, for robosuite's tasks that have one.
+    """Scripted expert in place of a person, for robosuite tasks that have one.
 
     Args:
         task: robosuite's name of the task.
-        seed: of the expert's habits, which are drawn anew for each episode.
-        steps_after: control steps that it waits at the end before it presses ``success``.
-        patience: control steps after which it presses ``failure``; None: the expert's own horizon.
-        watches: control steps at the beginning of an episode in which it lets the policy act alone.
+        seed: seed of the expert's habits, which are drawn for each episode.
+        steps_after: number of control steps that it waits at the end before it presses ``success``.
+        patience: control steps after which it presses ``failure``; None for the expert's own horizon.
+        watches: control steps at the beginning of an episode in which only the policy acts.
     """
 
     def __init__(
@@ -287,7 +288,7 @@ class ExpertTeleoperator(Teleoperator):
         self.start_episode()
 
     def start_episode(self) -> None:
-        """Draw other habits, and begin to count anew."""
+        """Draw other habits, and reset the counters."""
         self._now = self._expert(Style.sample(self._random))
         self._steps = self._solved_for = 0
 
@@ -296,7 +297,7 @@ class ExpertTeleoperator(Teleoperator):
         self._robot = robot
 
     def guide(self, observation: Observation) -> Guidance:
-        """The expert's action, None while it watches; ``success`` or ``failure`` where an episode ends."""
+        """Return the expert's action, or None while it watches; ``success`` or ``failure`` at an episode's end."""
         if self._robot is None:
             raise UserError("the expert is not connected to a robot")
         self._steps += 1

@@ -4,8 +4,8 @@ Pushing the cap moves the first three numbers of an action (forward, left, up), 
 axes, anticlockwise). The left button (``0``) opens and closes the gripper, the right one (``1``) is success; in a
 terminal the keys of the keyboard device end episodes too. A push of the cap acts; no button has to be held.
 
-The person sits behind the robot and looks where it looks; ``axes`` turns directions around. A device that is
-disconnected ends the episode, and the robot is stopped.
+The person sits behind the robot and faces the same way; ``axes`` reverses directions. If the device is disconnected,
+the episode ends and the robot is stopped.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _SIX_AXES = (1, 8)
 """HID usage page and usage of a multi-axis controller."""
 _FULL = 350.0
 _REPORT_S = 0.5
-"""A cap that is pushed reports many times a second; after so long without a report it counts as released."""
+"""Seconds without a report after which the cap counts as released; a pushed cap reports many times a second."""
 
 
 class SpaceMouse(Handheld):
-    """See the module.
+    """Teleoperation device: a SpaceMouse, see the module.
 
     Args:
-        scale: part of the action's range that a full push gives, in (0, 1].
-        dead_band: pushes up to this part of the way count as none.
-        axes: an axis (:data:`AXES`, with ``-`` for the opposite direction) for each number of an action beside the
+        scale: fraction of the action's range for a full push, in (0, 1].
+        dead_band: pushes up to this fraction of the travel are ignored.
+        axes: an axis (:data:`AXES`, with ``-`` for the opposite direction) for each number of an action besides the
             gripper; null for a number that stays. By default all six in their order, or the first ones.
         buttons: roles that differ from :data:`BUTTONS`, such as ``{"0": "close", "1": "open"}``.
         grace_s: seconds for which the pose is kept after the cap was released.
         gripper: see :class:`imitate.deploy.pushes.Pushes`.
         mode: see there.
-        index: number of the device, where there are several.
-        keys: take the keys that end an episode from the terminal too.
-        source: access to the device; hidapi's if left out.
+        index: index of the device, if there are several.
+        keys: true to also read keys that end an episode from the terminal.
+        source: access to the device; hidapi's by default.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SpaceMouse(Handheld):
 
 
 class Cap:
-    """State of a SpaceMouse, as its reports tell it."""
+    """State of a SpaceMouse according to its reports."""
 
     def __init__(self) -> None:
         self._raw = [0] * 6  # right, towards the person, down; turns about these
@@ -87,9 +87,10 @@ class Cap:
         self._moved = -float("inf")
 
     def take(self, report: Sequence[int], now: float) -> None:
-        """Take a report: its number, then little-endian values of 16 bits, or the bits of the buttons.
+        """Process a report: its number, then little-endian values of 16 bits, or the bits of the buttons.
 
-        Report 1 has the pushes, of some devices the turns too; report 2 the turns; 3 the buttons. Others are ignored.
+        Report 1 has the pushes (and the turns of some devices), report 2 the turns, report 3 the buttons. Others are
+        ignored.
         """
         kind, data = (report[0], bytes(report[1:])) if report else (0, b"")
         if kind == 3:
@@ -105,7 +106,7 @@ class Cap:
         self._moved = now
 
     def reading(self, now: float) -> Reading:
-        """The pushes and the buttons that are down."""
+        """Return the pushes and the pressed buttons."""
         fresh = now - self._moved <= _REPORT_S
         right, back, down, about_right, about_back, about_down = (
             max(-1.0, min(1.0, value / _FULL)) if fresh else 0.0 for value in self._raw
@@ -118,11 +119,11 @@ class Cap:
 
 
 class HIDSpaceMouse:
-    """A SpaceMouse as hidapi gives it.
+    """SpaceMouse read through hidapi.
 
     Args:
-        index: number among the connected devices.
-        hid: hidapi's module, or another with its ``enumerate()`` and ``device()``; imported if left out.
+        index: index among the connected devices.
+        hid: hidapi's module, or another with its ``enumerate()`` and ``device()``; imported by default.
     """
 
     axes: tuple[str, ...] = AXES
@@ -136,7 +137,7 @@ class HIDSpaceMouse:
         """Open the device.
 
         Raises:
-            UserError: if there is none, it may not be opened, or hidapi is not installed.
+            UserError: no device is connected, it may not be opened, or hidapi is not installed.
         """
         hid = self._hid or _hidapi()
         found = list(spacemice(hid.enumerate()))
@@ -156,7 +157,7 @@ class HIDSpaceMouse:
         self._device = device
 
     def read(self) -> Reading:
-        """The present state.
+        """Return the current state.
 
         Raises:
             RobotError: the device was disconnected.
@@ -172,16 +173,16 @@ class HIDSpaceMouse:
         return self._cap.reading(now)
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Release the device."""
         device, self._device = self._device, None
         if device is not None:
             device.close()
 
 
 def spacemice(devices: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """The SpaceMice among hidapi's devices, each interface that has the axes once.
+    """Return the SpaceMice among hidapi's devices, with each interface that has the axes once.
 
-    Some systems do not tell the usage of an interface (0); then all are taken.
+    Some systems do not report the usage of an interface (0); then all interfaces count.
     """
     seen = set()
     for device in devices:

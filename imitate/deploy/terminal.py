@@ -1,4 +1,4 @@
-"""Keys of a terminal, one by one, and the events that they stand for. No package, no screen, also over ssh."""
+"""Keys of a terminal, read one by one, and their events. No package, no screen, also over ssh."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ EVENTS = {
 
 
 class TerminalKeys:
-    """The keys of standard input, without waiting for Enter and without showing them, until :meth:`close`.
+    """Reads the keys of standard input without waiting for Enter and without echo, until :meth:`close`.
 
     Args:
-        user: the device or option that needs them, for the message.
+        user: device or option that needs the keys, for messages.
 
     Raises:
-        UserError: standard input is no terminal.
+        UserError: standard input is not a terminal.
     """
 
     def __init__(self, user: str = "the keyboard device") -> None:
@@ -45,11 +45,11 @@ class TerminalKeys:
 
     @staticmethod
     def present() -> bool:
-        """Return True if standard input is a terminal, of a system that gives keys one by one."""
+        """Return True if standard input is a terminal, on a system that delivers keys one by one."""
         return find_spec("termios") is not None and sys.stdin is not None and sys.stdin.isatty()
 
     def close(self) -> None:
-        """Give the terminal back as it was."""
+        """Restore the terminal."""
         before, self._before = self._before, None
         if before is not None:
             import termios
@@ -57,7 +57,7 @@ class TerminalKeys:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
     def read(self) -> str:
-        """The keys that were pressed since the last call; the sequences of arrows and the like are left out.
+        """Return the keys pressed since the last call, without escape sequences such as arrow keys.
 
         Raises:
             UserError: the terminal was closed.
@@ -70,7 +70,7 @@ class TerminalKeys:
         return text.decode("utf-8", "ignore")
 
     def wait(self) -> str:
-        """Wait for the next key; Escape where an arrow or the like was pressed.
+        """Wait for the next key; return Escape for an arrow key or the like.
 
         Raises:
             UserError: the terminal was closed.

@@ -1,8 +1,8 @@
-"""WebSocket connections that block, with a deadline on everything and without threads of their own.
+"""Blocking WebSocket connections, with a deadline for every call and without own threads.
 
-A message is read and answered in the thread that asked for it: no other thread has to be woken. Data are copied once in
-each direction: what is sent goes to the socket from where it is, what is received comes into a buffer that is kept.
-Connections are made in :mod:`imitate.deploy.handshake`.
+A message is read and answered in the calling thread, so no other thread must be woken. Data are copied once in each
+direction: sent data go directly to the socket, received data go into a reused buffer. Connections are made in
+:mod:`imitate.deploy.handshake`.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _FIRST_BUFFER = 2**16
 _FIRST_GROWTH = 2**20
 _CLOSE_S = 0.5
 _MOST_PARTS = 1024
-"""Frames of a message: empty ones have no size that could be bounded."""
+"""Largest number of frames of a message: the size limit does not bound empty frames."""
 
 
 class ClosedError(ConnectionError):
-    """The connection has ended; the message says by whom and why."""
+    """The connection has ended; the message contains the reason."""
 
 
 class Stream:
     """A connected socket whose every call has a deadline.
 
     Args:
-        sock: connected, TLS done.
+        sock: connected socket after the TLS handshake.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -77,22 +77,24 @@ class Stream:
         self._patient(shake, self._reading, deadline)
 
     def read(self, into: memoryview, deadline: float, wait: bool = True) -> int:
-        """Read what there is, at least a byte.
+        """Read the available data, at least one byte.
 
         Args:
-            into: filled from its beginning.
-            deadline: of ``time.monotonic()``.
-            wait: False where data are likely to be there already.
+            into: buffer, filled from its beginning.
+            deadline: time of ``time.monotonic()``.
+            wait: false if data have probably arrived already.
 
         Returns:
-            Bytes that were read.
+            number of bytes read.
 
         Raises:
             TimeoutError: nothing came in time.
             ClosedError: the connection has ended.
         """
         try:
-            if wait and not self.tls:  # of TLS, data may be here that the socket does not show
+            if (
+                wait and not self.tls
+            ):  # with TLS, data may be available that the socket does not show
                 self._await(self._reading, deadline)
             count = self._patient(lambda: self._socket.recv_into(into), self._reading, deadline)
         except TimeoutError:
@@ -104,7 +106,7 @@ class Stream:
         return count
 
     def write(self, parts: list[Buffer], deadline: float) -> None:
-        """Send buffers one behind the other.
+        """Send buffers one after the other.
 
         Raises:
             TimeoutError: the other side did not read in time; part of the data may have been sent.
@@ -127,13 +129,13 @@ class Stream:
         return self._socket.send(views[0]) if self.tls else self._socket.sendmsg(views)
 
     def _patient(self, call: Callable[[], int], ready: select.poll, deadline: float) -> int:
-        """Repeat ``call`` until the socket lets it, and return its result."""
+        """Repeat ``call`` until the socket is ready, and return its result."""
         while (count := self._attempt(call, ready, deadline)) is None:
             pass
         return count
 
     def _attempt(self, call: Callable[[], int], ready: select.poll, deadline: float) -> int | None:
-        """Return the result of ``call``; None where the socket had to be waited for."""
+        """Return the result of ``call``; None if the socket was not ready."""
         try:
             return call()
         except ssl.SSLWantReadError:
@@ -152,25 +154,26 @@ class Stream:
             raise TimeoutError
 
     def end_writing(self) -> None:
-        """Tell the other side that nothing follows."""
+        """Tell the other side that no more data follow."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def abort(self) -> None:
-        """End the connection at once; from any thread."""
+        """Close the connection at once; may be called from any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
 class Channel:
-    """One WebSocket connection. Each method but :meth:`abort` belongs to one thread at a time.
+    """One WebSocket connection. Each method except :meth:`abort` must be called by one thread at a time.
 
     Args:
-        stream: connected, the handshake done.
-        max_bytes: of one message that is read.
-        new_mask: gives the key of each frame that a client sends; None for a server, whose frames are not masked.
-        data: received behind the handshake.
+        stream: connected stream after the handshake.
+        max_bytes: size limit of a received message.
+        new_mask: returns the masking key of each frame that a client sends; None for a server, whose frames are not
+            masked.
+        data: bytes received after the handshake.
     """
 
     def __init__(
@@ -195,7 +198,7 @@ class Channel:
         """Send one message.
 
         Raises:
-            TimeoutError: the other side did not read it in time; the connection is then of no more use.
+            TimeoutError: the other side did not read it in time; the connection is then unusable.
             ClosedError: the connection has ended.
         """
         if self._ended is not None:
@@ -205,7 +208,7 @@ class Channel:
         self._write(TEXT if text else BINARY, body, timeout_s)
 
     def recv(self, timeout_s: float) -> memoryview | str:
-        """The next message; its bytes are valid until the next call.
+        """Receive the next message; its bytes are valid until the next call.
 
         Raises:
             TimeoutError: none came in time.
@@ -223,33 +226,33 @@ class Channel:
                 raise ClosedError(str(error)) from error
             if message is not None:
                 return message
-            if time.monotonic() > deadline:  # of a side that sends pings without end
+            if time.monotonic() > deadline:  # from a side that sends pings endlessly
                 raise TimeoutError("nothing but pings was received in time")
 
     @property
     def emptied(self) -> bool:
-        """True where nothing more had been received when the last message was read."""
+        """True if no more data had been received when the last message was read."""
         return self._emptied and self._start == self._end
 
     def ping(self, timeout_s: float) -> None:
-        """Ask for a sign of life, which :meth:`recv` reads."""
+        """Request a sign of life, which :meth:`recv` reads."""
         self._write(PING, b"", timeout_s)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """End the connection, politely where the other side still reads."""
+        """Close the connection, with a close frame if the other side still reads."""
         if self._ended is None:
             with contextlib.suppress(OSError):
                 self._write(CLOSE, struct.pack("!H", code) + reason.encode()[:120], _CLOSE_S)
                 self._ended = f"the connection was ended: {reason or code}"
                 self._stream.end_writing()
-                # What the other side has sent is read to its end, or it would see a reset and not the reason.
+                # Read the other side's data to the end; otherwise it would see a reset instead of the reason.
                 deadline, into = time.monotonic() + _CLOSE_S, memoryview(bytearray(_FIRST_BUFFER))
                 while time.monotonic() < deadline:
                     self._stream.read(into, deadline)
         self.abort()
 
     def abort(self) -> None:
-        """End the connection at once; from any thread."""
+        """Close the connection at once; may be called from any thread."""
         self._ended = self._ended or "the connection was ended here"
         self._stream.abort()
 
@@ -267,7 +270,7 @@ class Channel:
             raise
 
     def _frame(self, deadline: float) -> tuple[Header, memoryview]:
-        """The next frame; its data are valid until the next call."""
+        """Read the next frame; its data are valid until the next call."""
         while True:
             header = read_header(memoryview(self._buffer)[self._start : self._end])
             if header is not None:
@@ -296,7 +299,7 @@ class Channel:
             raise ClosedError(f"a message is larger than {self._max_bytes} bytes")
 
     def _make_room(self, size: int) -> None:
-        """Let ``size`` bytes from the beginning of the frame fit into the buffer."""
+        """Make room in the buffer for ``size`` bytes from the beginning of the frame."""
         if self._start == self._end:
             self._start = self._end = 0
         if self._start + size <= len(self._buffer):
@@ -317,11 +320,11 @@ class Channel:
             self._ended = str(error)
             raise
         self._end += count
-        # Of TLS, a read gives one record, and more may be there.
+        # With TLS, a read returns one record, and more may be available.
         self._emptied = not self._stream.tls and count < len(room)
 
     def _message(self, header: Header, data: memoryview) -> memoryview | str | None:
-        """The whole message that a frame ends; None where it ends none."""
+        """Return the message that a frame completes, or None."""
         if header.opcode == CLOSE:
             self._answer_close(data)
         if header.opcode == PING:
@@ -329,7 +332,7 @@ class Channel:
         if header.opcode > BINARY:
             return None
         if (header.opcode == CONTINUATION) is not bool(self._parts):
-            raise FrameError("a frame that continues nothing, or a message within another")
+            raise FrameError("a continuation frame without a message, or a message within another")
         if header.opcode != CONTINUATION:
             self._kind = header.opcode
         if self._parts or not header.final:
@@ -340,7 +343,7 @@ class Channel:
         return str(data, "utf-8", "replace") if self._kind == TEXT else data
 
     def _answer_close(self, data: memoryview) -> None:
-        """Answer the other side's farewell."""
+        """Answer the other side's close frame."""
         code = struct.unpack_from("!H", data)[0] if len(data) >= 2 else 1005
         reason = str(data[2:], "utf-8", "replace")
         with contextlib.suppress(OSError):

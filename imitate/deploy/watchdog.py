@@ -1,4 +1,4 @@
-"""Stopping a robot, whatever fails, and the thread that does it when the loop hangs."""
+"""Stop a robot after any failure, and from another thread if the loop hangs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from imitate.errors import RobotError
 from imitate.system import clock
 
 STOP_S = 0.3
-"""Time after which a call of ``stop()`` that has not returned is reported: the robot may still move."""
+"""Seconds after which a ``stop()`` that has not returned is reported: the robot may still move."""
 
 
 def stop_robot(robot: Robot, attempts: int = 3) -> None:
-    """Stop a robot, and again where its driver raises; Ctrl-C meanwhile does not end it before it has stopped.
+    """Stop a robot, and retry if its driver raises; Ctrl-C does not interrupt this before it has stopped.
 
-    A call that does not return within ``STOP_S``, such as behind a lock of a driver that hangs, is reported on stderr
+    A call that does not return within ``STOP_S``, such as behind a lock of a hanging driver, is reported on stderr
     by another thread.
 
     Raises:
-        RobotError: no attempt worked; somebody has to press the emergency stop.
+        RobotError: no attempt worked; somebody must press the emergency stop.
         KeyboardInterrupt: it was pressed meanwhile; the robot has been stopped.
     """
     failure: BaseException | None = None
@@ -43,7 +43,7 @@ def stop_robot(robot: Robot, attempts: int = 3) -> None:
             break
         except KeyboardInterrupt as error:
             interrupted, failure = True, error
-        except BaseException as error:  # a driver may raise anything, and the robot may still move
+        except BaseException as error:  # a driver may raise any error, and the robot may still move
             failure = error
     returned.set()
     if failure is not None:
@@ -55,7 +55,7 @@ def stop_robot(robot: Robot, attempts: int = 3) -> None:
 
 
 def slow_stop(seconds: float) -> str:
-    """The words for a stop that took so long that the robot may have moved on meanwhile, else ''."""
+    """Describe a stop so slow that the robot may have moved meanwhile, or return ''."""
     if seconds <= STOP_S:
         return ""
     return (
@@ -71,30 +71,34 @@ def _report_unless(returned: threading.Event) -> None:
         if not clock.wait(returned, STOP_S):
             _tell(f"stop() has not returned after {STOP_S:g} s: PRESS THE EMERGENCY STOP")
 
-    with contextlib.suppress(RuntimeError):  # there are no more threads at the end of the process
+    with contextlib.suppress(
+        RuntimeError
+    ):  # no more threads can be started at the end of the process
         threading.Thread(target=report, name="stop report", daemon=True).start()
 
 
 def _tell(words: str) -> None:
-    """Write a line at once, since the thread that reports errors may hang for ever."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # a terminal that is gone
+    """Write a line at once, because the error-reporting thread may hang forever."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # the terminal is gone
         sys.stderr.write(f"{words}\n")
         sys.stderr.flush()
 
 
 def reset_robot(robot: Robot, start: int | None = None) -> Observation | None:
-    """Bring robot and scene to the beginning of an episode; whatever ends it early stops the robot at once.
+    """Bring robot and scene to the beginning of an episode; any early end stops the robot at once.
 
     Args:
-        robot: connected.
-        start: number of the beginning, for :meth:`Robot.reset_to`; None: any beginning.
+        robot: connected robot.
+        start: number of the initial state, for :meth:`Robot.reset_to`, or None for any.
 
     Raises:
         RobotError: the robot could not be reset.
     """
     try:
         seen = called(robot.reset) if start is None else called(robot.reset_to, start)
-    except BaseException as error:  # Ctrl-C, too: others may close files before they stop the robot
+    except (
+        BaseException
+    ) as error:  # also after Ctrl-C: others may close files before they stop the robot
         stop_robot(robot)
         if isinstance(error, DriverError):
             raise RobotError(f"{error}; the robot was stopped") from error
@@ -103,15 +107,15 @@ def reset_robot(robot: Robot, start: int | None = None) -> Observation | None:
 
 
 class Watchdog:
-    """The one way to move a robot: it stops the robot from its own thread when no control step ends in time.
+    """Sends all commands to a robot, and stops it from a separate thread if no control step ends in time.
 
-    It never waits for ``send``, which may be what hangs. No action is begun after a stop; one that a driver was already
+    It never waits for ``send``, which may hang. No action is begun after a stop; one that a driver was already
     delivering when the robot was stopped is followed by another stop.
 
     Args:
-        robot: connected.
+        robot: connected robot.
         limit_s: longest time between two finished control steps.
-        stop_attempts: times that a stop which raises is tried.
+        stop_attempts: number of attempts if a stop raises an error.
     """
 
     def __init__(self, robot: Robot, limit_s: float, stop_attempts: int = 3) -> None:
@@ -135,11 +139,11 @@ class Watchdog:
         self._move(self._robot.hold)
 
     def skip(self) -> None:
-        """Count a control step in which nothing is to be sent, as in a dry run; raises as :meth:`send` does."""
+        """Count a control step in which nothing is sent, as in a dry run; raises as :meth:`send` does."""
         self._move(lambda: None)
 
     def stop(self, reason: str) -> None:
-        """Stop the robot for good; nothing is sent afterwards. From any thread."""
+        """Stop the robot for good; nothing is sent afterwards. May be called from any thread."""
         with self._lock:
             self._stopped = self._stopped or reason
         stop_robot(self._robot, self._attempts)
@@ -169,7 +173,8 @@ class Watchdog:
                 continue
             reason = f"no control step ended within {self.limit_s:g} s, so the watchdog fired"
             _tell(
-                f"{reason}: stopping the robot; Ctrl-C ends the command where the call that hangs does not return"
+                f"{reason}: stopping the robot; Ctrl-C ends the command if the hanging call "
+                "does not return"
             )
             try:
                 self.stop(reason)

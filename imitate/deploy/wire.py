@@ -3,7 +3,7 @@
 An array is a map ``{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [...]}``, a numpy scalar
 ``{b"__npgeneric__": True, b"data": number, b"dtype": ...}``. Beyond openpi's, an image may be
 ``{b"__jpeg__": bytes, b"shape": [H, W, 3]}``. Nothing here can run code: types are numbers, strings, bytes, lists, maps
-and arrays of the dtypes in ``DTYPES``; sizes are compared before memory is taken.
+and arrays of the dtypes in ``DTYPES``; sizes are checked before memory is allocated.
 
 Needs msgpack, and pillow for JPEG; no torch.
 """
@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from imitate.errors import WireError as WireError
 
 MAX_MESSAGE = 64 * 2**20
-"""Bytes of the largest message that is read."""
+"""Largest size in bytes of a message that is read."""
 DTYPES = frozenset(["f2", "f4", "f8", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "b1"])
 """Dtypes of arrays, without byte order."""
 _MAX_ENTRIES = 4096
 MAX_OBJECTS = 2**16
-"""Numbers, texts, lists and maps of the largest message that is read: each takes many times its bytes in memory."""
+"""Largest number of objects (numbers, texts, lists, maps) in a message: each takes much more memory than its bytes."""
 _MAX_DEPTH = 8
 _MAX_DIMENSIONS = 8
 
@@ -42,13 +42,13 @@ class Jpeg:
     def __init__(self, image: NDArray[np.uint8], quality: int = 90) -> None:
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             raise WireError(
-                f"a JPEG is made of (H, W, 3) uint8, not of {image.shape} {image.dtype}"
+                f"a JPEG needs an image (H, W, 3) uint8, not {image.shape} {image.dtype}"
             )
         self.image, self.quality = image, quality
 
 
 def encode(message: Any) -> bytes:
-    """A message as bytes.
+    """Encode a message as bytes.
 
     Args:
         message: nested dicts and lists of numbers, strings, bytes, numpy arrays and :class:`Jpeg`.
@@ -64,11 +64,11 @@ def encode(message: Any) -> bytes:
 
 
 def decode(data: bytes | memoryview, limit: int = MAX_MESSAGE) -> Any:
-    """The message in ``data``; arrays are read-only views where possible.
+    """Decode the message in ``data``; arrays are read-only views if possible.
 
     Raises:
         WireError: it is malformed, larger than ``limit`` bytes (its images decoded), of more than ``MAX_OBJECTS``
-            parts, nested too deep, or contains what is not allowed.
+            parts, nested too deep, or contains forbidden types.
     """
     if len(data) > limit:
         raise WireError(f"the message has {len(data)} bytes; at most {limit} are read")
@@ -87,13 +87,13 @@ def decode(data: bytes | memoryview, limit: int = MAX_MESSAGE) -> Any:
         )
     except WireError:
         raise
-    except Exception as error:  # msgpack raises ValueError and classes of its own
+    except Exception as error:  # msgpack raises ValueError and its own errors
         raise WireError(f"the message is malformed: {type(error).__name__}") from error
     _check_depth(message, _MAX_DEPTH)
     return message
 
 
-# Bytes behind the first one of an object, by that one: of a length, and of a value.
+# Number of bytes after an object's first byte: of its length, and of its value.
 _LENGTHS = {
     0xC4: 1,
     0xC5: 2,
@@ -110,7 +110,7 @@ _VALUES = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 
 
 
 def _check_objects(data: bytes | memoryview) -> None:
-    """Count the objects by their first bytes, before any is made.
+    """Count the objects by their first bytes, before any is created.
 
     Raises:
         WireError: there are too many.
@@ -160,16 +160,16 @@ def _pack(value: Any) -> Any:
         return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
     if isinstance(value, Jpeg):
         return {b"__jpeg__": _jpeg(value), b"shape": value.image.shape}
-    raise WireError(f"a message cannot hold a {type(value).__name__}")
+    raise WireError(f"a message cannot contain a {type(value).__name__}")
 
 
 def _check_dtype(dtype: np.dtype[Any]) -> None:
     if dtype.str[1:] not in DTYPES:
-        raise WireError(f"a message cannot hold arrays of dtype {dtype}")
+        raise WireError(f"a message cannot contain arrays of dtype {dtype}")
 
 
 class _Unpacking:
-    """Arrays and images of one message, whose pictures take at most so many bytes when they are decoded."""
+    """Decoder of one message's arrays and images, with a size limit on decoded images."""
 
     def __init__(self, limit: int) -> None:
         self._limit = self._left = limit
@@ -197,7 +197,7 @@ def _dtype(value: dict[Any, Any]) -> np.dtype[Any]:
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")
     if not isinstance(name, str) or name[:1] not in "<>|=" or name[1:] not in DTYPES:
-        raise WireError(f"an array has dtype {str(name)[:20]!r}, which is not read")
+        raise WireError(f"an array has dtype {str(name)[:20]!r}, which is not allowed")
     return np.dtype(name)
 
 
@@ -235,7 +235,7 @@ def _scalar(value: dict[Any, Any]) -> np.generic:
 
 
 def _jpeg(picture: Jpeg) -> bytes:
-    from PIL import Image  # only clients and servers that agreed on JPEG load it
+    from PIL import Image  # only clients and servers that agreed on JPEG load pillow
 
     buffer = io.BytesIO()
     Image.fromarray(picture.image).save(buffer, format="JPEG", quality=picture.quality)
@@ -250,12 +250,12 @@ def _image(value: dict[Any, Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
         raise WireError(f"a JPEG has the shape {shape}; wanted (H, W, 3)")
     try:
         picture = Image.open(io.BytesIO(data), formats=["JPEG"])
-        if picture.size != (shape[1], shape[0]):  # known before anything is decoded
+        if picture.size != (shape[1], shape[0]):  # the size is known before decoding
             raise WireError(
-                f"a JPEG is {picture.size[1]} x {picture.size[0]} and was said to be {shape}"
+                f"a JPEG is {picture.size[1]} x {picture.size[0]} but was declared as {shape}"
             )
         return np.asarray(picture.convert("RGB"))
     except WireError:
         raise
-    except Exception as error:  # pillow raises many classes for damaged files
+    except Exception as error:  # pillow raises many kinds of errors for damaged files
         raise WireError(f"a JPEG cannot be read: {type(error).__name__}") from error

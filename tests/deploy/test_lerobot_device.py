@@ -86,7 +86,11 @@ def test_plug_ins_register_their_types(monkeypatch):
         ("lerobot:arm_folower", {}, "has no robot 'arm_folower'; did you mean 'arm_follower'?"),
         ("lerobot:arm_follower", {"prt": 1}, "no option 'prt'; did you mean 'port'?"),
         ("lerobot:arm_follower", {}, "cannot be made: TypeError: "),
-        ("lerobot", {}, "which robot of LeRobot? Give its type, such as lerobot:so101_follower"),
+        (
+            "lerobot",
+            {},
+            "no type of LeRobot's robot given: name one, such as lerobot:so101_follower",
+        ),
     ],
 )
 def test_refusals_are_one_line(lerobot, name, options, words):

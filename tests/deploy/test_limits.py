@@ -186,7 +186,7 @@ def test_slow_motion_scales_motion_and_not_the_box():
     ("values", "words"),
     [
         ({"high": [1.0]}, "high has shape"),
-        ({"high": [1.0, -3.0]}, "each high has to be above its low"),
+        ({"high": [1.0, -3.0]}, "each high must be above its low"),
         ({"margin": 1.0}, "two margins"),
         ({"margin": -0.1}, "margin"),
         ({"speed": 0.0}, "speed is"),

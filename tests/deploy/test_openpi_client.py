@@ -72,7 +72,7 @@ def test_errors_are_one_line_and_the_session_goes_on(server, client_of):
     for obs, words in (
         ({"state": np.zeros(2)}, "'camera' is missing"),
         ({**observation(), "prompt": "throw"}, "known are pick, place"),
-        (observation(0.0, 13.0), "its log says why"),
+        (observation(0.0, 13.0), "its log contains the reason"),
     ):
         with pytest.raises(RuntimeError, match=words) as caught:
             client.infer(obs)

@@ -49,7 +49,7 @@ def test_where_zero_keeps_the_pose_what_is_not_pushed_is_zero(mode):
 @pytest.mark.parametrize(
     ("pose", "mode", "words"),
     [
-        (None, None, "unknown whether zero keeps it: give it pose"),
+        (None, None, "unknown whether zero keeps it: implement pose"),
         (POSE, "relative", "zero does not keep the pose of this robot"),
     ],
 )

@@ -218,7 +218,7 @@ def test_without_anybody_to_prepare_the_scene_nothing_moves(opened, monkeypatch)
     monkeypatch.setattr(sys, "stdin", None)
     robot = Stepping(resets=False)
     env = opened(robot)
-    with refused("nobody can say that the scene is ready", error=RobotError):
+    with refused("nobody can confirm that the scene is ready", error=RobotError):
         env.reset(seed=0)
     assert robot.calls == []
     opened(Stepping(resets=False), prepare=False).reset(seed=0)
@@ -411,7 +411,7 @@ def test_no_file_runs_code_by_a_robots_arguments(nothing_trusted, key):
     ("kwargs", "words"),
     [
         ({"rate": 3}, "unknown key 'rate'"),
-        ({"reward": "tests.deploy.test_robot_env:nothing"}, "no module:function"),
+        ({"reward": "tests.deploy.test_robot_env:nothing"}, "not a module:function"),
         ({"limits": {"high": [2.0]}}, "looser than the robot's own"),
         ({"safety": {"patience": 3}}, "patience"),
         ({"options": {"colour": 3}}, "cannot be made"),

@@ -90,7 +90,7 @@ def test_each_client_has_its_memory_and_a_failing_prediction_tells_no_path(serve
     with Patient(server.url) as other:
         other(observation())
         other(observation())
-        with refused("its log says why", error=UserError) as caught:
+        with refused("its log contains the reason", error=UserError) as caught:
             policy(observation(0.0, 13.0))
         assert "secret" not in str(caught.value)
         assert policy(observation())[0] == 0.0
@@ -125,7 +125,7 @@ def test_a_wrong_token_is_refused(server_of):
 
 def test_more_clients_than_sessions_are_refused_and_may_come_back(server_of):
     server = server_of(Counter(), max_sessions=1)
-    with Patient(server.url), pytest.raises(RemoteError, match="all sessions are taken"):
+    with Patient(server.url), pytest.raises(RemoteError, match="all sessions are in use"):
         Patient(server.url)
     found_again(server)
 

@@ -71,7 +71,7 @@ def packed_array(**changes):
         (b"", "malformed"),
         (b"\xc1", "malformed"),
         (b"\xdd\xff\xff\xff\xff", "malformed"),  # a list said to have 4,294,967,295 entries
-        (b"\xc6\xff\xff\xff\xff", "malformed"),  # bytes said to be 4 GiB
+        (b"\xc6\xff\xff\xff\xff", "malformed"),  # bytes declared as 4 GiB
         (msgpack.packb(msgpack.ExtType(1, b"x")), "malformed"),
         (encode({"a": 1}) + b"\0", "malformed"),
     ],
@@ -119,7 +119,7 @@ def test_a_picture_as_jpeg():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({b"shape": [8, 9, 3]}, "said to be"),
+        ({b"shape": [8, 9, 3]}, "declared as"),
         ({b"shape": [2**20, 2**20, 3]}, "within"),
         ({b"__jpeg__": b"garbage"}, "cannot be read"),
         ({b"shape": [8, 8]}, "wanted"),

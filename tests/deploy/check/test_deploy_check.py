@@ -123,7 +123,7 @@ def test_the_right_data_are_ok(checked):
         ("camera", lambda x: (x / 255.0 / 255.0).astype(np.float32), "image range", "divided by 255 twice"),
         ("camera", lambda x: (x / 255.0).astype(np.uint8), "image range", "images are black"),
         ("camera", lambda x: (x > 99).astype(np.uint8), "image range", "divided by 255 before they became integers"),
-        ("camera", lambda x: x.astype(np.float32), "image range", "the policy wants uint8"),
+        ("camera", lambda x: x.astype(np.float32), "image range", "the policy expects uint8"),
         ("camera", lambda x: np.zeros_like(x), "image range", "all images are black"),
         ("camera", lambda x: np.full_like(x, 90), "blank image", "100% of the images have a single colour"),
         ("camera", lambda x: np.repeat(x[:1], len(x), axis=0), "frozen image", "never changes in 6 of 6"),
