@@ -43,6 +43,11 @@ def check_claim(where: str, claimed: int, stored: int) -> None:
         DatasetError: see above.
     """
     check_ratio(where, claimed, stored)
+    check_room(where, claimed)
+
+
+def check_room(where: str, claimed: int) -> None:
+    """Refuse what takes more memory than there is; see :func:`check_claim`."""
     if claimed > ALWAYS_BYTES and claimed > (free := free_memory()):
         raise DatasetError(
             f"{where} takes {gigabytes(claimed)} of memory, of which {gigabytes(free)} are free: read it on a larger "

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.file.image_files import decode_images
-from imitate.data.file.video_frames import VideoForm, frames_from
+from imitate.data.file.video_frames import CODECS, VideoForm, frames_from
 
 ENCODINGS = ("jpeg", "png", "video")
 VIDEO_ATTRS = ("codec", "setup", "keys", "colours", "order")
@@ -108,10 +108,11 @@ def video_form(array: h5py.Dataset, frame: tuple[int, ...]) -> VideoForm:
 
 
 def can_be_written(form: VideoForm) -> bool:
-    """Return true if a video begins with a key frame and its information fits into attributes."""
+    """Return true if a video is of a usual codec, begins with a key frame and its information fits into attributes."""
     shift = form.order - np.arange(len(form.order))
     return bool(
-        len(form.order) <= _MAX_PACKETS
+        form.codec in CODECS
+        and len(form.order) <= _MAX_PACKETS
         and form.keys[0]
         and np.abs(shift).max(initial=0) < 128
         and np.array_equal(np.sort(form.order), np.arange(len(form.order)))

@@ -21,6 +21,8 @@ from imitate.system.extras import missing
 
 _DECODERS = {"av1": ("libdav1d", "av1")}
 """Decoders to try first, because FFmpeg's default decoder of a codec may need a GPU."""
+CODECS = frozenset({"h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mjpeg", "ffv1"})
+"""Codecs that a file may name; of FFmpeg's others some open devices, and many are hardly ever used."""
 _COLOURS = ("colorspace", "color_range", "color_primaries", "color_trc")
 
 
@@ -99,6 +101,10 @@ def _av() -> Any:
 
 
 def _decoder(av: Any, form: VideoForm) -> Any:
+    if form.codec not in CODECS:
+        raise DatasetError(
+            f"its images are a video of codec '{form.codec[:40]}'; those that are read are {', '.join(sorted(CODECS))}"
+        )
     for name in _DECODERS.get(form.codec, (form.codec,)):
         with suppress(ValueError):  # FFmpeg was built without this decoder
             decoder = av.CodecContext.create(name, "r")

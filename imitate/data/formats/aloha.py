@@ -26,7 +26,7 @@ from imitate.data.file.episode import Episode
 from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import Demo, Format, Options, Source, robot_meta, same_length
-from imitate.data.formats.frames import decoded
+from imitate.data.formats.frames import decoded, stacked
 from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
 
@@ -129,7 +129,7 @@ def _frames(dataset: h5py.Dataset, start: int, report: Report) -> NDArray[Any]:
         raise DatasetError(f"{where} has shape {values.shape}: neither frames nor JPEG bytes")
     report.changed["images"] = "JPEG -> (T, H, W, 3), channels as in uncompressed files"
     frames = (decoded(np.asarray(row, dtype=np.uint8).tobytes(), where) for row in values)
-    return np.stack([frame[..., ::-1] for frame in frames])
+    return stacked((frame[..., ::-1] for frame in frames), len(values), where)
 
 
 FORMAT = Format(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -13,7 +13,7 @@ from PIL import Image
 
 from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.errors import DatasetError
-from imitate.system.free_memory import ALWAYS_BYTES, MAX_RATIO
+from imitate.system.free_memory import ALWAYS_BYTES, MAX_RATIO, check_room
 
 _FORMATS = ("JPEG", "PNG")
 """Of others some are programs (PostScript), and some have images without number."""
@@ -35,6 +35,25 @@ def decoded(data: bytes, where: str) -> NDArray[Any]:
         return np.asarray(iio.imread(BytesIO(data), index=0, plugin="pillow"))
     except (OSError, ValueError, SyntaxError, RuntimeError, Image.DecompressionBombError) as error:
         raise DatasetError(f"{where}: holds bytes that are no image ({error})") from error
+
+
+def stacked(images: Iterable[NDArray[Any]], count: int, where: str) -> NDArray[Any]:
+    """Return so many images as one array, for which there has to be room once the first is known.
+
+    Raises:
+        DatasetError: there is none, or an image has another shape or type than the first.
+    """
+    found: NDArray[Any] = np.empty(0)
+    for place, image in enumerate(images):
+        if place == 0:
+            check_room(where, count * image.nbytes)
+            found = np.empty((count, *image.shape), dtype=image.dtype)
+        if (image.shape, image.dtype) != (found.shape[1:], found.dtype):
+            raise DatasetError(
+                f"{where}: image {place} is {image.shape} {image.dtype}, the first {found.shape[1:]} {found.dtype}"
+            )
+        found[place] = image
+    return found
 
 
 def as_encoded(cells: Sequence[bytes]) -> EncodedFrames | None:

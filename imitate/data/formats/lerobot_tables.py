@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats.extras import extra
-from imitate.data.formats.frames import as_encoded, decoded
+from imitate.data.formats.frames import as_encoded, decoded, stacked
 from imitate.errors import DatasetError
 from imitate.system.free_memory import gigabytes
 from imitate.system.plain_files import MAX_TEXT, parsed_json, path_inside, read_bytes, read_text
@@ -313,9 +313,9 @@ class Tables:
             as_they_are = as_encoded(frames) if encoded else None
             if as_they_are is not None:
                 return as_they_are
-            images: NDArray[Any] = np.stack([decoded(data, where) for data in frames])
-            return images
-        if feature.get("dtype") in ("string", "language"):
+            return stacked((decoded(data, where) for data in frames), len(frames), where)
+        kind = getattr(column.type, "value_type", column.type)  # of a dictionary its texts
+        if feature.get("dtype") in ("string", "language") or _has_text(kind):
             return None
         values: NDArray[Any] = np.asarray(column.to_pylist())
         if values.dtype.kind not in "fiub":

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.file.encoded_frames import EncodedFrames
+from imitate.data.formats.frames import stacked
 from imitate.data.formats.lerobot_packets import NEAR, PacketReader, opened_video, seconds_of
 from imitate.data.formats.lerobot_tables import Tables
 from imitate.data.formats.report import Report
@@ -165,19 +166,23 @@ class _Reader:
         """Return the frame nearest to each of the ascending times (T,), and the number of repeated frames."""
         if path != self._path or self._here is None or self._here[0] > times[0]:
             self._open(path)
-        found: list[NDArray[Any]] = []
-        repeated, last = 0, None
-        for row, time in enumerate(times):
-            at, frame = self._nearest(time, path)
-            if not abs(at - time) <= NEAR / self._fps:
-                raise DatasetError(self._miss(path, whose, row, time, at))
-            if at == last:
-                repeated += 1
-                found.append(found[-1])
-            else:
-                found.append(frame.to_ndarray(format="rgb24"))
-            last = at
-        return np.stack(found), repeated
+        repeated = 0
+
+        def images() -> Iterator[NDArray[Any]]:
+            nonlocal repeated
+            last, image = None, np.empty(0)
+            for row, time in enumerate(times):
+                at, frame = self._nearest(time, path)
+                if not abs(at - time) <= NEAR / self._fps:
+                    raise DatasetError(self._miss(path, whose, row, time, at))
+                if at == last:
+                    repeated += 1
+                else:
+                    image = frame.to_ndarray(format="rgb24")
+                last = at
+                yield image
+
+        return stacked(images(), len(times), f"{path}: {whose}"), repeated
 
     def _nearest(self, time: float, path: Path) -> tuple[float, Any]:
         while self._ahead is not None:

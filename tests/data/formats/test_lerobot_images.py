@@ -2,6 +2,7 @@
 
 import json
 import signal
+import tracemalloc
 
 import av
 import h5py
@@ -22,7 +23,9 @@ from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.data.formats.frames import as_encoded, as_png
 from imitate.data.formats.lerobot_packets import PacketReader
+from imitate.data.formats.lerobot_tables import Tables
 from imitate.errors import DatasetError
+from imitate.system import free_memory
 from imitate.system.processes import scheduled_as_before
 from tests.demo_files import data_config
 from tests.forked import Forked
@@ -273,6 +276,38 @@ def test_a_small_file_that_claims_to_be_as_large_as_the_first_is_not_taken(monke
     large = as_png(np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8))
     assert as_encoded([large, large]) is not None
     assert as_encoded([large, large[:100]]) is None
+
+
+def test_a_file_chooses_no_decoder_of_ffmpeg(copied, tmp_path):
+    path = tmp_path / "a.hdf5"
+    path.write_bytes(copied[1].read_bytes())
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/obs/top_image"].attrs["codec"] = "ansi"
+    with DatasetFile(path) as file, pytest.raises(DatasetError, match="of codec 'ansi'; those"):
+        file.read("demo_0", "obs/top_image")
+
+
+def test_frames_of_an_episode_have_room_before_all_are_decoded(monkeypatch):
+    monkeypatch.setattr(free_memory, "ALWAYS_BYTES", 0)
+    monkeypatch.setattr(free_memory, "free_memory", lambda: 2000)
+    images = (np.zeros((10, 10, 3), np.uint8) for _ in range(6))
+    np.testing.assert_array_equal(frames.stacked(images, 6, "a"), np.zeros((6, 10, 10, 3)))
+    images = (np.zeros((10, 10, 3), np.uint8) for _ in range(7))
+    with pytest.raises(DatasetError, match="a takes 2.1 kB of memory"):
+        frames.stacked(images, 7, "a")
+    assert next(images) is not None, "all were decoded"
+    with pytest.raises(DatasetError, match=r"image 1 is \(2,\) float64, the first \(3,\)"):
+        frames.stacked(iter([np.zeros(3), np.zeros(2)]), 2, "a")
+
+
+def test_texts_are_not_made_an_array_of_the_longest():
+    tables, texts = object.__new__(Tables), pa.array(["a" * 10**6] * 20)
+    tables.features = {}
+    tracemalloc.start()
+    for column in (texts, texts.dictionary_encode()):
+        assert tables.decoded("x", column) is None
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()
 
 
 def test_damaged_packets_are_named(copied, tmp_path):
