@@ -7,6 +7,7 @@ not just write itself is opened as :class:`ConfinedFile`, which checks each obje
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import h5py
 from h5py import h5d, h5f, h5g, h5i, h5l, h5o
 
 from imitate.errors import DatasetError
+from imitate.system.free_memory import ALWAYS_BYTES, gigabytes
 
 _MOST_SOFT_LINKS = 16
 _DEEPEST = 16
+_LARGER_PIECES = 16
 _MOST_GROUPS = 10_000
 
 
@@ -93,12 +96,21 @@ def check_path(group: h5g.GroupID, path: bytes, soft_links: int = 0) -> None:
 
 
 def check_storage(array: h5d.DatasetID) -> None:
-    """Check that the values of an array are stored in the array's file.
+    """Check that the values of an array are stored in the array's file, in pieces that are not far larger than it.
 
     Raises:
         OutsideFileError: they are stored elsewhere.
+        DatasetError: a piece, which is unpacked as a whole, is much larger than the array.
     """
     plist = array.get_create_plist()
+    if plist.get_layout() == h5d.CHUNKED:
+        size = array.get_type().get_size()
+        piece, whole = (math.prod(shape) * size for shape in (plist.get_chunk(), array.shape))
+        if piece > max(ALWAYS_BYTES, _LARGER_PIECES * whole):
+            raise DatasetError(
+                f"{_file_of(array)}: {_shown(h5i.get_name(array))} is stored in pieces of {gigabytes(piece)} and has "
+                f"{gigabytes(whole)}: the file is damaged; copy it again"
+            )
     if plist.get_layout() == h5d.VIRTUAL:
         kind = "is a virtual dataset: its values lie in other files"
     elif plist.get_external_count():

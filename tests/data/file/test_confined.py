@@ -211,6 +211,16 @@ def test_soft_and_hard_links_within_the_file_are_read(demo_file):
         np.testing.assert_array_equal(file.read("demo_0", "obs/hard"), values)
 
 
+def test_pieces_that_are_larger_than_their_array_are_not_unpacked(demo_file):
+    path = demo_file()
+    with h5py.File(path, "a") as file:
+        del file[KEY]
+        sizes = {"chunks": (2**26, 1), "maxshape": (None, 3), "compression": "gzip"}
+        file.create_dataset(KEY, (5, 3), "f4", **sizes)
+    with DatasetFile(path) as file, pytest.raises(DatasetError, match="in pieces of 268 MB"):
+        file.read("demo_0", "obs/object")
+
+
 def test_links_without_end_are_an_error(demo_file):
     path = demo_file()
     with h5py.File(path, "r+") as file:
