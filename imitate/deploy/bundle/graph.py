@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from numpy.typing import NDArray
@@ -49,7 +51,9 @@ class Graph:
         refuse_external(model)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.log_severity_level = 3
+        options.log_severity_level = (
+            4  # its log shows names of the model as they are; errors are raised too
+        )
         try:
             self._session: Any = onnxruntime.InferenceSession(
                 model, options, providers=["CPUExecutionProvider"]
@@ -59,6 +63,21 @@ class Graph:
         self.inputs = tuple(entry.name for entry in self._session.get_inputs())
         self.outputs = tuple(entry.name for entry in self._session.get_outputs())
         self._names = list(self.outputs)
+        self._run_options: Any = None
+        self._new_options: Any = onnxruntime.RunOptions
+
+    @contextmanager
+    def limited(self, limit_s: float) -> Iterator[None]:
+        """End a run within the block that takes longer, such as one with a loop without end."""
+        options = self._run_options = self._new_options()
+        timer = threading.Timer(limit_s, setattr, (options, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._run_options = None
 
     def run(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return all outputs; entries of ``feed`` that are not inputs are ignored.
@@ -67,7 +86,8 @@ class Graph:
             BundleError: an input is missing or has another shape or type.
         """
         try:
-            values = self._session.run(self._names, {name: feed[name] for name in self.inputs})
+            given = {name: feed[name] for name in self.inputs}
+            values = self._session.run(self._names, given, self._run_options)
         except Exception as error:
             raise BundleError(f"policy.onnx cannot be run: {_line(error)}") from error
         return dict(zip(self.outputs, values, strict=True))

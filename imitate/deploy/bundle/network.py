@@ -22,6 +22,8 @@ from imitate.errors import BundleError, UserError
 TOLERANCE = 1e-4
 """Largest difference from the recorded actions: absolute, and relative for actions beyond 1."""
 FEWEST_CHECKS = 3
+LONGEST_S = 300.0
+"""Seconds after which the prediction of a recorded action is given up."""
 
 Frames = tuple[Arrays, ...]
 Memory = Mapping[str, NDArray[Any]]
@@ -134,7 +136,8 @@ class Network:
             except (KeyError, TypeError, AttributeError) as error:
                 raise BundleError(f"recorded action {number} lacks {error}") from error
             frames = self.observe(frames, obs, None)
-            actions, memory = self.predict(frames, self.goal(goal), memory, noise)
+            with self._graph.limited(LONGEST_S):
+                actions, memory = self.predict(frames, self.goal(goal), memory, noise)
             if not actions.shape == expected.shape == shape:
                 raise BundleError(f"it predicts actions {actions.shape}; expected {shape}")
             error_size = np.abs(actions - expected) / np.maximum(np.abs(expected), 1.0)

@@ -45,6 +45,34 @@ def test_a_model_is_run():
         graph.run({})
 
 
+def test_a_loop_without_end_is_ended():
+    values = {"i": 7, "c": 9, "d": 9, "v": 1, "w": 1}
+    infos = {
+        name: helper.make_tensor_value_info(name, kind, [] if kind > 1 else [2])
+        for name, kind in values.items()
+    }
+    steps = [helper.make_node("Identity", [a], [b]) for a, b in (("c", "d"), ("v", "w"))]
+    body = helper.make_graph(steps, "b", [infos[n] for n in "icv"], [infos[n] for n in "dw"])
+    given = [
+        numpy_helper.from_array(np.array(2**62), "most"),
+        numpy_helper.from_array(np.array(True), "on"),
+    ]
+    graph = Graph(model([helper.make_node("Loop", ["most", "on", "x"], ["y"], body=body)], given))
+    with graph.limited(0.1), pytest.raises(BundleError, match="cannot be run: .*terminate"):
+        graph.run({"x": np.ones(2, np.float32)})
+
+
+def test_names_of_a_model_reach_no_terminal(capfd):
+    node = helper.make_node("Gather", ["w", "i"], ["y"], name="\x1b[2J")
+    given = {"w": np.ones(2, np.float32), "i": np.array([9, 9])}
+    graph = Graph(
+        model([node], [numpy_helper.from_array(value, name) for name, value in given.items()])
+    )
+    with pytest.raises(BundleError, match="cannot be run"):
+        graph.run({"x": np.ones(2, np.float32)})
+    assert capfd.readouterr() == ("", "")
+
+
 def test_weights_in_other_files_are_refused_wherever_they_are():
     add = helper.make_node("Add", ["x", "w"], ["y"])
     constant = helper.make_node("Constant", [], ["w"], value=external())
@@ -144,7 +172,7 @@ def test_attention_is_exported_in_silence_and_torch_is_left_as_it_was(capfd):
         warnings.simplefilter("error")
         made = exported(module, {"x": seen}, ["y"])
         for x, words in ((torch.eye(2), "Exporting the operator.*"), (torch.zeros(2), ".{200}")):
-            with pytest.raises(BundleError, match=f"^ONNX has nothing for it: {words}$"):
+            with pytest.raises(BundleError, match=f"^ONNX has no equivalent for it: {words}$"):
                 exported(Unknown(), {"x": x}, ["y"])
     assert onnx.load_from_string(made).opset_import[0].version == 17  # for onnxruntime 1.12
     np.testing.assert_allclose(
