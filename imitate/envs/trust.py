@@ -259,7 +259,7 @@ def trust_options(missing: Iterable[Named]) -> list[str]:
 
 
 def _refuse(env_name: str, missing: list[Named]) -> None:
-    first, name = missing[0], _shown(missing[0].name)
+    first, name, env_name = missing[0], _shown(missing[0].name), _shown(env_name)
     options = shlex.join(_shown(word) for word in trust_options(missing))
     listed = f"or add a line '{name}' to {trust_file()}"
     if first.kind == "robot":
@@ -284,6 +284,8 @@ def _refuse(env_name: str, missing: list[Named]) -> None:
 
 
 def _shown(name: str) -> str:
+    """Return a name for a message, in one line."""
+    name = name.replace("\n", "\\n").replace("\r", "\\r")
     return name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
 
 

@@ -143,6 +143,11 @@ def test_what_the_user_names_is_trusted_whole_with_paths_and_commas():
         make_env(meta, team=True)
 
 
+def test_a_name_of_two_lines_is_shown_in_one():
+    with pytest.raises(EnvError, match=r"^evil:\\nerror: A-v0: a file names [^\n]*$"):
+        check_trusted(described("evil:\nerror: A-v0"))
+
+
 def test_all_names_that_are_missing_stand_in_one_message():
     meta = described("robot:arm", {"reward": "a:b", "options": {"port": "/dev/ttyUSB0"}}, 4)
     with pytest.raises(EnvError, match="--trust robot:arm --trust a:b --trust /dev/ttyUSB0"):
