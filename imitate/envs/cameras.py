@@ -34,7 +34,7 @@ class Camera:
     """Observations of one camera.
 
     Attributes:
-        name: of the camera in the scene.
+        name: name of the camera in the scene.
         height: in pixels.
         width: in pixels.
         depth: true if depth is observed.
@@ -67,11 +67,11 @@ def choose_cameras(
     """Return the cameras to observe.
 
     Args:
-        env_kwargs: of a demonstration file; ``camera_heights``, ``camera_widths``, ``camera_depths`` and
-            ``camera_segmentations`` there, one for all or one for each of its ``camera_names``, hold where nothing
-            else is asked for.
-        names: of the cameras; None takes those that ``obs_keys`` name.
-        size: of all images, or by camera.
+        env_kwargs: arguments from a demonstration file; ``camera_heights``, ``camera_widths``, ``camera_depths`` and
+            ``camera_segmentations`` there, one for all or one for each of its ``camera_names``, are used unless other
+            values are given.
+        names: names of the cameras; None takes those in ``obs_keys``.
+        size: size of all images, or by camera.
         obs_keys: required observations; their depth and segmentation are included.
     """
     keys = list(obs_keys or ())
@@ -92,7 +92,7 @@ def choose_cameras(
 
 
 def cameras_in(keys: Iterable[str]) -> list[str]:
-    """Return the names of the cameras of observations such as ``agentview_image``."""
+    """Return the names of the cameras in observation keys such as ``agentview_image``."""
     named = (key[: -len(end)] for key in keys for end in _SUFFIXES if key.endswith(end))
     return list(dict.fromkeys(named))
 
@@ -138,7 +138,7 @@ def _recorded(env_kwargs: Mapping[str, Any]) -> dict[str, Camera]:
 
 
 def _one(segmentation: Any) -> str | None:
-    """Return the first where there are several, as robosuite allows."""
+    """Return the first segmentation if there are several, as robosuite allows."""
     if isinstance(segmentation, list | tuple):
         segmentation = segmentation[0] if segmentation else None
     if segmentation is not None and segmentation not in SEGMENTATIONS:
@@ -149,7 +149,7 @@ def _one(segmentation: Any) -> str | None:
 
 
 def camera_kwargs(cameras: Sequence[Camera]) -> dict[str, Any]:
-    """Return the cameras in the form of ``robosuite.make``'s arguments, which ``env_args`` of a file hold."""
+    """Return the cameras in the form of ``robosuite.make``'s arguments, as stored in the ``env_args`` of a file."""
 
     def together(values: Sequence[Any]) -> Any:
         return values[0] if len(set(values)) == 1 else list(values)
@@ -169,7 +169,7 @@ def camera_kwargs(cameras: Sequence[Camera]) -> dict[str, Any]:
 
 
 def check_camera(env: Any, name: str) -> None:
-    """Raise EnvError where the scene of a robosuite environment has no camera of this name."""
+    """Raise EnvError if the scene of a robosuite environment has no camera of this name."""
     known = list(env.sim.model.camera_names)
     if name not in known:
         raise EnvError(f"{type(env).__name__}: no camera '{name}'; {nearest(name, known)}")
@@ -178,7 +178,7 @@ def check_camera(env: Any, name: str) -> None:
 def observe(env: Any, camera: Camera) -> Obs:
     """Render a camera of a robosuite environment: its observations under the names of :attr:`Camera.keys`."""
     check_camera(env, camera.name)
-    env.sim._render_context_offscreen.gl_ctx.make_current()  # another scene may have been drawn since
+    env.sim._render_context_offscreen.gl_ctx.make_current()  # another scene may have been drawn meanwhile
     view = {"height": camera.height, "width": camera.width, "camera_name": camera.name}
     obs: Obs = {}
     if camera.depth:
@@ -217,7 +217,7 @@ def _upright(image: Array) -> Array:
 
 
 def _metres(env: Any, z_buffer: Array) -> Array:
-    """Undo the perspective division: 0 in the z-buffer is the near plane, 1 the far plane."""
+    """Convert a z-buffer (0 is the near plane, 1 the far plane) to metres."""
     model = env.sim.model
     near, far = (model.stat.extent * plane for plane in (model.vis.map.znear, model.vis.map.zfar))
     depth: Array = near / (1.0 - z_buffer * (1.0 - near / far))
@@ -248,16 +248,16 @@ def _labels(env: Any, kind: str) -> tuple[Array, list[str]]:
 
 
 def free_renderer(env: Any) -> None:
-    """Free the renderer of a robosuite environment's present scene, before another scene takes its place.
+    """Free the renderer of a robosuite environment's current scene before the scene is replaced.
 
-    A reset of robosuite drops the old scene, but Python collects it at some later time; the OpenGL objects that are
-    freed then have the names of those of the new scene, and from then on its images are noise.
+    A reset of robosuite drops the old scene, but Python collects it later; this then frees OpenGL objects with the same
+    names as those of the new scene, whose images become noise.
     """
     context = None if env.sim is None else env.sim._render_context_offscreen
     if context is not None:
         context.gl_ctx.make_current()
         env.sim._render_context_offscreen = (
-            None  # the last reference to it but for ours, which ends here
+            None  # the last reference except this one, which ends here
         )
 
 
@@ -270,7 +270,7 @@ def camera_info(env: Any, camera: Camera) -> dict[str, Any]:
     * ``intrinsics``: 3 x 3 in pixels; the corner of the image is (0, 0), the centre of its first pixel (0.5, 0.5).
     * ``extrinsics``: 4 x 4 pose of the camera (x right, y down, z forward) in ``frame``.
     * ``frame``: ``world``, or the body that carries the camera.
-    * ``segmentation``: the names of labels 1, 2 ..., where it is observed.
+    * ``segmentation``: the names of labels 1, 2 ..., if it is observed.
     """
     check_camera(env, camera.name)
     model, data = env.sim.model, env.sim.data

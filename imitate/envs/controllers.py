@@ -20,7 +20,7 @@ def robot_names(env_kwargs: Mapping[str, Any]) -> list[str]:
 
 
 def with_explicit_controllers(env_args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return env_args with robosuite's default controllers written out where none are named.
+    """Return env_args with robosuite's default controllers written out if none are given.
 
     Raises:
         EnvError: robosuite is not installed.
@@ -38,7 +38,7 @@ def with_explicit_controllers(env_args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arm_controllers(env_kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return settings of the arms' controllers, robot by robot; the dicts are those inside the description."""
+    """Return settings of the arms' controllers, robot by robot; the dicts are references into the description."""
     configs = env_kwargs.get("controller_configs")
     return [
         part

@@ -29,7 +29,7 @@ class Env(Protocol):
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Apply one action (action_dim,): observation, reward, terminated, truncated, info.
 
-        ``info["success"]`` is true where the task is solved in the new state.
+        ``info["success"]`` is true if the task is solved in the new state.
         """
 
     def get_state(self) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class Env(Protocol):
         """Put the simulator into a state from ``get_state`` or from a demonstration file."""
 
     def is_success(self) -> dict[str, bool]:
-        """``{"task": solved}``, and sub-tasks where the environment knows them."""
+        """Return ``{"task": solved}``, with sub-tasks if the environment has them."""
 
     def render(
         self, *, height: int = 256, width: int = 256, camera_name: str | None = None
@@ -54,9 +54,9 @@ class Env(Protocol):
 
 
 def first_observation(env: Env) -> Obs:
-    """An observation to read keys and shapes off: of an environment with ``observe()``, a robot, nothing moves.
+    """Return an observation from which to read keys and shapes; a robot (with ``observe()``) does not move.
 
-    Of several agents it is that of the first.
+    If there are several agents, it is the first agent's.
     """
     look = getattr(env, "observe", None)
     if look is not None:

@@ -1,19 +1,19 @@
-"""Any gymnasium environment behind the protocol.
+"""Adapter from any gymnasium environment to the protocol of environments.
 
 * Observations: a Box becomes ``{"flat": vector}``, or ``{"image": ...}`` for images (H, W, 3) of uint8, and for larger
-  ones with 1, 3 or 4 channels, which are turned to (H, W, C); other layouts of images are refused. A Dict stays as it
-  is, a Dict within it becomes ``outer_inner``; Discrete becomes one-hot.
+  ones with 1, 3 or 4 channels, which are turned to (H, W, C); other layouts of images are refused. A Dict stays
+  unchanged, a Dict within it becomes ``outer_inner``; Discrete becomes one-hot.
 * Actions: a Box is flattened, in its own range (no rescaling to [-1, 1]: data record what the environment takes).
   Discrete(n) has ``action_dim`` n, limits 0 and 1, and takes either n scores, of which the largest counts
   (one-hot in demonstrations), or one index, as a scalar or of shape (1,). A Tuple or a Dict of one Discrete(n) and one
   Box, in any order, takes a vector: n scores, then the numbers of the Box.
-* Masks: allowed choices of a discrete action, the observation ``action_mask`` (C,) of 0 and 1: of a Dict, or from
-  ``info["action_mask"]`` of reset and step.
+* Masks: the allowed choices of a discrete action are the observation ``action_mask`` (C,) of 0 and 1, from a Dict or
+  from ``info["action_mask"]`` of reset and step.
 * Success: ``info["success"]`` or ``info["is_success"]`` of the latest step, or an empty ``info["tasks_to_complete"]``;
-  False where the environment says none of them.
+  False if the environment reports none of them.
 * States: for MuJoCo environments (time, qpos, qvel); an environment with ``get_sim_state() -> (S,)`` and
   ``set_sim_state((S,)) -> observation`` has its own.
-* Frames: ``render()``, brought to the size asked for; of ``draw(camera_name, height, width)`` where there is one.
+* Frames: ``render()``, resized to the requested size; or ``draw(camera_name, height, width)`` if it exists.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ ADAPTERS = {
     "gym_aloha": "imitate.envs.worlds.aloha",
     "metaworld": "imitate.envs.worlds.metaworld",
 }
-"""Modules that register environments in the place of the module that a name begins with."""
+"""Modules that register environments in place of the module at the beginning of a name."""
 _REFUSALS = (TypeError, ValueError, LookupError, AttributeError, AssertionError, OSError)
-"""Errors of constructors for arguments that are not for them."""
+"""Errors of constructors for invalid arguments."""
 
 
 class GymnasiumEnv:
@@ -55,7 +55,7 @@ class GymnasiumEnv:
         render: true if ``render`` will be called.
 
     Attributes:
-        num_choices: the first so many numbers of an action are a choice; 0: it is continuous.
+        num_choices: number of discrete choices in the first values of an action; 0 if actions are continuous.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class GymnasiumEnv:
         }
         self._can_render = render
         self._env = self._make()
-        # Asking gymnasium's wrappers for their spaces costs as much as a step of a small environment.
+        # Asking gymnasium's wrappers for their spaces is as slow as a step of a small environment.
         self._seen = ObservationSpace(env_name, self._env.observation_space, obs_keys)
         if self._seen.has_images:
             load_triton()
@@ -118,10 +118,10 @@ class GymnasiumEnv:
             ) from error
 
     def _check_draws(self, spec: Any) -> None:
-        """Refuse to draw an environment that has no pictures and whose constructor takes no ``render_mode``.
+        """Refuse rendering if the environment has no images and its constructor takes no ``render_mode``.
 
         Raises:
-            EnvError: it is one.
+            EnvError: the environment cannot render.
         """
         point = spec.entry_point
         creator = load_env_creator(point) if isinstance(point, str) else point
@@ -156,7 +156,7 @@ class GymnasiumEnv:
         )
 
     def _reward(self, reward: Any) -> float:
-        if isinstance(reward, float):  # numpy's float64 is one too
+        if isinstance(reward, float):  # numpy's float64 is also a float
             return float(reward)
         if np.size(reward) != 1:
             raise EnvError(
@@ -190,7 +190,7 @@ class GymnasiumEnv:
         """Compute rewards (B,) of achieved goals (B, G) for desired goals (B, G).
 
         Raises:
-            EnvError: this is no goal environment, or one whose rewards depend on more.
+            EnvError: the environment has no goals, or its rewards depend on more than goals.
         """
         space = self._env.observation_space
         goal = space.spaces.get("desired_goal") if isinstance(space, spaces.Dict) else None
@@ -202,7 +202,7 @@ class GymnasiumEnv:
         pairs = [g.reshape(-1, *goal.shape).astype(goal.dtype) for g in (achieved, desired)]
         try:
             return np.asarray(self._env.get_wrapper_attr("compute_reward")(*pairs, {}))
-        except Exception as error:  # an environment may raise anything
+        except Exception as error:  # an environment may raise any error
             raise EnvError(
                 f"{self.name}: compute_reward fails for {len(achieved)} goals at once and an empty info "
                 f"({type(error).__name__}: {_first_line(error)})"
@@ -223,7 +223,7 @@ class GymnasiumEnv:
         inner = self._env.unwrapped
         has_own = hasattr(inner, "set_sim_state")
         if not has_own:
-            self._simulator()  # refuses before anything is reset
+            self._simulator()  # refuse before anything is reset
         self.reset()
         expected = self.get_state()["states"].shape
         states = np.asarray(state["states"], dtype=np.float64)
@@ -259,14 +259,14 @@ class GymnasiumEnv:
     def render(
         self, *, height: int = 256, width: int = 256, camera_name: str | None = None
     ) -> Array:
-        """Draw one frame, brought to the requested size by repeating or leaving out pixels."""
+        """Draw one frame, resized to the requested size by repeating or dropping pixels."""
         if not self._can_render:
             raise EnvError(f"{self.name}: made without a renderer; make it with render=True")
         inner = self._env.unwrapped
         try:
             asked = {"camera_name": camera_name, "height": height, "width": width}
             draw: Any = getattr(inner, "draw", None)
-            if _takes(draw, **asked):  # an environment may have another member of this name
+            if _takes(draw, **asked):  # an environment may have another attribute of this name
                 return np.asarray(draw(**asked), dtype=np.uint8)
             frame = np.asarray(self._env.render())
         except gymnasium.error.DependencyNotInstalled as error:
@@ -293,7 +293,7 @@ def _takes(function: Any, **arguments: Any) -> bool:
     """Return true for a function that can be called with these arguments and no others."""
     try:
         inspect.signature(function).bind(**arguments)
-    except (TypeError, ValueError):  # no function, or one with other arguments
+    except (TypeError, ValueError):  # it is not a function, or has other arguments
         return False
     return True
 
@@ -302,7 +302,7 @@ def _takes_keyword(function: Any, name: str) -> bool:
     """Return false for a function that refuses this keyword argument."""
     try:
         found = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # not known, such as for a builtin
+    except (TypeError, ValueError):  # the signature is unknown, such as for a builtin
         return True
     return any(one.name == name or one.kind is one.VAR_KEYWORD for one in found)
 

@@ -1,4 +1,4 @@
-"""Simulators by their agents: each agent has its own observation, reward and end, and is one lane of a collection."""
+"""Lanes of a simulator: each agent has its own observation, reward and end, and is one lane."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Lanes(Protocol):
     def reset(
         self, *, seed: int | None = None
     ) -> tuple[list[Mapping[str, Any]], Mapping[str, Any]]:
-        """Start an episode with all agents: their observations, and info."""
+        """Start an episode with all agents; return their observations, and info."""
 
     def step(self, actions: Array) -> list[Outcome | None]:
-        """Apply one action of each agent, (K, A); None for agents that had left the episode before this step.
+        """Apply one action of each agent, (K, A); return None for agents that had left before this step.
 
-        The actions of agents that have left are ignored. An outcome with an end is an agent's last one.
+        The actions of agents that have left are ignored. An agent's last outcome has an end.
         """
 
     def close(self) -> None:
@@ -49,29 +49,29 @@ class OneAgent:
     def reset(
         self, *, seed: int | None = None
     ) -> tuple[list[Mapping[str, Any]], Mapping[str, Any]]:
-        """See :class:`Lanes`."""
+        """Start an episode."""
         obs, info = self._env.reset(seed=seed)
         return [obs], info
 
     def step(self, actions: Array) -> list[Outcome | None]:
-        """See :class:`Lanes`."""
+        """Apply one action (1, A)."""
         return [self._env.step(actions[0])]
 
     def close(self) -> None:
-        """See :class:`Lanes`."""
+        """Close the environment."""
         self._env.close()
 
 
 def lanes_of(env: Any) -> Lanes:
-    """The lanes of an environment: itself where it has ``agents``, else those of its one agent."""
+    """Return the lanes of an environment: itself if it has ``agents``, otherwise those of its single agent."""
     return cast(Lanes, env) if has_team(env) else OneAgent(env)
 
 
 def has_team(env: Any) -> bool:
-    """True for an environment with several agents, whose observations and actions are those of all."""
+    """Return true for an environment with several agents, whose observations and actions are those of all."""
     return getattr(env, "agents", None) is not None
 
 
 def num_agents(env: Any) -> int:
-    """K, the number of lanes of an environment."""
+    """Return the number K of lanes of an environment."""
     return len(lanes_of(env).agents)

@@ -15,11 +15,11 @@ from imitate.errors import EnvError
 _TYPES = {1: "robosuite", 2: "gymnasium"}
 REAL_ROBOT = 4
 ROBOTS_ROOM = "imitate.deploy.robot_meta"
-"""Module with ``robot_env``. It is above this room, so that it is imported by name when a robot is asked for."""
+"""Module with ``robot_env``. It belongs to a higher layer, so it is imported by name when a robot is requested."""
 
 
 def can_be_made(env_meta: Mapping[str, Any]) -> bool:
-    """Return true if the simulator of an environment is known here."""
+    """Return true if the simulator of an environment is supported."""
     return env_meta.get("type") in _TYPES
 
 
@@ -29,7 +29,7 @@ def is_real(env_meta: Mapping[str, Any]) -> bool:
 
 
 def is_robot(env_meta: Mapping[str, Any]) -> bool:
-    """Return true for ``robot:NAME``, an environment that is a robot: there is one of it, in one process."""
+    """Return true for ``robot:NAME``, an environment that is a single robot, in one process."""
     return str(env_meta.get("env_name") or "").startswith(ROBOT)
 
 
@@ -42,7 +42,7 @@ def check_description(env_meta: Mapping[str, Any]) -> None:
     """Refuse env_args that describe no environment which can be made here.
 
     Raises:
-        EnvError: they are of a real robot, of a simulator that is not known here, or name no environment.
+        EnvError: they describe a real robot or an unknown simulator, or name no environment.
     """
     kind = env_meta.get("type")
     if is_real(env_meta):
@@ -75,13 +75,13 @@ def make_env(
 
     Args:
         env_meta: ``env_name``, ``type`` (1 robosuite, 2 gymnasium), ``env_kwargs`` and, optionally, ``env_version``;
-            of an older robosuite it is translated, which is logged. ``robot:NAME`` is a robot, ``pettingzoo:MODULE``
-            an environment with several agents (:mod:`imitate.envs.lanes`).
+            descriptions of older robosuite versions are translated, which is logged. ``robot:NAME`` is a robot,
+            ``pettingzoo:MODULE`` an environment with several agents (:mod:`imitate.envs.lanes`).
         obs_keys: the observations to return; None returns all.
         render: true if ``render`` will be called.
         camera_names: cameras to observe (robosuite); None takes those named by ``obs_keys``.
         camera_size: side of observed images in pixels, or (height, width), or one of these by camera.
-        team: the caller can handle several agents, by :func:`imitate.envs.lanes.lanes_of`.
+        team: true if the caller can handle several agents, by :func:`imitate.envs.lanes.lanes_of`.
 
     Raises:
         EnvError: the description cannot be used, names what is not trusted (:mod:`imitate.envs.trust`), or its
@@ -96,7 +96,9 @@ def make_env(
     if kind == ROBOSUITE:
         env_meta = fitted(env_meta)
     name, kwargs = str(env_meta["env_name"]), dict(env_meta.get("env_kwargs") or {})
-    if kind == ROBOSUITE:  # here, since simulators are optional and take seconds to import
+    if (
+        kind == ROBOSUITE
+    ):  # imported here, because simulators are optional and take seconds to import
         from imitate.envs.robosuite_env import RobosuiteEnv
 
         return RobosuiteEnv(

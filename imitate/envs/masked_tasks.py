@@ -18,11 +18,11 @@ ROOMS, DOORS, OPEN = 8, 6, 2
 class Doors(gymnasium.Env[Any, Any]):
     """Eight rooms in a row, each with six doors, of which two are open: a closed one ends the episode, as a terminal.
 
-    Door k gives the reward k / 5, so that the best policy takes the higher one of those that are open. Only the mask
-    says which are; an observation is the room, one-hot. ``info["success"]`` is true beyond the last room.
+    Door k gives the reward k / 5, so the best policy takes the higher open one. Only the mask shows which doors are
+    open; an observation is the room, one-hot. ``info["success"]`` is true beyond the last room.
 
     Args:
-        mask: place of the mask: among the observations, which are a dict then, or in ``info``, or nowhere.
+        mask: position of the mask: in the observations (then a dict), in ``info``, or nowhere.
     """
 
     def __init__(self, mask: Literal["observation", "info", "none"] = "info") -> None:

@@ -26,12 +26,12 @@ Observation = NDArray[np.float32]
 class Recall(gymnasium.Env[Observation, Any]):
     """A cue, a delay, a question.
 
-    An observation is (cue, question): the cue, -1 or 1, is seen in the first step alone and 0 later; the question is 1
-    in the last step, and 0 before. Only the last action counts: its reward is 1 if it is the cue's, else -1; a
-    continuous one in [-1, 1] is multiplied by the cue. ``info["success"]`` says whether it had the right sign.
+    An observation is (cue, question): the cue, -1 or 1, is shown only in the first step and is 0 later; the question is
+    1 in the last step, and 0 before. Only the last action counts: its reward is 1 if it matches the cue, else -1; a
+    continuous action in [-1, 1] is multiplied by the cue. ``info["success"]`` is true if it had the right sign.
 
     Args:
-        continuous: actions are numbers, rather than 0 for -1 and 1 for 1.
+        continuous: true if actions are numbers instead of 0 for -1 and 1 for 1.
         delay: steps between the first and the last.
     """
 
@@ -66,7 +66,7 @@ class Recall(gymnasium.Env[Observation, Any]):
 
 
 def only(env_id: str, seen: tuple[int, ...], **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Return an environment that shows only these numbers of its observation."""
+    """Return an environment with only these indices of its observation."""
     env = gymnasium.make(env_id, **kwargs)
     space = env.observation_space
     assert isinstance(space, spaces.Box)

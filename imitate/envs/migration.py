@@ -1,4 +1,4 @@
-"""Descriptions of robosuite environments (``env_args``) in the words of the robosuite that is installed.
+"""Translate descriptions of robosuite environments (``env_args``) for the installed robosuite.
 
 robosuite 1.5 gave every robot a composite controller, and files of 1.0 to 1.4 describe one arm's. What changed:
 
@@ -67,10 +67,10 @@ class Change:
     """One difference between two descriptions.
 
     Attributes:
-        key: its place, such as ``env_kwargs.lite_physics``.
+        key: dotted key, such as ``env_kwargs.lite_physics``.
         old: the value before, as JSON; 'absent' if there was none.
-        new: the value after, likewise.
-        reason: in a few words.
+        new: the value after, in the same form.
+        reason: short explanation.
     """
 
     key: str
@@ -83,7 +83,7 @@ class Change:
 
 
 def installed_robosuite() -> str | None:
-    """Return the version of the installed robosuite, without importing it; None without one."""
+    """Return the version of the installed robosuite, without importing it, or None."""
     try:
         return metadata.version("robosuite")
     except metadata.PackageNotFoundError:
@@ -96,8 +96,9 @@ def migrate_env_args(
     """Translate a description for a robosuite of version 1.5 or later. Other descriptions are unchanged.
 
     Args:
-        env_args: of a demonstration file or a checkpoint; other simulators' and newer robosuites' come back unchanged.
-        installed: the version to translate for; None: the one that is installed.
+        env_args: of a demonstration file or a checkpoint; descriptions of other simulators and newer versions are
+            returned unchanged.
+        installed: the target version, or None for the installed one.
 
     Returns:
         the new description, and the differences.
@@ -117,8 +118,8 @@ def migrate_env_args(
     is_old = recorded < (1, 5) if recorded is not None else _has_flat_controller(kwargs)
     if recorded is not None and recorded < (1, 0):
         raise EnvError(
-            f"env_args: recorded with robosuite {version}: before 1.0 tasks and controllers were others; "
-            "record anew, or use the file without its simulator"
+            f"env_args: recorded with robosuite {version}: versions before 1.0 have other "
+            "tasks and controllers; record again, or use the file without its simulator"
         )
     changes: list[Change] = []
     edit = _Editor(kwargs, "env_kwargs", changes)
@@ -132,7 +133,7 @@ def migrate_env_args(
 
 
 def version_note(env_args: Mapping[str, Any], installed: str | None = None) -> str | None:
-    """Return a line on the mismatch of a description with the installed robosuite, and the remedy; None without one.
+    """Return a line on a mismatch between a description and the installed robosuite, with the remedy, or None.
 
     Versions that differ in their third number only are no mismatch.
     """
@@ -160,7 +161,7 @@ def version_note(env_args: Mapping[str, Any], installed: str | None = None) -> s
 
 
 def fitted(env_args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description for the robosuite that is installed; a mismatch is logged in one line.
+    """Return the description for the installed robosuite; log a mismatch in one line.
 
     A command with many processes calls this before it starts them, so that the line appears once.
 
@@ -179,7 +180,7 @@ def tell_mismatch(env_args: Mapping[str, Any]) -> None:
 
 
 class _Editor:
-    """Changes a dict and keeps a list of what it changed."""
+    """Changes a dict and keeps a list of the changes."""
 
     def __init__(self, table: dict[str, Any], path: str, changes: list[Change]) -> None:
         self.table, self.path, self.changes = table, path, changes

@@ -1,8 +1,8 @@
 """Scenes (MJCF) that robosuite before 1.5 wrote, for the robosuite that is installed.
 
 robosuite 1.5 renamed grippers (``gripper0_`` became ``gripper0_right_``) and mounts (``mount0_`` became
-``fixed_mount0_``); its controllers look for a site ``robot0_right_center``; some meshes have moved, or have another
-ending.
+``fixed_mount0_``); its controllers look for a site ``robot0_right_center``; some meshes have moved or have another
+suffix.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _UNKNOWN_OPTIONS = ("collision", "apirate", "mpr_iterations", "mpr_tolerance")
 
 
 def migrate_model_xml(xml: str, assets: Path | None = None) -> tuple[str, Counter[str]]:
-    """Translate a scene; one of robosuite 1.5 or later comes back as it is.
+    """Translate a scene; a scene of robosuite 1.5 or later is returned unchanged.
 
     Args:
         xml: ``model_file`` of a demonstration.
-        assets: robosuite's folder ``models/assets``; None: that of the one installed.
+        assets: robosuite's folder ``models/assets``; None for the installed one's folder.
 
     Returns:
         the scene, and the number of changes of each kind.
@@ -82,7 +82,7 @@ def _rename(element: ElementTree.Element, changes: Counter[str]) -> None:
 
 
 def _relocate(element: ElementTree.Element, assets: Path, changes: Counter[str]) -> None:
-    """Set the present place of a file, relative to robosuite; its folder is found when the scene is loaded."""
+    """Set the current path of a file, relative to robosuite; its folder is found when the scene is loaded."""
     path = element.attrib["file"]
     before, found, inside = path.rpartition(_ASSETS)
     if not found:
@@ -115,7 +115,7 @@ def _add_centers(root: ElementTree.Element, changes: Counter[str]) -> None:
 
 
 def _allow_flat_meshes(root: ElementTree.Element, changes: Counter[str]) -> None:
-    """Allow meshes without volume where they give no inertia; MuJoCo refuses them unless their inertia is a shell's."""
+    """Allow meshes without volume if they provide no inertia; MuJoCo refuses them unless their inertia is a shell's."""
     weighing = {
         geom.get("mesh")
         for body in root.iter("body")

@@ -1,12 +1,12 @@
 """Environments with PettingZoo's parallel API: several agents in one simulator, each a lane.
 
 Named ``pettingzoo:MODULE`` (its ``parallel_env``), such as ``pettingzoo:mpe2.simple_spread_v3``, or
-``pettingzoo:MODULE:FACTORY``; the module has to be trusted as others are. Observations and actions of an agent are
-those of :mod:`imitate.envs.gymnasium_env`, and ``agent_id``, one-hot over all agents, by which one policy for all can
-tell them apart. The agents need the same spaces.
+``pettingzoo:MODULE:FACTORY``; the module must be trusted like others. Observations and actions of an agent are
+those of :mod:`imitate.envs.gymnasium_env`, and ``agent_id``, one-hot over all agents, by which a shared policy can
+distinguish them. The agents need the same spaces.
 
-Agents that match a key of ``env_kwargs["opponents"]``, a regular expression, are no lanes: the environment plays them,
-with the policy of a checkpoint or at random.
+Agents that match a key of ``env_kwargs["opponents"]``, a regular expression, are not lanes: the environment controls
+them, with the policy of a checkpoint or at random.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from imitate.system.extras import missing
 ENV_TYPE = 2
 AGENT_ID = "agent_id"
 OPPONENTS_ROOM = "imitate.policy.opponents"
-"""Module with ``opponent_of``. It is above this room, so that it is imported by name where it is needed."""
+"""Module with ``opponent_of``. It belongs to a higher layer, so it is imported by name when needed."""
 
 
 class Opponent(Protocol):
     """Player of one agent that does not learn."""
 
     def start_episode(self) -> None:
-        """Forget the episode before."""
+        """Reset the memory for a new episode."""
 
     def __call__(self, obs: Obs) -> Array:
         """Return the action (A,) for an observation."""
@@ -53,8 +53,8 @@ class PettingZooEnv:
         render: true if ``render`` will be called.
 
     Attributes:
-        agents: those that are lanes, in the order of ``possible_agents``.
-        num_choices: the first so many numbers of an action are a choice; 0: it is continuous.
+        agents: agents that are lanes, in the order of ``possible_agents``.
+        num_choices: number of discrete choices in the first values of an action; 0 if actions are continuous.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class PettingZooEnv:
         return made
 
     def _players(self, everyone: Sequence[str]) -> dict[str, Opponent]:
-        """Make the player of each agent that an opponents' expression matches; the first one counts."""
+        """Create the player of each agent that matches an opponents' expression; the first match counts."""
         wanted = self._kwargs.get("opponents") or {}
         if not isinstance(wanted, Mapping):
             raise EnvError(
@@ -171,7 +171,7 @@ class PettingZooEnv:
     def reset(
         self, *, seed: int | None = None
     ) -> tuple[list[Mapping[str, Any]], Mapping[str, Any]]:
-        """Start an episode: the observations of the agents in their order."""
+        """Start an episode; return the observations of the agents in order."""
         raw, infos = self._env.reset(seed=seed)
         absent = [agent for agent in self.agents if agent not in raw]
         if absent:
@@ -226,7 +226,7 @@ class PettingZooEnv:
         return bool(info.get("success", info.get("is_success", False)))
 
     def is_success(self) -> dict[str, bool]:
-        """Return the success that the latest ``info`` of each agent reports; the task's is that of all."""
+        """Return each agent's success from its latest ``info``; the task is solved if all agents succeed."""
         each = {agent: self._succeeded(agent) for agent in self.agents}
         return {"task": all(each.values()), **each}
 
@@ -243,7 +243,7 @@ class PettingZooEnv:
         return self._env
 
     def get_state(self) -> dict[str, Any]:
-        """Refuse: the parallel API knows no states of the simulator."""
+        """Refuse: the parallel API has no access to the simulator's state."""
         raise EnvError(
             f"{self.name}: its state can be neither read nor set; play recorded actions back instead of states"
         )
@@ -256,7 +256,7 @@ class PettingZooEnv:
     def render(
         self, *, height: int = 256, width: int = 256, camera_name: str | None = None
     ) -> Array:
-        """Draw one frame, brought to the requested size by repeating or leaving out pixels."""
+        """Draw one frame, resized to the requested size by repeating or dropping pixels."""
         if not self._can_render:
             raise EnvError(f"{self.name}: made without a renderer; make it with render=True")
         frame = np.asarray(self._env.render())

@@ -1,9 +1,9 @@
-"""Predicted paths of the hands of robosuite's robots under a sequence of actions.
+"""Predict the paths of the grippers of robosuite's robots under a sequence of actions.
 
 For the controllers of hand poses (``OSC_POSE``, ``OSC_POSITION``). They pull a hand towards its goal as a spring and a
-damper would: ``acceleration = kp (goal - position) - kd velocity``. A goal that is relative to the hand moves
-on before the hand gets there, so the way is a fraction of the sum of the commands: about a quarter with robosuite's
-default gains at 20 Hz.
+damper would: ``acceleration = kp (goal - position) - kd velocity``. A relative goal moves on before the gripper reaches
+it, so the path length is a fraction of the sum of the commands: about a quarter with robosuite's default gains at 20
+Hz.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def planned_paths(env: Any, actions: Array) -> list[Array]:
 
     Args:
         env: robosuite's environment.
-        actions: (K, A) as the environment takes them.
+        actions: (K, A) in the environment's form.
 
     Returns:
         per hand with such a controller (K + 1, 3) metres in the world.
@@ -33,11 +33,11 @@ def planned_paths(env: Any, actions: Array) -> list[Array]:
 
 
 def _arms(env: Any, actions: Array) -> Iterator[tuple[Any, Array]]:
-    """Return the controllers of hand poses, each with the columns of the actions that are its goal."""
+    """Return the controllers of gripper poses, each with the action columns that are its goal."""
     start = 0
     for robot in env.robots:
         composite = robot.composite_controller
-        composite.update_state()  # where the robot stands
+        composite.update_state()  # base position of the robot
         for arm in robot.arms:
             controller = composite.part_controllers[arm]
             if getattr(controller, "name_suffix", None) in ("POSE", "POSITION"):

@@ -1,4 +1,4 @@
-"""Off-screen OpenGL for MuJoCo, chosen when an image is first drawn and never before."""
+"""Off-screen OpenGL for MuJoCo, chosen only when the first image is drawn."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def find_gl_backend() -> str | None:
 
 
 def gl_fault() -> str | None:
-    """Return a line about a MUJOCO_GL that cannot work here; None: nothing is wrong with it.
+    """Return a line about a MUJOCO_GL that cannot work here, or None if it is valid.
 
-    MuJoCo loads the library of MUJOCO_GL as soon as it is imported, also where nothing is drawn, and fails with errors
+    MuJoCo loads the library of MUJOCO_GL as soon as it is imported, even if nothing is drawn, and fails with errors
     that do not name the variable.
     """
     chosen = os.environ.get("MUJOCO_GL", "")
@@ -82,7 +82,7 @@ def gl_fault() -> str | None:
 
 @contextmanager
 def telling_gl_faults() -> Iterator[None]:
-    """Turn failures of importing MuJoCo, or drawing with it, into one line, where MUJOCO_GL is the reason.
+    """Turn failures of importing MuJoCo, or drawing with it, into one line if MUJOCO_GL is the reason.
 
     Raises:
         EnvError: MUJOCO_GL cannot work here.
@@ -118,23 +118,23 @@ def _without_choice() -> Iterator[None]:
 
 
 def load_triton() -> None:
-    """Import triton, where torch came with it, before anything draws in this process.
+    """Import triton, if torch includes it, before anything is drawn in this process.
 
     Mesa's software renderers load a libLLVM, and the first import of triton after that ends the process (SIGSEGV).
     torch imports it late: at the first step of an optimizer, or in ``torch.compile``.
     """
     if "triton" not in sys.modules and find_spec("triton") is not None:
-        with suppress(Exception):  # torch does without a triton that cannot be imported
+        with suppress(Exception):  # torch works without a triton that cannot be imported
             import_module("triton")
 
 
 def prepare_gl() -> str:
     """Make sure that MuJoCo can draw off-screen in this process and its children.
 
-    MUJOCO_GL is left alone where the user has set it; triton is imported first (:func:`load_triton`).
+    MUJOCO_GL is kept if the user has set it; triton is imported first (:func:`load_triton`).
 
     Raises:
-        EnvError: no OpenGL library draws here, or not that of MUJOCO_GL.
+        EnvError: no OpenGL library draws here, or not the one in MUJOCO_GL.
     """
     fault = gl_fault()
     if fault is not None:

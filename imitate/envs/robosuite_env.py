@@ -65,7 +65,7 @@ def import_robosuite() -> Any:
         logger.disabled = was_disabled
     if gl_setting is None:
         os.environ.pop("MUJOCO_GL", None)
-    logger.setLevel(logging.ERROR)  # else one line per reset says which controller file was read
+    logger.setLevel(logging.ERROR)  # otherwise each reset prints which controller file was read
     return module
 
 
@@ -87,9 +87,9 @@ class RobosuiteEnv:
             cameras, ``ignore_done`` and ``use_object_obs`` are decided here; the reward is sparse unless
             ``reward_shaping``.
         obs_keys: the observations to return; None returns all of them.
-        render: true if ``render`` will be called. Without it and without cameras no OpenGL is touched.
-        camera_names: cameras to observe as ``<camera>_image``; None takes them from ``obs_keys``, where
-            ``<camera>_depth`` and ``<camera>_segmentation`` may stand too: see :mod:`imitate.envs.cameras`.
+        render: true if ``render`` will be called. Without it and without cameras OpenGL is not used.
+        camera_names: cameras to observe as ``<camera>_image``; None takes them from ``obs_keys``, which may contain
+            ``<camera>_depth`` and ``<camera>_segmentation``: see :mod:`imitate.envs.cameras`.
         camera_size: side of observed images in pixels, or (height, width), or one of these by camera; None takes it
             from ``env_kwargs``, else 84.
     """
@@ -114,8 +114,8 @@ class RobosuiteEnv:
         self._version = str(robosuite.__version__)
         self._kwargs = self._make_kwargs(env_kwargs or {})
         self._env = self._make(robosuite)
-        # An environment that is not closed would turn the images of the others to noise, and at the end of the
-        # interpreter drawing libraries are unloaded before its renderer.
+        # An unclosed environment would turn the images of others to noise, and at interpreter exit the drawing
+        # libraries would be unloaded before its renderer.
         self._freed = weakref.finalize(self, _free, self._env)
         for camera in self.cameras:
             views.check_camera(self._env, camera.name)
@@ -152,7 +152,7 @@ class RobosuiteEnv:
                 f"robosuite {self._version} has no environment '{self.name}'; "
                 + nearest(self.name, base.REGISTERED_ENVS)
             )
-        # Cameras are looked through here: robosuite would draw at each reset too, which nobody sees.
+        # Cameras are rendered here: robosuite would also draw at each reset, for nobody.
         kwargs = {key: value for key, value in self._kwargs.items() if key not in _CAMERA_KWARGS}
         kwargs["use_camera_obs"] = False
         try:
@@ -170,7 +170,7 @@ class RobosuiteEnv:
     # ------------------------------------------------------------------ episodes
 
     def reset(self, *, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode; ``seed`` alone determines its initial state."""
+        """Start an episode; only ``seed`` determines its initial state."""
         if seed is not None:
             # The placement samplers keep a reference to this generator, so its state is set in place.
             fresh = np.random.default_rng(seed)
@@ -217,8 +217,8 @@ class RobosuiteEnv:
     def reset_to(self, state: dict[str, Any]) -> Obs:
         """Restore a state. Without ``model`` the scene stays the current one.
 
-        From an episode's first state its actions play back as recorded. From a later one the arm starts the same,
-        but the gripper's command, which MuJoCo's state does not hold, starts anew.
+        From an episode's first state its actions play back as recorded. From a later one the arm starts the same, but
+        the gripper's command, which is not part of MuJoCo's state, is reset.
         """
         if "model" in state:
             self._load_model(str(state["model"]), state.get("ep_meta"))
@@ -248,7 +248,7 @@ class RobosuiteEnv:
         return poses
 
     def _rebuild(self) -> None:
-        """Build the scene anew."""
+        """Build the scene again."""
         views.free_renderer(self._env)
         if self._env.hard_reset:
             free_simulator(self._env)
@@ -298,7 +298,7 @@ class RobosuiteEnv:
     def _observe(self) -> Obs:
         cache = self._env._obs_cache
         observables = self._env._observables.values()
-        for _ in range(2):  # relative poses read others from the cache
+        for _ in range(2):  # relative poses read other observations from the cache
             for observable in observables:
                 observable.update(timestep=0.0, obs_cache=cache, force=True)
         raw = self._env._get_observations()
@@ -339,8 +339,8 @@ class RobosuiteEnv:
         """Predict each hand's path in a camera's image under actions (K, A) that are not executed.
 
         Returns:
-            per hand (K + 1, 2) pixels x, y, the first one where it is now; NaN where it is behind the camera. Empty
-            where the controllers do not take poses of hands.
+            per hand (K + 1, 2) pixels x, y, the first one is the current position; NaN behind the camera. Empty if the
+            controllers do not take gripper poses.
         """
         camera = views.Camera(camera_name or DEFAULT_CAMERA, height, width)
         paths = planned_paths(self._env, np.asarray(actions, dtype=np.float64))
@@ -350,7 +350,7 @@ class RobosuiteEnv:
 
     @property
     def base_env(self) -> Any:
-        """Robosuite's own environment, under robomimic's name for it."""
+        """Robosuite's own environment, under robomimic's attribute name."""
         return self._env
 
     def serialize(self) -> dict[str, Any]:
@@ -376,7 +376,7 @@ def _free(env: Any) -> None:
 
 
 def _is_kept(key: str, env: Any) -> bool:
-    """Return true for an observation of a robot, and for ``object``, which joins those of the objects."""
+    """Return true for an observation of a robot, and for ``object``, which joins the objects' observations."""
     prefixes = tuple(robot.robot_model.naming_prefix for robot in env.robots)
     return key.startswith(prefixes) and not key.endswith("proprio-state")
 

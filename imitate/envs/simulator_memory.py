@@ -21,7 +21,7 @@ _BUILDING = threading.RLock()
 
 
 def free_simulator(env: Any) -> None:
-    """Free model and data of a robosuite environment's present scene, before another takes its place or none.
+    """Free model and data of a robosuite environment's current scene before it is replaced or closed.
 
     The environment cannot step afterwards, until its next hard reset.
     """
@@ -34,7 +34,7 @@ def free_simulator(env: Any) -> None:
 def lean_build() -> Iterator[None]:
     """Let robosuite build scenes without models of single robots, and MuJoCo forget the last scene afterwards.
 
-    :func:`restore_get_xml` has to follow.
+    :func:`restore_get_xml` must be called afterwards.
     """
     robot_model = importlib.import_module("robosuite.models.robots.robot_model").RobotModel
     with _BUILDING:
@@ -52,7 +52,7 @@ def restore_get_xml(env: Any, scene: str | None = None) -> None:
 
     Args:
         env: robosuite's environment.
-        scene: MJCF from which the simulator was built; None is that of the environment's own model.
+        scene: MJCF from which the simulator was built; None for that of the environment's own model.
     """
     env.sim.model.get_xml = partial(_get_xml, env, scene)
 

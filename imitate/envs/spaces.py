@@ -19,15 +19,15 @@ FLAT, IMAGE = "flat", "image"
 
 
 class ActionSpace:
-    """Vectors for the actions of a space: Box, Discrete, or a Tuple or Dict of one each.
+    """Converts vectors to the actions of a space: Box, Discrete, or a Tuple or Dict of one each.
 
     Args:
-        name: of the environment, for messages.
-        space: of one action.
+        name: name of the environment, for messages.
+        space: space of one action.
 
     Attributes:
-        low, high: (A,) limits; 0 and 1 of choices.
-        num_choices: the first so many numbers are scores of a choice; 0 if there is none.
+        low, high: (A,) limits; 0 and 1 for choices.
+        num_choices: number of leading values that are scores of a choice; 0 if there is no choice.
     """
 
     def __init__(self, name: str, space: Any) -> None:
@@ -40,11 +40,11 @@ class ActionSpace:
 
     @property
     def dim(self) -> int:
-        """A."""
+        """Size A of an action."""
         return len(self.low)
 
     def native(self, action: Array) -> Any:
-        """Return the action (A,), or one index of a choice, as the environment takes it.
+        """Return the action (A,), or one index of a choice, in the environment's form.
 
         Raises:
             EnvError: it has another shape.
@@ -61,16 +61,16 @@ class ActionSpace:
 
 
 class ObservationSpace:
-    """Dicts of arrays for the observations of a space: Box, Discrete, MultiBinary, or a Dict of them.
+    """Converts the observations of a space to dicts of arrays: Box, Discrete, MultiBinary, or a Dict of them.
 
     Args:
-        name: of the environment, for messages.
-        space: of one observation; in a Dict within a Dict ``{"pixels": {"top": ...}}`` is called ``pixels_top``.
+        name: name of the environment, for messages.
+        space: space of one observation; in a Dict within a Dict ``{"pixels": {"top": ...}}`` is called ``pixels_top``.
         keys: the observations to return; None returns all.
 
     Attributes:
-        has_images: the environment draws some of its observations.
-        gives_mask: an observation or info had ``action_mask`` so far.
+        has_images: true if the environment renders some of its observations.
+        gives_mask: true if an observation or info had ``action_mask`` so far.
     """
 
     def __init__(self, name: str, space: Any, keys: Sequence[str] | None = None) -> None:
@@ -87,9 +87,9 @@ class ObservationSpace:
             raise EnvError(
                 f"{name}: two of its observations are called '{both[0]}' once they are not nested: rename one"
             )
-        if keys is not None:  # of what cannot be read nothing is asked
+        if keys is not None:  # entries that cannot be read are skipped
             leaves = [leaf for leaf in leaves if leaf[0] in keys or _can_be_read(leaf[2])]
-        # Asking spaces for their types and shapes costs as much as a step of a small environment.
+        # Asking spaces for types and shapes is as slow as a step of a small environment.
         self._readers = [(key, path, _reader(name, key, leaf)) for key, path, leaf in leaves]
         self.has_images = any(_layout(leaf) is not None for _, _, leaf in leaves)
         self.gives_mask = False
@@ -156,7 +156,7 @@ def _can_be_read(space: Any) -> bool:
 
 
 def _reader(name: str, key: str, space: Any) -> Callable[[Any], Array]:
-    """Return the function from a native observation to an array; it copies, environments may write on."""
+    """Return a function from a native observation to a copied array (environments may reuse theirs)."""
     layout = _layout(space)
     if layout == "unknown":
         return partial(_refuse_layout, name, key, space)
@@ -206,7 +206,7 @@ def _limits(part: Any) -> tuple[Array, Array]:
 
 
 def _converter(space: Any, choices: int) -> Callable[[Array], Any]:
-    """Return the function from a vector, scores of so many choices and numbers, to an action of the space."""
+    """Return the function from a vector (scores of choices, then numbers) to an action of the space."""
     if isinstance(space, spaces.Dict):
         named = {key: _converter(part, choices) for key, part in space.spaces.items()}
         return lambda values: {key: convert(values) for key, convert in named.items()}

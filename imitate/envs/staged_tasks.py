@@ -18,9 +18,9 @@ WIDTH = 8
 class Ledge(gymnasium.Env[Any, Any]):
     """A walk of ``length`` steps along a ledge; the one reward, 1, is at its end.
 
-    In each place one of the four choices goes on, always the same one there; the others fall off, which ends the
-    episode. An observation is the place, one-hot. Random choices arrive with probability 1 / 4^length, so that a long
-    ledge gives nothing to learn from; who can walk the last part of it from nearby has the rest still to find.
+    At each position one of four choices, always the same one, moves forward; the others fall off, which ends the
+    episode. An observation is the position, one-hot. Random choices arrive with probability 1 / 4^length, so a long
+    ledge gives no learning signal; a policy that has learned its last part needs to find only the rest.
 
     Args:
         length: steps from the start to the end, at most 8; a shorter walk begins nearer to the end.

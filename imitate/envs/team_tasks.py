@@ -14,11 +14,11 @@ Obs = dict[str, NDArray[np.float32]]
 
 
 class Carry(ParallelEnv[str, Obs, int]):  # type: ignore[misc]
-    """Two agents lift the ends of a table to the eighth floor; it falls where one end is two floors higher.
+    """Two agents lift the ends of a table to the eighth floor; it falls if one end is two floors higher.
 
     Each agent waits (0) or lifts its end by a floor (1), which fails in 35 % of the tries. It sees the height of
-    its own end (``own``) and of the other (``other``), in parts of the way, and leaves, with success, when its end is
-    up. Both get 1/16 for each floor, -0.02 for each step, and -1 where the table falls, which ends the episode for
+    its own end (``own``) and of the other (``other``), as fractions of the way, and leaves, with success, when its end
+    is up. Both get 1/16 for each floor, -0.02 for each step, and -1 if the table falls, which ends the episode for
     both. An agent that ignores the other's end cannot know when to wait.
     """
 
@@ -46,7 +46,7 @@ class Carry(ParallelEnv[str, Obs, int]):  # type: ignore[misc]
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Obs], dict[str, dict[str, Any]]]:
-        """Begin on the ground; without a seed the draws go on."""
+        """Begin on the ground; without a seed the random sequence continues."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)
@@ -55,7 +55,7 @@ class Carry(ParallelEnv[str, Obs, int]):  # type: ignore[misc]
         return {agent: self._observe(agent) for agent in self.agents}, {a: {} for a in self.agents}
 
     def step(self, actions: dict[str, int]) -> tuple[Any, Any, Any, Any, Any]:
-        """Wait or lift, all agents that are still there at once."""
+        """Wait or lift, for all remaining agents at once."""
         present, before = list(self.agents), sum(self._heights.values())
         slips = dict(zip(self.possible_agents, self._rng.random(2) < SLIP, strict=True))
         for agent in present:

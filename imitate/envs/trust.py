@@ -1,19 +1,19 @@
-"""The door for names out of files: what a file may name, and what the user has to name too.
+"""Check of names in files: what a file may name, and what the user must also name.
 
 A demonstration file, a checkpoint or a run folder describes environments by ``env_args``, and making one imports
-modules, calls factories and hands arguments over. So that no file chooses what runs, every name in it has to pass
+modules, calls factories and hands arguments over. So that no file chooses which code runs, every name in it is checked
 here:
 
-* Environments come from closed registries: ids that gymnasium knows already, robosuite's tasks, our own tasks, the
-  modules of our extras, and ``parallel_env`` of ``pettingzoo.*``.
+* Environments come from closed registries: ids that are registered with gymnasium, robosuite's tasks, this package's
+    tasks, the modules of its extras, and ``parallel_env`` of ``pettingzoo.*``.
 * Devices that are registered (:func:`registered_device`) are looked up.
-* Everything else has to be named by the user as well: on the command line, in the configuration of a training, in the
+* Everything else must be named by the user as well: on the command line, in the configuration of a training, in the
   environment variable ``IMITATE_TRUST_MODULES`` (names with commas between), or in a file of their own (one name per
-  line). A trusted module may be imported, with its submodules; what is called (a factory, a robot, a device, a reward)
-  and each path among the arguments has to be trusted by its whole name.
+  line). A trusted module may be imported, with its submodules; called objects (a factory, a robot, a device, a reward)
+  and each path among the arguments must be trusted by their full names.
 
-A module is not trusted because it is imported already, nor because it is ours. Trust given to a process is written into
-its environment variable, which the processes that it starts inherit.
+An already imported module is not trusted for that reason, nor is a module of this package. Trust given to a process is
+written into its environment variable, which the processes that it starts inherit.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ PETTINGZOO = "pettingzoo:"
 PARALLEL = "parallel_env"
 """The only function of such a module that a file's arguments may reach."""
 RANDOM = "random"
-"""The opponent that is no checkpoint."""
+"""Opponent that is not a checkpoint."""
 EXTRAS = {
     "gym_aloha": "aloha",
     "gymnasium_robotics": "robotics",
     "metaworld": "metaworld",
     "pettingzoo": "pettingzoo",
 }
-"""Modules of environments that come with an extra of ours."""
+"""Modules of environments that this package's extras install."""
 TASKS = frozenset(f"imitate.envs.{name}_tasks" for name in ("masked", "memory", "staged", "team"))
-"""Our own modules that register environments."""
+"""This package's own modules that register environments."""
 DEVICES = ("keyboard", "gamepad", "spacemouse", "lerobot")
-"""Our own teleoperation devices."""
+"""This package's own teleoperation devices."""
 DEVICE_POINTS = "imitate.teleoperators"
-"""Group of the entry points of others' devices."""
+"""Group of the entry points of other packages' devices."""
 _REFERENCE = re.compile(r".*[/\\:].*|~.*|\.{1,2}|.*\.[A-Za-z][\w-]*", re.DOTALL)
-"""Text that another program could take for a path, or for the name of a module or of something in it."""
+"""Text that another program could take for a path, or for the name of a module or of an object in it."""
 _SHORT = re.compile(r"(?=.{1,200}\Z)[^()*+?{}]*(?:[*+?][^()*+?{}]*){0,3}", re.DOTALL)
 """Regular expressions without groups and with few repetitions, which are matched at once."""
 _SHOWN = 200
@@ -65,7 +65,7 @@ class Named(NamedTuple):
     """A name in ``env_args`` that the user has to trust.
 
     Attributes:
-        name: what ``--trust`` takes.
+        name: value for ``--trust``.
         kind: "module", or "robot", "device", "reward", "factory", "argument".
         where: description of the place in the file.
     """
@@ -93,7 +93,7 @@ def trust(*names: str) -> None:
 
 
 def trust_env(env: str | Mapping[str, Any] | None) -> None:
-    """Trust all that an environment names which the user named: an id, or env_args; None: nothing was named."""
+    """Trust all names in an environment that the user named: an id, or env_args; None does nothing."""
     if isinstance(env, str):
         env = {"env_name": env.removeprefix(f"{SIMULATED}:")}
     if isinstance(env, Mapping):
@@ -101,7 +101,7 @@ def trust_env(env: str | Mapping[str, Any] | None) -> None:
 
 
 def trust_given() -> dict[str, str]:
-    """Return the environment variable that gives the trust of this process to one elsewhere."""
+    """Return the environment variable that passes this process's trust to another process."""
     return {VARIABLE: os.environ.get(VARIABLE, "")}
 
 
@@ -116,7 +116,7 @@ def trust_file() -> Path:
 
 
 def check_trusted(env_meta: Mapping[str, Any]) -> None:
-    """Raise EnvError where env_args name what is not trusted."""
+    """Raise EnvError if env_args contain untrusted names."""
     missing = untrusted(env_meta)
     if missing:
         _refuse(str(env_meta.get("env_name") or ""), missing)
@@ -127,7 +127,7 @@ def untrusted(env_meta: Mapping[str, Any], *, lasting: bool = False) -> list[Nam
 
     Args:
         env_meta: of a file.
-        lasting: count only the user's own list, not the trust that ends with this process.
+        lasting: true to count only the user's own list, not the trust of this process.
     """
     return _unknown(
         [named for named in names_in(env_meta) if not _comes_with_trust(named)], lasting
@@ -153,7 +153,7 @@ def _unknown(found: list[Named], lasting: bool = False) -> list[Named]:
 
 
 def names_in(env_meta: Mapping[str, Any]) -> Iterator[Named]:
-    """Names in env_args that lead out of them: modules, robots, devices, factories, paths."""
+    """Yield the external names in env_args: modules, robots, devices, factories, paths."""
     waiting: list[Any] = [env_meta]
     while waiting:
         meta = waiting.pop()
@@ -181,7 +181,7 @@ def names_in(env_meta: Mapping[str, Any]) -> Iterator[Named]:
 
 
 def _parts_of_a_robot(kwargs: dict[str, Any]) -> Iterator[Named]:
-    """Device and reward, which are taken out of the arguments."""
+    """Yield device and reward, and remove them from the arguments."""
     device, reward = kwargs.pop("take_over", None), kwargs.pop("reward", None)
     if device and not registered_device(str(device)):
         yield Named(str(device), "device", "take_over")
@@ -200,12 +200,12 @@ def _opponents(kwargs: Mapping[str, Any]) -> Iterator[Named]:
 
 
 def is_simulated(env_name: str) -> bool:
-    """Return true for ``robot:sim`` and ``robot:sim:ENV``, which move nothing."""
+    """Return true for ``robot:sim`` and ``robot:sim:ENV``, which move no robot."""
     return env_name == SIMULATED or env_name.startswith(f"{SIMULATED}:")
 
 
 def registered_device(name: str) -> bool:
-    """Return true for a device of ours, a scripted expert, or one of an installed package's entry points."""
+    """Return true for a device of this package, a scripted expert, or a device of an installed package."""
     kind = name.partition(":")[0]
     if kind in ("expert", "lerobot") or name in DEVICES:
         return True
@@ -213,7 +213,7 @@ def registered_device(name: str) -> bool:
 
 
 def _references(where: str, value: Any) -> Iterator[Named]:
-    """Paths, and names of modules, among values of any depth."""
+    """Yield paths and module names among values of any depth."""
     waiting = [(where, value)]
     while waiting:
         where, value = waiting.pop()
@@ -231,7 +231,7 @@ def _references(where: str, value: Any) -> Iterator[Named]:
 
 
 def _comes_with_trust(named: Named) -> bool:
-    """Return true for a module of our tasks or of an extra of ours, but not for a file in the working folder."""
+    """Return true for a module of this package's tasks or extras, but not for a file in the working folder."""
     module = named.name
     if named.kind != "module":
         return False
@@ -241,7 +241,7 @@ def _comes_with_trust(named: Named) -> bool:
         return module in TASKS
     spec = find_spec(top)
     if spec is None:
-        return True  # the import says which extra is missing
+        return True  # the import reports which extra is missing
     here = Path.cwd()
     return spec.origin is not None and here not in list(Path(spec.origin).parents)[:2]
 
@@ -253,7 +253,7 @@ def _is_known(named: Named, known: set[str]) -> bool:
 
 
 def trust_options(missing: Iterable[Named]) -> list[str]:
-    """Return the words of the command line that trust these names."""
+    """Return the command-line options that trust these names."""
     names = dict.fromkeys(named.name for named in missing)
     return [word for name in names for word in ("--trust", name)]
 
@@ -290,7 +290,7 @@ def _shown(name: str) -> str:
 
 
 def _module_of(name: str) -> str:
-    """The module of ``module:Id-v0`` or ``module:attribute``."""
+    """Return the module of ``module:Id-v0`` or ``module:attribute``."""
     if name.startswith(PETTINGZOO):
         return name.removeprefix(PETTINGZOO).partition(":")[0].strip()
     return name.rpartition(":")[0].strip()
@@ -322,10 +322,10 @@ def module_of_env(env_name: str, module: str | None = None) -> ModuleType:
 
     Args:
         env_name: ``module:Id-v0`` or ``pettingzoo:MODULE``.
-        module: of ours that registers the environments in its place; None: itself.
+        module: this package's module that registers the environments instead, or None for the named module.
 
     Raises:
-        EnvError: it is not trusted.
+        EnvError: the module is not trusted.
         ImportError: it cannot be imported.
     """
     check_trusted({"env_name": env_name})
@@ -333,12 +333,12 @@ def module_of_env(env_name: str, module: str | None = None) -> ModuleType:
 
 
 def typed_object(place: str) -> Any:
-    """Return what ``module:attribute`` or ``path/to/file.py:attribute`` stands for.
+    """Import the object of ``module:attribute`` or ``path/to/file.py:attribute``.
 
     Only for a place that the user typed, that an entry point gives, or that :func:`check_trusted` has let through.
 
     Raises:
-        ImportError, AttributeError, ValueError, OSError: there is nothing of this name.
+        ImportError, AttributeError, ValueError, OSError: no object of this name exists.
     """
     module, _, attribute = place.rpartition(":")
     found: Any = _module_of_file(Path(module)) if module.endswith(".py") else import_module(module)
@@ -350,12 +350,12 @@ def typed_object(place: str) -> Any:
 def _module_of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ImportError(f"{path}: no such file")
-    # The name is no other module's, such as that of a package which the file is called after.
+    # The name must not be another module's, such as a package with the file's name.
     spec = spec_from_file_location(f"imitate.robots.{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path}: is no Python file")
     module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -26,8 +26,8 @@ class HungCopiesError(EnvError):
     """Copies of an environment that did not return from a call in time; all copies have been ended.
 
     Attributes:
-        copies: their numbers.
-        reason: the call and the limit, in words.
+        copies: indices of the copies.
+        reason: description of the call and the limit.
     """
 
     def __init__(self, name: str, copies: Sequence[int], reason: str) -> None:
@@ -36,7 +36,7 @@ class HungCopiesError(EnvError):
 
 
 class AsGymnasium(gymnasium.Env[Any, Array]):
-    """An ``Env`` as a ``gymnasium.Env``, with a Dict observation space read off its first observation.
+    """An ``Env`` as a ``gymnasium.Env``, with a Dict observation space read from its first observation.
 
     Args:
         env: the environment.
@@ -77,7 +77,7 @@ class AsGymnasium(gymnasium.Env[Any, Array]):
 
 
 class VectorEnv(AsyncVectorEnv):
-    """gymnasium's AsyncVectorEnv that reports a worker process that has died, or hangs."""
+    """gymnasium's AsyncVectorEnv that reports dead or hanging worker processes."""
 
     def __init__(
         self, env_fns: Sequence[Any], name: str, step_timeout_s: float | None = None, **kwargs: Any
@@ -153,15 +153,15 @@ def make_vector_env(
 
     Args:
         env_meta: as for ``make_env``.
-        num_envs: copies.
+        num_envs: number of copies.
         obs_keys: as for ``make_env``.
         render: as for ``make_env``.
         camera_names: as for ``make_env``.
         camera_size: as for ``make_env``.
         max_episode_steps: steps after which an episode is truncated.
-        autoreset_mode: gymnasium's; with ``DISABLED`` finished copies wait for ``options={"reset_mask": mask}``.
+        autoreset_mode: gymnasium's mode; with ``DISABLED`` finished copies wait for ``options={"reset_mask": mask}``.
         context: how processes start; ``spawn`` is safe beside threads and OpenGL.
-        step_timeout_s: a copy that takes longer for a step or a reset hangs; None: no limit.
+        step_timeout_s: longest time of a step or a reset in seconds, or None for no limit.
 
     Raises:
         EnvError: from the constructor, ``reset`` and ``step``: the environment cannot be made, or a process died.
@@ -193,7 +193,7 @@ def make_vector_env(
 def _make_copy(
     env_meta: dict[str, Any], parent: int, max_episode_steps: int | None, **kwargs: Any
 ) -> AsGymnasium:
-    if os.getpid() != parent:  # one copy is made beside the others, to read its spaces
+    if os.getpid() != parent:  # one additional copy is made to read its spaces
         end_with_parent()
     return AsGymnasium(make_env(env_meta, **kwargs), max_episode_steps)
 

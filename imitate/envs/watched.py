@@ -12,10 +12,10 @@ AnyEnv = TypeVar("AnyEnv", bound=Env)
 
 
 def watched(make: Callable[[], AnyEnv], beat: Beat | None) -> AnyEnv:
-    """Make an environment whose calls are reported; without `beat` it is left as it is.
+    """Make an environment whose calls are reported; without `beat` it is unchanged.
 
     Args:
-        make: makes it, which is reported too.
+        make: makes the environment; this call is also reported.
         beat: see :data:`imitate.system.processes.Beat`.
     """
     if beat is None:
@@ -28,7 +28,7 @@ def watched(make: Callable[[], AnyEnv], beat: Beat | None) -> AnyEnv:
 
 
 class _Watched:
-    """Environment that passes everything on; the calls that simulate or draw are reported."""
+    """Wrapper of an environment that reports calls that simulate or draw."""
 
     def __init__(self, env: Env, beat: Beat) -> None:
         self._watched, self._beat = env, beat

@@ -247,7 +247,7 @@ def test_merge_of_different_files(data, demo_file):
     assert "note" not in data(f"{common} --overwrite").output
     told = data("merge a.hdf5 stack.hdf5 -o out.hdf5 --any-env --overwrite").output
     assert "names only the environment of a.hdf5" in told  # and of evaluations on it
-    assert "not Stack" in told
+    assert "Stack is lost" in told
     data("merge a.hdf5 out.hdf5 -o out.hdf5 --overwrite", code=2)
 
 

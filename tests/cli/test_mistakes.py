@@ -159,7 +159,7 @@ run good.pth --robot nobody.py:Arm | nobody.py: no such file
 run policy.pth --robot nobody.py:Arm --record demos.hdf5 | demos.hdf5: exists already: choose another name
 run policy.pth --robot sim | give --rate-hz
 run policy.pth --robot sim --dry-run --record new.hdf5 | --record writes the sent actions
-run policy.pth --robot sim --rate-hz 10 --async --join prefix | not trained to be given planned actions
+run policy.pth --robot sim --rate-hz 10 --async --join prefix | not trained for planned actions
 run policy.pth --robot sim --rate-hz 10 --async --join rtcc | expected replace, blend, fade, rtc, rtc-vjp or prefix
 run policy.pth --robot sim --rate-hz 10 --limits none.json | cannot be read
 run policy.pth --robot sim --rate-hz 10 --limits wide.json | looser than the robot's own limits: high [9.]

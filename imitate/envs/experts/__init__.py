@@ -53,10 +53,10 @@ EXPERTS: dict[str, type[Expert]] = {
 
 
 def find_expert(env_name: str) -> ExpertKind:
-    """Return the expert of a robosuite task, or of an environment ``module:Name`` of a package that has some.
+    """Return the expert of a robosuite task, or of an environment ``module:Name`` of a package with experts.
 
     Raises:
-        EnvError: if there is none.
+        EnvError: there is no such expert.
     """
     return EXPERTS[env_name] if env_name in EXPERTS else expert_of_package(env_name, EXPERTS)
 

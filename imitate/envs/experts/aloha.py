@@ -2,8 +2,8 @@
 
 The right arm grasps the cube from above, carries it to the middle and turns it level; the left arm takes it from the
 other side, with the fingers above and below; the right one lets go and withdraws. The grippers move in straight lines,
-and inverse kinematics give the angles. What it does next follows from the observed poses and openings, without timed
-waits, and from the part of the task that it has reached, which it remembers.
+and inverse kinematics give the angles. The next action depends on the observed poses and openings, without timed waits,
+and on the remembered stage of the task.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from imitate.envs.env import Array, Obs
 from imitate.envs.experts.expert import Style
 from imitate.errors import EnvError
 
-_MEET_M = np.array([0.0, 0.5, 0.25])  # where the cube is handed over
+_MEET_M = np.array([0.0, 0.5, 0.25])  # position of the hand-over
 _TIP_M = np.array([0.145, 0.0, 0.0])  # point between the fingertips, in the gripper's frame
 _HOVER_M = 0.10  # above the cube
 _READY_M = 0.12  # beside the meeting point
-_AWAY_M = 0.15  # withdrawn from it
+_AWAY_M = 0.15  # withdrawn from the meeting point
 _NEAR_M = 0.012
-_STEP_M = 0.012  # of a gripper per control step
-_STEP_RAD = 0.06  # of a joint
-_TURN_RAD = 0.04  # of the right gripper's pitch
-_HELD, _TAKEN = 0.65, 0.8  # openings of the right and the left gripper on the cube of 4 cm, at most
+_STEP_M = 0.012  # translation of a gripper per control step
+_STEP_RAD = 0.06  # rotation of a joint per control step
+_TURN_RAD = 0.04  # pitch of the right gripper
+_HELD, _TAKEN = 0.65, 0.8  # largest openings of the right and the left gripper on the cube of 4 cm
 _OPENED = 0.9
 _DAMPING = 1e-4
-_TURN_WEIGHT_M = 0.3  # an error of 1 rad counts like this many metres
+_TURN_WEIGHT_M = 0.3  # an error of 1 rad counts like this error in metres
 
 
 class Arm:
@@ -103,7 +103,7 @@ class TransferExpert:
     def __init__(self) -> None:
         self._left, self._right = Arm("left"), Arm("right")
         self._part = self._above
-        self._pitch = np.pi / 2  # of the right gripper: down
+        self._pitch = np.pi / 2  # pitch of the right gripper: down
 
     def act(self, obs: Obs) -> Array:
         """Return the angles and openings to go to, (14,)."""
@@ -124,7 +124,7 @@ class TransferExpert:
             ]
         )
 
-    # Each part returns where the left tip goes (3,), its opening, where the right one goes, its opening.
+    # Each part returns the target of the left tip (3,), its opening, the target of the right tip, its opening.
 
     def _above(self, cube: Array, left: Array, right: Array, *widths: float) -> Any:
         if float(np.linalg.norm((right - cube)[:2])) < _NEAR_M:
@@ -185,7 +185,7 @@ class TransferTask:
     env_name: str
     instruction: ClassVar[str] = "hand the cube from the right arm to the left one"
     horizon: ClassVar[int] = 300
-    motion_axes: ClassVar[int] = 0  # its numbers are angles to go to, not motions
+    motion_axes: ClassVar[int] = 0  # its numbers are target angles, not motions
     env_kwargs: ClassVar[Mapping[str, Any]] = {"obs_type": "state"}
     dense_kwargs: ClassVar[Mapping[str, Any]] = {"reward_shaping": True}
     acts_as_person: ClassVar[bool] = False

@@ -22,11 +22,11 @@ _HELD_M = (0.03, 0.068)
 
 
 class Demonstrator:
-    """An expert as it is.
+    """Demonstrator that is the unchanged expert.
 
     Attributes:
-        gave_up: it makes no further try; the episode may end.
-        still: it waits: its last action commands no motion, and none is added as noise.
+        gave_up: true if it makes no further try; the episode may end.
+        still: true if it waits: its last action commands no motion, and no noise is added.
     """
 
     gave_up: bool = False
@@ -50,7 +50,7 @@ class Detouring(Demonstrator):
         self._start: Array | None = None
 
     def act(self, obs: Obs) -> Array:
-        """See the class."""
+        """Return the intended action: first towards the detours, then the expert's."""
         hand = obs["robot0_eef_pos"]
         if self._start is None:
             self._start = np.array(hand)
@@ -63,10 +63,10 @@ class Detouring(Demonstrator):
 
 
 class Clumsy(Demonstrator):
-    """Misses, does not notice at once, lets slip, tries again, gives up.
+    """Careless demonstrator: misses, notices late, drops the object, tries again, gives up.
 
-    It takes half-closed fingers for a hold. So where it aims beside the object it may go on opening and closing there,
-    until the fingers meet, or until it believes that it let slip what it never had.
+    It takes half-closed fingers for a grasp. So if it aims beside the object, it may continue opening and closing
+    there, until the fingers meet, or until it believes that it dropped the object.
     """
 
     MISS, DROP = 0.65, 0.6
@@ -81,7 +81,7 @@ class Clumsy(Demonstrator):
         self._aim()
 
     def _aim(self) -> None:
-        """Begin a try: somewhere beside the object, or at it; to be held, or to be dropped on the way."""
+        """Begin a try: aim beside the object or at it, and plan to hold it or to drop it on the way."""
         rng, style = self.rng, self._exact
         self._tries_left -= 1
         self.gave_up = self._tries_left < 0
@@ -96,7 +96,7 @@ class Clumsy(Demonstrator):
         self.expert.style = style
 
     def act(self, obs: Obs) -> Array:
-        """See the class."""
+        """Return the intended action of the current try."""
         action, width = self.expert.act(obs), opening(obs)
         if self._slipping or self._unaware:
             return self._blunder(obs)
@@ -114,7 +114,7 @@ class Clumsy(Demonstrator):
         return action
 
     def _blunder(self, obs: Obs) -> Array:
-        """Rise with nothing in the hand, or open it under way; then the next try."""
+        """Rise with an empty hand, or open it on the way; then begin the next try."""
         gripper = OPEN if self._slipping else CLOSE
         self._unaware, self._slipping = max(0, self._unaware - 1), max(0, self._slipping - 1)
         if not (self._unaware or self._slipping):
@@ -123,7 +123,7 @@ class Clumsy(Demonstrator):
 
 
 class Aimless(Demonstrator):
-    """Wanders: each axis a random walk towards 0, the fingers open and close now and then."""
+    """Wanders: each axis follows a random walk towards 0, and the fingers sometimes open and close."""
 
     STEPS = (60, 120)
 
@@ -133,7 +133,7 @@ class Aimless(Demonstrator):
         self._drift, self._gripper = np.zeros(6), OPEN
 
     def act(self, obs: Obs) -> Array:
-        """See the class."""
+        """Return the next random action."""
         self._left -= 1
         self.gave_up = self._left <= 0
         self._drift = 0.85 * self._drift + self.rng.normal(0.0, 0.35, 6)

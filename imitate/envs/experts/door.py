@@ -19,17 +19,19 @@ from imitate.envs.experts.expert import (
     turned,
 )
 
-_PIVOT = np.array([-0.175, -0.10, -0.025])  # of the handle, in the door's frame, in m
-_LEVER_M = 0.125  # from the pivot to the observed point of the handle
+_PIVOT = np.array([-0.175, -0.10, -0.025])  # position of the handle, in the door's frame, in m
+_LEVER_M = 0.125  # vector from the pivot to the observed point of the handle
 _TOUCHING_M = 0.065
 _HELD_M = 0.055
-_EMPTY_M = 0.015  # the fingers have closed on nothing
-_AJAR = 0.03  # angle of a door, in rad, that closed fingers behind the handle pull open as well
-_BELOW_M = 0.012  # the grasp below the handle's middle
+_EMPTY_M = 0.015  # opening below which the fingers have closed on nothing
+_AJAR = (
+    0.03  # angle of a door, in rad, from which closed fingers behind the handle also pull it open
+)
+_BELOW_M = 0.012  # height of the grasp below the handle's middle
 _UNLATCHED = 1.15  # turn of the handle, in rad, at which the latch is free
 _FREE = 0.06  # angle of the door, in rad, at which the latch is past its frame
 _UP = np.array([0.0, 0.0, 1.0])
-_LEAN = 0.45  # of the hand away from the door, in rad, so that it fits beside the panel
+_LEAN = 0.45  # turn of the hand away from the door, in rad, so that it fits beside the panel
 
 
 class _View(NamedTuple):
@@ -39,8 +41,8 @@ class _View(NamedTuple):
     to_handle: Array
     turn: float
     opened: float
-    along: Array  # unit vector from the pivot to the handle's end while it is level
-    outward: Array  # unit vector in which the door opens
+    along: Array  # unit vector from the pivot to the end of the level handle
+    outward: Array  # unit vector of the door's opening direction
     posture: Array
 
 
@@ -54,7 +56,7 @@ class DoorExpert(Expert):
     slack_m, steepness = 0.008, 3.0
 
     def act(self, obs: Obs) -> Array:
-        """See the class."""
+        """Return the action (7,) for an observation."""
         view = self._look(obs)
         sideways = float(np.linalg.norm(view.to_handle[:2]))
         vertical = abs(float(view.to_handle[2]))
@@ -67,7 +69,7 @@ class DoorExpert(Expert):
             return self.move(obs, course, CLOSE, posture=view.posture)
         above = -float(view.to_handle[2])
         if (0.03 < sideways < 0.12 and above < 0.03) or (sideways < 0.05 and above < -0.02):
-            up = max(0.0, 0.06 - above) if sideways > 0.05 else 0.0  # first out from below
+            up = max(0.0, 0.06 - above) if sideways > 0.05 else 0.0  # first move out from below
             return self.move(obs, 0.06 * view.outward + up * _UP, OPEN, posture=view.posture)
         return self.approach(obs, view.to_handle, posture=view.posture)
 

@@ -3,10 +3,10 @@
 An expert is a function of the current observation alone, up to habits fixed for an episode. There are no phase
 counters and no timed waits: each phase is recognized by where the gripper is and how far it is open. A policy
 that is cloned from such demonstrations can see in the observation everything that the expert's choice depends on,
-and an expert that is pushed off its path goes back to the phase that the new state calls for.
+and an expert that is pushed off its path returns to the phase that fits the new state.
 
-Actions are those of robosuite's default Panda controller: (dx, dy, dz, rotation vector, gripper), each in [-1, 1];
-1 is 5 cm or 0.5 rad beyond the present pose, gripper 1 closes and -1 opens.
+Actions have the form of robosuite's default Panda controller: (dx, dy, dz, rotation vector, gripper), each in [-1, 1];
+1 is 5 cm or 0.5 rad beyond the current pose, gripper 1 closes and -1 opens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RADIANS_PER_ACTION = 0.5
 OPEN, CLOSE = -1.0, 1.0
 QUALITIES = ("better", "okay", "worse", "noise")
 
-_POSITION_GAIN = 1.5  # commanded distance per distance to go; the controller covers about a third of it in a step
+_POSITION_GAIN = 1.5  # commanded distance per remaining distance; the controller covers about a third of it in a step
 _ROTATION_GAIN = 1.0
 
 
@@ -39,10 +39,10 @@ class Style:
     Attributes:
         speed: largest commanded translation, in (0, 1].
         hover_m: height above the object at which it is approached.
-        grasp_offset_m: (3,) where the object is held, relative to its centre.
+        grasp_offset_m: (3,) grasp point relative to the object's centre.
         detour_m: (2,) sideways bend of the approach, fading out near the object.
-        hesitation: probability per step of standing still for a moment.
-        margin_m: distance that is kept from the edges of the place where an object is put down.
+        hesitation: probability per step of a short stop.
+        margin_m: distance to keep from the edges of the area where an object is put down.
     """
 
     speed: float
@@ -70,11 +70,11 @@ class Style:
 
 @dataclass(frozen=True)
 class Layout:
-    """Places of numbers in an action: arm by arm a motion (6,), and its gripper's command where it has one.
+    """Indices of an action's numbers: for each arm a motion (6,) and, if it has a gripper, its command.
 
     Attributes:
         arms: number of arms.
-        grippers: the arms have grippers.
+        grippers: true if the arms have grippers.
     """
 
     arms: int = 1
@@ -82,7 +82,7 @@ class Layout:
 
     @property
     def arm_size(self) -> int:
-        """Numbers of one arm."""
+        """Number of values per arm."""
         return 7 if self.grippers else 6
 
     @property
@@ -101,16 +101,15 @@ class Expert(ABC):
 
     Attributes:
         env_name: the robosuite task it solves.
-        layout: of its actions.
+        layout: layout of its actions.
         horizon: control steps after which an attempt counts as failed, for the slowest demonstrator.
         pace: factor on the style's speed.
         slack_m: sideways distance from the object within which the gripper comes down all the way.
         steepness: height per further sideways distance.
-        carry_steps: how long the object is in the hand, about.
-        clearance_m: height above the grasp at which the fingers close on nothing; None: a missed grasp is no
-            part of the task.
-        motion_axes, instruction, env_kwargs, dense_kwargs, acts_as_person: see
-            :class:`imitate.envs.experts.slot.ExpertKind`.
+        carry_steps: approximate number of steps with the object in the hand.
+        clearance_m: height above the grasp at which the fingers close on nothing, or None if missed grasps do not
+        occur. motion_axes, instruction, env_kwargs, dense_kwargs, acts_as_person: see
+        :class:`imitate.envs.experts.slot.ExpertKind`.
     """
 
     env_name: ClassVar[str]
@@ -132,7 +131,7 @@ class Expert(ABC):
 
     @abstractmethod
     def act(self, obs: Obs) -> Array:
-        """Return the action (A,), as ``layout`` says, for an observation."""
+        """Return the action (A,), in the form of ``layout``, for an observation."""
 
     def move(
         self,
@@ -143,11 +142,11 @@ class Expert(ABC):
         yaw: float = 0.0,
         posture: Array | None = None,
     ) -> Array:
-        """Head for a point ``displacement`` (3,) metres away.
+        """Move towards a point ``displacement`` (3,) metres away.
 
         Args:
             obs: the observation.
-            displacement: from the gripper to the target, in the world's axes.
+            displacement: vector from the gripper to the target, in the world's axes.
             gripper: ``OPEN`` or ``CLOSE``.
             yaw: target turn about the vertical axis of a gripper that points down, rad; 0 is the posture of the
                 initial state.
@@ -167,7 +166,7 @@ class Expert(ABC):
     def approach(
         self, obs: Obs, to_object: Array, *, yaw: float = 0.0, posture: Array | None = None
     ) -> Array:
-        """Come down on an object inside a funnel: the further away sideways, the higher."""
+        """Descend to an object inside a funnel: the larger the sideways distance, the higher."""
         sideways = float(np.linalg.norm(to_object[:2]))
         height = float(np.clip(self.steepness * (sideways - self.slack_m), 0.0, self.style.hover_m))
         bend = self.style.detour_m * min(1.0, max(0.0, sideways - 0.03) / 0.05)
@@ -233,7 +232,7 @@ def rotation_error(wanted: Array, actual: Array) -> Array:
     """Return the rotation vector (3,) in the world's axes that turns ``actual`` into ``wanted``, both (x, y, z, w)."""
     *product, real = quat_product(wanted, np.asarray(actual) * [-1.0, -1.0, -1.0, 1.0])
     vector = np.array(product)
-    if real < 0:  # the two signs of a quaternion are one rotation; take the short way
+    if real < 0:  # both signs of a quaternion are the same rotation; take the shorter way
         vector, real = -vector, -real
     length = float(np.linalg.norm(vector))
     if length < 1e-9:

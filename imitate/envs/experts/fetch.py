@@ -1,7 +1,7 @@
 """Experts of gymnasium-robotics' tasks ``FetchReach``, ``FetchPush`` and ``FetchPickAndPlace``.
 
-They decide from the present observation alone. Actions (4,) in [-1, 1]: motion of the gripper, 1 is about 3 cm, and its
-fingers, 1 opens and -1 closes. ``FetchSlide`` has no expert: its puck must be hit at the right speed.
+They decide from the current observation alone. Actions (4,) in [-1, 1]: motion of the gripper (1 is about 3 cm), and of
+its fingers (1 opens, -1 closes). ``FetchSlide`` has no expert: its puck must be hit at the right speed.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from imitate.envs.env import Array, Obs
 from imitate.envs.experts.expert import Style
 from imitate.errors import EnvError, nearest
 
-_GAIN = 12.0  # command per metre
+_GAIN = 12.0  # command per metre of distance
 _OPEN, _CLOSE = 1.0, -1.0
-_HELD_M = 0.052  # distance of the fingers that have closed on the block of 5 cm
-_TRAVEL_M = 0.08  # height over the block at which the gripper crosses it
-_PUSH_FROM_M = 0.075  # between the gripper and the block's centre, behind it
+_HELD_M = 0.052  # finger distance at which the fingers hold the block of 5 cm
+_TRAVEL_M = 0.08  # height above the block at which the gripper crosses it
+_PUSH_FROM_M = 0.075  # distance of the gripper behind the block's centre
 
 
 def reach(obs: Obs) -> Array:
-    """Go straight to the goal, (4,)."""
+    """Move straight to the goal; return the action (4,)."""
     return _towards(obs["desired_goal"] - obs["observation"][:3], 0.0)
 
 
 def pick_and_place(obs: Obs) -> Array:
-    """Come down over the block, close, carry it to the goal, (4,)."""
+    """Descend over the block, close, carry it to the goal; return the action (4,)."""
     seen = obs["observation"]
     to_block, width = seen[6:9], float(seen[9] + seen[10])
     sideways, vertical = float(np.linalg.norm(to_block[:2])), abs(float(to_block[2]))
@@ -43,7 +43,7 @@ def pick_and_place(obs: Obs) -> Array:
 
 
 def push(obs: Obs) -> Array:
-    """Go behind the block, seen from the goal, and push it there, (4,)."""
+    """Move behind the block, seen from the goal, and push it there; return the action (4,)."""
     to_block = obs["observation"][6:9]
     way = (obs["desired_goal"] - obs["achieved_goal"])[:2]
     far = float(np.linalg.norm(way))
@@ -104,7 +104,7 @@ def expert_of(env_name: str) -> FetchTask:
     """Return the expert of ``gymnasium_robotics:FetchReach-v4``, of any version.
 
     Raises:
-        EnvError: if there is none for this environment.
+        EnvError: the environment has no expert.
     """
     task = re.sub(r"(Dense)?-v\d+$", "", env_name.rpartition(":")[2])
     if task not in _TASKS:

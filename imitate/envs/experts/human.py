@@ -1,7 +1,7 @@
 """A demonstrator with a person's habits: timed waits, hesitation, overshooting, missed grasps, an unsteady hand.
 
 The expert underneath is a function of the current observation. A person is not: they wait before they act, look again
-before the fingers close, drive past a target and come back, close too early and try again. During a wait the
+before the fingers close, overshoot a target and come back, close too early and try again. During a wait the
 observation stays and only the clock moves, so a policy that sees a single observation cannot tell when the wait ends.
 """
 
@@ -16,34 +16,34 @@ from imitate.envs.env import Array, Obs
 from imitate.envs.experts.demonstrators import Demonstrator
 from imitate.envs.experts.expert import CLOSE, OPEN, Expert, opening
 
-_TOUCHING_M = 0.066  # closing fingers nearer than this have met the object, or will not
-_EMPTY_M = 0.015  # the fingers have closed on nothing
+_TOUCHING_M = 0.066  # distance below which closing fingers have met the object, or will miss it
+_EMPTY_M = 0.015  # opening below which the fingers have closed on nothing
 _FAST, _BRAKING = 0.6, 0.4
-"""Sideways command as a part of the fastest: on the way, and about to arrive."""
+"""Sideways command as a fraction of the largest: on the way, and shortly before arrival."""
 
 
 @dataclass(frozen=True)
 class Habits:
-    """How a person differs from a scripted expert. Lengths are control steps, half-open ranges; 20 steps are 1 s.
+    """Habits of a person. Durations are half-open ranges of control steps; 20 steps are 1 s.
 
     Attributes:
         speed_range: largest commanded translation of an episode, drawn uniformly; in (0, 1].
         hover_range_m: height at which an episode's objects are approached, drawn uniformly.
         bend_m: largest sideways bend of an episode's approach, in x and in y.
-        sway: standard deviation of the hand's deviation from its course, a part of the full command; smaller where
+        sway: standard deviation of the hand's deviation from its course, as a fraction of the full command; smaller if
             the hand moves slowly.
         sway_steps: time in which a deviation fades to a third.
         start_steps: wait before the first motion.
         grasp_steps: hesitation over the object, before the fingers close.
-        hold_steps: wait with the object between the fingers, before it is moved.
+        hold_steps: wait with the object between the fingers before it is moved.
         release_steps: wait at the target, before the fingers open.
-        pause_probability: per moving step, of stopping for a moment.
+        pause_probability: probability per moving step of a short stop.
         pause_steps: length of such a stop.
-        overshoot_probability: per arrival, of driving past the target.
-        overshoot_steps: how long the motion continues past it.
+        overshoot_probability: probability per arrival of overshooting the target.
+        overshoot_steps: duration of the motion past it.
         look_steps: wait after an overshoot or a missed grasp, until it is noticed.
-        miss_probability: per try, of closing the fingers above the object.
-        margin_m: distance kept from the edges of a bin; a slow descent beside its wall would end on the wall.
+        miss_probability: probability per try of closing the fingers above the object.
+        margin_m: distance to keep from the edges of a bin; a slow descent next to its wall would end on the wall.
     """
 
     speed_range: tuple[float, float] = (0.3, 0.7)
@@ -65,7 +65,7 @@ class Habits:
 
 
 class HumanLike(Demonstrator):
-    """An expert with a person's habits. Two arms wait, overshoot and sway at the same time, each in its own way."""
+    """An expert with a person's habits. Two arms wait, overshoot and sway independently."""
 
     def __init__(self, expert: Expert, rng: np.random.Generator, habits: Habits) -> None:
         super().__init__(expert, rng)
@@ -88,7 +88,7 @@ class HumanLike(Demonstrator):
         self._begin_try()
 
     def act(self, obs: Obs) -> Array:
-        """See the class."""
+        """Return the action (A,) with a person's habits."""
         wanted = np.clip(self.expert.act(obs), -1.0, 1.0)
         if self._waiting == 0 and self._overshooting == 0:
             self._react(wanted, self._openings(obs))
@@ -110,7 +110,7 @@ class HumanLike(Demonstrator):
         return np.array([opening(obs, arm) for arm in range(len(self._gripper_at))])
 
     def _begin_try(self) -> None:
-        """Aim at the object, or so high above it that the fingers will close on nothing."""
+        """Aim at the object, or so far above it that the fingers will close on nothing."""
         style, rng, clearance_m = self._exact, self.rng, self.expert.clearance_m
         if clearance_m is not None and rng.random() < self._habits.miss_probability:
             above = np.array([*rng.uniform(-0.01, 0.01, 2), clearance_m])
@@ -118,7 +118,7 @@ class HumanLike(Demonstrator):
         self.expert.style = style
 
     def _react(self, wanted: Array, widths: Array) -> None:
-        """Begin a wait or an overshoot, where the situation calls for one."""
+        """Begin a wait or an overshoot if the situation requires one."""
         habits, grippers = self._habits, wanted[self._gripper_at]
         changes = bool((grippers != self._grippers).any())
         closed = self._grippers == CLOSE
@@ -145,7 +145,7 @@ class HumanLike(Demonstrator):
             self._waiting = self._length(habits.pause_steps)
 
     def _arrive(self, wanted: Array) -> bool:
-        """Drive past the target now and then, where the way to it ends."""
+        """Overshoot the target sometimes, when the motion towards it ends."""
         fastest = min(1.0, self.expert.style.speed * self.expert.pace)
         sideways = wanted[self._motion[:, :2]]
         speed = float(np.linalg.norm(sideways, axis=1).max()) / fastest
@@ -159,7 +159,7 @@ class HumanLike(Demonstrator):
         return False
 
     def _swayed(self, wanted: Array) -> Array:
-        """Return the deviation (arms, 6) from the course; it changes slowly and is small where the arm is slow."""
+        """Return the deviation (arms, 6) from the course; it changes slowly and is small if the arm is slow."""
         keep = math.exp(-1.0 / self._habits.sway_steps)
         fresh = self.rng.normal(0.0, self._habits.sway, self._sway.shape)
         self._sway = keep * self._sway + math.sqrt(1.0 - keep**2) * fresh

@@ -13,13 +13,13 @@ _HELD_M = 0.056
 
 
 class LiftExpert(Expert):
-    """Come down over the cube, close where it is between the fingers, rise as they meet it."""
+    """Descend over the cube, close when it is between the fingers, rise as they grip it."""
 
     env_name = "Lift"
     horizon = 200
 
     def act(self, obs: Obs) -> Array:
-        """See the class."""
+        """Return the action (7,) for an observation."""
         width = opening(obs)
         to_cube: Array = obs["object"][:3] + self.style.grasp_offset_m - obs["robot0_eef_pos"]
         sideways, vertical = float(np.linalg.norm(to_cube[:2])), abs(float(to_cube[2]))
@@ -27,7 +27,7 @@ class LiftExpert(Expert):
         closing = width < 0.075 and sideways < 0.022 and vertical < 0.022
         if not (reached or closing):
             return self.approach(obs, to_cube)
-        # From touching to held, the rise fades in: no wait that a policy could not see the end of.
+        # From contact to grasp the rise fades in, without a wait whose end a policy could not observe.
         rise = float(np.clip((_TOUCHING_M - width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
         displacement = (1.0 - rise) * to_cube + np.array([0.0, 0.0, 0.05 * rise])
         return self.move(obs, displacement, CLOSE)

@@ -1,4 +1,4 @@
-"""Experts of Meta-World's tasks: the policies that the package has for each of them."""
+"""Experts of Meta-World's tasks: the package's own policy for each."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ INSTRUCTIONS = {
     "window-close-v3": "close the window",
     "window-open-v3": "open the window",
 }
-"""Tasks, and what is to be done there in words."""
+"""Tasks, and their instructions."""
 
 
 class MetaWorldExpert:
-    """Meta-World's policy of a task, which decides from the present observation alone.
+    """Meta-World's policy of a task, which decides from the current observation alone.
 
     Args:
         policy: with ``get_action``, from Meta-World's vector (39,) to (4,).
@@ -81,15 +81,15 @@ class MetaWorldExpert:
         self._policy = policy
 
     def act(self, obs: Obs) -> Array:
-        """Return the action (4,), within its limits; the policies ask for more where something is far away."""
+        """Return the action (4,), within its limits; the policies request more if something is far away."""
         now = [
             *(obs["hand_pos"], obs["gripper"], obs["object_pos"], obs["object_quat"]),
             *(obs["object2_pos"], obs["object2_quat"]),
         ]
         with warnings.catch_warnings():
-            # Actions beyond their limits, at each step.
+            # ignore warnings about actions beyond their limits, at each step
             warnings.simplefilter("ignore", UserWarning)
-            # The policies do not look at the numbers of the step before.
+            # The policies ignore the numbers of the previous step.
             action = self._policy.get_action(np.concatenate([*now, *now, obs["goal"]]))
         return np.clip(np.asarray(action, dtype=np.float64), -1.0, 1.0)
 

@@ -21,14 +21,19 @@ from imitate.envs.experts.expert import (
 
 _TOUCHING_M = 0.046
 _HELD_M = 0.036  # the handle is 3.2 cm wide
-_CARRY_M = 1.015  # height of the nut above the floor on its way over the peg, whose top is at 0.95
+_CARRY_M = (
+    1.015  # height of the nut above the floor while it passes over the peg, whose top is at 0.95
+)
 _CLEARS_M = 0.99
 _ON_PEG_M = 0.868
-_HABIT = 0.3  # of two yaws for a grasp, the gripper keeps the one it has up to so many rad beyond a quarter turn
-_PEGS_X = 0.1  # beyond it the hand rises before it goes back
-_ROUND_PEG_M = 0.03  # in x and in y from the peg's axis: a low nut so near is around the peg
+_HABIT = 0.3  # of two yaws for a grasp, the gripper keeps its current one up to this many rad beyond a quarter turn
+_PEGS_X = 0.1  # beyond this distance the hand rises before it moves back
+_ROUND_PEG_M = (
+    0.03  # distance in x and y from the peg's axis within which a low nut is around the peg
+)
 _AWAY = np.array([-0.06, 0.0, 0.15])
-"""Way back from a peg. Straight up, the elbow would stay stretched, where the controller cannot bend it."""
+"""Direction of withdrawal from a peg. Straight up, the elbow would stay stretched, and the controller could not bend
+it."""
 
 
 class Nut(NamedTuple):
@@ -46,7 +51,7 @@ class Nut(NamedTuple):
 _SQUARE = Nut(np.array([0.23, 0.1]), 0.06)
 _ROUND = Nut(np.array([0.23, -0.1]), 0.066)
 _FITTING = (math.pi / 2, math.pi, -math.pi / 2)
-"""Angles of a nut over its peg. At 0 the square one fits too, but the arm does not reach that far beyond the peg."""
+"""Angles of a nut over its peg. The square one also fits at 0, but the arm does not reach that far beyond the peg."""
 
 
 class _View(NamedTuple):
@@ -55,14 +60,14 @@ class _View(NamedTuple):
     nut: Array
     width: float
     to_handle: Array
-    to_peg: Array  # horizontal (2,), from the nut's centre
-    grasp_yaw: float  # of the gripper across the handle
+    to_peg: Array  # horizontal vector (2,) from the nut's centre
+    grasp_yaw: float  # yaw of the gripper across the handle
     misfit: float  # turn of the nut to the nearest angle of _FITTING
-    yaw: float  # of the gripper now
+    yaw: float  # current yaw of the gripper
 
 
 class NutExpert(Expert):
-    """Come down on the handle, close, rise above the peg, turn the hole to it, sink, let go, rise."""
+    """Descend to the handle, close, rise above the peg, turn the hole to it, lower, release, rise."""
 
     horizon = 400
     pace = 1.4
@@ -74,7 +79,7 @@ class NutExpert(Expert):
         """Return the nut to work on, and its pose (7,): position, quaternion."""
 
     def act(self, obs: Obs) -> Array:
-        """See the class."""
+        """Return the action (7,) for an observation."""
         nut, pose = self.choose(obs)
         view = self._look(obs, nut, pose)
         hand = obs["robot0_eef_pos"]
@@ -106,7 +111,7 @@ class NutExpert(Expert):
         )
 
     def _carry(self, obs: Obs, view: _View) -> Array:
-        """Close, rise as the fingers meet the handle, go above the peg's top, sink where the hole fits."""
+        """Close, rise as the fingers grip the handle, move above the peg's top, lower when the hole fits."""
         grip = float(np.clip((_TOUCHING_M - view.width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
         apart = float(np.linalg.norm(view.to_peg))
         aligned = apart < 0.006 and abs(view.misfit) < 0.05
@@ -132,7 +137,7 @@ class NutAssemblySquareExpert(NutExpert):
     env_name = "NutAssemblySquare"
 
     def choose(self, obs: Obs) -> tuple[Nut, Array]:
-        """See the base class."""
+        """Return the square nut and its pose."""
         return _SQUARE, obs["object"][7:14]
 
 
@@ -142,7 +147,7 @@ class NutAssemblyRoundExpert(NutExpert):
     env_name = "NutAssemblyRound"
 
     def choose(self, obs: Obs) -> tuple[Nut, Array]:
-        """See the base class."""
+        """Return the round nut and its pose."""
         return _ROUND, obs["object"][7:14]
 
 
@@ -153,6 +158,6 @@ class NutAssemblyExpert(NutExpert):
     horizon = 800
 
     def choose(self, obs: Obs) -> tuple[Nut, Array]:
-        """See the base class."""
+        """Return the square nut until it is on its peg, then the round one, with its pose."""
         square, round_ = obs["object"][7:14], obs["object"][21:28]
         return (_ROUND, round_) if on_peg(_SQUARE, square) else (_SQUARE, square)

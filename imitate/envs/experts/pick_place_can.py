@@ -10,10 +10,8 @@ from imitate.envs.env import Array, Obs
 from imitate.envs.experts.expert import CLOSE, OPEN, Expert, opening
 
 _BIN_CENTRE = np.array([0.1975, 0.4025])
-_BIN_HALF = np.array(
-    [0.07, 0.09]
-)  # of the region in which the can is let go, inside the bin's walls
-_CARRY_M = 1.02  # height of the can's centre above the floor when it passes over the walls
+_BIN_HALF = np.array([0.07, 0.09])  # region in which the can is released, inside the bin's walls
+_CARRY_M = 1.02  # height of the can's centre above the floor while it passes over the walls
 _LET_GO_M = 0.885
 _GRASP_ABOVE_CENTRE_M = 0.01
 _TOUCHING_M = 0.068
@@ -27,13 +25,13 @@ class _View(NamedTuple):
     can: Array
     width: float
     to_can: Array
-    to_bin: Array  # horizontal (2,)
+    to_bin: Array  # horizontal vector (2,)
     in_bin: bool
-    well_in: bool  # a margin from the edges of the region
+    well_in: bool  # the same with a margin from the edges of the region
 
 
 class PickPlaceCanExpert(Expert):
-    """Come down on the can, close, rise above the walls, go over the bin, sink, let go, rise."""
+    """Descend to the can, close, rise above the walls, move over the bin, lower, release, rise."""
 
     env_name = "PickPlaceCan"
     horizon = 400
@@ -42,7 +40,7 @@ class PickPlaceCanExpert(Expert):
     clearance_m = 0.09
 
     def act(self, obs: Obs) -> Array:
-        """See the class."""
+        """Return the action (7,) for an observation."""
         view = self._look(obs)
         if view.in_bin and view.can[2] < _LET_GO_M:
             rise = float(np.clip((view.width - _HELD_M) / 0.012, 0.0, 1.0))
@@ -68,7 +66,7 @@ class PickPlaceCanExpert(Expert):
         )
 
     def _carry(self, obs: Obs, view: _View) -> Array:
-        """Close, rise as the fingers meet the can, go sideways as it clears the walls, sink over the bin."""
+        """Close, rise as the fingers grip the can, move sideways when it clears the walls, lower over the bin."""
         grip = float(np.clip((_TOUCHING_M - view.width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
         sinks = view.in_bin and (view.well_in or view.can[2] < _CARRY_M - 0.06)
         height = _LET_GO_M - 0.02 if sinks else _CARRY_M

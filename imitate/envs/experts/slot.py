@@ -1,4 +1,4 @@
-"""The slot of scripted experts: what a collection asks of one, and how one is found by its environment's name.
+"""Interface of scripted experts for data collection, and their lookup by an environment's name.
 
 Experts of a package's environments are found by the name in front of the colon: ``metaworld:push-v3`` asks the
 function of ``metaworld`` in the group ``imitate.experts`` of entry points. It takes an environment's full name and
@@ -37,11 +37,12 @@ class ExpertKind(Protocol):
     Attributes:
         env_name: the environment's full name.
         horizon: control steps after which an attempt counts as failed.
-        motion_axes: the first so many numbers of an action are motions in [-1, 1], to which noise is added; 0: none is.
-        instruction: the task in words, recorded as the demonstrations' language; None: none.
-        env_kwargs: arguments of the environment without which the expert cannot see what it needs.
-        dense_kwargs: arguments of the environment that give shaped rewards; None: it has none.
-        acts_as_person: ``--quality mixed`` and ``--human-like`` can be made of it.
+        motion_axes: number of leading values of an action that are motions in [-1, 1], to which noise is added; 0 if
+            none.
+        instruction: the task in words, recorded as the demonstrations' language, or None.
+        env_kwargs: arguments of the environment that the expert needs for its observations.
+        dense_kwargs: arguments of the environment for shaped rewards, or None if it has none.
+        acts_as_person: true if ``--quality mixed`` and ``--human-like`` support it.
     """
 
     @property
@@ -68,10 +69,10 @@ def expert_of_package(env_name: str, others: Mapping[str, Any]) -> ExpertKind:
 
     Args:
         env_name: its full name.
-        others: names of tasks that have experts of their own, for the message.
+        others: names of tasks with experts, for the message.
 
     Raises:
-        EnvError: if there is none, or it cannot be loaded.
+        EnvError: there is no expert, or it cannot be loaded.
     """
     module = env_name.rpartition(":")[0]
     points = {name: EntryPoint(name, place, GROUP) for name, place in _BUILT_IN.items()}

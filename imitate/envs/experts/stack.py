@@ -11,8 +11,8 @@ from imitate.envs.experts.expert import CLOSE, OPEN, Expert, gripper_yaw, openin
 
 _TOUCHING_M = 0.062
 _HELD_M = 0.054
-_RESTING_M = 0.045  # between the centres when A is on B: half of 4 cm and half of 5 cm
-_ALIGNED_M = 0.012  # distance of the centres at which A comes down
+_RESTING_M = 0.045  # distance between the centres when A is on B: half of 4 cm plus half of 5 cm
+_ALIGNED_M = 0.012  # horizontal distance of the centres at which A is lowered
 _UP = np.array([0.0, 0.0, 1.0])
 
 
@@ -21,23 +21,23 @@ class _View(NamedTuple):
 
     width: float
     to_a: Array
-    a_to_b: Array  # horizontal (2,)
-    above_b: float  # centre of A over centre of B
+    a_to_b: Array  # horizontal vector (2,)
+    above_b: float  # height of A's centre above B's centre
     gap: float  # horizontal distance of the centres
-    yaw: float  # of the gripper, flat against the cube it is at
+    yaw: float  # yaw of the gripper, flat against the cube that it approaches
 
 
 class StackExpert(Expert):
-    """Grasp A, carry it above B's top, come down, let go, rise."""
+    """Grasp A, carry it above B's top, lower it, release it, rise."""
 
     env_name = "Stack"
     horizon = 300
     pace = 1.3
     carry_steps = 25
-    slack_m, steepness = 0.006, 6.0  # a finger that comes down on the cube is stuck there
+    slack_m, steepness = 0.006, 6.0  # a finger that descends on the cube gets stuck there
 
     def act(self, obs: Obs) -> Array:
-        """See the class."""
+        """Return the action (7,) for an observation."""
         view = self._look(obs)
         sideways, vertical = float(np.linalg.norm(view.to_a[:2])), abs(float(view.to_a[2]))
         if view.gap < _ALIGNED_M + 0.003 and 0.03 < view.above_b < _RESTING_M + 0.005:
@@ -51,7 +51,7 @@ class StackExpert(Expert):
         return self._carry(obs, view)
 
     def limited(self, command: Array, limit: float) -> Array:
-        """Limit sideways and vertical motion separately, so that the height is kept on a long way sideways."""
+        """Limit sideways and vertical motion separately, so that the height is kept during a long sideways motion."""
         sideways = min(1.0, limit / max(float(np.linalg.norm(command[:2])), 1e-9))
         return np.array([*(sideways * command[:2]), float(np.clip(command[2], -limit, limit))])
 
@@ -68,7 +68,7 @@ class StackExpert(Expert):
         )
 
     def _carry(self, obs: Obs, view: _View) -> Array:
-        """Close, rise as the fingers meet the cube, go sideways as it clears B, sink as it comes over B."""
+        """Close, rise as the fingers grip the cube, move sideways when it clears B, lower when it is over B."""
         grip = float(np.clip((_TOUCHING_M - view.width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
         lift = float(np.clip(3.0 * (view.gap - _ALIGNED_M), 0.0, 0.03))
         free = (

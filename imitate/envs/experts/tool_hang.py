@@ -22,33 +22,38 @@ from imitate.envs.experts.expert import (
 _X, _, _UP = np.eye(3)
 _NO_TURN = np.array([0.0, 0.0, 0.0, 1.0])
 
-# The stand, from the centre of its base plate.
+# Positions of the stand, relative to the centre of its base plate.
 _TUBE_TOP = np.array([0.0, 0.045, 0.155])
-# The hook, from its corner, in its own axes: the arm points to -x, the rod to -z.
+# Positions of the hook, relative to its corner, in its own axes: the arm points to -x, the rod to -z.
 _GRIP = np.array([0.0, 0.0, -0.04])  # grasp of the rod's handle
 _TIP = np.array([0.0, 0.0, -0.2207])
 _PRONG = np.array([-0.0837, 0.0, 0.0037])  # foot of the prong, the upright end of the arm
 _INSERTED = np.array([0.0, 0.0, 1.0, 0.0])  # orientation: the arm points away from the robot
-# The wrench, from its middle, in its own axes.
+# Positions of the wrench, relative to its middle, in its own axes.
 _EYE = np.array([-0.0935, 0.0, 0.0])
 
-_LEAN = 0.7  # of the hand on the rod towards the tip, in rad; upright, it asks less of the wrist
-_TURN = 0.4  # largest turn that is commanded in a step, in rad
+_LEAN = (
+    0.7  # tilt of the hand on the rod towards the tip, in rad; it relieves the wrist while upright
+)
+_TURN = 0.4  # largest commanded turn per step, in rad
 _ROD_M, _WRENCH_M = 0.0254, 0.03  # thickness of the handles
-_LOOSE_M = 0.01  # fingers so much wider than a handle do not hold it yet
-_STRAIGHT = 0.05  # in rad
-_ENTERS_M, _INSIDE_M = 0.0025, 0.006  # from the tip to the tube's axis
+_LOOSE_M = 0.01  # excess width at which fingers do not hold a handle yet
+_STRAIGHT = 0.05  # tolerance in rad
+_ENTERS_M, _INSIDE_M = 0.0025, 0.006  # distance from the tip to the tube's axis
 _ROD_ABOVE_M = 0.02
-_EYE_ABOVE_M = 0.045  # the wrench's handle passes over the prong
+_EYE_ABOVE_M = 0.045  # height at which the wrench's handle passes over the prong
 _OVER_PRONG_M = 0.003
-_AROUND_M, _THREADED_M = 0.007, 0.014  # from the eye to its place: meets the prong; has it inside
-_GENTLE_M = 0.012  # largest way down at once, so that the eye does not wedge itself on the arm
+_AROUND_M, _THREADED_M = (
+    0.007,
+    0.014,
+)  # distances from the eye to its place: it meets the prong; the prong is inside
+_GENTLE_M = 0.012  # largest descent per step, so that the eye does not wedge itself on the arm
 _RELEASE = 0.65  # tilt of the wrench, in rad, at which it slides onto the arm by itself
 _CLEAR_M = 1.12  # height above the floor at which open fingers pass over the hook
 
 
 class _Grasp(NamedTuple):
-    """A place where the hand can hold a thing: its way (3,) there, and its orientation."""
+    """Grasp of an object: the hand's displacement (3,) to it, and its orientation."""
 
     to_handle: Array
     posture: Array
@@ -59,18 +64,20 @@ class _Wrench(NamedTuple):
 
     quat: Array
     eye: Array
-    place: Array  # (3,) of the eye when the prong is in it, at the present tilt
-    tilt: float  # of the handle, downwards
+    place: Array  # displacement (3,) of the eye until the prong is in it, at the current tilt
+    tilt: float  # direction of the handle, downwards
     inward: Array  # unit vector of the hook's arm, from the prong to the corner
-    threaded: bool  # the prong is in the eye, or about to be
-    settled: float  # 1: the eye is in its place; 0: as far from it as still counts as threaded
+    threaded: bool  # true if the prong is in the eye, or about to be
+    settled: (
+        float  # 1 if the eye is in its place, 0 at the largest distance that counts as threaded
+    )
 
 
 class ToolHangExpert(Expert):
     """Insert the hook, then hang the wrench.
 
-    Take the rod by its handle, raise it upright over the tube, let it down, let go. Take the wrench, bring its eye
-    over the prong, lower it, tip the wrench's handle down, let go.
+    Grasp the rod by its handle, raise it upright over the tube, lower it and release it. Grasp the wrench, bring its
+    eye over the prong, lower it, tip the wrench's handle down and release it.
     """
 
     env_name = "ToolHang"
@@ -81,7 +88,7 @@ class ToolHangExpert(Expert):
     slack_m, steepness = 0.008, 3.0
 
     def act(self, obs: Obs) -> Array:
-        """See the class."""
+        """Return the action (7,) for an observation."""
         inserted, hung = obs["object"][42:44] > 0.5
         if hung:
             return self._withdraw(obs)
@@ -111,7 +118,7 @@ class ToolHangExpert(Expert):
         way = _way(obs, tip, top + _ROD_ABOVE_M * _UP, error)
         if inside or enters:
             way[2] = -0.03
-        elif above < 0.0:  # up before it goes sideways
+        elif above < 0.0:  # rise before moving sideways
             way[:2] *= _ramp(above, -0.03, 0.0)
             error = error * _ramp(hand[2], 0.9, 1.0)
         return self._carry(obs, way, error, _ROD_M)
@@ -128,7 +135,7 @@ class ToolHangExpert(Expert):
         return self._tip(obs, wrench) if wrench.threaded else self._lower(obs, wrench)
 
     def _fetch(self, obs: Obs, grasp: _Grasp) -> Array:
-        """Go from the rod over the hook to the wrench, and down on it."""
+        """Move from the rod over the hook to the wrench, and descend to it."""
         hand = obs["robot0_eef_pos"]
         rod = obs["object"][21:24] + rotated(obs["object"][24:28], _GRIP)
         if float(np.linalg.norm(hand - rod)) < 0.1:
@@ -140,7 +147,7 @@ class ToolHangExpert(Expert):
         return self.approach(obs, grasp.to_handle, posture=grasp.posture)
 
     def _lower(self, obs: Obs, wrench: _Wrench) -> Array:
-        """Bring the eye over the prong, the handle on the outer side, and sink it."""
+        """Bring the eye over the prong, the handle on the outer side, and lower it."""
         yaw = math.atan2(-wrench.inward[1], -wrench.inward[0])
         level = np.array([0.0, 0.0, math.sin(yaw / 2), math.cos(yaw / 2)])
         error = rotation_error(level, wrench.quat)
@@ -151,14 +158,14 @@ class ToolHangExpert(Expert):
         height = max(0.0, above - 0.02) if sinks else _EYE_ABOVE_M
         way = _way(obs, wrench.eye, wrench.place + height * _UP, error)
         way[2] = max(way[2], -_GENTLE_M)
-        if off > 0.02:  # up before it goes sideways
+        if off > 0.02:  # rise before moving sideways
             free = _ramp(above, 0.5 * _EYE_ABOVE_M, 0.9 * _EYE_ABOVE_M)
             way[:2] *= free
             error = error * free
         return self._carry(obs, way, error, _WRENCH_M)
 
     def _tip(self, obs: Obs, wrench: _Wrench) -> Array:
-        """Tip the handle down about the prong. The hand turns with it, and not after it: the fingers may slip."""
+        """Tip the handle down about the prong. The hand turns together with it, because the fingers may slip."""
         goal = min(wrench.tilt + 0.2 * wrench.settled, _RELEASE + 0.2)
         axis = np.cross(wrench.inward, _UP)
         yaw = math.atan2(-wrench.inward[1], -wrench.inward[0])
@@ -171,7 +178,7 @@ class ToolHangExpert(Expert):
         return self._carry(obs, way, turn, _WRENCH_M)
 
     def _carry(self, obs: Obs, way: Array, turn: Array, thickness_m: float) -> Array:
-        """Close the fingers; as they meet the handle, move and turn the hand."""
+        """Close the fingers; as they grip the handle, move and turn the hand."""
         held = _ramp(opening(obs), thickness_m + _LOOSE_M, thickness_m + 0.002)
         size = float(np.linalg.norm(turn))
         turn = held * turn * min(1.0, _TURN / max(size, 1e-9))
@@ -199,7 +206,7 @@ def _look(obs: Obs) -> _Wrench:
 
 
 def _around(tilt: float, inward: Array) -> Array:
-    """Return the eye's place (3,) from the prong's foot, for a handle that hangs down by ``tilt`` rad."""
+    """Return the eye's position (3,) relative to the prong's foot, for a handle that hangs down by ``tilt`` rad."""
     tilts = [0.0, 0.35, 0.785, 1.05, 1.57]
     along = np.interp(tilt, tilts, [0.0, 0.0, 0.002, 0.004, 0.0095])
     above = np.interp(tilt, tilts, [0.0065, 0.003, -0.002, -0.004, -0.0065])
@@ -213,7 +220,7 @@ def _along(direction: Array) -> Array:
 
 
 def _in_hand(obs: Obs, grasp: _Grasp) -> bool:
-    """Return true where the fingers are around the handle, so that they shall close or stay closed."""
+    """Return true if the fingers are around the handle, so that they must close or stay closed."""
     sideways = float(np.linalg.norm(grasp.to_handle[:2]))
     vertical = abs(float(grasp.to_handle[2]))
     turn = float(np.linalg.norm(rotation_error(grasp.posture, obs["robot0_eef_quat"])))
@@ -222,7 +229,7 @@ def _in_hand(obs: Obs, grasp: _Grasp) -> bool:
 
 
 def _way(obs: Obs, point: Array, goal: Array, turn: Array) -> Array:
-    """Return the hand's way (3,) that brings a point of the held thing to its goal while it is turned."""
+    """Return the hand's displacement (3,) that brings a point of the held object to its goal while turning it."""
     lever = obs["robot0_eef_pos"] - point
     found: Array = goal - point + rotated(tilted(_NO_TURN, turn), lever) - lever
     return found

@@ -13,8 +13,8 @@ from imitate.envs.experts.two_arms import BASE_YAWS, TwoArmExpert, seen_by
 
 _TOUCHING_M = 0.05
 _HELD_M = 0.043  # the handle is 3 to 4 cm thick
-_APART_M = 0.04  # from the handle's middle to each arm's grasp
-_MEETING = np.array([0.0, 0.0, 1.05])  # of the handle's middle, between the arms
+_APART_M = 0.04  # distance from the handle's middle to each arm's grasp
+_MEETING = np.array([0.0, 0.0, 1.05])  # position of the handle's middle, between the arms
 _UP = np.array([0.0, 0.0, 1.0])
 
 
@@ -23,13 +23,13 @@ class _View(NamedTuple):
 
     middle: Array
     along: Array  # horizontal unit vector of the handle, away from the first arm
-    grips: list[float]  # 0 no hold, 1 the fingers have met the handle
-    ways: list[Array]  # (3,) from each hand to its place on the handle
-    yaws: list[float]  # that lay each arm's fingers across the handle
+    grips: list[float]  # 0 without a hold, 1 if the fingers have gripped the handle
+    ways: list[Array]  # displacement (3,) from each hand to its place on the handle
+    yaws: list[float]  # yaws that align each arm's fingers across the handle
 
 
 class TwoArmHandoverExpert(TwoArmExpert):
-    """The first arm brings the handle between the arms; the second grasps its free end; the first lets go."""
+    """The first arm brings the handle between the arms; the second grasps its free end; the first releases it."""
 
     env_name = "TwoArmHandover"
     horizon = 500
@@ -37,7 +37,7 @@ class TwoArmHandoverExpert(TwoArmExpert):
     carry_steps = 60
 
     def act(self, obs: Obs) -> Array:
-        """See the class."""
+        """Return the action (A,) for an observation."""
         view = self._look(obs)
         return self.both(self._give(obs, view), self._take(obs, view))
 
@@ -58,7 +58,7 @@ class TwoArmHandoverExpert(TwoArmExpert):
         return _View(middle, along, grips, ways, yaws)
 
     def _give(self, obs: Obs, view: _View) -> Array:
-        """Pick the handle up, bring it to the meeting place with the free end to the other arm, let go, draw back."""
+        """Pick the handle up, offer its free end at the meeting place, release it, draw back."""
         seen, way, yaw = seen_by(obs, 0), view.ways[0], view.yaws[0]
         if view.grips[1] >= 1.0:
             away = float(np.clip((opening(obs) - 0.05) / 0.02, 0.0, 1.0))
@@ -75,7 +75,7 @@ class TwoArmHandoverExpert(TwoArmExpert):
         return self.move(seen, (1.0 - grip) * way + grip * course, CLOSE, yaw=turn)
 
     def _take(self, obs: Obs, view: _View) -> Array:
-        """Wait above the meeting place; where the handle is there, come down on its free end and hold it."""
+        """Wait above the meeting place; when the handle is there, descend to its free end and hold it."""
         seen, way = seen_by(obs, 1), view.ways[1]
         near, width = float(np.linalg.norm(way)), opening(obs, 1)
         if near < 0.014 or (width < 0.075 and near < 0.04):

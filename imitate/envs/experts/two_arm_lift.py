@@ -12,11 +12,11 @@ from imitate.envs.experts.two_arms import BASE_YAWS, TwoArmExpert, seen_by
 
 _TOUCHING_M = 0.035
 _HELD_M = 0.025  # the handles are 2 cm thick
-_SLOW = 0.6  # part of the pace at which the pot is raised
+_SLOW = 0.6  # fraction of the pace at which the pot is raised
 
 
 class TwoArmLiftExpert(TwoArmExpert):
-    """Each arm comes down on its handle and closes; where both hold, both rise."""
+    """Each arm descends to its handle and closes; when both hold it, both rise."""
 
     env_name = "TwoArmLift"
     horizon = 300
@@ -24,7 +24,7 @@ class TwoArmLiftExpert(TwoArmExpert):
     carry_steps = 25
 
     def act(self, obs: Obs) -> Array:
-        """See the class."""
+        """Return the action (A,) for an observation."""
         grips = [self._grip(obs, arm) for arm in (0, 1)]
         heights = [float(obs[f"robot{arm}_eef_pos"][2]) for arm in (0, 1)]
         level = sum(heights) / 2
@@ -40,7 +40,7 @@ class TwoArmLiftExpert(TwoArmExpert):
         return self.both(*actions)
 
     def _aim(self, obs: Obs, arm: int) -> tuple[Array, float, bool]:
-        """Return the way (3,) to an arm's handle, the yaw that lays the fingers across it, and if it is reached."""
+        """Return the displacement (3,) to an arm's handle, the yaw across it, and whether it is reached."""
         handle = obs["object"][7 + 3 * arm : 10 + 3 * arm]
         outward = handle - obs["object"][:3]
         to_handle: Array = handle + self.style.grasp_offset_m - obs[f"robot{arm}_eef_pos"]
@@ -51,7 +51,7 @@ class TwoArmLiftExpert(TwoArmExpert):
         return to_handle, yaw, closing or (sideways < 0.01 and vertical < 0.012)
 
     def _grip(self, obs: Obs, arm: int) -> float:
-        """Return how firmly an arm holds its handle: 0 not at all, 1 the fingers have met it."""
+        """Return how firmly an arm holds its handle: 0 not at all, 1 if the fingers have gripped it."""
         near = self._aim(obs, arm)[2]
         width = opening(obs, arm)
         return float(near) * float(

@@ -11,10 +11,10 @@ from imitate.envs.env import Array, Obs
 from imitate.envs.experts.expert import OPEN, Layout, rotated, tilted
 from imitate.envs.experts.two_arms import TwoArmExpert, seen_by
 
-_AHEAD_M = 0.22  # distance of the peg's centre from the plate while they are turned to each other
-_THROUGH_M = 0.05  # and at the end
-_CLEAR_M = 0.17  # distance at which the peg's tip does not touch the plate on its way sideways
-_HOLE = np.array([0.05, 0.08, 0.95])  # where the second arm holds the plate's hole
+_AHEAD_M = 0.22  # distance of the peg's centre from the plate while they are aligned
+_THROUGH_M = 0.05  # distance at the end
+_CLEAR_M = 0.17  # distance at which the peg's tip does not touch the plate during sideways motion
+_HOLE = np.array([0.05, 0.08, 0.95])  # position at which the second arm holds the plate's hole
 _STRAIGHT = 0.15  # angle between peg and hole, in rad, at which the peg goes in
 _CENTRED_M = 0.02
 
@@ -24,13 +24,13 @@ class _View(NamedTuple):
 
     axis: Array  # unit vector of the peg, from the hand to the tip
     ahead: float  # distance from the peg's centre to the hole, along the peg
-    aside: Array  # (3,) way sideways until the peg's axis goes through the hole
+    aside: Array  # sideways displacement (3,) until the peg's axis passes through the hole
     turn: Array  # rotation vector from the peg's axis to the hole's
-    to_place: Array  # (3,) way of the plate
+    to_place: Array  # displacement (3,) of the plate
 
 
 class TwoArmPegInHoleExpert(TwoArmExpert):
-    """Turn peg and plate to each other at a distance, bring the peg before the hole, push it in."""
+    """Align peg and plate at a distance, bring the peg in front of the hole, push it in."""
 
     env_name = "TwoArmPegInHole"
     layout = Layout(arms=2, grippers=False)
@@ -38,7 +38,7 @@ class TwoArmPegInHoleExpert(TwoArmExpert):
     pace = 1.2
 
     def act(self, obs: Obs) -> Array:
-        """See the class."""
+        """Return the action (A,) for an observation."""
         view = self._look(obs)
         off = float(np.linalg.norm(view.aside))
         straight = float(np.clip((2 * _STRAIGHT - np.linalg.norm(view.turn)) / _STRAIGHT, 0.0, 1.0))

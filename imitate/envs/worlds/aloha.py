@@ -1,14 +1,14 @@
 """ALOHA's transfer of a cube (Zhao et al. 2023, arXiv:2304.13705) without images, beside gym-aloha's own environments.
 
 Importing this module gives ``gym_aloha:gym_aloha/AlohaTransferCube-v0`` the ``obs_type`` "state", which gym-aloha names
-but does not implement: its scene and its rules, simulated by mujoco alone, without the three images of each step. Other
-values of ``obs_type`` are gym-aloha's environments, unchanged.
+but does not implement: the same scene and rules, simulated by mujoco alone, without the three images of each step.
+Other values of ``obs_type`` are gym-aloha's environments, unchanged.
 
 * Observations: ``agent_pos`` (14,), of the left and the right arm six joint angles and the gripper's opening, 0 to 1;
   ``object_pos`` (3,), ``object_quat`` (4,) of the cube; with ``camera_names`` also ``<camera>_image``.
 * Actions (14,): the angles and openings to go to.
 * Success: the left gripper touches the cube, and the table does not. An episode ends after 300 steps only.
-* Rewards: 1 where that is so, or with ``reward_shaping`` the stage of the transfer, 0 to 4.
+* Rewards: 1 at success, or with ``reward_shaping`` the stage of the transfer, 0 to 4.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TOUCHES = {
     "right": "vx300s_right/10_right_gripper_finger",
     "table": "table",
 }
-"""Geometries whose touch of the cube gym-aloha asks for."""
+"""Geometries whose contact with the cube gym-aloha checks."""
 _VIEW = "angle"
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
@@ -56,7 +56,7 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
 
     Args:
         render_mode: ``rgb_array`` if ``render`` will be called.
-        reward_shaping: give the stage of the transfer as the reward.
+        reward_shaping: true to use the stage of the transfer as the reward.
         camera_names: cameras to observe: top, angle, front_close, left_pillar, right_pillar, ...
         camera_size: side of their images, in pixels.
     """
@@ -86,7 +86,7 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode with the cube where gym-aloha's has it for this seed."""
+        """Start an episode with the cube at gym-aloha's position for this seed."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**31)) if seed is None else seed
         mujoco.mj_resetData(self.model, self.data)
@@ -102,13 +102,13 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
             self.data.ctrl[fingers - 6 : fingers] = action[arm : arm + 6]
             self.data.ctrl[fingers : fingers + 2] = width, -width
         mujoco.mj_step(self.model, self.data, self._substeps)
-        mujoco.mj_forward(self.model, self.data)  # touches of the new state
+        mujoco.mj_forward(self.model, self.data)  # contacts of the new state
         stage = self.stage()
         reward = float(stage) if self._shaped else float(stage == 4)
         return self._observe(), reward, False, False, {"success": stage == 4, "stage": stage}
 
     def stage(self) -> int:
-        """Return how far the transfer is.
+        """Return the stage of the transfer.
 
         1: the right gripper touches the cube; 2: and lifts it; 3: the left one touches it; 4: and the table does not.
         """
@@ -134,7 +134,9 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
         """Restore a state of :meth:`get_sim_state`."""
         mujoco.mj_setState(self.model, self.data, state, _STATE)
         mujoco.mj_forward(self.model, self.data)
-        mujoco.mj_setState(self.model, self.data, state, _STATE)  # with its warm start
+        mujoco.mj_setState(
+            self.model, self.data, state, _STATE
+        )  # including the solver's warm start
         return self._observe()
 
     def render(self) -> Array:

@@ -20,11 +20,11 @@ class Cameras:
     """Cameras of a model.
 
     Args:
-        model: MuJoCo's.
-        data: MuJoCo's, whose state is drawn.
+        model: MuJoCo's model.
+        data: MuJoCo's data, whose state is drawn.
         observed: names of the cameras to observe.
         size: side of the observed images, in pixels.
-        shadows: draw shadows, which take most of the time where images are drawn without a GPU.
+        shadows: true to draw shadows, which take most of the time without a GPU.
 
     Raises:
         EnvError: there is no such camera.
@@ -52,7 +52,7 @@ class Cameras:
     def draw(self, name: str, height: int, width: int) -> Array:
         """Draw one frame, (height, width, 3) uint8.
 
-        Cameras that stand upside down, such as Meta-World's four of the corners, are turned by half a turn.
+        Cameras that stand upside down, such as Meta-World's four of the corners, are rotated by 180 degrees.
 
         Raises:
             EnvError: there is no such camera, or OpenGL cannot draw here.
@@ -60,7 +60,7 @@ class Cameras:
         self._check(name)
         if (height, width) not in self._viewers:
             prepare_gl()
-            # Unlike mujoco.Renderer, it asks for MUJOCO_GL now and not when mujoco is imported.
+            # Unlike mujoco.Renderer, it reads MUJOCO_GL now and not when mujoco is imported.
             from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 
             buffer = self._model.vis.global_  # beyond it, frames would stay black

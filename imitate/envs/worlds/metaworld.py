@@ -4,12 +4,12 @@ Importing this module registers them with gymnasium under Meta-World's own names
 
 * Observations, the same keys for all tasks: ``hand_pos`` (3,) in m, ``gripper`` (1,) its opening, 0 to 1,
   ``object_pos`` (3,), ``object_quat`` (4,), ``object2_pos`` and ``object2_quat`` (0 in tasks with one object), ``goal``
-  (3,). Meta-World's vector of 39 numbers holds these and those of the step before, for which ``train.frame_stack``
-  stands here. With ``camera_names`` also ``<camera>_image`` (size, size, 3).
+  (3,). Meta-World's vector of 39 numbers contains these and those of the previous step, which ``train.frame_stack``
+  replaces here. With ``camera_names`` also ``<camera>_image`` (size, size, 3).
 * Actions (4,) in [-1, 1]: motion of the hand, 1 is 1 cm, and the force that closes (1) or opens (-1) the fingers.
 * Starts and goals are drawn from the seed of ``reset``: any place of the task's whole range, not one of 50 fixed ones.
 * Success: ``info["success"]`` of the step. An episode counts as solved if a step of it is, within 500 steps:
-  Meta-World's own rule, and that of ``imitate eval``. No step ends the episode before.
+  Meta-World's own rule, and that of ``imitate eval``. No step ends the episode earlier.
 * Rewards: 1 where the task is solved, or with ``reward_shaping`` Meta-World's, 0 to 10.
 """
 
@@ -59,10 +59,10 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
     Args:
         task: Meta-World's name of it.
         render_mode: ``rgb_array`` if ``render`` will be called.
-        reward_shaping: give Meta-World's rewards.
+        reward_shaping: true to use Meta-World's rewards.
         camera_names: cameras to observe: corner, corner2, corner3, corner4, topview, behindGripper, gripperPOV.
         camera_size: side of their images, in pixels.
-        shadows: draw shadows; without them an image takes a quarter of the time on a CPU.
+        shadows: true to draw shadows; without them an image takes a quarter of the time on a CPU.
 
     Attributes:
         inner: Meta-World's environment.
@@ -82,7 +82,7 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         self.render_mode = render_mode
         self._shaped = reward_shaping
         inner: Any = ALL_V3_ENVIRONMENTS[task]()
-        # What Meta-World's set_task does, with starts from the seed in place of a pickled one.
+        # Same steps as Meta-World's set_task, with starts from the seed instead of a pickled one.
         inner._set_task_called = True
         inner._freeze_rand_vec, inner.seeded_rand_vec = False, True
         inner._partially_observable = False
@@ -122,14 +122,16 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         return np.concatenate([self.inner._last_rand_vec, state])
 
     def set_sim_state(self, state: Array) -> Obs:
-        """Restore a state of :meth:`get_sim_state` in an episode that has begun; a full episode is left to it."""
+        """Restore a state of :meth:`get_sim_state`; the episode then has its full length."""
         inner = self.inner
         place = len(inner._last_rand_vec)
         inner._freeze_rand_vec, inner._last_rand_vec = True, state[:place].copy()
         inner.reset()  # moves the task's fixtures, which are part of the model
         mujoco.mj_setState(inner.model, inner.data, state[place:], _STATE)
         mujoco.mj_forward(inner.model, inner.data)
-        mujoco.mj_setState(inner.model, inner.data, state[place:], _STATE)  # with its warm start
+        mujoco.mj_setState(
+            inner.model, inner.data, state[place:], _STATE
+        )  # including the solver's warm start
         for site in inner._target_site_config:
             inner._set_pos_site(*site)
         return self._observe(inner._get_obs())
@@ -158,5 +160,5 @@ for _task in ALL_V3_ENVIRONMENTS:
         entry_point=f"{__name__}:MetaWorldEnv",
         kwargs={"task": _task},
         max_episode_steps=HORIZON,
-        disable_env_checker=True,  # imitate check-env is for that
+        disable_env_checker=True,  # imitate check-env does this
     )

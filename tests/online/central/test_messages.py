@@ -99,14 +99,14 @@ def test_a_message_that_says_it_is_too_large_is_refused_before_memory_is_taken(p
 
 def test_a_message_too_large_to_be_read_is_not_sent(monkeypatch):
     monkeypatch.setattr("imitate.online.central.messages.MAX_MESSAGE", 1000)
-    with pytest.raises(ChannelError, match="at most 1000 are read"):
+    with pytest.raises(ChannelError, match="at most 1000 are allowed"):
         encode({"x": np.zeros(1000)})
 
 
 def test_the_end_of_a_connection_is_told(pair):
     pair[0].sendall(sent(encode({"x": 1}))[:-1])
     pair[0].close()
-    with pytest.raises(ChannelError, match="ended by the other side"):
+    with pytest.raises(ChannelError, match="the other side closed"):
         Reader(pair[1]).read()
 
 
