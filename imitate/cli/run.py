@@ -243,6 +243,12 @@ def _episode(
         RobotError
     ) as error:  # no verdict: after a failed reset the scene is still that of the previous episode
         failure = str(error)
+    except (
+        UserError
+    ):  # such as a server's refusal in mid-episode: what was recorded until then is kept
+        if recorder is not None:
+            recorder.keep(None, language=lang)
+        raise
     if recorder is not None:
         if event in ("discard", "redo"):
             recorder.discard()

@@ -313,6 +313,23 @@ def test_a_driver_that_raises_or_exits_between_the_steps_is_told_in_one_line(
     assert type(error).__name__ in told and told.count("error: ") == 1
 
 
+def test_what_was_recorded_until_a_policy_refuses_in_mid_episode_is_kept(
+    call, checkpoint, monkeypatch
+):
+    act, calls = loading.RolloutPolicy.__call__, []
+
+    def refuses(policy, *args, **named):
+        calls.append(0)
+        if len(calls) > 4:
+            raise UserError("out of memory")
+        return act(policy, *args, **named)
+
+    monkeypatch.setattr(loading.RolloutPolicy, "__call__", refuses)
+    assert "out of memory" in call(f"run policy.pth {SIM} --steps 9 --record a.hdf5", code=2).output
+    with h5py.File("a.hdf5") as file:
+        assert file["data/demo_0"].attrs["num_samples"] == 3
+
+
 def test_units_of_another_kind_are_refused_before_the_robot_moves(call, checkpoint):
     """A policy whose checkpoint says that the pendulum's numbers were a thousandth of what they are."""
     content = torch.load("policy.pth", weights_only=True)
