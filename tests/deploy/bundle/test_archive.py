@@ -45,7 +45,7 @@ def test_what_is_no_bundle(tmp_path):
     refuse(tmp_path / "absent.zip", "No such file")
     (device := tmp_path / "device.zip").symlink_to("/dev/zero")
     assert not is_bundle(device)
-    refuse(device, "no regular file")
+    refuse(device, "not a regular file")
     other.write_bytes(b"no zip")
     refuse(other, "not a zip file")
 
@@ -55,8 +55,8 @@ def test_what_is_no_bundle(tmp_path):
     [
         ("bundle.json", lambda data: data.replace(b'"rate_hz": 20.0', b'"rate_hz": 40.0'), "was changed after"),
         ("bundle.json", lambda data: b"[" * 10**6, ""),  # nested too deep: it is no JSON, or cannot be read
-        ("policy.onnx", lambda data: data[:-9] + b"x" + data[-8:], "is not what bundle.json describes"),
-        ("arrays.bin", lambda data: data[:-1], "is not what bundle.json describes"),
+        ("policy.onnx", lambda data: data[:-9] + b"x" + data[-8:], "does not match bundle.json"),
+        ("arrays.bin", lambda data: data[:-1], "does not match bundle.json"),
         ("../evil", lambda data: b"", "a bundle has"),
     ],
 )  # fmt: skip
