@@ -20,6 +20,8 @@ _GREETING = 1024
 """Largest size in bytes of a message from a client that has not yet proved that it knows the token."""
 MAX_STRANGERS, STRANGER_S = 512, 30.0
 """Largest number of such clients (beyond it the oldest is dropped), and seconds that each of them has."""
+MAX_TOGETHER, MAX_REQUESTS = 64, 4096
+"""Largest number of requests of one client that are read together, and of those that wait; more stay in connections."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class RequestServer:
         try:
             if events & selectors.EVENT_WRITE:
                 client.flush()
-            if events & selectors.EVENT_READ:
+            if events & selectors.EVENT_READ and len(self._waiting) < MAX_REQUESTS:
                 self._waiting += [Request(content, client) for content in client.received()]
                 if client.is_admitted:
                     self._strangers.pop(client, None)
@@ -188,17 +190,18 @@ class _Client:
                 self.unsent[0] = self.unsent[0][count:]
 
     def received(self) -> list[dict[str, Any]]:
-        """Return the completely received requests."""
-        found = []
+        """Return the completely received requests, at most so many: more wait in the connection, and its sender too."""
+        found: list[dict[str, Any]] = []
         try:
-            while True:
+            while len(found) < MAX_TOGETHER:
                 message = self._reader.read()
                 if self._nonce is None:
                     found.append(message)
                 else:
                     self._admit(message, self._nonce)
         except BlockingIOError:
-            return found
+            pass
+        return found
 
     def _admit(self, message: Mapping[str, Any], nonce: str) -> None:
         if not is_proof(message.get("proof"), proof(self._token, "worker", nonce)):

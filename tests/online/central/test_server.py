@@ -6,11 +6,13 @@ import struct
 import termios
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
 import pytest
 
+from imitate.online.central import server as server_module
 from imitate.online.central.channel import PolicyChannel
 from imitate.online.central.messages import ChannelError, encode
 from imitate.online.central.server import RequestServer
@@ -193,6 +195,28 @@ def test_a_client_that_is_gone_before_it_is_greeted_disturbs_nobody():
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()  # with a reset, so that sending fails
     assert server.requests(1) == []
+    server.close()
+
+
+def test_a_sender_that_never_pauses_is_read_in_parts(monkeypatch):
+    monkeypatch.setattr(server_module, "MAX_TOGETHER", 3)
+    monkeypatch.setattr(server_module, "MAX_REQUESTS", 5)
+    server = RequestServer("127.0.0.1", TOKEN)
+    with ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(connect, server)
+        for _ in ("it comes", "it shows the token"):
+            server.requests(0)
+        channel = connecting.result()
+    for number in range(20):
+        channel.ask({"x": number})
+    wait_until_received(channel)
+    found = [server.requests(0) or len(server._waiting) for _ in range(4)]
+    assert found == [3, 6, 6, 6]
+    asked = []
+    while len(asked) < 20:
+        asked += [request.content["x"] for request in server.requests(2)]
+    assert asked == list(range(20))
+    channel.close()
     server.close()
 
 
