@@ -1,4 +1,4 @@
-"""Interface between a crew and the place where its workers run, and the messages that pass it."""
+"""Interface between a crew and its back end (the place where its workers run), and their messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from imitate.errors import UserError
 from imitate.system.processes import STEP_TIMEOUT_S
 
 POLL_S = 0.5
-"""Longest wait between two looks at the workers, and so the accuracy of limits."""
+"""Longest time between two checks of the workers, in seconds, which is the accuracy of limits."""
 
 
 class CancelledError(Exception):
@@ -18,10 +18,10 @@ class CancelledError(Exception):
 
 
 class Reports(Protocol):
-    """A worker's way to tell, while it works on an item, how far it is."""
+    """Reports of a worker on its progress with an item."""
 
     def __call__(self, call: str) -> None:
-        """Say which call of the environment begins now, "" at its end: see :data:`imitate.system.processes.Beat`."""
+        """Report the environment call that begins, or "" at its end; see :data:`~imitate.system.processes.Beat`."""
 
     def note(self, value: Any) -> None:
         """Send a picklable value ahead of the result."""
@@ -38,10 +38,10 @@ class Limits:
     """Seconds after which a worker counts as hung.
 
     Attributes:
-        call_s: in one call of an environment; making one may take five times as long. None: no limit.
-        quiet_s: between two calls, for a prediction, a file. None: no limit.
-        item_s: for a whole item. None: no limit.
-        start_s: until a worker begins. None: no limit.
+        call_s: in one call of an environment; making one may take five times as long. None for no limit.
+        quiet_s: between two calls, for example for a prediction or a file. None for no limit.
+        item_s: for a whole item. None for no limit.
+        start_s: until a worker begins. None for no limit.
     """
 
     call_s: float | None = STEP_TIMEOUT_S
@@ -55,10 +55,10 @@ class Lost:
     """An item without a result.
 
     Attributes:
-        reason: in words.
-        died: its worker died or was ended because it hung, which says nothing about other items.
-        begun: the worker had begun to work.
-        error: the error that the work raised, where it is one of the user's.
+        reason: reason as text.
+        died: true if its worker died or was ended because it hung; other items may still succeed.
+        begun: true if the worker had begun to work.
+        error: the error that the work raised, if it is a UserError.
     """
 
     reason: str
@@ -76,7 +76,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Note:
-    """A value that comes ahead of the result."""
+    """A value that is sent before the result."""
 
     value: Any
 
@@ -86,7 +86,7 @@ class Unprepared:
     """A worker whose factory failed; it has ended.
 
     Attributes:
-        error: of the user, or :class:`imitate.errors.WorkerError`.
+        error: a UserError, or :class:`imitate.errors.WorkerError`.
     """
 
     error: UserError
@@ -94,7 +94,7 @@ class Unprepared:
 
 @dataclass(frozen=True)
 class Ready:
-    """News of a worker without an item: it has waited for a place and has got it."""
+    """News of a worker without an item: it has waited for resources and has now started."""
 
 
 Message = Answer | Note | Lost | Unprepared | Ready
@@ -104,23 +104,23 @@ class Member(Protocol):
     """One worker, which has at most one item at a time."""
 
     def waits(self) -> bool:
-        """Return true as long as there is no place for it to run; an item given to it meanwhile waits here."""
+        """Return true while there are no resources to run it; items given to it meanwhile wait."""
 
     def give(self, packed: Any) -> bool:
         """Send an item that its backend has packed, without waiting for it to arrive.
 
         Returns:
-            False if the worker is gone; that is heard of it next, too.
+            false if the worker is gone, which is also its next answer.
         """
 
     def answer(self) -> Message:
-        """Return what was heard of it: a :class:`Lost` that has ``died`` where it is gone or was ended as hung."""
+        """Return its message: a :class:`Lost` with ``died`` if it is gone or was ended because it hung."""
 
     def dismiss(self) -> None:
         """Let an idle worker end, without waiting for it."""
 
     def stop(self, patience_s: float = 0.0) -> None:
-        """End the worker, by force if it has not ended after so many seconds."""
+        """End the worker, by force if it has not ended after ``patience_s``."""
 
 
 AnyMember = TypeVar("AnyMember", bound=Member)
@@ -131,25 +131,25 @@ class Backend(Protocol[AnyMember]):
 
     @property
     def host(self) -> str:
-        """Address of this machine as the workers reach it."""
+        """Address at which workers reach this machine."""
 
     @property
     def places(self) -> int:
-        """Workers that fit, by the machine's processors: a good number of them."""
+        """Number of workers that fit on the processors; a good default."""
 
     def start(self, prepare: Prepare) -> AnyMember:
         """Start a worker, without waiting for it."""
 
     def pack(self, item: Any) -> Any:
-        """Return an item in the form that workers are given; one that many are given is packed once.
+        """Return an item in the form for workers; an item for several workers is packed once.
 
-        Values of an item that other items carry too are best a :class:`imitate.crew.Shared`.
+        Use :class:`imitate.crew.Shared` for values that several items contain.
         """
 
     def heard(
         self, members: Sequence[AnyMember], limits: Limits, timeout_s: float = POLL_S
     ) -> list[AnyMember]:
-        """Return the workers that have sent something, have got a place, are gone or hang.
+        """Return the workers that have sent a message, have started, are gone or hang.
 
-        Waits at most so long for the first of them.
+        It waits at most ``timeout_s`` for the first of them.
         """

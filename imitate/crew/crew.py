@@ -1,4 +1,4 @@
-"""The policy of all workers: who gets which item, what happens when a worker is lost, in which order results come."""
+"""Policy for workers: assignment of items, handling of lost workers, order of results."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from imitate.errors import WorkerError
 
 TRIES = 2
 AHEAD = 2
-"""Items per worker that may be done before the one that is waited for: their results lie in memory."""
+"""Largest number of items per worker that may be finished ahead of the awaited one; their results use memory."""
 PATIENCE_S = 15.0
-"""Seconds in which idle workers close what they hold, such as simulators."""
+"""Seconds that idle workers have to close their resources, such as simulators."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,13 +39,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Done(Generic[Item, Result]):
-    """An item that is over.
+    """A finished item.
 
     Attributes:
-        number: its place among the items, from 0.
-        item: as given.
-        result: what its worker returned, or the reason why there is nothing.
-        retried: losses after which it was tried again.
+        number: its index among the items, from 0.
+        item: the item as given.
+        result: the worker's result, or the reason of its loss.
+        retried: losses after which it was retried.
     """
 
     number: int
@@ -66,24 +66,24 @@ def _ignored(item: Any, value: Any) -> None:
 
 
 def _again(item: Any, loss: Lost) -> bool:
-    """Have an item tried again."""
+    """Request another try of the item."""
     return True
 
 
 class Crew(Generic[Item, Result]):
     """Up to ``workers`` workers, started when first needed and kept until the end; a context manager.
 
-    A worker has one item at a time. An item whose worker dies or hangs is tried again in a new one; if that one is
-    lost too, the item is over, with a :class:`Lost` for a result, and the others go on. An exception of the work ends
-    its item at once: it would be raised again. Results do not depend on the number of workers, as long as the work
+    A worker has one item at a time. An item whose worker dies or hangs is retried in a new one; if that one is also
+    lost, the item ends with a :class:`Lost` as its result, and the others continue. An exception of the work ends its
+    item at once, because it would be raised again. Results do not depend on the number of workers, as long as the work
     remembers nothing from item to item.
 
     Args:
         prepare: called once in each worker, with :class:`Reports`; returns the function from an item to its result.
             Picklable, as items and results are.
-        workers: most workers at a time; ``limit`` may be lowered and raised while items are worked on.
-        limits: after which a worker counts as hung.
-        backend: where workers run; None: in processes of this machine.
+        workers: largest number of workers at a time; ``limit`` may be changed meanwhile.
+        limits: times after which a worker counts as hung.
+        backend: back end of the workers, or None for processes on this machine.
     """
 
     def __init__(
@@ -108,11 +108,11 @@ class Crew(Generic[Item, Result]):
         self.close(patience_s=0.0 if kind else PATIENCE_S)
 
     def cancel(self) -> None:
-        """Let whoever waits for results, in another thread, soon get a CancelledError; likewise all who ask later."""
+        """Let current and later waits for results, in any thread, soon raise CancelledError."""
         self._cancelled.set()
 
     def close(self, patience_s: float = PATIENCE_S) -> None:
-        """End every worker, by force if it has not ended after so many seconds, which count for all together."""
+        """End every worker, by force if they have not all ended after ``patience_s``."""
         if patience_s:
             for member in self._members:
                 member.dismiss()
@@ -152,21 +152,20 @@ class Crew(Generic[Item, Result]):
         on_loss: Callable[[Item, Lost], bool] = _again,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Generator[Done[Item, Result], None, None]:
-        """Yield items as they are done. Leaving the loop early ends the workers that are busy.
+        """Yield items as they finish. Leaving the loop early ends the busy workers.
 
         Args:
-            items: taken one by one as workers become free. An iterator that had no more is asked again after each
-                result, which may have decided what is next.
-            limits: in place of the crew's.
-            tries: number of workers that may be lost on one item.
-            on_note: called with an item and a value that its worker sends ahead of the result.
-            on_loss: called with an item and the loss of its worker, each time; returns false where no other try is
-                wanted.
-            stopped: asked now and then; true ends the work as :meth:`cancel` does.
+            items: taken one by one as workers become free. An exhausted iterator is asked again after each result,
+                which may have produced new items.
+            limits: limits that replace the crew's.
+            tries: largest number of workers that may be lost on one item.
+            on_note: called with an item and a value that its worker sends before the result.
+            on_loss: called with an item and the loss of its worker, each time; returns false if no other try is wanted.
+            stopped: called regularly; ends the work like :meth:`cancel` if it returns true.
 
         Raises:
             UserError: a worker cannot be prepared.
-            CancelledError: :meth:`cancel` was called, or ``stopped`` said so.
+            CancelledError: :meth:`cancel` was called, or ``stopped`` returned true.
         """
         return self._results(
             items, limits, tries, on_note=on_note, on_loss=on_loss, stopped=stopped
@@ -209,11 +208,11 @@ class Crew(Generic[Item, Result]):
                             continue
                     yield _done(task, answer)
         finally:
-            for member in busy:  # left early, cancelled or failed: their results are of no use
+            for member in busy:  # left early, cancelled or failed: their results are useless
                 self._drop(member)
 
     def _hand_out(self, tasks: _Tasks, busy: dict[Member, _Task]) -> list[Member]:
-        """Give items to workers; return workers that wait for a place, as many as items that wait for a worker."""
+        """Give items to workers; return the workers that wait for resources, one per waiting item."""
         while True:
             waiting: list[_Task] = []
             while len(busy) + len(waiting) < self.limit and (task := tasks.take()) is not None:
@@ -224,10 +223,10 @@ class Crew(Generic[Item, Result]):
             standby = [member for member in self._members if member not in busy and member.waits()]
             if busy or standby or not waiting:
                 return standby[: len(waiting)]
-            # All workers that waited for a place have got one meanwhile, or have failed.
+            # All workers that waited for resources have meanwhile started or failed.
 
     def _given(self, task: _Task, busy: dict[Member, _Task], standby: int) -> bool:
-        """Give an item to a worker that has none, or to a new one; False where that one has to wait for a place.
+        """Give an item to an idle or a new worker; return False if it must wait for resources.
 
         Args:
             task: with the item.
@@ -253,7 +252,7 @@ class Crew(Generic[Item, Result]):
     def _heard(
         self, members: Sequence[Member], limits: Limits, stopped: Callable[[], bool]
     ) -> Sequence[Member]:
-        """Wait for workers that have sent something, have got a place, are gone or hang."""
+        """Wait for workers that have sent a message, have started, are gone or hang."""
         while not (self._cancelled.is_set() or stopped()):
             heard = self._backend.heard(members, limits)
             if heard:
@@ -261,11 +260,11 @@ class Crew(Generic[Item, Result]):
         raise CancelledError
 
     def _checked(self, message: Message) -> Any:
-        """Return the result, a :class:`Note` or a :class:`Lost`; raise where workers cannot be prepared."""
+        """Return the result, a :class:`Note` or a :class:`Lost`; raise an error if workers cannot be prepared."""
         if isinstance(message, Unprepared):
             if not isinstance(message.error, WorkerError) or not self._has_answered:
                 raise message.error
-            return Lost(str(message.error), died=True)  # it could be prepared before
+            return Lost(str(message.error), died=True)  # earlier workers could be prepared
         if isinstance(message, (Note, Lost, Ready)):
             return message
         self._has_answered = True
@@ -287,7 +286,7 @@ class _Tasks:
         self._begun, self._again = 0, deque[_Task]()
 
     def take(self) -> _Task | None:
-        """Return the next one; None where none is left, or none may begin yet."""
+        """Return the next task, or None if none is left or none may begin yet."""
         if self._again:
             return self._again.popleft()
         if not self._may_begin(self._begun):
@@ -298,7 +297,7 @@ class _Tasks:
         return None
 
     def again(self, task: _Task) -> None:
-        """Let it be the next."""
+        """Put a task first in the queue."""
         self._again.appendleft(task)
 
 

@@ -1,7 +1,7 @@
-"""Connections that tell workers on other machines when the process that they work for is gone.
+"""Connections by which workers on other machines notice that their owner process is gone.
 
-A token is sent through them at the beginning, and nothing else. Their end is noticed when the process ends, however it
-ends, because the system closes them; keep-alive probes notice it when its machine or the network is gone.
+Only a token is sent through them, at the beginning. When the process ends in any way, the system closes them;
+keep-alive probes detect a lost machine or network.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ PROBE_S, PROBES = 5, 3
 """Seconds between two probes of an idle connection, and unanswered ones after which it counts as lost."""
 
 MAX_STRANGERS, STRANGER_S = 512, 30.0
-"""Connections at a time that have not sent the token, of which the oldest then go, and seconds that each has."""
+"""Largest number of connections without a token (beyond it the oldest is dropped), and seconds that each has."""
 Address = tuple[str, int, str]
 
 
 class Lifeline:
-    """Open end of connections, in the process that is worked for.
+    """The owner process's end of the connections.
 
     Args:
         host: address of this machine at which workers reach it.
@@ -47,12 +47,12 @@ class Lifeline:
         self._accepts.start()
 
     def close(self, patience_s: float = 2.0) -> None:
-        """End all connections, and with them the workers that have not ended after so many seconds."""
+        """End all connections, and with them the workers that have not ended after ``patience_s``."""
         deadline = time.monotonic() + patience_s
-        with suppress(OSError):  # closed before
+        with suppress(OSError):  # it is already closed
             self._close.shutdown(
                 socket.SHUT_RDWR
-            )  # a close alone leaves the copies of forked processes open
+            )  # closing alone would leave the copies in forked processes open
         self._accepts.join()
         while not all(map(_has_ended, self._held)) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -77,7 +77,7 @@ class Lifeline:
             stranger.close()
 
     def _look_at(self, ready: list[Any]) -> None:
-        """Hold those that have sent the token; end those that send something else, are late, or are too many."""
+        """Keep connections with the right token; close those that are wrong, late or too many."""
         for stranger in [end for end in ready if end in self._strangers]:
             until, sent = self._strangers[stranger]
             data = b""
@@ -95,7 +95,7 @@ class Lifeline:
             try:
                 connection, _ = self._server.accept()
                 self._strangers[connection] = time.monotonic() + STRANGER_S, b""
-            except OSError:  # as when all file descriptors are taken
+            except OSError:  # such as when all file descriptors are in use
                 time.sleep(0.1)
         late = [end for end, (until, _) in self._strangers.items() if until <= time.monotonic()]
         for stranger in [*late, *list(self._strangers)[:-MAX_STRANGERS]]:
@@ -132,7 +132,7 @@ def hold(address: Address, end: Callable[[], None], timeout_s: float = 30.0) -> 
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Return true, and close it, where the other end is closed."""
+    """Return true if the other end is closed, and close this one."""
     try:
         if connection.recv(1, socket.MSG_DONTWAIT):
             return False

@@ -1,7 +1,7 @@
-"""Workers in processes of this machine, each with a pipe.
+"""Workers in processes on this machine, each with a pipe.
 
-A worker ignores Ctrl-C, which is its parent's to answer, and ends with its parent, also when that is killed and while a
-simulator hangs. What it prints to stdout goes to stderr: stdout is the parent's, which may print JSON there.
+A worker ignores Ctrl-C, which its parent handles, and ends with its parent, even if the parent is killed or a simulator
+hangs. Its output to stdout goes to stderr: stdout is the parent's, which may print JSON there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from imitate.crew.shared import Ledger, Packed, packed
 from imitate.system.processes import available_cores
 
 ROOM = 32 * 1024
-"""Bytes that a pipe takes even if nobody reads at its other end."""
+"""Number of bytes that a pipe accepts even if nobody reads at its other end."""
 
 CONTEXT: Any = multiprocessing.get_context("spawn")
 """Context of multiprocessing. A process starts as a new interpreter, which is safe beside threads and OpenGL."""
@@ -34,10 +34,10 @@ Buffer = bytes | memoryview
 
 
 class LocalBackend:
-    """Processes of this machine.
+    """Processes on this machine.
 
     Args:
-        name: of the processes.
+        name: name of the processes.
     """
 
     def __init__(self, name: str = "imitate-worker") -> None:
@@ -46,12 +46,12 @@ class LocalBackend:
 
     @property
     def host(self) -> str:
-        """Loopback."""
+        """Address of the loopback interface."""
         return "127.0.0.1"
 
     @property
     def places(self) -> int:
-        """Processors that this process may use."""
+        """Number of processors that this process may use."""
         return available_cores()
 
     def start(self, prepare: Prepare) -> LocalMember:
@@ -85,14 +85,14 @@ class LocalBackend:
 class LocalMember:
     """One process.
 
-    A thread reads its pipe, and another one writes what is large, so that a process that stops in the middle of a
-    message does not stop this one.
+    One thread reads its pipe, and another one writes large messages, so that a process that stops within a message does
+    not block this one.
 
     Args:
         prepare: makes the function of the process.
-        news: is set when something comes.
-        over: is set when this process ends before the other one was stopped.
-        name: of the process.
+        news: event that is set when a message arrives.
+        over: event that is set when this process ends before the other one was stopped.
+        name: name of the process.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class LocalMember:
         self._process.start()
         theirs.close()
         self._owner, self._over = os.getpid(), over
-        atexit.register(self._leave)  # Python waits at its end for processes that were left
+        atexit.register(self._leave)  # at its end, Python waits for remaining processes
         self._news, self._inbox = news, deque[bytes | None]()
         self._ledger = Ledger()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -124,7 +124,7 @@ class LocalMember:
         return False
 
     def give(self, packed: Packed) -> bool:
-        """See :class:`imitate.crew.backend.Member`."""
+        """Send a packed item; return false if the process is gone."""
         header = self._ledger.header(list(packed.shared))
         values = [packed.shared[key].data for key in header.keys]
         return self.send([pickle.dumps(header), *values, packed.data])
@@ -140,44 +140,44 @@ class LocalMember:
         return self._write(parts)
 
     def has_news(self, limits: Limits) -> bool:
-        """Return true if it has sent something, is gone, or hangs."""
+        """Return true if it has sent a message, is gone, or hangs."""
         if self._inbox:
             return True
-        # A process that it started may hold the pipe open after its death: then no hang-up is read.
+        # A process that it started may keep the pipe open after its death, so that no hang-up is read.
         alive = self._process.is_alive()
         self._hung = self._watch.verdict(limits) if alive else None
         return bool(self._inbox) or not alive or self._hung is not None
 
     def answer(self) -> Message:
-        """See :class:`imitate.crew.backend.Member`."""
+        """Return its next message, or a loss."""
         message = self.received()
         return unpickled(message) if isinstance(message, bytes) else message
 
     def received(self) -> bytes | Lost:
-        """Return the next message, pickled, or why none comes."""
+        """Return the next message, pickled, or the reason of a loss."""
         if not self._inbox and not self._process.is_alive():
-            self._reader.join(timeout=1.0)  # its last words may be on their way
+            self._reader.join(timeout=1.0)  # its last messages may still be in the pipe
         message = self._inbox.popleft() if self._inbox else None
         return self._loss() if message is None else message
 
     def _loss(self) -> Lost:
-        """End the process, and say why there is no answer."""
+        """End the process, and return the reason why there is no answer."""
         call, beats = self._pulse.read()
         hung, self._hung = self._hung, None
         if hung is not None and self._process.is_alive():
             self.stop()
             return Lost(hung, died=True, begun=beats > 0)
-        self.stop(patience_s=5.0)  # it is ending; its own exit code is wanted
+        self.stop(patience_s=5.0)  # it is ending, and its own exit code is needed
         where = f" in {call}" if call else ""
         reason = f"its process died{where} (exit code {self.exit_code})"
         return Lost(reason, died=True, begun=beats > 0)
 
     def dismiss(self) -> None:
-        """See :class:`imitate.crew.backend.Member`."""
+        """Let the idle process end."""
         self._write([END])
 
     def stop(self, patience_s: float = 0.0) -> None:
-        """See :class:`imitate.crew.backend.Member`."""
+        """End the process, by force if it has not ended after ``patience_s``."""
         atexit.unregister(self._leave)
         if patience_s:
             self._process.join(timeout=patience_s)

@@ -13,7 +13,7 @@ PACKAGES = ("torch", "mujoco", "robosuite", "ray")
 
 
 def node_facts() -> dict[str, str]:
-    """Return versions of this machine's Python and packages, "-" where one is missing, and ``cpu``, its processor."""
+    """Return versions of this machine's Python and packages, "-" if one is missing, and ``cpu``, its processor."""
     facts = {"imitate": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         facts[package] = "-"
@@ -35,7 +35,7 @@ def differing(facts: dict[str, dict[str, str]]) -> dict[str, dict[str, list[str]
     """Return for each fact in which nodes differ: its values, and the nodes that have each.
 
     Args:
-        facts: of each node, by its name.
+        facts: facts of each node, by its name.
     """
     found: dict[str, dict[str, list[str]]] = {}
     for name in next(iter(facts.values()), {}):

@@ -40,7 +40,7 @@ def own_stdout(foreign: str = "ray_") -> Iterator[None]:
 
 
 class _Routed:
-    """Text stream that gives a library's threads stderr, and all others the stream that it stands for."""
+    """Text stream that redirects a library's threads to stderr and passes all others through."""
 
     def __init__(self, ours: IO[str], foreign: str) -> None:
         self._ours, self._foreign = ours, foreign

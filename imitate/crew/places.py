@@ -21,21 +21,22 @@ def open_backend(
     spread: bool = True,
     name: str = "imitate-worker",
 ) -> Iterator[Backend[Any]]:
-    """Open the place where workers run, and end what was started for it; several may be open at a time.
+    """Open a back end for workers, and shut it down at the end; several may be open at a time.
 
-    ``Crew(prepare, workers, backend=backend)`` runs on it; ``backend.places`` is a good number of workers.
+    ``Crew(prepare, workers, backend=backend)`` runs on it; ``backend.places`` is a good default for the number of
+    workers.
 
     Args:
         on: ``local``, ``ray``: the cluster of ``RAY_ADDRESS``, or the one that ``ray start`` started on this machine,
             else a private one of this machine alone; ``ray:HOST:PORT``: the cluster with its head there.
-        cpus: processors that a worker has to itself, on Ray.
-        gpus: GPUs that a worker has to itself, on Ray.
-        start_timeout_s: time after which it is an error that no worker has got a place, on Ray.
-        spread: workers are spread over the nodes, on Ray; else packed on few of them.
-        name: of the workers.
+        cpus: CPU cores per worker, on Ray.
+        gpus: GPUs per worker, on Ray.
+        start_timeout_s: seconds after which it is an error that no worker has started, on Ray.
+        spread: true to spread workers over the nodes, on Ray; false to pack them on few nodes.
+        name: name of the workers.
 
     Raises:
-        UserError: no such place; Ray is not installed; the cluster cannot be reached or asks for no token.
+        UserError: the back end is unknown; Ray is not installed; the cluster cannot be reached or asks for no token.
     """
     check_place(on)
     if on == LOCAL:

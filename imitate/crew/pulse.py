@@ -1,4 +1,4 @@
-"""Signs of life of a worker process, in memory that it shares with its parent, and the judgement of them."""
+"""Signs of life of a worker process in memory shared with its parent, and detection of hangs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Pulse:
     """A process's counter of beats and the call that is running.
 
     Args:
-        context: of multiprocessing.
+        context: context of multiprocessing.
     """
 
     def __init__(self, context: Any) -> None:
@@ -21,32 +21,32 @@ class Pulse:
         self._call = context.RawArray("c", 32)
 
     def __call__(self, call: str) -> None:
-        """Tell what begins now; "" where nothing of the environment runs."""
-        # In this order, and read in the other one: whoever reads the new call reads the new number too.
+        """Report the call that begins now; "" if no call of the environment is running."""
+        # Written in this order and read in the opposite one: a reader of the new call also reads the new number.
         self._beats.value += 1
         self._call.value = call.encode()[:31]
 
     def read(self) -> tuple[str, int]:
-        """Return the call that is running, "" where none is, and the number of beats so far, 0 before the first."""
+        """Return the running call ("" if there is none) and the number of beats so far."""
         return self._call.value.decode(errors="replace"), int(self._beats.value)
 
 
 class Watch:
-    """Judge of a pulse; to be asked every :data:`POLL_S` while its process works."""
+    """Detects a hung worker: call :meth:`verdict` every :data:`POLL_S` while its process works."""
 
     def __init__(self, pulse: Pulse) -> None:
         self._pulse = pulse
         self.restart()
 
     def restart(self) -> None:
-        """Count anew: an item begins."""
+        """Restart the measurement, because an item begins."""
         self._seen, self._looked = -1, clock.now()
         self._still_s = self._item_s = 0.0
 
     def verdict(self, limits: Limits) -> str | None:
-        """Return why the process counts as hung, in words; None where it does not."""
+        """Return the reason why the process counts as hung, or None."""
         now, (call, beats) = clock.now(), self._pulse.read()
-        # A pause of this process itself, stopped or suspended, is no hang of the other.
+        # A pause of this process itself (stopped or suspended) is not a hang of the other.
         passed, self._looked = min(now - self._looked, 2 * POLL_S), now
         self._item_s += passed
         self._still_s = self._still_s + passed if beats == self._seen else 0.0

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: an actor for each, which is never restarted, because retries are the crew's business."""
+"""Workers on a Ray cluster: an actor for each, which is never restarted, because the crew handles retries."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from imitate.crew.shared import Shared, packed
 from imitate.errors import EnvError
 
 INLINE = 100_000
-"""Bytes up to which a value is sent with the call; a larger one is put into the object store once for all."""
+"""Largest size in bytes of a value sent with the call; a larger one is put into the object store once."""
 TELL_S = 60.0
-"""Time between two lines that tell that workers wait for a place."""
+"""Seconds between two lines that report that workers wait for resources."""
 
 
 class RayBackend:
     """Workers on a Ray cluster, spread over its nodes.
 
     Args:
-        cluster: that this process is connected to.
-        cpus: processors that a worker has to itself.
-        gpus: GPUs that a worker has to itself.
-        start_timeout_s: time after which it is an error that no worker has got a place.
-        spread: workers are spread over the nodes; else packed on few of them.
-        name: of the workers' processes.
+        cluster: cluster to which this process is connected.
+        cpus: CPU cores per worker.
+        gpus: GPUs per worker.
+        start_timeout_s: seconds after which it is an error that no worker has started.
+        spread: true to spread workers over the nodes, false to pack them on few nodes.
+        name: name of the workers' processes.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class RayBackend:
 
     @property
     def host(self) -> str:
-        """Address of this machine as the cluster's nodes reach it."""
+        """Address at which the cluster's nodes reach this machine."""
         return self._address
 
     @property
     def places(self) -> int:
-        """Workers that fit into the cluster while nobody else uses it; at least 1."""
+        """Number of workers that fit on the unused cluster; at least 1."""
         return max(1, sum(map(self._fitting, self._nodes())))
 
     def _nodes(self) -> list[dict[str, float]]:
@@ -84,7 +84,7 @@ class RayBackend:
         )
 
     def start(self, prepare: Prepare) -> RayMember:
-        """Start a worker, without waiting for a place for it."""
+        """Start a worker, without waiting for its resources."""
         origin = Origin(self._lifeline.address, self._name, self._threads)
         data = self._ray.cloudpickle.dumps(prepare)
         member = RayMember(self._ray, self._host.remote(), data, origin)
@@ -106,7 +106,7 @@ class RayBackend:
     def heard(
         self, members: Sequence[RayMember], limits: Limits, timeout_s: float = POLL_S
     ) -> list[RayMember]:
-        """Return the workers that have sent something, have got a place, are gone or hang."""
+        """Return the workers that have sent a message, have started, are gone or hang."""
         for member in members:
             member.limit(limits)
         if not any(member.has_news() for member in members):
@@ -124,7 +124,7 @@ class RayBackend:
         return [member for member in members if member.has_news()]
 
     def _look_after(self, members: Sequence[RayMember]) -> None:
-        """Tell of workers that wait for a place, and give up where none gets one."""
+        """Report workers that wait for resources, and give up if none starts."""
         waiting = [member for member in members if member.waits()]
         running = sum(member.is_placed for member in self._members)
         waited_s, is_time = self._waiting.look(bool(waiting))
@@ -158,23 +158,23 @@ class RayBackend:
         return f"a worker takes {wanted or 'nothing'}, and of the cluster's {len(nodes)} nodes {have or 'all'}"
 
     def close(self) -> None:
-        """End workers that were left."""
+        """End the remaining workers."""
         for member in list(self._members):
             member.stop()
         self._lifeline.close()
 
 
 class _Waiting:
-    """Clock of the time for which workers have waited for a place."""
+    """Measures the time for which workers have waited for resources."""
 
     def __init__(self) -> None:
         self._looked = time.monotonic()
         self._waited_s = self._told_s = 0.0
 
     def look(self, is_waiting: bool) -> tuple[float, bool]:
-        """Return the seconds for which workers have waited, and whether it is time to tell."""
+        """Return the seconds for which workers have waited, and whether to report it now."""
         now = time.monotonic()
-        # A pause of this process itself, or of its looking, is no waiting.
+        # A pause of this process itself does not count as waiting.
         passed, self._looked = min(now - self._looked, 2 * POLL_S), now
         self._waited_s = self._waited_s + passed if is_waiting else 0.0
         self._told_s = min(self._told_s, self._waited_s)

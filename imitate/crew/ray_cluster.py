@@ -1,4 +1,4 @@
-"""Connection of this process to a Ray cluster: which one, under which conditions, and what of Ray is printed where."""
+"""Connection of this process to a Ray cluster: its choice, its conditions, and Ray's output."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from imitate.system.extras import missing
 from imitate.system.processes import available_cores
 
 UNSAFE = "IMITATE_RAY_UNSAFE"
-"""Environment variable: 1 allows clusters that take orders from everybody who reaches their ports."""
+"""Environment variable: 1 allows clusters without token authentication."""
 STORE_BYTES = 500_000_000
-"""Object store of a private cluster; what does not fit goes to the disk."""
+"""Size of a private cluster's object store in bytes; larger contents go to the disk."""
 SETTINGS = {
     "RAY_raylet_start_wait_time_s": "120",
     "RAY_agent_register_timeout_ms": "120000",
@@ -39,12 +39,12 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that this process is connected to.
+    """Cluster to which this process is connected.
 
     Attributes:
         ray: the package.
-        host: address of this machine as others of the cluster see it.
-        is_private: it was started for this process, on this machine alone.
+        host: address of this machine for other nodes of the cluster.
+        is_private: true if it was started for this process, on this machine only.
     """
 
     ray: Any
@@ -53,7 +53,7 @@ class Cluster:
 
 
 class _Connection:
-    """The connection of this process, of which Ray has one at most, and the number of its users."""
+    """The connection of this process, of which Ray allows only one, and the number of its users."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -68,7 +68,7 @@ _CONNECTION = _Connection()
 
 @contextmanager
 def connected(address: str | None = None) -> Iterator[Cluster]:
-    """Connect to a cluster, or start a private one, unless this process is connected already; end that at the end.
+    """Connect to a cluster, or start a private one, unless this process is already connected; disconnect at the end.
 
     Args:
         address: HOST:PORT of its head; None: RAY_ADDRESS, or the one that runs on this machine, or a private one.
@@ -135,7 +135,7 @@ def _start(ray: Any, stack: ExitStack) -> None:
 
 @contextmanager
 def _joining(words: str) -> Iterator[None]:
-    """Raise what `ray.init` raises as an error of one line, and undo what it changes of signals' handlers."""
+    """Turn errors of `ray.init` into one line, and restore the signal handlers that it changes."""
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -189,10 +189,10 @@ def _is_reachable(address: str, timeout_s: float) -> bool:
 
 @contextmanager
 def _environment(address: str | None) -> Iterator[None]:
-    """Let Ray ask for tokens, listen on loopback only unless an address is given, and report nothing to anybody.
+    """Let Ray ask for tokens, listen on loopback only unless an address is given, and send no usage reports.
 
     Raises:
-        EnvError: the environment says that no tokens are to be used.
+        EnvError: the environment disables tokens.
     """
     is_unsafe = os.environ.get(UNSAFE) == "1"
     mode = os.environ.get("RAY_AUTH_MODE", "token")
@@ -223,7 +223,7 @@ def _refuse_open(address: str) -> None:
     """Refuse a cluster that cannot be reached, or that answers a process without a token.
 
     Raises:
-        EnvError: it is one.
+        EnvError: the cluster is such a one.
     """
     if not _is_reachable(address, CONNECT_S):
         raise EnvError(
@@ -249,7 +249,7 @@ def _refuse_open(address: str) -> None:
 
 @contextmanager
 def _held_back_stderr() -> Iterator[None]:
-    """Write what comes on file descriptor 2 at the end, unless an error is raised, which says it in one line."""
+    """Hold back stderr (file descriptor 2) until the end, and drop it if an error is raised."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as held:

@@ -17,19 +17,19 @@ PREFIX = "imitate-ray-"
 LOCK = "in_use"
 """File that the owner of the folder keeps locked; the system frees it when the process ends, however it ends."""
 YOUNG_S = 60.0
-"""A folder is left alone for so long after it was made: its owner may not have locked it yet."""
+"""Seconds for which a new folder is kept: its owner may not have locked it yet."""
 
 
 @contextmanager
 def private_folder() -> Iterator[str]:
-    """Yield a new folder, which is removed at the end, and remove those that ended processes of this user left."""
+    """Yield a new folder, which is removed at the end, and remove those left by ended processes of this user."""
     _remove_left()
     folder = tempfile.mkdtemp(prefix=PREFIX)
     try:
         with lock_file(Path(folder, LOCK)) as lock:
             with suppress(
                 OSError
-            ):  # a file system without locks: nobody else can lock it and remove it either
+            ):  # a file system without locks: nobody else can lock and remove it either
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
     finally:
@@ -38,7 +38,9 @@ def private_folder() -> Iterator[str]:
 
 def _remove_left() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # of another user, in use, removed meanwhile, or without a lock
+        with suppress(
+            OSError
+        ):  # it belongs to another user, is in use, was removed meanwhile, or has no lock
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
             with edited(folder / LOCK) as lock:

@@ -1,8 +1,8 @@
-"""The far end of a worker on a Ray cluster: an actor that has the worker's process beside it, on its node.
+"""Remote side of a worker on a Ray cluster: an actor with the worker's process on the same node.
 
-The process is one of :class:`~imitate.crew.local.LocalBackend`, so limits, reports and the words for losses are those
-of local workers. The actor itself only passes messages on: it answers also while the work hangs, and unpickles nothing
-of what it passes.
+The process is one of :class:`~imitate.crew.local.LocalBackend`, so limits, reports and loss messages are the same as
+for local workers. The actor itself only forwards messages: it also answers while the work hangs, and it unpickles none
+of them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from imitate.system.processes import LOOK_S
 from imitate.system.version import __version__
 
 CARRIED = ("IMITATE_TRUST_MODULES",)
-"""Environment variables that workers take over from the process that they work for."""
+"""Environment variables that workers inherit from their owner process."""
 SILENT_S = 10.0
-"""Longest time in which an actor says nothing while its process works."""
+"""Longest time in which an actor sends nothing while its process works."""
 
 
 CONTROL = "control"
@@ -35,16 +35,16 @@ CONTROL = "control"
 
 @dataclass(frozen=True)
 class Origin:
-    """The process that workers work for.
+    """Owner process of workers.
 
     Attributes:
         lifeline: address of its :class:`~imitate.crew.lifeline.Lifeline`.
-        name: of the workers' processes.
-        threads: that a worker's libraries may use.
-        version: of this package there.
-        paths: where its modules are found, where nodes have these folders too.
-        folder: its working folder, likewise.
-        environ: its environment variables of :data:`CARRIED`.
+        name: name of the workers' processes.
+        threads: number of threads that a worker's libraries may use.
+        version: version of this package there.
+        paths: folders of its modules, used if nodes have them, too.
+        folder: its working folder, used in the same way.
+        environ: its values of the variables in :data:`CARRIED`.
     """
 
     lifeline: Address
@@ -59,7 +59,7 @@ class Origin:
 
 
 class Prepare:
-    """Factory of a worker's function, pickled; whoever unpickles this has the factory."""
+    """Factory of a worker's function, pickled; unpickling this gives the factory."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -68,7 +68,7 @@ class Prepare:
         return unpickle, (self._data,)
 
     def __call__(self, reports: Any) -> Any:
-        """Stand for the signature of a factory."""
+        """Match the signature of a factory; never called."""
         raise TypeError("unpickle it first")
 
 
@@ -82,7 +82,7 @@ class Host:
         """Start the process.
 
         Raises:
-            EnvError: this node does not fit the process that is worked for.
+            EnvError: this node does not fit the owner process.
         """
         if origin.version != __version__:
             raise EnvError(
@@ -94,12 +94,12 @@ class Host:
         self._member = self._backend.start(Prepare(prepare))
 
     def hear(self, limits: Limits, changes: int, *parts: Any) -> list[bytes | Lost]:
-        """Return what the process has sent, pickled, as soon as it has; nothing after :data:`SILENT_S`.
+        """Return the process's next pickled message, or nothing after :data:`SILENT_S`.
 
         Args:
-            limits: after which the process counts as hung.
-            changes: of the limits before these; calls of :meth:`limit` may overtake this one.
-            parts: of a message to send first, see :meth:`imitate.crew.local.LocalMember.send`.
+            limits: times after which the process counts as hung.
+            changes: number of earlier changes of the limits; calls of :meth:`limit` may overtake this one.
+            parts: parts of a message to send first, see :meth:`imitate.crew.local.LocalMember.send`.
         """
         self.limit(limits, changes)
         if parts:
@@ -133,7 +133,7 @@ class Host:
 
 
 def _end_with(origin: Origin) -> None:
-    """Let this process, and so the one beside it, end with its raylet and with the process that is worked for."""
+    """Let this process, and so its worker, end with its raylet and with the owner process."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -153,10 +153,12 @@ def _end_with(origin: Origin) -> None:
 
 
 def _settle(origin: Origin) -> None:
-    """Let processes that this one starts find what they would find where the command runs."""
+    """Give started processes the same environment as where the command runs."""
     sys.path += [path for path in origin.paths if path not in sys.path and os.path.exists(path)]
     with suppress(OSError):
         os.chdir(origin.folder)
     os.environ.update(origin.environ)
     os.environ["OMP_NUM_THREADS"] = str(origin.threads)
-    vars(sys.modules["__main__"]).pop("__file__", None)  # Ray's; a spawned process would run it
+    vars(sys.modules["__main__"]).pop(
+        "__file__", None
+    )  # Ray's own hook, which a spawned process would run

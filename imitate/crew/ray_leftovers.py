@@ -1,6 +1,6 @@
-"""End of a private Ray cluster's processes with the process that it was started for, however and whenever that ends.
+"""End a private Ray cluster's processes when its owner process ends, in any way and at any time.
 
-Ray's own processes notice by themselves that it is gone; two idle agents of the node take up to a minute. This file
+Ray's own processes notice themselves that it is gone; two idle agents of the node take up to a minute. This file
 is also the program of a process beside the command, the keeper, which imports nothing but Python's own modules.
 """
 
@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOOK_S = 0.2
-"""Time between two looks at what has been started."""
+"""Seconds between two checks of the started processes."""
 PATIENCE_S = 2.0
-"""Seconds in which processes may end by themselves."""
+"""Seconds that processes have to end themselves."""
 
 Processes = dict[int, str]
 """Start times of processes by their numbers: a number may belong to another process later."""
@@ -27,10 +27,10 @@ Processes = dict[int, str]
 
 @contextmanager
 def ended_with_this_process() -> Iterator[Callable[[], None]]:
-    """Let what this process starts from now on end with it; Linux alone tells what that is.
+    """Let processes that this one starts from now on end with it (only on Linux).
 
     Yields:
-        A function to be called when all of it has been started: what comes later is left alone.
+        a function to call when all of them are started: later ones are not affected.
     """
     if sys.platform != "linux":
         yield lambda: None
@@ -53,16 +53,16 @@ def ended_with_this_process() -> Iterator[Callable[[], None]]:
 
 
 def _tell(pipe: int) -> None:
-    with suppress(BrokenPipeError):  # somebody has killed the keeper
+    with suppress(BrokenPipeError):  # the keeper was killed
         os.write(pipe, b".")
 
 
 def keep(parent: int, others: Iterable[int], patience_s: float) -> None:
-    """Wait until stdin is closed, then kill what the parent has started before it had named them all.
+    """Wait until stdin is closed, then kill the processes that the parent had started.
 
     Args:
         parent: number of the process.
-        others: numbers of processes below it that are left alone.
+        others: PIDs of its descendants to spare.
         patience_s: seconds in which processes may end by themselves.
     """
     spared, found, is_all = {*others, os.getpid()}, Processes(), False
@@ -94,14 +94,14 @@ def _starts() -> dict[int, tuple[str, int]]:
     """Return start time and parent of each process."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             fields = path.read_text().rpartition(")")[2].split()
             found[int(path.parent.name)] = (fields[19], int(fields[1]))
     return found
 
 
 def _below(ancestors: Iterable[int]) -> Processes:
-    """Return the processes below others."""
+    """Return the descendants of processes."""
     running, below, level = _starts(), set[int](), set(ancestors)
     while level:
         level = {number for number, (_, parent) in running.items() if parent in level} - below

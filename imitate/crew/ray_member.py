@@ -1,4 +1,4 @@
-"""One worker on a Ray cluster, as the process that it works for sees it."""
+"""A worker on a Ray cluster, seen from its owner process."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from imitate.crew.shared import Ledger
 from imitate.errors import EnvError, UserError, WorkerError
 
 DEAF_S = SILENT_S + 60.0
-"""An actor that has not answered for so long counts as lost."""
+"""Seconds without an answer after which an actor counts as lost."""
 
 
 @dataclass(frozen=True)
 class RayPacked:
-    """An item as workers on Ray are given it.
+    """An item in the form for workers on Ray.
 
     Attributes:
         data: the item, pickled, or a reference to it.
-        values: of its shared values by name, likewise.
+        values: its shared values by name, in the same form.
     """
 
     data: Any
@@ -42,8 +42,8 @@ class RayMember:
         origin: this process.
 
     Attributes:
-        awaited: reference to what is to be heard of it next; None: nothing is.
-        is_placed: it has got a place and is not known to be gone.
+        awaited: reference to its next message, or None if none is expected.
+        is_placed: true if it has started and is not known to be gone.
     """
 
     def __init__(self, ray: Any, actor: Any, prepare: bytes, origin: Origin) -> None:
@@ -57,13 +57,13 @@ class RayMember:
         self._looked, self._silent_s = time.monotonic(), 0.0
 
     def waits(self) -> bool:
-        """See :class:`imitate.crew.backend.Member`."""
+        """Return true while it waits for resources."""
         if not self._has_begun and not self._inbox and self._is_there(self.awaited):
             self.receive()
         return not self._has_begun and not self._inbox
 
     def give(self, packed: RayPacked) -> bool:
-        """See :class:`imitate.crew.backend.Member`."""
+        """Send a packed item; return false if the worker is gone."""
         if self.waits():
             self._unsent = packed
             return True
@@ -77,14 +77,14 @@ class RayMember:
         return True
 
     def limit(self, limits: Limits) -> None:
-        """Let other limits hold for what it works on."""
+        """Change the limits of the current item."""
         if limits != self._limits:
             self._limits, self._changes = limits, self._changes + 1
             if self._has_begun and self.awaited is not None:
                 self._control("limit").remote(limits, self._changes)
 
     def has_news(self) -> bool:
-        """Return true if it has sent something, has got a place, is gone or hangs."""
+        """Return true if it has sent a message, has started, is gone or hangs."""
         now = time.monotonic()
         passed, self._looked = min(now - self._looked, 2 * POLL_S), now
         self._silent_s += passed if self._has_begun else 0.0
@@ -93,7 +93,7 @@ class RayMember:
         return bool(self._inbox)
 
     def receive(self) -> None:
-        """Take what is there to be heard."""
+        """Receive its available message."""
         reference, self.awaited, self._silent_s = self.awaited, None, 0.0
         try:
             heard = self._ray.get(reference)
@@ -110,20 +110,20 @@ class RayMember:
             self._has_answered |= isinstance(self._inbox[-1], Answer)
 
     def answer(self) -> Message:
-        """See :class:`imitate.crew.backend.Member`."""
+        """Return its next message, or a loss."""
         return self._inbox.popleft()
 
     def give_up(self, error: UserError) -> None:
-        """Tell as its news that it gets no place."""
+        """Report as its message that it could not be started."""
         self._inbox.append(Unprepared(error))
 
     def dismiss(self) -> None:
-        """See :class:`imitate.crew.backend.Member`."""
+        """Let the idle worker end."""
         if self.is_placed:
             self._control("dismiss").remote()
 
     def stop(self, patience_s: float = 0.0) -> None:
-        """See :class:`imitate.crew.backend.Member`."""
+        """End the worker, by force if it has not ended after ``patience_s``."""
         if patience_s and self._ended is not None:
             self._ray.wait([self._ended], timeout=patience_s)
         self.is_placed, self.awaited = False, None
@@ -155,7 +155,7 @@ class RayMember:
         return bool(self._ray.wait([reference], timeout=0)[0])
 
     def _fail(self, error: Exception) -> None:
-        """Turn an error of Ray into news."""
+        """Turn an error of Ray into a message."""
         cause = getattr(error, "cause", None)
         if isinstance(cause, UserError):
             self._refuse(cause)
@@ -176,7 +176,7 @@ class RayMember:
 
 
 def _words(error: Exception) -> str:
-    """Return what is known of the end of an actor; the losses of its process it tells itself."""
+    """Describe the end of an actor; it reports the losses of its process itself."""
     if "node" in str(error) and "died" in str(error):
         return "its node was lost"
     return f"its node or its parent process was lost ({type(error).__name__})"

@@ -1,4 +1,4 @@
-"""Look at the nodes of a Ray cluster."""
+"""Facts about the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imitate.crew.node_facts import node_facts
 from imitate.crew.ray_cluster import Cluster
 
 ANSWER_S = 60.0
-"""Time that a node has to tell its facts: it starts a process for that."""
+"""Seconds that a node has to report its facts, for which it starts a process."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Node:
     """A node of a cluster.
 
     Attributes:
-        name: its address, with the beginning of its id where several nodes have that.
-        resources: all that it has, such as ``CPU`` and ``GPU``.
+        name: its address, with the beginning of its id if several nodes share it.
+        resources: all its resources, such as ``CPU`` and ``GPU``.
         facts: see :func:`imitate.crew.node_facts.node_facts`; empty if it did not answer.
     """
 
@@ -49,7 +49,7 @@ def nodes_of(cluster: Cluster) -> list[Node]:
 
 
 def spilled_bytes(cluster: Cluster) -> int | None:
-    """Return the bytes that did not fit into the object stores and lie on disks; None if Ray does not tell."""
+    """Return the bytes that the object stores wrote to disks, or None if Ray does not report it."""
     with suppress(ImportError, AttributeError, TypeError):
         api: Any = import_module("ray._private.internal_api")
         state = api.get_state_from_address(cluster.ray.get_runtime_context().gcs_address)

@@ -1,4 +1,4 @@
-"""Life of a worker process: it prepares its function and answers items until its parent hangs up."""
+"""Main function of a worker process: prepare its function and answer items until its parent hangs up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def serve(prepare: Prepare, connection: Connection, pulse: Pulse) -> None:
     with suppress(OSError, AttributeError):
         os.dup2(2, 1)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # as stderr is
-    pulse("")  # it has begun
+    pulse("")  # report that the process has begun
     with suppress(EOFError, OSError):
         work = _prepared(prepare, _Reports(pulse, connection))
         if isinstance(work, Unprepared):
@@ -43,10 +43,10 @@ def serve(prepare: Prepare, connection: Connection, pulse: Pulse) -> None:
 
 
 def unpickled(data: bytes) -> Message:
-    """Return the message of a process from what it has sent."""
+    """Unpickle the message of a process."""
     try:
         message: Message = unpickle(data)
-    except Exception as error:  # of a class that this process cannot import, perhaps
+    except Exception as error:  # such as a class that this process cannot import
         return Lost(f"its result cannot be read ({_described(error)})")
     return message
 
@@ -77,7 +77,7 @@ def _prepared(prepare: Prepare, reports: _Reports) -> Work | Unprepared:
 
 
 def _answered(work: Work, connection: Connection, holdings: Holdings) -> Message | None:
-    """Return the answer to the next item; None where none follows.
+    """Return the answer to the next item; None if none follows.
 
     Raises:
         EOFError, OSError: the parent is gone.
@@ -89,7 +89,7 @@ def _answered(work: Work, connection: Connection, holdings: Holdings) -> Message
     data = connection.recv_bytes()
     try:
         item = holdings.item(data)
-    except Exception as error:  # of a class that this process cannot import, perhaps
+    except Exception as error:  # such as a class that this process cannot import
         return Lost(f"its item cannot be read ({_described(error)})")
     return _answer(work, item)
 
@@ -99,7 +99,7 @@ def _answer(work: Work, item: Any) -> Message:
         return Answer(work(item))
     except UserError as error:
         return Lost(str(error), error=error)
-    except (Exception, SystemExit) as error:  # a simulator that blew up: the next item may be sound
+    except (Exception, SystemExit) as error:  # the simulator failed: the next item may succeed
         return Lost(_described(error))
 
 

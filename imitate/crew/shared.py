@@ -1,4 +1,4 @@
-"""Large values that many items carry: sent once to each machine and unpacked once in each worker."""
+"""Large values that many items contain: sent once to each machine and unpacked once in each worker."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Value = TypeVar("Value")
 
 
 def unpickle(data: bytes | memoryview) -> Any:
-    """Return an object that a process of the same crew has pickled; nothing from a file is given to this function."""
+    """Return an object that a process of the same crew has pickled; never used for data from files."""
     return pickle.loads(data)
 
 
 class Shared(Generic[Value]):
-    """A value that many items carry, such as the bytes of a checkpoint or the weights of a version.
+    """A value that many items contain, such as the bytes of a checkpoint or the weights of a version.
 
     Put it anywhere into items in place of the value, and call :meth:`get` in the worker. It is pickled here, once;
     a worker is sent it with the first item that needs it, and keeps the :data:`KEPT` newest. On a cluster each node
-    fetches it once. It lives as long as its maker holds it. Only items carry it, neither factories nor results.
+    fetches it once. It exists as long as its creator keeps it. Only items may contain it, not factories or results.
 
     Args:
         value: picklable. A later change of it is not seen by workers.
 
     Attributes:
-        key: its name, different from that of every other one.
+        key: its unique name.
         data: the pickled value.
     """
 
@@ -46,7 +46,7 @@ class Shared(Generic[Value]):
 
     @classmethod
     def received(cls, key: str, data: bytes) -> Self:
-        """Return the one of that name in a worker that has been sent its pickled value."""
+        """Return the value of that name in a worker, from its pickled data."""
         shared = cls.__new__(cls)
         shared.key, shared.data = key, data
         return shared
@@ -58,7 +58,7 @@ class Shared(Generic[Value]):
         return self._value
 
     def __reduce__(self) -> Any:
-        raise WorkerError("a Shared value travels only inside an item that a crew is given")
+        raise WorkerError("a Shared value can only be sent inside an item of a crew")
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Files and processes of the system, time, seeds, words and progress, for every room."""
+"""Files and processes of the operating system, time, seeds, text and progress, for all layers."""

@@ -1,6 +1,6 @@
-"""Time of control loops, watchdogs, devices and heartbeats: read, slept and waited for by these functions alone.
+"""The only functions by which control loops, watchdogs, devices and heartbeats read the clock, sleep and wait.
 
-Tests replace them by a time that passes only while all threads wait.
+Tests replace them by a clock that advances only while all threads wait.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ Item = TypeVar("Item")
 
 
 class Lock(Protocol):
-    """A lock of ``threading``."""
+    """Interface of a lock of ``threading``."""
 
     def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool:
-        """Take it."""
+        """Acquire the lock."""
 
 
 def now() -> float:
@@ -27,30 +27,30 @@ def now() -> float:
 
 
 def sleep(seconds: float) -> None:
-    """Return so many seconds later."""
+    """Sleep for this many seconds."""
     time.sleep(seconds)
 
 
 def wait(event: threading.Event, timeout_s: float | None = None) -> bool:
-    """Wait for an event, at most so many seconds; return whether it has happened."""
+    """Wait for an event, at most ``timeout_s``; return whether it is set."""
     return event.wait(timeout_s)
 
 
 def wait_for(
     condition: threading.Condition, predicate: Callable[[], bool], timeout_s: float | None = None
 ) -> bool:
-    """Wait until a predicate holds, at most so many seconds; return whether it does.
+    """Wait until a predicate holds, at most ``timeout_s``; return whether it holds.
 
     Args:
         condition: held by the caller, released meanwhile; notified when the predicate may have changed.
         predicate: called with the condition held.
-        timeout_s: None: for ever.
+        timeout_s: seconds to wait, or None to wait forever.
     """
     return condition.wait_for(predicate, timeout_s)
 
 
 def acquire(lock: Lock, timeout_s: float) -> bool:
-    """Acquire a lock, waiting at most so many seconds; return whether it is held."""
+    """Acquire a lock, waiting at most ``timeout_s``; return whether it is held."""
     return lock.acquire(timeout=timeout_s)
 
 
@@ -58,6 +58,6 @@ def get(items: queue.Queue[Item] | queue.SimpleQueue[Item], timeout_s: float | N
     """Take the next item of a queue.
 
     Raises:
-        queue.Empty: none came in so many seconds.
+        queue.Empty: no item arrived in time.
     """
     return items.get(timeout=timeout_s)

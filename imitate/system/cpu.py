@@ -1,4 +1,4 @@
-"""Model of this machine's processor: other models give other last digits of the same computation."""
+"""Model of this machine's processor: different models give different last digits in the same computation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 @cache
 def cpu_model() -> str:
-    """Return the model as the processor names itself, such as "AMD EPYC 7B13"; where it does not, the architecture."""
+    """Return the processor's own model name, such as "AMD EPYC 7B13", or else the architecture."""
     if _CPUINFO.is_file():
         for line in _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, name = line.partition(":")

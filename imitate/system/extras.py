@@ -1,4 +1,4 @@
-"""Packages that only some features need, and the words for one that is missing or does not fit.
+"""Packages that only some features need, and the message for one that is missing or does not fit.
 
 The extras of ``pyproject.toml`` are repeated here, since a package that is run from a clone has no metadata to ask; a
 test compares the two. This package is on no index, so the advice names the packages themselves.
@@ -46,17 +46,17 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
 
 
 def install_command(extra: str) -> str:
-    """The command that installs the packages of an extra into the Python that runs."""
+    """Return the command that installs the packages of an extra into the running Python."""
     wanted = [part for part in map(_for_this_python, REQUIREMENTS[extra]) if part]
     return " ".join(["pip install", *(f"'{part}'" for part in wanted)])
 
 
 def missing(extra: str, error: ImportError) -> str:
-    """Words for a package that could not be imported: which, why, and the command that cures it.
+    """Describe a package that could not be imported, the reason, and the command that fixes it.
 
     Args:
         extra: the extra that installs it.
-        error: what the import raised.
+        error: error of the import.
     """
     package = (error.name or str(error)).partition(".")[0]
     cure = f"do: {install_command(extra)} (in a clone: pip install '.[{extra}]')"
@@ -74,7 +74,7 @@ def _version(package: str) -> str:
 
 
 def _for_this_python(requirement: str) -> str:
-    """The requirement without its marker; '' where the marker excludes this Python."""
+    """Return the requirement without its marker, or '' if the marker excludes this Python."""
     wanted, _, marker = requirement.partition(";")
     old = sys.version_info < (3, 13)
     return "" if marker and ("<" in marker) != old else wanted.strip()

@@ -1,4 +1,4 @@
-"""Memory that this process may still take, and files that claim more."""
+"""Memory that this process may still use, and checks of files that claim more."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from imitate.errors import DatasetError
 
-# An array that is so much larger than its file was made by a damaged header, not by a compressor.
+# An array larger than its file by this factor means a damaged header, not compression.
 MAX_RATIO, ALWAYS_BYTES = 1100, 2**26
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that can be taken before the machine swaps or a container's limit kills the process.
+    """Return the bytes that can be allocated before the machine swaps or a container's limit kills the process.
 
     Args:
-        root: of the file system; another one is for tests.
+        root: of the file system; another one is used in tests.
 
     Returns:
         on Linux what the kernel calls available, or what the tightest control group (version 1 or 2) leaves, if that is
@@ -32,11 +32,11 @@ def free_memory(root: Path = Path("/")) -> int:
 
 
 def check_claim(where: str, claimed: int, stored: int) -> None:
-    """Refuse what is read whole and would take more memory than compressors can save, or than there is.
+    """Refuse data that would take more memory than is free, or than compression explains.
 
     Args:
         where: file and part of it, for the message.
-        claimed: bytes that it says it takes.
+        claimed: bytes that the data claim to take.
         stored: bytes of its file.
 
     Raises:
@@ -56,7 +56,7 @@ def check_room(where: str, claimed: int) -> None:
 
 
 def check_ratio(where: str, claimed: int, stored: int) -> None:
-    """Refuse what claims to be so much larger than its file that it can only be damaged; see :func:`check_claim`."""
+    """Refuse data so much larger than their file that it must be damaged; see :func:`check_claim`."""
     if claimed > max(ALWAYS_BYTES, MAX_RATIO * stored):
         raise DatasetError(
             f"{where} claims {gigabytes(claimed)} in a file of {gigabytes(stored)}: the file is damaged; copy it again"
@@ -65,7 +65,7 @@ def check_ratio(where: str, claimed: int, stored: int) -> None:
 
 def gigabytes(count: int) -> str:
     """Format a number of bytes, such as '1.2 GB'."""
-    if count > 10**27:  # a number of a damaged file, which may be too large for a float
+    if count > 10**27:  # the number may come from a damaged file and be too large for a float
         return "more than 10^18 GB"
     for unit, size in (("GB", 1e9), ("MB", 1e6)):
         if count >= size:
@@ -102,7 +102,7 @@ def _left_in(folder: Path, limit: str, usage: str, reclaimable: str) -> Iterator
         most = int((folder / limit).read_text())
         used = int((folder / usage).read_text())
         used -= _named(folder / "memory.stat", reclaimable)
-    except (OSError, ValueError):  # no such group, or the limit is the word 'max'
+    except (OSError, ValueError):  # there is no such group, or the limit is the word 'max'
         return
     yield most - used
 

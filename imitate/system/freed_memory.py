@@ -1,4 +1,4 @@
-"""Memory that the C library keeps after it was freed."""
+"""Release memory that the C library keeps after it was freed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def return_freed_memory() -> None:
-    """Return to the kernel what the C library keeps. Takes milliseconds. Does nothing without glibc."""
+    """Return memory that the C library keeps to the kernel. Takes milliseconds. Does nothing without glibc."""
     malloc_trim = (
         getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     )

@@ -1,4 +1,4 @@
-"""Reading of ``.npz`` files, whose arrays take no more memory than is checked before."""
+"""Reading of ``.npz`` files, with a check of the arrays' sizes before memory is allocated."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from imitate.system.free_memory import check_claim
 
 
 def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Return those of the named arrays that are there; nothing is unpickled.
+    """Return the named arrays that exist; nothing is unpickled.
 
     Raises:
-        DatasetError: one claims more than is there of it, than compressors can save, or than the memory that is free.
-        OSError, ValueError, zipfile.BadZipFile: it is no such file, is damaged, or an array holds objects.
+        DatasetError: an array claims more than its stored data, than compression explains, or than the free memory.
+        OSError, ValueError, zipfile.BadZipFile: it is not such a file, is damaged, or an array contains objects.
     """
     with zipfile.ZipFile(path) as archive:
         present = [name for name in names if f"{name}.npy" in archive.namelist()]
@@ -31,7 +31,7 @@ def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
 
 
 def _claim(archive: zipfile.ZipFile, name: str, path: Path) -> int:
-    """Return the bytes that an array claims to take; refuse one that claims more than the archive says it holds."""
+    """Return the bytes that an array claims to take; refuse one that claims more than its size in the archive."""
     held = archive.getinfo(name).file_size
     npy: Any = np.lib.format
     with archive.open(name) as file:

@@ -1,7 +1,7 @@
-"""Calls in the pickle of a checkpoint or of weights, looked at before torch makes them.
+"""Calls in the pickle of a checkpoint or of weights, checked before torch executes them.
 
-torch's list of harmless functions has some that take memory which the file does not have: a byte array of any size,
-tensors without storage, and copies, of which a pickle of kilobytes can ask for thousands of a long list or text.
+torch's list of safe functions contains some that allocate memory out of proportion to the file: a byte array of any
+size, tensors without storage, and copies, of which a pickle of kilobytes can ask for thousands of a long list or text.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ CALLED = frozenset(
 )
 """Functions that a checkpoint calls."""
 _ALLOWED = ("torch", "builtins", "collections", "numpy", "_codecs")
-"""Packages of which torch allows something; at what is in others it ends, in words of its own."""
+"""Packages from which torch allows functions; it refuses all others itself."""
 _TIMES, _ROOM = 16, 2**16
-"""Values that may be given to calls for each byte of the pickle, and beside it."""
+"""Largest number of values in calls: per byte of the pickle, and additionally."""
 _COUNTS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}
 _PUSHING = frozenset(
     {
@@ -36,7 +36,7 @@ _PUSHING = frozenset(
 
 
 def wrong_call(pickled: bytes) -> str | None:
-    """Return words for a call that no checkpoint makes, or one that is given many times what the pickle has."""
+    """Describe a call that no checkpoint makes, or one with many more values than the pickle has."""
     left = _TIMES * len(pickled) + _ROOM
     with suppress(ValueError, LookupError, TypeError):  # malformed: torch ends there too
         for function, given in _calls(pickled):
@@ -63,7 +63,7 @@ def _calls(pickled: bytes) -> Iterator[tuple[str, Any]]:
     """Yield the function and the arguments of each call.
 
     Texts, names, whole numbers and tuples stand for themselves, and a list of its length for all else, which grows with
-    it. What torch does not know ends the pickle.
+    it. An opcode that torch does not support ends the pickle.
     """
     stack: list[Any] = []
     marks: list[list[Any]] = []
@@ -106,7 +106,7 @@ def _value(name: str, argument: Any) -> Any:
 
 
 def _put(items: list[Any], stack: list[Any], as_tuple: bool) -> None:
-    """Put items on the stack as a tuple, or into what is there."""
+    """Put items on the stack as a tuple, or append them to the container there."""
     if as_tuple:
         stack.append(tuple(items))
     else:
@@ -114,7 +114,7 @@ def _put(items: list[Any], stack: list[Any], as_tuple: bool) -> None:
 
 
 def _size(value: Any) -> int:
-    """Number of values that a copy takes."""
+    """Return the number of values in a copy."""
     if isinstance(value, str | tuple):
         return len(value)
     return value[0] if isinstance(value, list) else 1

@@ -1,8 +1,8 @@
-"""Files that are written, and small ones that are read whole.
+"""Safe writing of files, and reading of whole small files.
 
-What is written is opened without following links, and only where it is a regular file: a folder that somebody gave
-away may hold a link under the name of a lock, a log, a journal or a temporary file. What is read whole has a bound, and
-is no pipe or device.
+Files are opened for writing without following links, and only if they are regular files: a folder from somebody else
+may contain a link with the name of a lock, a log, a journal or a temporary file. Files that are read whole have a size
+limit and may not be pipes or devices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO, Any
 from imitate.errors import FileError
 
 MAX_TEXT, MAX_DEPTH = 2**26, 100
-"""Bytes of the largest text file that is read whole, and levels of lists and objects in JSON."""
+"""Largest size in bytes of a text file that is read whole, and largest nesting depth of JSON."""
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 
@@ -29,12 +29,12 @@ def open_plain(path: Path, flags: int, *, single: bool = False) -> int:
     """Return a descriptor of a regular file.
 
     Args:
-        path: of the file; its folder may be a link.
-        flags: of ``os.open``. O_TRUNC is for nobody: what is emptied is known to be a regular file first.
-        single: refuse a file that has a second name, which would be changed too.
+        path: path of the file; its folder may be a link.
+        flags: flags of ``os.open``, without O_TRUNC: a file is emptied only after the check that it is regular.
+        single: true to refuse a file with a second hard link, which would also be changed.
 
     Raises:
-        OSError: it is a link, a folder, a pipe or a device, with the path and words that tell so; or as of ``os.open``.
+        OSError: it is a link, a folder, a pipe or a device, with the path and the reason; or an error of ``os.open``.
     """
     try:
         descriptor = os.open(path, flags | _SAFE | _BINARY, 0o644)
@@ -57,12 +57,12 @@ def _not_plain(path: Path, words: str) -> OSError:
 
 
 def lock_file(path: Path) -> IO[bytes]:
-    """Open a file to lock it, which is made if it is not there; nothing is written to it."""
+    """Open a file for locking; create it if it is missing, and write nothing to it."""
     return os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
 
 
 def appended(path: Path, *, text: bool = True, reads: bool = False) -> Any:
-    """Open a log to write at its end; ``reads``: and to read it. It is made if it is not there."""
+    """Open a log to append to it, and also to read it if ``reads``; create it if it is missing."""
     access = os.O_RDWR if reads else os.O_WRONLY
     descriptor = open_plain(path, access | os.O_APPEND | os.O_CREAT, single=True)
     mode = "a+" if reads else "a"
@@ -72,12 +72,12 @@ def appended(path: Path, *, text: bool = True, reads: bool = False) -> Any:
 
 
 def edited(path: Path) -> IO[bytes]:
-    """Open a file that is there, to change it in place."""
+    """Open an existing file to change it in place."""
     return os.fdopen(open_plain(path, os.O_RDWR, single=True), "r+b", buffering=0)
 
 
 def fresh(path: Path, mode: str = "wb", buffering: int = -1) -> IO[Any]:
-    """Make a file anew in the place of whatever has its name; a link goes, and what it leads to stays."""
+    """Create a new file in place of any file of this name; a link is replaced, and its target is kept."""
     with suppress(FileNotFoundError):
         path.unlink()
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -88,33 +88,33 @@ def fresh(path: Path, mode: str = "wb", buffering: int = -1) -> IO[Any]:
 
 
 def cleared(path: Path) -> Path:
-    """Return a path at which a library may make a file by name: an empty one of ours is there."""
+    """Return a path at which a library may create a file by name; it contains an empty regular file."""
     fresh(path).close()
     return path
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file in one go: readers see the old text or the new one."""
+    """Replace a file atomically: readers see either the old or the new text."""
     with replaced(path) as temporary, fresh(temporary, "w") as handle:
         handle.write(text)
 
 
 @contextmanager
 def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
-    """Give the path of a temporary file, which takes the place of ``path`` if the block succeeds.
+    """Give the path of a temporary file, which replaces ``path`` if the block succeeds.
 
-    It is on the disk before it has the name, and so is the name at the end. A process that is killed leaves the file
-    ``.NAME.PID.partial``, with the suffix behind, by which libraries choose a format.
+    Its content is synced to disk before it gets the name, and then the name is synced. A killed process leaves the file
+    ``.NAME.PID.partial`` plus the suffix, by which libraries choose a format.
 
     Raises:
-        OSError: with the path, where a library's error has none or names the temporary file.
+        OSError: with the path, even if a library's error has none or names the temporary file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial{suffix}")
     try:
         yield temporary
         sync(temporary)
         temporary.replace(path)
-        with suppress(OSError):  # not every file system can
+        with suppress(OSError):  # not every file system supports this
             sync(path.parent)
     except OSError as error:
         if error.filename in (None, str(temporary), temporary):
@@ -128,7 +128,7 @@ def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
 def sync(path: Path) -> None:
     """Write a file, or the names in a folder, through to the disk, so that it survives a power cut."""
     if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
-        return  # this system opens no folders
+        return  # this system cannot open folders
     descriptor = os.open(path, os.O_RDONLY | _BINARY)
     try:
         os.fsync(descriptor)
@@ -137,7 +137,7 @@ def sync(path: Path) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Make ``target`` another name of the content of ``source`` in one go, or a copy where there are no links."""
+    """Make ``target`` atomically a hard link to ``source``, or a copy if the file system has no links."""
     with replaced(target) as temporary:
         temporary.unlink(missing_ok=True)
         try:
@@ -149,10 +149,10 @@ def link(source: Path, target: Path) -> None:
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """Return the path of a name out of a file, which may not lead out of the folder.
+    """Return the path of a name found in a file, which must be inside the folder.
 
     Raises:
-        FileError: it does.
+        FileError: it leads out of the folder.
     """
     path = Path(name)
     if path.is_absolute() or path.drive or ".." in path.parts:
@@ -163,10 +163,10 @@ def path_inside(folder: Path, name: str) -> Path:
 
 
 def check_not_linked(path: Path) -> None:
-    """Refuse a folder, in which files are to be written and removed, that is a link out of the one it is in.
+    """Refuse a folder for writing and removing files if it is a link.
 
     Raises:
-        OSError: it is one.
+        OSError: it is a link.
     """
     if path.is_symlink():
         raise OSError(
@@ -198,7 +198,7 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
     """Return the text of a regular file of at most ``limit`` bytes.
 
     Raises:
-        FileNotFoundError: if there is none.
+        FileNotFoundError: the file does not exist.
         FileError: it cannot be read, is larger, or is not UTF-8.
     """
     try:
@@ -211,7 +211,7 @@ def read_text(path: Path, limit: int = MAX_TEXT) -> str:
 
 
 def read_json(path: Path, limit: int = MAX_TEXT) -> Any:
-    """Return the content of a JSON file, as :func:`read_text` does; FileError too where it is no JSON."""
+    """Return the content of a JSON file, as :func:`read_text` does; raise FileError also if it is not JSON."""
     return parsed_json(read_text(path, limit), str(path))
 
 
@@ -219,7 +219,8 @@ def parsed_json(text: str | bytes, name: str) -> Any:
     """Return the content of JSON text.
 
     Raises:
-        FileError: it is none, is nested too deep, or has a number of too many digits; the message has ``name``.
+        FileError: it is not JSON, is nested too deeply, or has a number with too many digits; the message contains
+            ``name``.
     """
     try:
         value = json.loads(text)
@@ -239,7 +240,7 @@ def json_fault(error: Exception) -> str:
 
 
 def check_depth(value: Any, name: str) -> None:
-    """Raise FileError for lists and dicts that are nested deeper than what reads them can go."""
+    """Raise FileError for lists and dicts that are nested too deeply for readers."""
     level, depth = [value], 0
     while level:
         if depth > MAX_DEPTH:

@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from imitate.errors import UserError
 
 LOOK_S = 0.5
-"""Time between two looks whether the parent lives."""
+"""Seconds between two checks that the parent is alive."""
 STEP_TIMEOUT_S = 60.0
 """A call of an environment that takes longer counts as a hang, unless another limit is set."""
 MAKE_FACTOR = 5.0
@@ -30,7 +30,8 @@ ON_HELP = (
 )
 
 Beat = Callable[[str], None]
-"""Called with what begins now: :data:`MAKE`, "reset()", "step()" ..., or "" where it has ended."""
+"""Function that is called with the call that begins now: :data:`MAKE`, "reset()", "step()" ..., or "" if it has
+ended."""
 
 
 def end_with_parent() -> None:
@@ -55,13 +56,13 @@ def _end_with(parent: int | None, sentinel: int) -> None:
 
 
 def end_with_stdin(patience_s: float, scratch: str | None = None) -> None:
-    """Let this process, the leader of a session, end as SIGTERM ends it when its stdin is closed.
+    """Let this process, the leader of a session, end as by SIGTERM when its stdin is closed.
 
-    Its whole session is killed after so many seconds. To be called before it has threads: a process that is forked here
-    watches, because no thread runs while a call hangs that holds Python's lock.
+    Its whole session is killed after ``patience_s``. Call it before starting threads: a forked process watches, because
+    no thread runs during a hanging call that holds Python's global lock.
 
     Args:
-        patience_s: seconds.
+        patience_s: seconds until the session is killed.
         scratch: folder that is removed then.
     """
     if sys.platform == "win32":
@@ -76,14 +77,14 @@ def end_with_stdin(patience_s: float, scratch: str | None = None) -> None:
 
 
 def _guard(leader: int, patience_s: float, scratch: str | None) -> None:
-    """Wait until stdin is closed, then end the leader and what is left of its group."""
+    """Wait until stdin is closed, then end the leader and the rest of its group."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     leads_group = os.getpgrp() == leader
     os.setpgid(0, 0)
     while not wait([sys.stdin.fileno()], timeout=LOOK_S):
         if os.getppid() != leader:
-            return  # it has ended by itself
+            return  # the leader has ended itself
     with suppress(ProcessLookupError):
         os.kill(leader, signal.SIGTERM)
     deadline = time.monotonic() + patience_s
@@ -120,7 +121,7 @@ def _kill_at_hangup(pipe: int) -> None:
 
 @contextmanager
 def scheduled_as_before() -> Iterator[None]:
-    """Give this thread back its scheduling policy, which an encoder of AV1 makes real-time where it runs as root."""
+    """Give this thread back its scheduling policy, which an AV1 encoder changes to real-time if it runs as root."""
     if not hasattr(os, "sched_getscheduler"):
         yield
         return

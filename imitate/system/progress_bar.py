@@ -1,7 +1,7 @@
 """Progress bars with a lock of this process's own.
 
-tqdm's default lock is shared with forked processes. One that is killed while it draws never gives it back, and the
-others then wait for ever.
+tqdm's default lock is shared with forked processes. If one is killed while drawing, the lock is never released, and the
+others wait forever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes that train together, and what they tell each other.
+"""Processes that train together, and their communication.
 
 Each process is a rank. All collectives are no-ops for a process alone. All ranks have to call them in the same order.
 Everything but gradients and weights is exchanged on the CPU, by gloo.
@@ -44,8 +44,8 @@ class Ranks:
     """Place of this process among those of one training.
 
     Attributes:
-        rank: number of this process; 0 is the one that writes.
-        world: how many there are.
+        rank: number of this process; rank 0 writes the files.
+        world: number of processes.
         local: number of this process on its machine, which is that of its GPU.
     """
 
@@ -54,7 +54,7 @@ class Ranks:
     local: int = 0
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
-        """Return each flag, true if it is true on any rank."""
+        """Return for each flag whether it is true on any rank."""
         if self.world == 1:
             return flags
         risen = torch.tensor(flags, dtype=torch.int32)
@@ -116,7 +116,7 @@ class Ranks:
         return values.new_tensor(mean), values.new_tensor(variance**0.5)
 
     def seed(self, seed: int) -> int:
-        """Return the seed of what this rank draws on its own; that of rank 0 is ``seed``."""
+        """Return the seed of this rank's own random numbers; for rank 0 it is ``seed``."""
         return seed + 1_000_003 * self.rank
 
     def draw_apart(self, seed: int) -> None:
@@ -134,11 +134,11 @@ class Ranks:
         return slice(self.rank, None, self.world)
 
     def share_of(self, count: int, key: str) -> int:
-        """Return the part of ``count`` that falls to each rank.
+        """Return each rank's share of ``count``.
 
         Args:
             count: number of samples, environments or processes of all ranks.
-            key: of the configuration, for the message.
+            key: key in the configuration, for the message.
 
         Raises:
             ConfigError: the ranks cannot share them equally.

@@ -1,4 +1,4 @@
-"""Recognition of what other toolkits leave on a disk, by its contents and with the standard library alone.
+"""Identify files and folders of other toolkits by their contents, using only the standard library.
 
 Commands use it for a path of the wrong kind, so that the error names the kind and the next command.
 Nothing is unpickled or imported, and at most a megabyte of a file is read.
@@ -32,12 +32,12 @@ _NEAREST = {"vqbet": "vq_bet"}
 
 @dataclass(frozen=True)
 class Found:
-    """Something that was recognised.
+    """Kind of a recognised file or folder.
 
     Attributes:
-        kind: 'lerobot-dataset', 'lerobot-policy', 'run', or another word that names it.
-        what: the same in words.
-        advice: what to do with it, with a command.
+        kind: 'lerobot-dataset', 'lerobot-policy', 'run', or another keyword.
+        what: description of the kind.
+        advice: suggested next step, with a command.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Found:
 
 
 def recognise(path: str | Path) -> Found | None:
-    """Recognise the kind of the file or folder at a path; None: unknown, or no such path."""
+    """Recognise the kind of the file or folder at a path; or None if it is unknown or does not exist."""
     place = Path(path).expanduser()
     checks = _FOLDERS if place.is_dir() else _FILES if place.is_file() else ()
     for check in checks:
@@ -58,7 +58,7 @@ def recognise(path: str | Path) -> Found | None:
 
 
 def diagnosis(path: str | Path) -> str | None:
-    """One line about a path of the wrong kind; None: its kind is unknown."""
+    """Return one line about a path of the wrong kind, or None if its kind is unknown."""
     found = recognise(path)
     if found is not None:
         return f"{path}: is {found.what}: {found.advice}"
@@ -68,7 +68,7 @@ def diagnosis(path: str | Path) -> str | None:
 
 
 def hdf5_words(path: str | Path) -> str | None:
-    """One line about an HDF5 file in place of another kind of file; None for all else."""
+    """Return one line about an HDF5 file given in place of another kind of file; None for all else."""
     if not _begins_with(path, _HDF5):
         return None
     return (
@@ -78,7 +78,7 @@ def hdf5_words(path: str | Path) -> str | None:
 
 
 def archive_words(path: str | Path) -> str | None:
-    """One line about an archive, such as a checkpoint, in place of another kind of file; None for all else."""
+    """Return one line about an archive, such as a checkpoint, given in place of another kind of file, else None."""
     if not _begins_with(path, _ZIP):
         return None
     return (
@@ -92,7 +92,7 @@ def _begins_with(path: str | Path, first: bytes) -> bool:
 
 
 def _url_words(text: str) -> str | None:
-    """About an address; a ``Path`` of it has lost a slash."""
+    """Describe an address; converting it to a ``Path`` has removed a slash."""
     if not re.match(r"[a-z][a-z0-9+.-]+:/", text):
         return None
     return (
@@ -102,7 +102,7 @@ def _url_words(text: str) -> str | None:
 
 
 def _hub_words(text: str) -> str | None:
-    """About a name such as ``lerobot/act_aloha``, where no such path exists."""
+    """Describe a name such as ``lerobot/act_aloha``, where no such path exists."""
     if not _HUB_ID.fullmatch(text) or text.endswith(_OWN_ENDINGS):
         return None
     if Path(text).parent.is_dir():
@@ -141,7 +141,7 @@ def _shards(folder: Path) -> Found | None:
 
 
 def lerobot_policy(path: str | Path) -> Path | None:
-    """Return the folder of a policy of LeRobot: for this folder, that of its training, or a file in it; else None."""
+    """Return the folder of a policy of LeRobot: for this folder, its training folder, or a file in it; else None."""
     place = Path(path).expanduser()
     if place.name in ("config.json", LEROBOT_WEIGHTS):
         place = place.parent
@@ -162,7 +162,7 @@ def _lerobot_policy(folder: Path) -> Found | None:
 
 
 def _policy_of(config: dict[str, Any]) -> Found | None:
-    """A policy of LeRobot, by its config.json: ``type`` and features, or as it was in 2024."""
+    """Identify a policy of LeRobot by its config.json: ``type`` and features, or the form of 2024."""
     features = {"input_features", "output_features", "normalization_mapping"}
     older = {"input_shapes", "input_normalization_modes"}
     if "algo_name" in config or not (
@@ -243,7 +243,7 @@ def _in_lerobot_dataset(file: Path) -> Found | None:
 
 
 def _as_written(file: Path, folder: Path) -> Path:
-    """A folder above a file, written as the file is."""
+    """Return a parent folder of a file in the same notation as the file."""
     above = len(file.resolve().relative_to(folder).parts)
     return Path(*file.parts[:-above]) if len(file.parts) > above else folder
 
@@ -313,7 +313,7 @@ def _d3rlpy(file: Path) -> Found | None:
 
 
 def _pickle(file: Path) -> Found | None:
-    """A pickle, of which only the names in it are looked at: loading it would run what it says."""
+    """Identify a pickle by the names in it only: loading it would execute its code."""
     text = _begin(file)
     if text[:1] != _PICKLE:
         return None
@@ -388,13 +388,13 @@ def _begin(file: Path, size: int = _MOST_BYTES) -> bytes:
     if file.exists() and not file.is_file():
         raise OSError(
             errno.EINVAL, "it is no regular file", str(file)
-        )  # a pipe would be waited for
+        )  # reading a pipe would block
     with file.open("rb") as stream:
         return stream.read(size)
 
 
 def _json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file; {}: there is no such file, or it holds something else."""
+    """Return the object in a JSON file, or {} if the file is missing or contains something else."""
     if not file.is_file():
         return {}
     text = _begin(file, _MOST_BYTES + 1)

@@ -17,7 +17,7 @@ from imitate.system.plain_files import check_not_linked, lock_file, open_plain
 from imitate.system.plain_files import write_text as write_text
 from imitate.system.recognition import LEROBOT_WEIGHTS, diagnosis, lerobot_policy, recognise
 
-# In this order a run folder stands for one checkpoint. Validation loss ranks policies badly, so it comes last.
+# Order in which a run folder's checkpoint is chosen. Validation loss is a poor measure, so it comes last.
 BEST_FIRST = ("best.pth", "best_return.pth", "last.pth", "best_valid.pth")
 
 
@@ -73,7 +73,7 @@ class RunFolder:
         return self.path / "learning_curve.png"
 
     def make_parts(self) -> None:
-        """Make the folders in it that are not there: empty ones may be lost where a run is copied."""
+        """Create missing subfolders: empty ones may get lost when a run is copied."""
         self.checkpoints.mkdir(exist_ok=True)
         self.videos.mkdir(exist_ok=True)
 
@@ -110,7 +110,7 @@ class RunFolder:
                 _lock(handle)
         except (BlockingIOError, PermissionError):
             return True
-        except OSError:  # it is missing, or it is no regular file
+        except OSError:  # it is missing, or is not a regular file
             return False
         return False
 
@@ -123,7 +123,7 @@ def _lock(handle: IO[bytes]) -> None:
     """
     try:
         import fcntl
-    except ImportError:  # no fcntl on Windows: unlocked
+    except ImportError:  # Windows has no fcntl: the file stays unlocked
         return
     # Not flock: forked processes that read data would hold it when the trainer is killed.
     fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,7 +156,7 @@ def open_run_folder(path: str | Path) -> RunFolder:
     """Open an existing run folder.
 
     Raises:
-        CheckpointError: it is none.
+        CheckpointError: it is not a run folder.
     """
     folder = RunFolder(Path(path).expanduser())
     if not folder.config.is_file():
@@ -174,7 +174,7 @@ def newest_run_folder(output_dir: str | Path, name: str) -> RunFolder:
     """Return the run of this name that started last.
 
     Raises:
-        CheckpointError: if there is none.
+        CheckpointError: there is no such run.
     """
     parent = Path(output_dir).expanduser() / name
     runs = runs_in(parent)
@@ -184,7 +184,7 @@ def newest_run_folder(output_dir: str | Path, name: str) -> RunFolder:
 
 
 def runs_in(parent: Path) -> list[Path]:
-    """Return the folders of the runs below the folder of a name, those that started last at the end."""
+    """Return the folders of the runs below the folder of a name, ordered by start time."""
     runs = [path for path in parent.glob("*") if (path / "config.json").is_file()]
     return sorted(runs, key=_start_order)
 
@@ -195,13 +195,13 @@ def _start_order(path: Path) -> tuple[str, int]:
 
 
 def find_checkpoint(agent: str | Path) -> Path:
-    """Return the checkpoint that a path stands for: itself, or the best (else the last) one of a run folder.
+    """Return the checkpoint of a path: the file itself, or the best (else the last) one of a run folder.
 
-    A folder of runs (``<output_dir>/<name>``) stands for the newest of them that has a checkpoint, an ``<output_dir>``
+    A folder of runs (``<output_dir>/<name>``) stands for its newest run with a checkpoint, an ``<output_dir>``
     with runs of one name for that name, a policy's folder of LeRobot for its weights.
 
     Raises:
-        CheckpointError: if there is none, or the runs have several names.
+        CheckpointError: there is no checkpoint, or the runs have several names.
     """
     path = Path(agent).expanduser()
     if not path.is_dir():

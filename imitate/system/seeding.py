@@ -1,6 +1,6 @@
-"""Random number generators: the one place that seeds them, and their state as plain data.
+"""Random number generators: seeding, and their state as plain data.
 
-A state holds only tensors, numbers and lists, so that a checkpoint with it is loaded without unpickling.
+A state contains only tensors, numbers and lists, so that a checkpoint with it is loaded without unpickling.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Put every global generator back into a state given by `rng_state`."""
+    """Restore every global generator to a state from `rng_state`."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
@@ -62,7 +62,7 @@ def preserved_rng() -> Iterator[None]:
 
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Run the body with `count` torch threads (None: as it is), then restore the number."""
+    """Run the body with `count` torch threads (None keeps the current number), then restore the number."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)

@@ -1,9 +1,9 @@
 """Files of `torch.save`: their sizes, checksums and calls, checked before torch reads them.
 
 `torch.save` writes a zip archive whose entries are stored as they are, each with a CRC-32. torch reads it without
-verifying the checksums, so that a flipped bit becomes another weight; and it unpacks compressed entries to any size.
-The calls in its pickle are looked at by :mod:`imitate.system.pickle_calls`. Before torch 1.6 it wrote pickles one after
-the other in place of the archive, as published weights still are.
+verifying the checksums, so a flipped bit changes a weight unnoticed; and it unpacks compressed entries to any size.
+The calls in its pickle are checked by :mod:`imitate.system.pickle_calls`. Before torch 1.6, `torch.save` wrote
+consecutive pickles instead of an archive; some published weights still have this form.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_archive(source: Path | BinaryIO) -> bool:
     """Return true for a file as `torch.save` writes it: a zip archive with an intact end."""
     try:
         return zipfile.is_zipfile(source)
-    except Exception:  # some damage of the end raises in zipfile
+    except Exception:  # some damage at the end raises an error in zipfile
         return False
 
 
@@ -36,12 +36,12 @@ def check_archive(source: Path | BinaryIO, name: str | Path, size: int) -> None:
 
     Args:
         source: the file.
-        name: of the file, for messages.
-        size: of the file in bytes.
+        name: name of the file, for messages.
+        size: size of the file in bytes.
 
     Raises:
-        CheckpointError: an entry is damaged, is there twice, or is compressed to less than it takes in memory; the
-            numbers are in another byte order; the pickle calls what no checkpoint does.
+        CheckpointError: an entry is damaged, occurs twice, or is compressed; the numbers are in another byte order; the
+            pickle calls functions that no checkpoint calls.
     """
     try:
         words = _archive_fault(source, size)
@@ -52,7 +52,7 @@ def check_archive(source: Path | BinaryIO, name: str | Path, size: int) -> None:
 
 
 def file_fault(path: Path) -> str | None:
-    """Return words for what is wrong with a file that torch is to read, an archive or pickles, else None."""
+    """Describe the fault of a file for torch (an archive or pickles), or return None."""
     try:
         if is_archive(path):
             return _archive_fault(path, path.stat().st_size)
@@ -65,7 +65,7 @@ def _archive_fault(source: Path | BinaryIO, size: int) -> str | None:
     with zipfile.ZipFile(source) as archive:
         entries = archive.infolist()
         unpacked = sum(entry.file_size for entry in entries)
-        names = [entry.orig_filename for entry in entries]  # as torch sees them
+        names = [entry.orig_filename for entry in entries]  # as torch interprets them
         if len(names) != len({name.casefold() for name in names}):
             return "two of its entries have one name"
         if min((entry.header_offset for entry in entries), default=0) > 0:
@@ -93,12 +93,12 @@ def _pickles_fault(path: Path) -> str | None:
 
 
 def _named(entries: Sequence[zipfile.ZipInfo], wanted: str) -> list[zipfile.ZipInfo]:
-    """Return the entries that torch, which does not see case, may take for this one."""
+    """Return the entries that torch, which ignores case, may confuse with this one."""
     return [e for e in entries if e.orig_filename.casefold().rpartition("/")[2] == wanted]
 
 
 def _wrong_order(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -> str | None:
-    """Return words for numbers in another byte order than this machine's, which torch would take for its own."""
+    """Describe numbers in a byte order that differs from this machine's, which torch would misread."""
     for entry in _named(entries, "byteorder"):
         order = archive.read(entry)[:10].decode("ascii", "replace")
         if order != sys.byteorder:
@@ -107,7 +107,7 @@ def _wrong_order(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -
 
 
 def _wrong_pickle(archive: zipfile.ZipFile, entries: Sequence[zipfile.ZipInfo]) -> str | None:
-    """Return words for a pickle that would take much memory, or make tensors of another kind."""
+    """Describe a pickle that would take much memory or create tensors of another kind."""
     for entry in _named(entries, "data.pkl"):
         if entry.file_size > _MAX_PICKLE:
             return f"{entry.filename} has more than {_MAX_PICKLE:,} bytes"
