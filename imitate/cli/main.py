@@ -298,6 +298,17 @@ class _PlainOutput:
         return getattr(self._stream, name)
 
 
+def _as_of_dataset(name: str) -> str:
+    """Return the advice for a command of `imitate dataset` that was given without the word dataset; '' for another."""
+    from imitate.cli.dataset import app as dataset
+
+    names = {
+        command.name or getattr(command.callback, "__name__", "").replace("_", "-")
+        for command in dataset.registered_commands
+    }
+    return f"it is 'imitate dataset {name}'" if name in names else ""
+
+
 class _Verbs(TyperGroup):
     """The top level: finds commands by name, and turns a :class:`UserError` into one line and exit code 2."""
 
@@ -312,7 +323,8 @@ class _Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command with which the arguments begin."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            raise UserError(f"there is no command '{args[0]}'; {nearest(args[0], VERBS)}")
+            hint = _as_of_dataset(args[0]) or nearest(args[0], VERBS)
+            raise UserError(f"there is no command '{args[0]}'; {hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:

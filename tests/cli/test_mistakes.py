@@ -187,6 +187,8 @@ train --config config.json --dataset none.hdf5 | none.hdf5: there is no such dem
 train --config config.json --set train.batchsize=3 | did you mean 'batch_size'
 train --config config.json --device tpu | train.device
 trian | there is no command 'trian'; did you mean 'train'?
+report demos.hdf5 | there is no command 'report'; it is 'imitate dataset report'
+playback demos.hdf5 | it is 'imitate dataset playback'
 """
 """(command line | part of the answer); COIN, OWN and PUSHING are robots and a device of this repository."""
 NAMES = {
