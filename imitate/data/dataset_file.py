@@ -35,10 +35,11 @@ class DatasetFile(DemoFile):
             converted = as_demonstration_file(path) if foreign else None
             super().__init__(path, swmr=swmr, hdf5_path=converted)
         except NoDemosError:
-            if foreign or convertible_format(path) is None:
+            found = None if foreign else convertible_format(path)
+            if found is None:
                 raise
             # an HDF5 file in the layout of another toolkit
-            super().__init__(path, swmr=swmr, hdf5_path=as_demonstration_file(path))
+            super().__init__(path, swmr=swmr, hdf5_path=as_demonstration_file(path, found))
 
     def fingerprint(self) -> dict[str, Any]:
         """Return digests that distinguish this file's content from others: see :mod:`imitate.data.file.fingerprint`."""

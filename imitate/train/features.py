@@ -146,10 +146,13 @@ def _digest(
     for name in ("pretrained", "pretrained_sha256", "lr_scale"):
         trunk[name] = name == "pretrained" and bool(trunk.get(name))
     prepared = algo.preprocess.to_dict()
-    opened = [files.open(source.path) for source in store.sources]
+    contents = []
+    for source in store.sources:
+        file = files.open(source.path)
+        contents.append((file.fingerprint(), file.hdf5_path.stat().st_mtime_ns))
     described = {
         "version": _VERSION,
-        "files": [(file.fingerprint(), file.hdf5_path.stat().st_mtime_ns) for file in opened],
+        "files": contents,
         "demos": [(demo.source, demo.name, demo.length) for demo in store.demos],
         "field": field,
         "core": [core.get("backbone_class"), trunk, core.get("pool_class"), net.frozen_shape],

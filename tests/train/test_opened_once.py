@@ -9,6 +9,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from imitate.data.curate.shard import shard_files
 from imitate.data.formats.convert import convert
+from imitate.data.shards import data_files
 from imitate.train.trainer import train
 from tests.demo_files import make_demo_file
 from tests.tiny import tiny_tree
@@ -64,6 +65,13 @@ def test_before_the_first_update_a_file_is_opened_once_or_twice(opens, tmp_path)
     assert opens(tiny_tree(data=one, train=in_file), **out) == {"one.hdf5": 2}
     names = ({"path": str(one), "lang": "lift"}, {"path": str(two), "filter_key": "valid"})
     assert opens(tiny_tree(train={"data": list(names)}), **out) == {"one.hdf5": 1, "two.hdf5": 1}
+
+
+def test_more_files_than_may_be_open_at_a_time_are_opened_again(opens, tmp_path, monkeypatch):
+    monkeypatch.setattr(data_files, "MOST_OPEN", 1)
+    paths = [demos(tmp_path / f"{number}.hdf5", seed=number) for number in range(2)]
+    data = [{"path": str(path)} for path in paths]
+    assert min(opens(tiny_tree(train={"data": data}), output_dir=tmp_path / "runs").values()) > 2
 
 
 def test_so_are_shards_and_the_conversion_of_another_format(opens, tmp_path):

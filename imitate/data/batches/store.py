@@ -119,11 +119,10 @@ class Store:
         self.notes: list[str] = []
         self._buffers = Buffers()
         self._compressed: set[tuple[int, str]] = set()
-        opened = [files.open(source.path) for source in sources]
-        self._holds = [held(file.hdf5_path) for file in opened]
-        self.demos = tuple(_demos(opened, sources))
+        self._holds = [held(files.open(source.path).hdf5_path) for source in sources]
+        self.demos = tuple(_demos(files, sources))
         first = self.demos[0]
-        self.fields = lay_out(opened[first.source], first.name, keys)
+        self.fields = lay_out(files.open(sources[first.source].path), first.name, keys)
         self._note_short()
         ends = np.cumsum([demo.length for demo in self.demos])
         self.demo_end: NDArray[np.int64] = ends
@@ -134,8 +133,9 @@ class Store:
         self._allocate(goal_keys)
         with ThreadPoolExecutor() as threads:
             for number, demo in enumerate(self.demos):
-                self._fill(opened[demo.source], number, bounded, threads)
-            decoded = self._decode_once(opened, threads)
+                file = files.open(sources[demo.source].path)
+                self._fill(file, number, bounded, threads)
+            decoded = self._decode_once(files, threads)
         self.from_file = {
             key: field
             for key, field in self.fields.items()
@@ -287,13 +287,14 @@ class Store:
             check_finite(last, file, demo.name, f"{group}/{key}", demo.length - 1)
             goal.numpy()[number] = last[0]
 
-    def _decode_once(self, files: Sequence[DatasetFile], threads: Executor) -> Decoded:
+    def _decode_once(self, files: DataFiles, threads: Executor) -> Decoded:
         """Decode the compressed arrays that stay in their files into cache files."""
         decoded = {}
         for source, key in sorted(self._compressed):
             numbers = [n for n, demo in enumerate(self.demos) if demo.source == source]
             demos = {self.demos[number].name: self.demos[number].length for number in numbers}
-            path, words = decode_once(files[source], self.fields[key], demos, threads)
+            file = files.open(self.sources[source].path)
+            path, words = decode_once(file, self.fields[key], demos, threads)
             self.notes.append(words)
             if path is not None:
                 self._holds.append(Hold(path))
@@ -301,8 +302,9 @@ class Store:
         return decoded
 
 
-def _demos(files: Sequence[DatasetFile], sources: Sequence[DataSource]) -> Iterable[Demo]:
-    for number, (file, source) in enumerate(zip(files, sources, strict=True)):
+def _demos(files: DataFiles, sources: Sequence[DataSource]) -> Iterable[Demo]:
+    for number, source in enumerate(sources):
+        file = files.open(source.path)
         names = source.chosen(file)
         if not names and source.demos is None:
             raise no_demos(file, source.filter_key)

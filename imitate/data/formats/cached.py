@@ -29,17 +29,18 @@ _VERSION = 4
 _logger = logging.getLogger(__name__)
 
 
-def as_demonstration_file(path: Path) -> Path:
+def as_demonstration_file(path: Path, found: Format | None = None) -> Path:
     """Return the HDF5 file to read for a dataset of another format, and make it if there is none.
 
     Args:
         path: the path that the user gave; it is never changed.
+        found: its format, or None to detect it.
 
     Raises:
         DatasetError: the format is unknown, or the conversion needs further options; the message names the format and
             the remedy.
     """
-    found = _format_of(path)
+    found = found or _format_of(path)
     if found.needs_replay:
         raise DatasetError(
             f"{path}: holds simulator states without observations ({found.name}): make a file with observations by "
@@ -60,10 +61,10 @@ def held(file: Path) -> Hold | None:
     return Hold(file) if file.parent == cache_folder("datasets") else None
 
 
-def convertible_format(path: Path) -> str | None:
+def convertible_format(path: Path) -> Format | None:
     """Return the format in which :func:`as_demonstration_file` would read a path, or None if it is not converted."""
     try:
-        return registry.detect(path).name
+        return registry.detect(path)
     except DatasetError:
         return None
 

@@ -14,6 +14,9 @@ from imitate.data.dataset_file import DatasetFile
 from imitate.data.language import TASK_ATTRS, instruction_of
 from imitate.data.shards.folder import local_file, shards_at
 
+MOST_OPEN = 500
+"""Largest number of files that are open at a time; beyond it they are closed and opened again."""
+
 
 @dataclass(frozen=True)
 class Outline:
@@ -46,15 +49,19 @@ class DataFiles:
         self._open: dict[Path, DatasetFile] = {}
 
     def open(self, path: str | Path) -> DatasetFile:
-        """Return an open file, which is not the caller's to close; one behind a URL is fetched into the cache.
+        """Return an open file, which the caller does not close; one behind a URL is fetched into the cache.
+
+        It may be closed once :data:`MOST_OPEN` other files have been asked for.
 
         Raises:
             DatasetError: it cannot be read.
         """
         place = local_file(path)
-        if place not in self._open:
-            self._open[place] = DatasetFile(place, swmr=self.swmr)
-        return self._open[place]
+        file = self._open.pop(place, None) or DatasetFile(place, swmr=self.swmr)
+        if len(self._open) >= MOST_OPEN:
+            self._open.pop(next(iter(self._open))).close()
+        self._open[place] = file  # the one that was used last is the last one
+        return file
 
     def outline(self, path: str | Path) -> Outline:
         """Return the outline of a dataset, one file or a folder of shards.
