@@ -26,7 +26,7 @@ from imitate.system.processes import LOCAL, check_place
 if TYPE_CHECKING:
     from imitate.evaluation.eval_result import EvalResult
     from imitate.evaluation.late import Lateness
-    from imitate.evaluation.prepared import Subject
+    from imitate.evaluation.prepared import EvaluatedPolicy
     from imitate.policy.renaming import Rename
 
 FAILED = 1
@@ -385,7 +385,7 @@ def _refuse_mixture(
 
 
 def _environments(
-    subject: Subject, names: Sequence[str] | None, lang: str | None, rename: Rename
+    subject: EvaluatedPolicy, names: Sequence[str] | None, lang: str | None, rename: Rename
 ) -> list[dict[str, Any]]:
     """Return the environments to evaluate in: the checkpoint's own, those named, or its first under a new name.
 

@@ -15,13 +15,13 @@ from imitate.errors import UserError
 from imitate.evaluation.episodes import Episode
 from imitate.evaluation.eval_result import EvalResult
 from imitate.evaluation.evaluate import Place, evaluate_all
-from imitate.evaluation.prepared import EvalSettings, Subject, resolved
+from imitate.evaluation.prepared import EvalSettings, EvaluatedPolicy, resolved
 from imitate.evaluation.results_file import ResultsFile
 from imitate.system.wording import counted
 
 
 def evaluated(
-    places: Sequence[tuple[Subject, dict[str, Any], EvalSettings]],
+    places: Sequence[tuple[EvaluatedPolicy, dict[str, Any], EvalSettings]],
     workers: int,
     table_file: Path | None,
     *,

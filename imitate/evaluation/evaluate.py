@@ -26,9 +26,9 @@ from imitate.evaluation.late import Lateness
 from imitate.evaluation.planned import Planned
 from imitate.evaluation.prepared import (
     EvalSettings,
+    EvaluatedPolicy,
     Mode,
     Prepared,
-    Subject,
     default_workers,
     subject_in,
     subject_of,
@@ -140,7 +140,7 @@ def evaluate(
         return prepared.result(_play(prepared, pool, on_episode), timed(start))
 
 
-def _opened(agent: str | Path | RolloutPolicy) -> tuple[Subject, dict[str, Any] | None]:
+def _opened(agent: str | Path | RolloutPolicy) -> tuple[EvaluatedPolicy, dict[str, Any] | None]:
     """Return the description of a policy, and the content of its checkpoint if it has one."""
     if isinstance(agent, RolloutPolicy):
         return subject_of(agent), None
@@ -161,7 +161,7 @@ class Place:
         on_episode: called with each episode that another evaluation may take over.
     """
 
-    agent: str | Path | Subject
+    agent: str | Path | EvaluatedPolicy
     env_meta: Mapping[str, Any] | None
     settings: EvalSettings
     earlier: tuple[Episode, ...] = ()

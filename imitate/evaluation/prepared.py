@@ -72,7 +72,7 @@ class EvalSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class EvaluatedPolicy:
     """A policy under evaluation.
 
     Attributes:
@@ -106,26 +106,26 @@ class Subject:
         return self.path
 
 
-def subject_of(agent: str | Path | RolloutPolicy | Subject) -> Subject:
+def subject_of(agent: str | Path | RolloutPolicy | EvaluatedPolicy) -> EvaluatedPolicy:
     """Describe a policy, or the checkpoint of a path; a description is returned as it is.
 
     Raises:
         CheckpointError: the path has no checkpoint.
     """
-    if isinstance(agent, Subject):
+    if isinstance(agent, EvaluatedPolicy):
         return agent
     if isinstance(agent, RolloutPolicy):
         weights = sum(weight.numel() for weight in agent.algo.nets.parameters())
         horizon = agent.algo.global_config.experiment.rollout.horizon or DEFAULT_HORIZON
-        return Subject(None, agent, {}, horizon, weights)
+        return EvaluatedPolicy(None, agent, {}, horizon, weights)
     path = find_checkpoint(agent)
     return subject_in(load_checkpoint(path), path)
 
 
-def subject_in(ckpt: Mapping[str, Any], path: Path) -> Subject:
+def subject_in(ckpt: Mapping[str, Any], path: Path) -> EvaluatedPolicy:
     """Describe the policy in the content of a checkpoint; ``path`` is its file."""
     own, shapes = dict(ckpt["env_metadata"] or {}), ckpt["shape_metadata"]
-    return Subject(
+    return EvaluatedPolicy(
         path,
         None,
         own,
@@ -158,7 +158,7 @@ class Prepared:
     """
 
     def __init__(
-        self, subject: Subject, env_meta: Mapping[str, Any] | None, settings: EvalSettings
+        self, subject: EvaluatedPolicy, env_meta: Mapping[str, Any] | None, settings: EvalSettings
     ) -> None:
         _check(subject, env_meta, settings)
         meta = dict(subject.env_meta if env_meta is None else env_meta)
@@ -292,7 +292,9 @@ class Prepared:
             self._frames.close()
 
 
-def _check(subject: Subject, env_meta: Mapping[str, Any] | None, settings: EvalSettings) -> None:
+def _check(
+    subject: EvaluatedPolicy, env_meta: Mapping[str, Any] | None, settings: EvalSettings
+) -> None:
     if subject.policy is not None and env_meta is None:
         raise EnvError("a policy object needs env_meta, the env_args of its environment")
     if subject.policy is not None and settings.step_timeout_s is not None:
@@ -334,7 +336,7 @@ def _check_team(name: str, settings: EvalSettings) -> None:
         )
 
 
-def _device(subject: Subject, wanted: str | None) -> str:
+def _device(subject: EvaluatedPolicy, wanted: str | None) -> str:
     if subject.policy is not None:
         return str(subject.policy.algo.device)
     if wanted is not None:
@@ -349,7 +351,9 @@ def device_beside(device: torch.device, weights: int) -> str:
     return str(device) if device.type == "cuda" and weights > GPU_POLICY else "cpu"
 
 
-def resolved(subject: Subject, env_meta: Mapping[str, Any], settings: EvalSettings) -> EvalSettings:
+def resolved(
+    subject: EvaluatedPolicy, env_meta: Mapping[str, Any], settings: EvalSettings
+) -> EvalSettings:
     """Return the settings with "auto" replaced by the mode for this checkpoint and environment."""
     if settings.mode != "auto":
         return settings
@@ -359,7 +363,7 @@ def resolved(subject: Subject, env_meta: Mapping[str, Any], settings: EvalSettin
 
 
 def _mode(
-    settings: EvalSettings, subject: Subject, env_meta: Mapping[str, Any], device: str
+    settings: EvalSettings, subject: EvaluatedPolicy, env_meta: Mapping[str, Any], device: str
 ) -> Mode:
     if settings.late is not None or is_robot(env_meta) or is_team(env_meta):
         return "processes"

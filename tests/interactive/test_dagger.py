@@ -155,7 +155,7 @@ def test_an_interrupted_round_goes_on_with_its_next_episode(finished, tmp_path):
 
 def test_other_settings_are_refused(finished, tmp_path):
     demos, out, _ = finished
-    with pytest.raises(ConfigError, match="take another folder"):
+    with pytest.raises(ConfigError, match="use another folder"):
         dagger(config(), DaggerPlan(episodes=5), labelled, env_meta(), out, dataset=demos)
     with pytest.raises(ConfigError, match="--dataset"):
         dagger(config(), PLAN, labelled, env_meta(), tmp_path / "none")
