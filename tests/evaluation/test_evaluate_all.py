@@ -123,5 +123,5 @@ def test_an_entry_stands_for_the_same_checkpoint_environment_and_settings(tmp_pa
     with pytest.raises(ConfigError, match="continue it with --resume"):
         ResultsFile(tmp_path / "t.json", resume=False)
     (tmp_path / "other.json").write_text("[1]")
-    with pytest.raises(ConfigError, match="is no table of evaluations"):
+    with pytest.raises(ConfigError, match="is not a table of evaluations"):
         ResultsFile(tmp_path / "other.json", resume=True)
