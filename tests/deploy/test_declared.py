@@ -19,7 +19,7 @@ from tests.refusals import refused
         ("camera_hz", True, "camera_hz is True"),
         ("observation_shapes", {"state": 2}, "observation_shapes is |; wanted a shape for each"),
         ("observation_shapes", None, "observation_shapes is None"),
-        ("action_names", ("yaw",), "action_names has 1 names (yaw), and an action has 2 numbers"),
+        ("action_names", ("yaw",), "action_names has 1 names (yaw)|an action has 2 numbers"),
         ("action_names", "xy", "action_names is 'xy'; wanted a tuple of names"),
         ("observation_names", {"state": ("yaw",) * 3}, "['state'] has 3 names |'state' has 2"),
     ],
