@@ -30,13 +30,13 @@ class ActionFile:
     """An open file and the meaning of its actions.
 
     Attributes:
-        file: open.
+        file: open demonstration file.
         env_args: of a robosuite file with its controllers written out; else those of the file.
         mode: kind of 'actions': absolute or delta.
-        arms: how many; their actions stand one arm after the other.
-        limits: of relative commands.
-        base_frame: commands are given along the axes of the robots' bases; else the world's.
-        playable: robosuite plays them.
+        arms: number of arms, whose actions are concatenated.
+        limits: limits of relative commands.
+        base_frame: true if commands are along the axes of the robots' bases, false for the world's.
+        playable: true if robosuite can execute them.
     """
 
     file: DatasetFile
@@ -54,9 +54,9 @@ class ActionFile:
         """Read the meaning of the actions.
 
         Args:
-            file: open.
+            file: open demonstration file.
             to: target kind of the actions; where no simulator defines their kind, they are the opposite.
-            scale: metres and radians of a command of 1, where no controller says it.
+            scale: metres and radians that a command of 1 means, if no controller defines it.
 
         Raises:
             DatasetError: the controller is another, the file is of another robosuite, or its actions are rescaled.
@@ -104,15 +104,15 @@ class ActionFile:
 def open_poses(
     about: ActionFile, source: str, keys: tuple[PoseKeys, ...] | None = None
 ) -> PoseSource:
-    """Choose the source of the hands' poses.
+    """Choose the source of the gripper poses.
 
     Args:
         about: the file.
         source: 'poses', 'simulator', or 'auto': poses where they do.
-        keys: observations of each hand; None: robosuite's.
+        keys: observations of each gripper, or None for robosuite's.
 
     Raises:
-        DatasetError: the file has neither.
+        DatasetError: the file has no such source.
     """
     file = about.file
     keys = keys or tuple(

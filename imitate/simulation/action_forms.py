@@ -1,4 +1,4 @@
-"""Actions of one demonstration, taken apart and completed: commands with their goals, goals with the way there."""
+"""Actions of one demonstration, split and converted: commands to goals, and goals to commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BEYOND = 1e-9
 
 @dataclass(frozen=True)
 class Blocks:
-    """Actions taken apart: (T, arms, ...) positions, rotations as written, and the rest (grippers)."""
+    """Actions split into parts: (T, arms, ...) positions, rotations as written, and the rest (grippers)."""
 
     position: Tensor
     rotation: Tensor
@@ -31,7 +31,7 @@ class Blocks:
 
     @classmethod
     def of(cls, actions: Tensor, arms: int, rotation: Rotation, where: str) -> Blocks:
-        """Take (T, A) actions apart.
+        """Split (T, A) actions.
 
         Raises:
             DatasetError: they have too few columns.
@@ -55,10 +55,10 @@ class Forms:
 
     Args:
         about: the file.
-        blocks: the actions as they are.
-        rotation: how their rotations are written.
-        hands: poses of the hands; None: unknown, so that the actions keep their kind.
-        bases: (T, arms, 3) where the robots' bases are.
+        blocks: the split actions.
+        rotation: representation of their rotations.
+        hands: poses of the grippers, or None if unknown, so that the actions keep their kind.
+        bases: (T, arms, 3) positions of the robots' bases.
         where: names the array in messages.
 
     Attributes:
@@ -118,7 +118,7 @@ class Forms:
         self.error = float(errors[~beyond].max()) if (~beyond).any() else 0.0
 
     def written(self, mode: Mode, rotation: Rotation) -> Blocks:
-        """Return the actions as a kind."""
+        """Return the actions converted to a kind and a representation of rotations."""
         if mode == "absolute" and self.goals is not None:
             position, matrix = self.goals
             return Blocks(position, _from_matrix(matrix, rotation), self.blocks.rest)

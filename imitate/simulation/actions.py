@@ -1,4 +1,4 @@
-"""Actions of a demonstration file in another form: relative or absolute, and with another form of rotations."""
+"""Convert the actions of a demonstration file: relative or absolute, and the representation of rotations."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class ActionOptions:
 
     Attributes:
         to: 'absolute' goals or 'delta' commands; None keeps their kind.
-        rotation: how rotations are written.
-        from_rotation: how they are written now.
-        key: the array to write; with 'actions' the environment's controller follows.
+        rotation: representation of rotations to write.
+        from_rotation: their current representation.
+        key: the array to write; 'actions' also changes the environment's controller.
         action_dict: also write robomimic's ``action_dict/{rel_,abs_}{pos,rot_axis_angle,rot_6d}`` and ``gripper``.
         source: where the hands' poses come from: 'poses', 'simulator', or 'auto': poses where there are some.
-        pose_keys: observations of each hand; None: robosuite's.
+        pose_keys: observations of each gripper, or None for robosuite's.
         scale: metres and radians of a command of 1, where no controller says it.
-        check: how many demos to replay with the new actions.
+        check: number of demos to replay with the new actions.
     """
 
     to: Mode | None = None
@@ -65,10 +65,10 @@ class ActionsReport:
         was: 'delta' or 'absolute', and `now` what the array `key` holds.
         rotation: how its rotations are written.
         keys: arrays that were written.
-        poses: where the poses came from; '' where none were needed.
-        steps: of all demos.
-        clipped: steps with a command at or beyond the controller's limits, counted once where several arms are.
-        error: how far the way back leads from the original where nothing is clipped: in units of commands
+        poses: source of the poses; '' if none were needed.
+        steps: number of steps of all demos.
+        clipped: steps with a command at or beyond the controller's limits, counted once if several arms are clipped.
+        error: error of converting back, where nothing is clipped: in units of commands
             for delta to absolute, in metres and radians for the other way, the larger number.
         jumps: steps at which an axis-angle of 'actions' changes sides: angles of half a turn have two axes.
         replays: demos played with the new actions.
@@ -103,13 +103,13 @@ def convert_actions(
     options: ActionOptions,
     on_demo: Callable[[int, int], None] = lambda done, total: None,
 ) -> ActionsReport:
-    """Write a copy with other actions; where they are 'actions', its environment takes them as they now are.
+    """Write a copy with converted actions; if they are 'actions', its environment is adapted to them.
 
     Args:
         source: a demonstration file.
         target: the copy.
         options: settings.
-        on_demo: called with how many demos are done, and how many there are.
+        on_demo: called with the number of finished demos and of all demos.
 
     Raises:
         DatasetError: the file or the options do not allow it.

@@ -26,9 +26,7 @@ from imitate.simulation.unfinished import settings_of
 from imitate.system.processes import STEP_TIMEOUT_S
 
 VALID_FRACTION = 0.1
-_HOPELESS = (
-    3  # after so many lost episodes at the beginning, and none made, the fault is not the episodes'
-)
+_HOPELESS = 3  # After this many lost episodes at the beginning, with none made, the episodes are not the reason.
 
 
 @dataclass
@@ -38,15 +36,15 @@ class CollectionReport:
     Attributes:
         path: the file.
         demos: episodes in it.
-        resumed: of them, those that an interrupted collection had recorded.
-        files: that hold them: 1, or the number of shards.
-        solved: those of them that succeed.
+        resumed: number of them recorded by an interrupted collection.
+        files: number of files with them: 1, or the number of shards.
+        solved: number of successful ones.
         attempts: episodes played, replaced failures included.
         steps: control steps in the file.
         seconds: wall time.
-        size_mb: of the file.
+        size_mb: size of the file.
         quality: demos per level.
-        problems: simulator failures that were survived, in words.
+        problems: descriptions of simulator failures that did not end the collection.
         lost: reason by episode that is not in the file: its process died or hung in each try.
     """
 
@@ -93,12 +91,12 @@ def collect(
     per level, and ``<level>_train``, ``<level>_valid``.
 
     Args:
-        path: the HDF5 file, or the folder of the shards. A file appears when it is complete; until then the data lie
-            beside it.
+        path: the HDF5 file, or the folder of the shards. A file appears when it is complete; until then the data are in
+            a file beside it.
         plan: environment, expert's quality, noise, seed.
-        num: demonstrations.
-        workers: processes.
-        overwrite: replace an existing file.
+        num: number of demonstrations.
+        workers: number of processes.
+        overwrite: true to replace an existing file.
         resume: continue an interrupted collection of the same plan behind the last episode that it recorded; a finished
             one is only reported.
         on_demo: called after each recorded demonstration.
@@ -106,7 +104,7 @@ def collect(
             the episode is tried once more, then left out and reported.
         shard_demos: episodes of each file of a folder, which gets an ``index.json`` at the end. The demos are those of
             a single file. None: a single file.
-        backend: where the workers run; None: in processes of this machine.
+        backend: back end of the workers, or None for processes on this machine.
 
     Raises:
         EnvError: no such expert or environment, or none of the first episodes can be made.
@@ -189,7 +187,7 @@ def _note_retries(report: CollectionReport, done: Done[Any, Any]) -> None:
 
 
 def _check_hope(report: CollectionReport, num: int, env_name: Any) -> None:
-    """Raise EnvError where episodes are lost and none was made: it is not the episodes' fault."""
+    """Raise EnvError if episodes are lost and none was made: single episodes are then not the reason."""
     if len(report.lost) >= min(_HOPELESS, num) and not report.demos:
         episode, reason = next(iter(report.lost.items()))
         raise EnvError(
@@ -232,7 +230,7 @@ def filter_keys(qualities: Mapping[int, str], seed: int) -> dict[str, list[int]]
 
     Args:
         qualities: level of each episode.
-        seed: of the choice.
+        seed: seed of the choice.
 
     Returns:
         episodes by filter key.
@@ -266,7 +264,7 @@ def _taken(found: Any, env_name: Any) -> Any:
     """Return the result of a worker.
 
     Raises:
-        EnvError: it could not.
+        EnvError: the worker failed.
     """
     if isinstance(found, Lost):
         died = f"{env_name}: {found.reason}; run the environment alone to see why"

@@ -1,6 +1,6 @@
 """Files of a collection: a single one, or shards of a folder, each with a range of episodes.
 
-A file appears under its name when all of its episodes are over; until then its demos lie in ``<file>.partial``. The
+A file appears under its name when all of its episodes are finished; until then its demos are in ``<file>.partial``. The
 demos and their names do not depend on how they are divided: ``demo_k`` is the k-th that was recorded.
 """
 
@@ -30,8 +30,8 @@ class Piece:
     """A file of a collection.
 
     Attributes:
-        path: of the file.
-        episodes: numbers of those that belong into it.
+        path: path of the file.
+        episodes: numbers of its episodes.
     """
 
     path: Path
@@ -45,12 +45,12 @@ class CollectedFiles:
 
     Args:
         pieces: the files, in the order of their episodes.
-        settings: all that the demos depend on, as JSON; files of other settings are not continued.
+        settings: everything that the demos depend on, as JSON; files of other settings are not continued.
         split: to filter keys.
         qualities: those of all episodes; filter keys are chosen from all, before it is known which ones are recorded.
             None: each file's are chosen from those that were recorded.
-        overwrite: replace what is there.
-        resume: take over what is there.
+        overwrite: true to replace existing files.
+        resume: true to continue existing files.
 
     Attributes:
         missing: episodes to record.
@@ -58,7 +58,7 @@ class CollectedFiles:
         lost: episodes that an interrupted collection could not record.
 
     Raises:
-        DatasetError: a file is there and nobody said what to do with it, or it is of other settings.
+        DatasetError: a file exists and neither option is set, or it has other settings.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class CollectedFiles:
         self._writer: DatasetWriter | None = None
 
     def _look_at(self, piece: Piece, *, resume: bool, may_be_whole: bool) -> None:
-        """Note what there is of a file and what is missing."""
+        """Record which parts of a file exist and which are missing."""
         may_continue = resume and not self._overwrite and piece.path.exists()
         is_whole = may_continue and (may_be_whole or self._holds_last(piece))
         if not is_whole:
@@ -167,7 +167,7 @@ class CollectedFiles:
         piece, writer = self._unfinished.pop(0), self._writer
         assert writer is not None
         if not writer.num_episodes and self._recorded:
-            with suppress(DatasetError):  # says that it has none, and leaves nothing
+            with suppress(DatasetError):  # it reports that it has no demo, and leaves no file
                 writer.close()
             return
         own = {
@@ -194,7 +194,7 @@ class CollectedFiles:
 
 
 def check_free(path: Path, *, overwrite: bool, resume: bool) -> None:
-    """Refuse to write over a file that nobody said may be replaced.
+    """Refuse to overwrite a file without permission.
 
     Raises:
         DatasetError: it is there, or a part of it.
@@ -215,7 +215,7 @@ def check_free(path: Path, *, overwrite: bool, resume: bool) -> None:
 
 
 def _rate_hz(env_meta: Mapping[str, Any]) -> float | None:
-    """Return the actions per second of an environment; None where nothing tells them."""
+    """Return the actions per second of an environment; None if unknown."""
     rate: float | None = env_meta.get("env_kwargs", {}).get("control_freq")
     if rate is None:
         rate = RATES_HZ.get(str(env_meta["env_name"]).partition(":")[0])

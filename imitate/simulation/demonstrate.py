@@ -35,8 +35,8 @@ MAX_ATTEMPTS = 25
 DESCRIBE = "env_args"
 """Item of a worker that asks for the full description of the environment."""
 
-# Noise at --noise 1, per level of quality: white noise on all motion axes, and now and then a push in one direction
-# for a few steps, from which the demonstrator has to come back.
+# Noise at --noise 1, per level of quality: white noise on all motion axes, and sometimes a push in one direction for a
+# few steps, from which the demonstrator must recover.
 _WHITE_STD = (0.03, 0.06, 0.12, 0.0)
 _PUSH_STD = (0.3, 0.4, 0.5, 0.0)
 _PUSH_PROBABILITY = 0.03
@@ -59,7 +59,7 @@ class Plan:
         hold_steps: steps after the first success.
         keep_failures: record the first attempt even if it fails.
         label: kind of the recorded ``actions``: ``executed`` (with noise; plays back) or ``expert`` (without).
-        habits: a person's, of the level ``better``; None: none.
+        habits: habits of a person, of the level ``better``, or None.
 
     Raises:
         UserError: levels of quality for a task of two arms, which has the expert and the person alone.
@@ -86,11 +86,11 @@ class Plan:
         return self.qualities[index % len(self.qualities)]
 
     def attempt_steps(self, expert: ExpertKind) -> int:
-        """Steps after which an attempt has failed: a scripted person gets twice the expert's."""
+        """Return the number of steps after which an attempt has failed: a scripted person gets twice the expert's."""
         return self.horizon or expert.horizon * (1 if self.habits is None else 2)
 
     def demonstrator(self, expert: Any, quality: str, rng: np.random.Generator) -> Demonstrator:
-        """Make the demonstrator, which stands between the expert and the arm."""
+        """Make the demonstrator, which acts between the expert and the arm."""
         if self.habits is not None:
             return HumanLike(expert, rng, self.habits)
         return LEVELS[quality](expert, rng)
@@ -242,7 +242,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
 
 @functools.cache
 def _worker_env(env_meta: str) -> Env:
-    """Return the environment of this process, made at the first episode."""
+    """Return the environment of this process, created at the first episode."""
     return make_env(json.loads(env_meta))
 
 

@@ -23,7 +23,7 @@ from imitate.simulation.recorded import RecordedDemo, commands, scene_of
 from imitate.system.processes import Beat
 
 UNRESTORED = "joint_acc"
-"""End of the names of observations that a state does not determine: accelerations follow from torques too."""
+"""Suffixes of observations that a state does not determine: accelerations follow from torques too."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Drawing:
     Attributes:
         path: the demonstration file, for messages.
         env_meta: its env_args.
-        cameras: to look through.
-        next_obs: also draw the state after each action.
+        cameras: cameras to render.
+        next_obs: true to also render the state after each action.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class Drawing:
         return [key for camera in self.cameras for key in camera.keys]
 
     def recorded(self, file: DatasetFile, demo: str) -> RecordedDemo:
-        """Read of a demo what is needed to draw it.
+        """Read the data of a demo that are needed to render it.
 
         Raises:
             DatasetError: it has no states, or fewer than actions.
@@ -133,7 +133,7 @@ class Artist:
         except UserError as error:
             raise type(error)(f"{error}{self._version_hint()}") from error
         except Exception as error:
-            with suppress(Exception):  # its condition is unknown
+            with suppress(Exception):  # the simulator's condition is unknown
                 self._ready().close()
             self._env = self._scene = None
             reason = f"{type(error).__name__}: {error}".splitlines()[0]

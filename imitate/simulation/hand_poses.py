@@ -1,4 +1,4 @@
-"""Poses of the hands at each step of a demonstration: from observations, or from recorded states in a simulator."""
+"""Poses of the grippers at each step of a demonstration: from observations, or from recorded states in a simulator."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PoseSource(Protocol):
 
 
 class ObservedPoses:
-    """Hands' poses from the file's observations; commands are taken to be given along the world's axes."""
+    """Hands' poses from the file's observations; commands are assumed to be along the world's axes."""
 
     name = "poses"
 
@@ -78,11 +78,11 @@ class ObservedPoses:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class SimulatedPoses:
-    """Hands' poses in robosuite's controllers, set to the recorded states.
+    """Gripper poses from robosuite's controllers, after setting the recorded states.
 
     Args:
         file: open.

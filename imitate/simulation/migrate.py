@@ -1,4 +1,4 @@
-"""A demonstration file of another robosuite, translated for the one that is installed and checked by replay."""
+"""Translate a demonstration file of another robosuite version to the installed one, and check it by replay."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class MigrationReport:
         robosuite: the version that it fits now.
         changes: of ``env_args``.
         scenes: number of demos by change of their ``model_file``.
-        demos: how many demos the file has.
+        demos: number of demos in the file.
         replays: of the demos that were checked.
-        not_checked: reason why none was; '' if some were.
+        not_checked: reason why none was checked; '' if some were.
         written: whether a file was written.
     """
 

@@ -69,15 +69,15 @@ def playback(
     Args:
         path: the HDF5 file.
         video: the mp4 to write.
-        demos: how many of the first, or which; None is all.
+        demos: number of demos from the beginning, or names; None for all.
         by: ``states`` sets the simulator to each recorded state, ``actions`` plays the actions from the first state,
             ``obs-images`` shows the recorded images. None: states, or images where the file is of a real robot.
-        env_meta: env_args of the environment; None: those of the file.
-        camera: of the scene, or of the recorded images.
+        env_meta: env_args of the environment, or None for those of the file.
+        camera: camera of the scene, or of the recorded images.
         size: side of a frame in pixels.
-        skip: one frame in so many steps.
+        skip: steps per frame.
         on_demo: called with each demo's name when it is done.
-        on_count: called first with how many demos there are.
+        on_count: called first with the number of demos.
         step_timeout_s: a call of the simulator that takes longer, twice, ends the playback.
         backend: where the simulator runs; None: in a process of this machine.
 
@@ -153,7 +153,7 @@ def _read(file: DatasetFile, demo: str, by: str) -> RecordedDemo:
     """Read a demo to play.
 
     Raises:
-        DatasetError: it lacks the states or actions.
+        DatasetError: the demo lacks the states or actions.
     """
     recorded = recorded_demo(
         file, demo, "play its images: --by obs-images", with_commands=by == "actions"

@@ -1,4 +1,4 @@
-"""Recorded demos as values, which workers that see no file of this machine can play."""
+"""Recorded demos as plain values, which workers without access to this machine's files can play."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RecordedDemo:
     """States of a demo, and commands that lead from one to the next.
 
     Attributes:
-        name: of the demo.
+        name: name of the demo.
         states: (T, S) of the simulator; one more where the file has the state after the last action.
         scene: ``model`` and ``ep_meta`` of the simulator, where the file has them.
         length: number of states that an observation belongs to.
@@ -45,7 +45,7 @@ def recorded_demo(
     """Read a demo.
 
     Args:
-        file: open.
+        file: open demonstration file.
         demo: its name.
         remedy: words that say what to do where it has no states.
         with_commands: read its actions too.

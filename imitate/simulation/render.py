@@ -23,7 +23,7 @@ from imitate.simulation.render_file import Layout, RenderedFile, finished_demos
 from imitate.system.processes import STEP_TIMEOUT_S
 
 _HOPELESS = (
-    3  # after so many lost demos at the beginning, and none drawn, the fault is not the demos'
+    3  # After this many lost demos at the beginning, with none drawn, the demos are not the reason.
 )
 
 
@@ -33,12 +33,12 @@ class RenderReport:
 
     Attributes:
         path: the file.
-        demos: in it.
+        demos: number of demos in it.
         resumed: of them, those that an interrupted run had made.
         steps: drawn in this run.
         images: drawn in this run: one per state and camera, of any kind.
         seconds: wall time.
-        size_mb: of the file.
+        size_mb: size of the file.
         keys: observations of the cameras.
         lost: reason by demo that is not in the file.
         differences: per recorded observation, the largest difference from what the simulator shows in the same state.
@@ -80,20 +80,20 @@ def render(
 ) -> RenderReport:
     """Write a copy of a file with images of cameras in each recorded state.
 
-    All else is copied as it is, except that ``next_obs`` is left out unless requested: readers take the following
-    observation where a file has none. A demo without recorded observations gets those of the simulator. A demo that
-    cannot be drawn is left out and reported.
+    All other data are copied unchanged, except that ``next_obs`` is left out unless requested: readers take the
+    following observation where a file has none. A demo without recorded observations gets those of the simulator. A
+    demo that cannot be drawn is left out and reported.
 
     Args:
         path: a file with robosuite's states.
         out: the file to make; until it is complete the data lie in ``<out>.partial``.
         cameras: to look through.
-        selection: the demos to draw; None: all.
+        selection: the demos to draw, or None for all.
         keep_obs: keep the recorded observations.
         next_obs: also write the observation after each action, which doubles the size. The last one is drawn after
             playing the last action from the last state.
-        workers: processes.
-        storage: of images; see :class:`imitate.data.DatasetWriter`.
+        workers: number of processes.
+        storage: storage of images; see :class:`imitate.data.DatasetWriter`.
         jpeg_quality: 1 to 100.
         resume: continue an interrupted run with the same settings; a finished file is only reported.
         overwrite: replace an existing file.
