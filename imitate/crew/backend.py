@@ -94,7 +94,7 @@ class Unprepared:
 
 @dataclass(frozen=True)
 class Ready:
-    """News of a worker without an item: it has waited for resources and has now started."""
+    """Message of a worker without an item: it has waited for resources and has now started."""
 
 
 Message = Answer | Note | Lost | Unprepared | Ready

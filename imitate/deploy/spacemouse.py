@@ -82,7 +82,9 @@ class Cap:
     """State of a SpaceMouse according to its reports."""
 
     def __init__(self) -> None:
-        self._raw = [0] * 6  # right, towards the person, down; turns about these
+        self._raw = [
+            0
+        ] * 6  # axes to the right, towards the person, down; then the turns about them
         self._buttons = 0
         self._moved = -float("inf")
 

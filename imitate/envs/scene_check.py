@@ -24,7 +24,7 @@ _FOREIGN = frozenset(
 _COUNTS = ("width", "height", "nrow", "ncol", "nsample", "dim")
 """Attributes whose product is the number of values of an element; of ``size`` all are, of ``numeric`` its size."""
 MOST_VALUES = 2**28
-"""Values of all textures, height fields and tables of a scene together."""
+"""Largest total number of values in the textures, height fields and tables of a scene."""
 _FACES = 6
 
 

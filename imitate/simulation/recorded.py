@@ -21,10 +21,10 @@ class RecordedDemo:
 
     Attributes:
         name: name of the demo.
-        states: (T, S) of the simulator; one more where the file has the state after the last action.
-        scene: ``model`` and ``ep_meta`` of the simulator, where the file has them.
+        states: (T, S) of the simulator; one more if the file has the state after the last action.
+        scene: ``model`` and ``ep_meta`` of the simulator, if the file has them.
         length: number of states that an observation belongs to.
-        commands: (T, A) of the robot; None where they are not asked for.
+        commands: (T, A) commands of the robot, or None if they are not requested.
     """
 
     name: str

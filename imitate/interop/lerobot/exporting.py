@@ -120,7 +120,7 @@ def export_plugin(algo: Algo, folder: Path, save: Callable[[Path], None], *, tol
         algo: the policy.
         folder: made by this; it appears when it is complete.
         save: writes the checkpoint to a path.
-        told: the policy has a table of instructions, which LeRobot's task chooses from.
+        told: true if the policy has a table of instructions, from which LeRobot's task chooses.
 
     Raises:
         CheckpointError: the folder exists, or an observation is none that LeRobot's robots give.
