@@ -86,7 +86,8 @@ class ActingCheck:
         gap = float(np.abs(own - other).max())
         if not gap <= TOLERANCE * max(1.0, float(np.abs(own).max())):
             raise ContractError(
-                f"the loaded policy acts differently, by up to {gap:.3g}: serialize() must give all that acting needs"
+                f"the loaded policy acts differently, by up to {gap:.3g}: serialize() must return "
+                "everything that acting needs"
             )
         return f"{path.stat().st_size / 1e6:.1f} MB, acts the same when loaded"
 

@@ -151,7 +151,7 @@ def _episode_end(env: Env, other: Env, steps: int) -> Finding:
     return Finding(
         "episode end",
         "warning",
-        f"none in {steps} random steps: train.online.horizon and experiment.rollout.horizon cut episodes",
+        f"no end in {steps} random steps: train.online.horizon and experiment.rollout.horizon cut episodes",
     )
 
 
@@ -163,7 +163,7 @@ def _success(env: Env, other: Env, steps: int) -> Finding:
         return Finding("success", "error", f"is_success() gave {reported}; wanted {{'task': bool}}")
     known = {"success", "is_success"} & set(info)
     if not known:
-        return Finding("success", "warning", "info has no success: look at returns")
+        return Finding("success", "warning", "info has no 'success': use returns instead")
     return Finding("success", "ok", f"is_success() {reported}")
 
 

@@ -90,7 +90,7 @@ class Watch:
         missing = self.missing()
         if missing:
             raise ContractError(
-                f"none reaches {shortened(missing)}: use these weights in a loss, or leave them out"
+                f"do not reach {shortened(missing)}: use these weights in a loss, or leave them out"
             )
         zero = [name for name, value in self._largest.items() if float(value) == 0.0]
         words = f"of all {len(self._trainable)} trainable tensors"
@@ -147,7 +147,7 @@ class Watch:
 
     def _check_info(self, info: Mapping[str, Tensor]) -> None:
         if "Loss" not in info:
-            raise ContractError(f"train_on_batch gives no 'Loss', but {', '.join(info)}")
+            raise ContractError(f"train_on_batch returned no 'Loss', but {', '.join(info)}")
         numbers = {name: float(value) for name, value in info.items()}
         bad = [name for name, value in numbers.items() if not math.isfinite(value)]
         if bad:

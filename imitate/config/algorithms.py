@@ -110,8 +110,8 @@ def find(algo_name: str) -> AlgorithmEntry:
             f'algorithm of that name: decorate a function there with @register_algo_factory_func("{algo_name}")'
         )
     raise ConfigError(
-        f"algo_name: no algorithm '{algo_name}', {nearest(algo_name, available())}; one of another package has to be "
-        "installed here"
+        f"algo_name: no algorithm '{algo_name}', {nearest(algo_name, available())}; an algorithm "
+        "of another package must be installed"
     )
 
 

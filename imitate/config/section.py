@@ -128,7 +128,7 @@ def _freeze(value: object) -> object:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         raise ValueError("wanted a finite number")
     if not isinstance(value, (*SCALARS, Section)):
-        raise ValueError(f"wanted something JSON can hold, not a {type(value).__name__}")
+        raise ValueError(f"wanted a JSON value, not a {type(value).__name__}")
     return value
 
 

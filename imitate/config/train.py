@@ -352,7 +352,7 @@ class TrainConfig(Section):
     def _one_form_of_language(self) -> Self:
         if self.language_bytes is not None and self.language_embeddings is not None:
             raise ValueError(
-                "language_bytes gives texts and language_embeddings vectors: set one of them to null"
+                "language_bytes makes lang_emb a text and language_embeddings a vector: set one of them to null"
             )
         return self
 

@@ -153,7 +153,7 @@ def _there_already(wanted: PublicFile, target: Path) -> Downloaded:
     digest, size = sha256_of(target), target.stat().st_size
     if wanted.sha256 is not None and digest != wanted.sha256:
         raise DatasetError(
-            f"{target}: is there already, with another content (SHA-256 {digest}) than '{wanted.name}' "
+            f"{target}: exists already, with other content (SHA-256 {digest}) than '{wanted.name}' "
             f"({wanted.sha256}): move it away, or replace it with --overwrite"
         )
     verified = "sha256" if wanted.sha256 is not None else "structure"
@@ -255,8 +255,8 @@ def _written(
                 return True
             part.forget()
             raise DatasetError(
-                f"{wanted.url}: sends more than {_MOST_UNANNOUNCED} bytes without saying how many there are: download "
-                "it with another program, and look at what comes"
+                f"{wanted.url}: sends more than {_MOST_UNANNOUNCED} bytes without announcing the "
+                "size: download it with another program, and inspect the file"
             )
     return False
 
@@ -298,14 +298,16 @@ def _verified(wanted: PublicFile, part: _Part, digest: str) -> str:
     if wanted.size_bytes is not None and size != wanted.size_bytes:
         part.forget()
         raise DatasetError(
-            f"{wanted.url}: has {size} bytes, but the catalogue says {wanted.size_bytes}; what came was removed: "
-            "another file was published under this name, or a proxy changed it"
+            f"{wanted.url}: has {size} bytes, but {wanted.size_bytes} in the catalogue; the "
+            "downloaded file was removed: another file was published under this name, or a proxy "
+            "changed it"
         )
     if wanted.sha256 is not None and digest != wanted.sha256:
         part.forget()
         raise DatasetError(
-            f"{wanted.url}: its SHA-256 is {digest}, but the catalogue says {wanted.sha256}; what came was removed: "
-            "try again; if it happens again, another file was published under this name"
+            f"{wanted.url}: its SHA-256 is {digest}, but {wanted.sha256} in the catalogue; the "
+            "downloaded file was removed: try again; if it happens again, another file was "
+            "published under this name"
         )
     try:
         _check_structure(part.path, wanted.url)

@@ -84,7 +84,7 @@ def compare_paired(
     """
     if len(first) != len(second) or not first:
         raise ValueError(
-            f"a paired comparison wants two equally long lists, got {len(first)} and {len(second)}"
+            f"a paired comparison needs two lists of equal length, got {len(first)} and {len(second)}"
         )
     n = len(first)
     both = sum(bool(a and b) for a, b in zip(first, second, strict=True))

@@ -77,7 +77,8 @@ def fill(trunk: nn.Module, weights: Weights, source: str) -> None:
     unknown = [n for n in weights if n not in state and not _left_out(n)]
     if unknown:
         raise ConfigError(
-            f"{_KEY}: {source} has '{unknown[0]}', which {type(trunk).__name__} has not; take weights of that network"
+            f"{_KEY}: {source} has '{unknown[0]}', which {type(trunk).__name__} does not have; "
+            "take weights of that network"
         )
 
 
@@ -143,8 +144,8 @@ def read_weights(path: Path, sha256: str | None = None) -> Mapping[str, Any]:
         raise _missing(path)
     if sha256 is not None and (found := checksum(path)) != sha256.lower():
         raise ConfigError(
-            f"{_KEY}: {path} has the SHA-256 {found}, but backbone_kwargs.pretrained_sha256 is {sha256}: give the file "
-            "of before, or set pretrained_sha256 to null"
+            f"{_KEY}: {path} has the SHA-256 {found}, but backbone_kwargs.pretrained_sha256 is "
+            f"{sha256}: give the original file, or set pretrained_sha256 to null"
         )
     try:
         if path.suffix == ".safetensors":

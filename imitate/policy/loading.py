@@ -112,12 +112,12 @@ def _pack(algo: Algo, precision: Precision) -> None:
     on_cpu = algo.device.type == "cpu"
     if precision == "bf16" and not (on_cpu and has_fast_bf16(algo.device)):
         raise UserError(
-            f"precision 'bf16' is for CPUs that compute in it (avx512_bf16, amx), not for device '{algo.device}' here; "
-            "take 'fp32'"
+            "precision 'bf16' needs a CPU that supports it (avx512_bf16, amx); device "
+            f"'{algo.device}' does not: choose 'fp32'"
         )
     if precision == "int8" and not (on_cpu and has_int8()):
         raise UserError(
-            f"precision 'int8' is for x86 CPUs, not for device '{algo.device}' here; take 'fp32'"
+            f"precision 'int8' needs an x86 CPU; device '{algo.device}' does not support it: choose 'fp32'"
         )
     pack_linears(algo.active_nets, dtypes[precision])
 
@@ -133,7 +133,7 @@ def _instructions(saved: Mapping[str, Any] | None, source: str | Path) -> Instru
         refuse_not_finite("embeddings", table.vectors)
     except Exception as error:
         raise CheckpointError(
-            f"{source}: 'language' of the checkpoint is no table of instructions ({first_line(error)})"
+            f"{source}: 'language' of the checkpoint is not a table of instructions ({first_line(error)})"
         ) from error
     return table
 

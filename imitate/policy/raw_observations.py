@@ -67,6 +67,6 @@ def check_rate(policy: object, rate_hz: float) -> None:
     trained = getattr(policy, "control_freq", None)
     if trained is not None and abs(rate_hz - trained) > 0.01 * trained:
         raise UserError(
-            f"the rate is {rate_hz:g} Hz, but that of the demonstrations is {trained:g} Hz: take that rate, or allow "
-            "any (--any-rate)"
+            f"the rate is {rate_hz:g} Hz, but the demonstrations have {trained:g} Hz: use that "
+            "rate, or allow any (--any-rate)"
         )

@@ -34,7 +34,7 @@ def _no_nan(value: float) -> float:
 def _is_object(text: str) -> str:
     tree = parsed_json(text, "the text")  # whose error is a ValueError too
     if not isinstance(tree, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("is not a JSON object")
     return text
 
 
@@ -162,7 +162,7 @@ def check_extent(ckpt: Any, name: str | Path) -> None:
 def check_plain(name: str, tensor: torch.Tensor) -> None:
     """Raise CheckpointError for a tensor that is not an array of real numbers, or is larger than its stored data."""
     if tensor.is_nested or tensor.layout != torch.strided or tensor.device.type == "meta":
-        raise CheckpointError(f"'{name}' is no plain tensor")
+        raise CheckpointError(f"'{name}' is not a plain tensor")
     if tensor.is_complex() or tensor.is_quantized:
         raise CheckpointError(f"'{name}' has dtype {tensor.dtype}; expected real numbers")
     stored = tensor.untyped_storage().nbytes()
@@ -193,8 +193,8 @@ def check_weights(model: Mapping[str, Any], preprocess: Mapping[str, Any]) -> No
         count = int((~torch.isfinite(tensor)).sum())
         if count > 0:
             raise CheckpointError(
-                f"{count} of {tensor.numel()} numbers of '{name}' are not finite; take a checkpoint of before the "
-                "training diverged"
+                f"{count} of {tensor.numel()} numbers of '{name}' are not finite; use a checkpoint "
+                "from before the training diverged"
             )
 
 

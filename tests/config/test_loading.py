@@ -186,7 +186,7 @@ def test_a_bad_value_is_told_in_one_line(row):
 def test_a_missing_name_and_a_value_that_json_cannot_hold():
     assert "algo_name: is missing (Name of the algorithm)" in problem({})
     tree = {**TOY, "algo": {"widths": {"kwargs": {"a": {1}}}}}
-    assert "something JSON can hold, not a set" in problem(tree)
+    assert "a JSON value, not a set" in problem(tree)
 
 
 def test_a_long_value_is_cut_short():

@@ -238,8 +238,8 @@ def test_a_server_that_stays_away(file, target, server):
         ({"codes": [403]}, {}, "answers 403|login"),
         ({"codes": [401]}, {}, "answers 401|login"),
         ({"codes": [410]}, {}, "answers 410|--url"),
-        ({}, {"sha256": "0" * 64}, "SHA-256 is|but the catalogue says 000|removed"),
-        ({}, {"size_bytes": 5}, "bytes, but the catalogue says 5"),
+        ({}, {"sha256": "0" * 64}, "SHA-256 is|but 000|in the catalogue|removed"),
+        ({}, {"size_bytes": 5}, "bytes, but 5 in the catalogue"),
         ({"content": b"<html>log in</html>"}, {"size_bytes": None, "sha256": None}, "not an HDF5"),
     ],
 )
@@ -270,7 +270,7 @@ def test_without_a_checksum_it_says_by_what_it_was_verified(file, target, values
 def test_no_more_is_read_than_a_block_beyond_the_size(file, target, server, monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 100)
     server.length, came = False, []
-    with pytest.raises(DatasetError, match="has 100 bytes, but the catalogue says 5"):
+    with pytest.raises(DatasetError, match="has 100 bytes, but 5 in the catalogue"):
         download(
             replace(file, size_bytes=5), target, on_bytes=lambda done, total: came.append(done)
         )
@@ -281,7 +281,7 @@ def test_of_an_unknown_size_no_more_is_read_than_the_most(file, target, server, 
     monkeypatch.setattr(module, "_BLOCK", 100)
     monkeypatch.setattr(module, "_MOST_UNANNOUNCED", 150)
     server.length, came = False, []
-    with refused("sends more than 150 bytes without saying how many"):
+    with refused("sends more than 150 bytes without announcing the size"):
         download(
             replace(file, size_bytes=None), target, on_bytes=lambda done, total: came.append(done)
         )
@@ -300,7 +300,7 @@ def test_another_file_of_that_name_is_not_touched_without_overwrite(file, target
     target.parent.mkdir(parents=True)
     own = demo_file("own.hdf5", seed=9)
     shutil.copy(own, target)
-    with pytest.raises(DatasetError, match="is there already, with another content.*--overwrite"):
+    with pytest.raises(DatasetError, match="exists already, with other content.*--overwrite"):
         get(file, target)
     assert target.read_bytes() == own.read_bytes()
     get(file, target, overwrite=True)
@@ -360,4 +360,4 @@ def test_the_command_refuses_what_the_catalogue_does_not_know(server, tmp_path):
     assert isinstance(run().exception, UserError)
     result = run("robomimic/lift/ph/low_dim", "--url", server.url, "--out", tmp_path)
     assert isinstance(result.exception, DatasetError)
-    assert "the catalogue says 21084088" in str(result.exception)
+    assert "21084088 in the catalogue" in str(result.exception)

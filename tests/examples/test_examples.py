@@ -57,7 +57,7 @@ def test_a_policy_runs_on_a_robot_of_ones_own(imitate, checkpoint, tmp_path):
 def test_another_rate_than_the_robots_data_is_refused(imitate, checkpoint, tmp_path):
     done = imitate("run", checkpoint, "--robot", ARM, "--rate-hz", 20, cwd=tmp_path, check=False)
     assert done.returncode == 2
-    assert "the rate is 20 Hz, but that of the demonstrations is 10 Hz" in done.stderr
+    assert "the rate is 20 Hz, but the demonstrations have 10 Hz" in done.stderr
 
 
 def test_the_robot_is_short():

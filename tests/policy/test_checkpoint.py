@@ -184,7 +184,7 @@ def test_large_finite_weights_are_taken():
         (("model",), [], "'model' of the checkpoint"),
         (("model", "nets"), {"a": 1}, "'model.nets.a' of the checkpoint"),
         (("preprocess", "obs", "state", "modality"), 3, "'preprocess.obs.state.modality'"),
-        (("config",), "[1]", "'config' of the checkpoint: .*is no JSON object"),
+        (("config",), "[1]", "'config' of the checkpoint: .*is not a JSON object"),
         (("config",), '{"algo_name"', "'config' of the checkpoint"),
         (("config",), "[" * 100_000, "'config' of the checkpoint"),
         (("format_version",), "1", "'format_version' of the checkpoint"),

@@ -234,8 +234,8 @@ class TestPrecision:
     @pytest.mark.parametrize(
         ("precision", "words"),
         [
-            ("bf16", "precision 'bf16' is for CPUs that compute in it"),
-            ("int8", "precision 'int8' is for x86 CPUs"),
+            ("bf16", "precision 'bf16' needs a CPU that supports it"),
+            ("int8", "precision 'int8' needs an x86 CPU"),
             ("int4", "expected one of fp32, bf16, int8"),
         ],
     )

@@ -190,7 +190,7 @@ def test_an_evaluation_on_a_simulated_robot_is_that_of_its_environment(checkpoin
     [
         ({}, {"episodes": 2, "workers": 2}, "a single robot, controlled by this process"),
         ({}, {"episodes": 2, "mode": "vector"}, "a single robot, controlled by this process"),
-        ({"control_freq": 50}, {}, "the rate is 50 Hz, but that of the demonstrations is 20 Hz"),
+        ({"control_freq": 50}, {}, "the rate is 50 Hz, but the demonstrations have 20 Hz"),
     ],
 )
 def test_what_one_robot_cannot_do_is_refused(checkpoint, robot_keys, settings, words):

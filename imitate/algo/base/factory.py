@@ -111,7 +111,7 @@ def algo_factory(
         config = load_config(dict(config))
     if config.algo_name != algo_name:
         raise ConfigError(
-            f"algo_name '{algo_name}' was asked for, but the configuration is for '{config.algo_name}'"
+            f"algo_name '{algo_name}' was requested, but the configuration is for '{config.algo_name}'"
         )
     algo_class, kwargs = algo_class_of(config)
     try:

@@ -297,9 +297,9 @@ class Hierarchy(Algo[HierarchyT]):
         first = next(iter(every.values()))
         if first.shape == batch["planner"]["subgoals"][next(iter(every))].shape:
             raise DatasetError(
-                "algo.actor_use_random_subgoals wants all observations on the way to the subgoal, but the batches have "
-                "the last alone: make the dataset with "
-                "SequenceDataset(..., subgoals=config.algo.data_needs(config).subgoals)"
+                "algo.actor_use_random_subgoals needs all observations up to the subgoal, but the "
+                "batches have only the last one: make the dataset with SequenceDataset(..., "
+                "subgoals=config.algo.data_needs(config).subgoals)"
             )
         step = torch.randint(first.shape[1], (len(first),), device=first.device)
         rows = torch.arange(len(first), device=first.device)

@@ -88,12 +88,12 @@ def check_relative(config: Config, preprocess: Preprocess) -> None:
     place = f"train.preprocess: step '{step.name}' changes actions"
     if config.train.online.enabled:
         raise ConfigError(
-            f"{place}, which online RL does not know: set train.online.enabled to false"
+            f"{place}, which online RL does not support: set train.online.enabled to false"
         )
     if needs.transitions is not None or needs.subgoals is not None or not section.acts:
         raise ConfigError(
-            f"{place}, which {config.algo_name} does not know; wanted an algorithm that imitates actions, such as bc, "
-            "act, flow_policy or diffusion_policy"
+            f"{place}, which {config.algo_name} does not support; expected an algorithm that "
+            "imitates actions, such as bc, act, flow_policy or diffusion_policy"
         )
     observed = config.observation.modality_of("obs")
     for step in preprocess.steps:
@@ -106,7 +106,7 @@ def check_relative(config: Config, preprocess: Preprocess) -> None:
             if _chunk_at_each_step(section):
                 raise ConfigError(
                     f"{place} '{key}', but {config.algo_name} with a memory predicts a chunk at each step of a window, "
-                    "each with a reference of its own: set algo.chunk.enabled to false, or take bc without rnn and "
+                    "each with its own reference: set algo.chunk.enabled to false, or use bc without rnn and "
                     "transformer"
                 )
 
@@ -127,12 +127,12 @@ def check_deltas(algo: Any, preprocess: Preprocess) -> None:
     place = f"train.preprocess: step '{step.name}' makes differences between the actions of a chunk"
     if not getattr(algo, "learns_deltas", False):
         raise ConfigError(
-            f"{place}, which {algo.global_config.algo_name} does not know; expected act, flow_policy or "
+            f"{place}, which {algo.global_config.algo_name} does not support; expected act, flow_policy or "
             "diffusion_policy, or the step 'relative_actions'"
         )
     if algo.max_prefix:
         raise ConfigError(
-            f"{place}, and algo.prefix.max_delay gives actions as they are: set it to 0, or take 'relative_actions'"
+            f"{place}, but algo.prefix.max_delay needs absolute actions: set it to 0, or use 'relative_actions'"
         )
 
 
@@ -141,8 +141,9 @@ def refuse_guided_deltas(preprocess: Preprocess) -> None:
     step = next((step for step in preprocess.steps if step.chains), None)
     if step is not None:
         raise UserError(
-            f"the policy learned differences between actions ('{step.name}'), which planned actions cannot guide, as "
-            "real-time chunking does; take another join, or train with 'relative_actions'"
+            f"the policy learned differences between actions ('{step.name}'), so real-time "
+            "chunking cannot guide it by planned actions: choose another join, or train with "
+            "'relative_actions'"
         )
 
 

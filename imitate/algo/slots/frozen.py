@@ -203,7 +203,7 @@ def _check(algo: Algo, ckpt: Mapping[str, Any], around: Preprocess) -> None:
     name, shapes = ckpt["algo_name"], algo.obs_shapes
     if algo.goal_shapes or not algo.algo_config.acts:
         raise CheckpointError(
-            f"algo.base.checkpoint: a policy of {name} that wants goals, or does not act, cannot be built upon"
+            f"algo.base.checkpoint: a policy of {name} cannot be used, because it needs goals or does not act"
         )
     missing = [key for key in shapes if key not in around.obs_shapes]
     if missing:

@@ -76,11 +76,11 @@ def _differences(
     for key in dict.fromkeys([*wanted, *found]):
         here, there = found.get(key), wanted.get(key)
         if here is None and there is not None:
-            yield f"'{key}' is missing, there it has shape {there[0]}"
+            yield f"'{key}' is missing, but has shape {there[0]} in the other file"
         elif there is None and here is not None:
-            yield f"'{key}' has shape {here[0]}, there it is missing"
+            yield f"'{key}' has shape {here[0]}, but is missing in the other file"
         elif here is not None and there is not None and _step(here[0]) != _step(there[0]):
-            yield f"a step of '{key}' has shape {here[0]}, there {there[0]}"
+            yield f"a step of '{key}' has shape {here[0]}, but {there[0]} in the other file"
         elif here is not None and there is not None and here[1] != there[1]:
             yield f"'{key}' is {_kind(here[1])}, there {_kind(there[1])}"
 

@@ -86,7 +86,7 @@ def rename_keys(
             raise DatasetError(f"{source}: '{old}' is a group: name one array in it")
         if not all(new.split("/")):
             raise DatasetError(
-                f"{source}: '{new}' is no name of an array: expected one such as 'obs/object'"
+                f"{source}: '{new}' is not the name of an array: expected one such as 'obs/object'"
             )
         taken = known.difference(renamed) | {n for o, n in renamed.items() if o != old}
         if any(
@@ -94,7 +94,9 @@ def rename_keys(
         ):
             raise DatasetError(f"{source}: '{new}' is taken: choose another name for '{old}'")
     if "actions" in renamed and "actions" not in renamed.values():
-        raise DatasetError(f"{source}: 'actions' would be gone: name what takes its place as well")
+        raise DatasetError(
+            f"{source}: 'actions' would be missing: also name the array that replaces it"
+        )
     with target.writing() as part:
         rewrite(source, part, Changes(rename=renamed, attrs=_moved(entries, renamed)), on_demo)
     return renamed

@@ -79,8 +79,8 @@ class Orientation:
                 yield Finding(
                     "orientation",
                     Level.info,
-                    f"images of '{key}' look upside down: what moves goes down where '{self._hand}' goes up "
-                    f"(correlation {correlation:.2f}); look at some",
+                    f"images of '{key}' look upside down: moving pixels go down when "
+                    f"'{self._hand}' goes up (correlation {correlation:.2f}); look at some images",
                     [Place(key=key)],
                     Remedy(values={name: flip for name in (key, f"next_{key}")}),
                 )

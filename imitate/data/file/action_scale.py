@@ -76,8 +76,9 @@ def recorded_scale(file: DemoFile) -> ActionScale | None:
         or (scale == 0).any()
     ):
         raise DatasetError(
-            f"{file.path}: attributes '{OFFSET}' and '{SCALE}' of group 'data' are not two lists of as many numbers: "
-            "take the file that was rescaled, or remove both if the actions are what the robot was sent"
+            f"{file.path}: attributes '{OFFSET}' and '{SCALE}' of group 'data' are not two lists "
+            "of equal length: use the file as it was rescaled, or remove both if the actions are "
+            "the robot's commands"
         )
     return ActionScale(offset, scale, str(attrs.get(MODE, "unnamed")))
 

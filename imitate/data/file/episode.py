@@ -116,7 +116,7 @@ def attrs_of(episode: Episode, where: str) -> dict[str, Any]:
                 value = json.dumps(value)
             except (TypeError, ValueError) as error:
                 raise DatasetError(
-                    f"{where}: attribute '{key}' is a {type(value).__name__}: give text, a number, or what JSON holds"
+                    f"{where}: attribute '{key}' is a {type(value).__name__}: give text, a number, or a JSON value"
                 ) from error
         if isinstance(value, np.ndarray) and value.nbytes > _MAX_ATTR_BYTES:
             raise DatasetError(

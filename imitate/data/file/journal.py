@@ -45,7 +45,7 @@ def unfinished_words(path: Path) -> str:
     if not partial.is_file():
         return ""
     if is_being_written(partial):
-        return f"it is being recorded, and lies in {partial.name} until then"
+        return f"it is being recorded, and is stored in {partial.name} until then"
     return (
         f"an interrupted recording left {partial.name}: make the file of it with "
         f"{shlex.join(['imitate', 'dataset', 'finish', str(path)])}"

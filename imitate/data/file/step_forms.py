@@ -60,7 +60,7 @@ class StepForms:
         elif len(values) < len(self._forms):
             missing = next(key for key in self._forms if key not in values)
             raise DatasetError(
-                f"{where}: '{missing}' is missing, which was there {self._origin}: give the same arrays at each step"
+                f"{where}: '{missing}' is missing, but it was present {self._origin}: give the same arrays at each step"
             )
 
     def _check_form(self, key: str, value: NDArray[Any], form: Form | None, where: str) -> None:
@@ -69,11 +69,11 @@ class StepForms:
         if form is None:
             if self._forms:
                 raise DatasetError(
-                    f"{where} is new, and was not there {self._origin} ({nearest(key, self._forms)}): "
+                    f"{where} is new; it was not present {self._origin} ({nearest(key, self._forms)}): "
                     "give the same arrays at each step"
                 )
             if "/" in key.removeprefix("obs/"):
-                raise DatasetError(f"{where}: a name has no '/': give another name")
+                raise DatasetError(f"{where}: a name must not contain '/': give another name")
             check_first(key, value.shape, value.dtype, where, strict=self._strict)
             return
         if key in SCALARS:
@@ -114,7 +114,9 @@ def check_first(
     if not strict or group not in ("obs", "next_obs"):
         return
     if not name or "/" in name or name == ".":
-        raise DatasetError(f"{where}: a name has at least one letter and no '/': give another name")
+        raise DatasetError(
+            f"{where}: a name needs at least one letter and must not contain '/': give another name"
+        )
     if not _NO_COLOURS.search(name):
         _check_image(shape, dtype, where)
 
@@ -135,7 +137,7 @@ def _check_image(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> No
     if shape[2] in _CHANNELS and dtype.kind == "f":
         raise DatasetError(
             f"{where} is an image of {dtype}: expected uint8 from 0 to 255, as (255 * image).round().astype(np.uint8) "
-            "gives for values from 0 to 1; for other things than pixels open the writer with strict=False"
+            "gives for values from 0 to 1; for data other than pixels, open the writer with strict=False"
         )
 
 

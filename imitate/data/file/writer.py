@@ -163,7 +163,7 @@ class DatasetWriter:
         where = f"{self.path}: demo '{name}'"
         if not name or "/" in name or name == ".":
             raise DatasetError(
-                f"{where}: a name has at least one letter and no '/': give another name"
+                f"{where}: a name needs at least one letter and must not contain '/': give another name"
             )
         arrays, attrs = arrays_of(episode, where), attrs_of(episode, where)
         self._check_alike(arrays, where)
@@ -259,8 +259,8 @@ class DatasetWriter:
             )
         if any(key.startswith("next_obs/") for key in self._layout):
             raise DatasetError(
-                f"{self.path}: demo '{self._names[0]}' has next_obs, which is not taken step by step: "
-                "give whole episodes to append_episode(), or begin another file"
+                f"{self.path}: demo '{self._names[0]}' has next_obs, which cannot be written step "
+                "by step: give whole episodes to append_episode(), or start another file"
             )
         self._running = {}
         origin = self._names[0] if self._names else ""
@@ -314,7 +314,7 @@ class DatasetWriter:
         where = f"{self.path}: step {len(self._running.get('actions', ()))}"
         if "next_obs" in steps:
             raise DatasetError(
-                f"{where}: next_obs is not taken step by step, as readers take the following observation: "
+                f"{where}: next_obs cannot be written step by step, because readers use the following observation: "
                 "leave it out, or give whole episodes to append_episode()"
             )
         arrays = {key: as_step(value, f"{where}: '{key}'") for key, value in values.items()}

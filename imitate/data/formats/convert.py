@@ -88,8 +88,8 @@ def _check(
         if name not in known:
             words = ", ".join(f"--{_flag(option)}" for option in sorted(known)) or "none"
             raise DatasetError(
-                f"{path}: a conversion from '{reader.name}' to '{writer.name}' has no use for --{_flag(name)}: "
-                f"leave it out (taken: {words})"
+                f"{path}: a conversion from '{reader.name}' to '{writer.name}' does not use "
+                f"--{_flag(name)}: leave it out (accepted: {words})"
             )
 
 

@@ -44,7 +44,7 @@ def stored_bytes(path: Path) -> int:
     sizes = [0]
     for file in path.rglob("*") if path.is_dir() else [path]:
         if file.exists() and not file.is_file() and not file.is_dir():
-            raise DatasetError(f"{file}: is no regular file: copy the dataset again")
+            raise DatasetError(f"{file}: is not a regular file: copy the dataset again")
         sizes.append(file.stat().st_size if file.is_file() else 0)
     check_claim(f"{path}: a file of it", max(sizes), max(sizes))
     return sum(sizes)

@@ -34,7 +34,7 @@ def decoded(data: bytes, where: str) -> NDArray[Any]:
             )
         return np.asarray(iio.imread(BytesIO(data), index=0, plugin="pillow"))
     except (OSError, ValueError, SyntaxError, RuntimeError, Image.DecompressionBombError) as error:
-        raise DatasetError(f"{where}: holds bytes that are no image ({error})") from error
+        raise DatasetError(f"{where}: contains bytes that are not an image ({error})") from error
 
 
 def stacked(images: Iterable[NDArray[Any]], count: int, where: str) -> NDArray[Any]:

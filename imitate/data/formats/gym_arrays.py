@@ -55,7 +55,8 @@ def choices_of(actions: NDArray[Any], where: str) -> int | None:
         return None
     if actions.min() < 0 or actions.max() >= _MOST_CHOICES:
         raise DatasetError(
-            f"{where} holds {actions.min()} to {actions.max()}, no indices of actions: the file is damaged"
+            f"{where} contains {actions.min()} to {actions.max()}, which are not indices of "
+            "actions: the file is damaged"
         )
     return int(actions.max()) + 1
 

@@ -158,8 +158,8 @@ def _check_times(
     hz = None if key != "timestamp" else contradicted_hz(ticks.interval, tables.fps)
     if hz is not None and options.fps is None:
         raise DatasetError(
-            f"{where} runs at {hz:.4g} Hz, but 'meta/info.json' says fps {tables.fps:g}: correct one of the two, or "
-            "say the rate by `imitate dataset convert` with --fps"
+            f"{where} runs at {hz:.4g} Hz, but 'meta/info.json' says fps {tables.fps:g}: correct "
+            "one of the two, or give the rate to `imitate dataset convert` with --fps"
         )
 
 

@@ -35,7 +35,9 @@ def check_codec(name: str) -> None:
         DatasetError: the codec is unknown.
     """
     if name not in CODECS:
-        raise DatasetError(f"--video is '{name}', no codec known here; {nearest(name, CODECS)}")
+        raise DatasetError(
+            f"--video is '{name}', which is not a known codec; {nearest(name, CODECS)}"
+        )
 
 
 class Encoder:

@@ -256,7 +256,7 @@ class Tables:
             DatasetError: the file claims more rows than its size allows.
         """
         if not file.is_file():
-            raise DatasetError(f"{file}: is no regular file: download it again")
+            raise DatasetError(f"{file}: is not a regular file: download it again")
         table, size = self._parquet.ParquetFile(file), file.stat().st_size
         if table.metadata.num_rows > _ROWS_PER_BYTE * size + _FREE_ROWS:
             raise DatasetError(

@@ -74,7 +74,9 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         raise DatasetError(f"{path}: has no 'data/metadata.json': it is not a dataset of Minari")
     raw = read_json(folder / "metadata.json")
     if not isinstance(raw, dict):
-        raise DatasetError(f"{folder / 'metadata.json'}: holds no object: copy the dataset again")
+        raise DatasetError(
+            f"{folder / 'metadata.json'}: is not a JSON object: copy the dataset again"
+        )
     stored = stored_bytes(folder)
     for file in sorted(folder.rglob("*.hdf5")):
         check_file(file)  # minari opens this file itself

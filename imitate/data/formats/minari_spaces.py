@@ -78,7 +78,7 @@ def action_columns(value: Any, space: Any, where: str, report: Report) -> NDArra
         report.changed["actions"] = f"index -> one-hot of {space.n}"
         return one_hot(np.asarray(value) - int(space.start), int(space.n))
     if isinstance(space, spaces.Text):
-        raise DatasetError(f"{where}: actions are texts: there is nothing to imitate with numbers")
+        raise DatasetError(f"{where}: actions are texts, but only numbers can be imitated")
     values = np.asarray(value)
     return values.reshape(len(values), -1)
 

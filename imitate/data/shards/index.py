@@ -50,7 +50,7 @@ def _type_of_numpy(name: str) -> str:
         try:
             np.dtype(name)
         except (TypeError, ValueError, SyntaxError, OverflowError):
-            raise ValueError("is no type of numpy") from None
+            raise ValueError("is not a numpy type") from None
     return name
 
 

@@ -77,8 +77,9 @@ class BinaryActions(PreprocessStep):
             widest = (mean[dim] - ends[0]) * (ends[1] - mean[dim])
             if ends[0] == ends[1] or std[dim] ** 2 < (1 - _TOLERANCE) * widest:
                 raise ConfigError(
-                    f"{self.name}: number {dim} of the action goes from {ends[0]:g} to {ends[1]:g}, and has not two "
-                    "values; name them with 'values': [low, high], or leave the number out"
+                    f"{self.name}: number {dim} of the action goes from {ends[0]:g} to "
+                    f"{ends[1]:g}, so it has more than two values; name the two values with "
+                    "'values': [low, high], or leave the number out"
                 )
             self.low[place], self.high[place] = ends
 

@@ -57,8 +57,9 @@ def check_relations(steps: Steps, actions: ActionLayout) -> None:
     """
     if actions.converts and any(step.rotation_limit > 1.0 for step in steps):
         raise ConfigError(
-            "train.preprocess: a step takes rotations as the data have them, and train.action_config converts one "
-            "to 6d before: set the step's form to 'rotation_6d', or leave convert_at_runtime out"
+            "train.preprocess: a step expects rotations in the form of the data, but "
+            "train.action_config converts one to 6d first: set the step's form to 'rotation_6d', "
+            "or leave convert_at_runtime out"
         )
     chained = [number for number, step in enumerate(steps) if step.chains]
     if chained and any(step.references for step in steps[chained[0] + 1 :]):

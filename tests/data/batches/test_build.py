@@ -198,9 +198,9 @@ def refused(paths, **config):
 def test_a_key_that_one_file_lacks(demo_file):
     one, two = demo_file("one.hdf5", obs_dims=DIMS), demo_file("two.hdf5", obs_dims={"object": 10})
     text = refused([one, two])
-    assert "'obs/robot0_eef_pos' is missing, there it has shape (3,)" in text
+    assert "'obs/robot0_eef_pos' is missing, but has shape (3,) in the other file" in text
     assert "leave one out of train.data" in text
-    assert "'obs/robot0_eef_pos' has shape (3,), there it is missing" in refused([two, one])
+    assert "'obs/robot0_eef_pos' has shape (3,), but is missing in the other file" in refused([two, one])
 
 
 def test_another_size_of_action_and_of_observation_in_one_line(demo_file):

@@ -311,7 +311,7 @@ def test_pickled_infos_are_never_read(converted, tmp_path, monkeypatch):
         ({"indices": np.array([9])}, "'indices' does not cut 6 actions"),
         ({"obs": np.zeros((7, 2))}, "'obs'"),
         ({"terminal": np.array([True])}, "'indices and one'"),
-        ({"acts": np.array([0, -1, 1, 0, 1, 2])}, "no indices of actions"),
+        ({"acts": np.array([0, -1, 1, 0, 1, 2])}, "not indices of actions"),
         ({"acts": np.array([_Bomb()] * 6, dtype=object)}, "cannot be read"),
         (None, "'actions' has 11 rows, but 'observations' has 12"),
     ],

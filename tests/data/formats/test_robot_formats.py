@@ -86,7 +86,7 @@ def test_pictures_that_are_programs_or_films_are_refused(form, monkeypatch, tmp_
     (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (tmp_path / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(DatasetError, match="a.parquet: holds bytes that are no image"):
+    with pytest.raises(DatasetError, match="a.parquet: contains bytes that are not an image"):
         decoded(picture(form), "a.parquet")
     assert not (tmp_path / "ran").exists()
 
