@@ -9,7 +9,7 @@ Nair, Gupta, Dalal, Levine, "AWAC: Accelerating Online Reinforcement Learning wi
 
 V is estimated by ``num_action_samples`` actions of the actor. Departure: weights are clipped at ``max_weight`` (as in
 CORL), not normalized over the batch. The order is critics, actor, targets. robomimic has no AWAC; keys are as in
-``iql`` where they mean the same.
+``iql`` if they mean the same.
 """
 
 from __future__ import annotations

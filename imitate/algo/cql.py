@@ -9,10 +9,10 @@ With Q_e an ensemble, pi a tanh-Gaussian policy, w = ``min_q_weight``:
              and pi(s')                                                              -> CQL._gap
     target = r + discount min_e Q'_e(s', a'), a' ~ pi(s') [- entropy weight log pi(a' | s')]  -> CQL._target
     critic: sum_e mean (Q_e(s, a) - target)^2 + weight (w gap_e - target_q_gap)               -> CQL._critic_loss
-    weight: rises where w gap > target_q_gap, falls where it is less; or it is fixed          -> CQL._cql_weight_loss
+    weight: rises while w gap > target_q_gap, falls while it is less; or it is fixed          -> CQL._cql_weight_loss
     actor:  entropy weight log pi(a | s) - min_e Q_e(s, a), a ~ pi(s); for the first
             ``bc_start_steps`` updates the likelihood of the data instead of Q                -> CQL._actor_loss
-    entropy weight: rises where the entropy is below ``target_entropy``                       -> CQL._entropy_loss
+    entropy weight: rises while the entropy is below ``target_entropy``                       -> CQL._entropy_loss
 
 As in the paper, the critic is updated before the actor (in robomimic after it). In three points this file follows the
 published code, for which the published weights and thresholds were tuned, instead of the paper: the squared error is

@@ -6,9 +6,7 @@ Manipulation Data", ICRA 2020 (arXiv:1911.05321). With g = the observation ``sub
     planner   p(g | s), by gl with a VAE                                                  -> gl.py
     value     V(s) = max_i Q(s, a_i), a_i ~ the data's actions in s, by bcq               -> bcq.py
     actor     p(a | s, g), by bc                                                          -> hierarchy.py
-     planner(s) by V(g_i), of the online critics, not the targets; a ~ actor(s, g)~acting    every
-     ``subgoal_update_interval`` steps the best of ``num_samples`` g_i ~ planner(s) by V(g_i), with the online critics,
-     not the targets; a ~ actor(s, g) ~ planner(s) by V(g_i), of the
+    acting    every ``subgoal_update_interval`` steps the best of ``num_samples`` g_i ~ planner(s) by V(g_i), with the
               online critics, not the targets; a ~ actor(s, g)                            -> IRIS._plan
 
 Demonstrations may be suboptimal: they show which states can be reached, and rewards define their value.

@@ -18,7 +18,7 @@ Replay", NIPS 2017
 (arXiv:1707.01495), on the input of the actor's tanh, and scaled by the values as in TD3+BC (arXiv:2106.06860). With
 rewards only at success, one action changes a value by less than the critics' errors, and an optimizer that divides by
 the gradient's size would follow these errors to the largest correction everywhere. With the penalty, the correction
-differs from 0 only where it increases the value.
+differs from 0 only if this increases the value.
 
 Departures: the clip has the gradient 1, so that a correction beyond the limits can return. In updates, a policy with a
 memory acts as at the start of an episode, from at most ``train.frame_stack`` observations.

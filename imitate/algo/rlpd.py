@@ -8,7 +8,7 @@ Q', the discount g and a tanh-Gaussian policy pi:
     target = r + g (min over Z random critics of Q'_e(s', a') - alpha log pi(a' | s')), a' ~ pi(s')   -> RLPD._target
     critic: mean over the batch, sum over e, of (Q_e(s, a) - target)^2; 10, layer normalization   -> RLPD._critic_loss
     actor:  alpha log pi(a | s) - mean over all e of Q_e(s, a), a ~ pi(s)   -> RLPD._actor_loss
-    alpha:  rises where the entropy is below its target, falls where it is above   -> EntropyWeight.loss
+    alpha:  rises while the entropy is below its target, falls while it is above   -> EntropyWeight.loss
     20 updates of the critics per step, and one update of the actor and alpha   -> RLPD._update
 
 Departures: the actor is updated at the first of each ``actor.update_freq`` updates instead of the last; layers are

@@ -11,7 +11,7 @@ choice combined with continuous numbers, pi(c | s) pi(u | s, c). With targets Q'
     target = r + g V(s'), r alone after a terminal                                     -> SAC._target
     critic: mean over the batch, sum over e, of (Q_e(s, a) - target)^2                 -> SAC._critic_loss
     actor:  -V(s), with Q for Q'                                                       -> SAC._actor_loss
-    alpha:  rises where the entropy is below its target, falls where it is above       -> SAC._temperature_loss
+    alpha:  rises while the entropy is below its target, falls while it is above       -> SAC._temperature_loss
 
 The target entropy of continuous numbers is -(their count), as in the paper. For choices it is half of log(choices)
 (``temperature.choice_entropy``) instead of 0.98 of it, which would make a policy of two choices almost uniform. Choices

@@ -10,7 +10,7 @@ discount g and a tanh-Gaussian policy pi:
     critic: sum over e of mean_m mean_i |t_m - [y_i < Z_em]| huber(y_i - Z_em),
             t_m = (m - 1/2) / M                                                        -> TQC._critic_loss
     actor:  alpha log pi(a | s) - mean of all atoms of Z_e(s, a), a ~ pi(s)            -> TQC._actor_loss
-    alpha:  rises where the entropy is below its target, falls where it is above       -> EntropyWeight.loss
+    alpha:  rises while the entropy is below its target, falls while it is above       -> EntropyWeight.loss
 
 ``critic.num_dropped`` d balances over- and underestimation: in the paper 2 for most tasks, 5 for Hopper, 0 for
 HalfCheetah. Departure: hidden layers are 256 by 256 as in ``sac``; the paper's critics have three of 512. With

@@ -34,8 +34,7 @@ class ResidualBlock(nn.Module):
 class DenoisingMLP(nn.Module):
     """Predict a chunk from a noisy one, the step and the observation.
 
-    imitate.models.unet.ConditionalUnet1D` does.~Inputs and outputs are those of
-    :class:`~imitate.models.unet.ConditionalUnet1D`.~imitate.models.unet.ConditionalUnet1D` does.
+    Inputs and outputs are those of :class:`~imitate.models.unet.ConditionalUnet1D`.
 
     Args:
         input_dim: A, number of values of a noisy action.

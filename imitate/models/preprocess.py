@@ -34,12 +34,9 @@ class Preprocess(nn.Module):
     Without steps in ``train.preprocess``, observations become float32 on the module's device: images uint8 (H, W, C)
     become (C, H, W) in [0, 1], float images must be in [0, 1] already, and scans (L, C) become (C, L). Then
     ``(x - offset) / scale``, per channel for images, and low_dim numbers are clipped to +-``obs_clip``.
-    imitate.models.action_layout.ActionLayout` says, normalized the same way and back. Where nothing is normalized,
-    offset is 0 and scale is 1.~Actions are the concatenation of the action keys in the given order, with rotations as
-    described in :class:`~imitate.models.action_layout.ActionLayout`, normalized in the same way and converted back.
-    Without normalization, offset is 0 and scale is 1.~imitate.models.action_layout.ActionLayout` says, normalized the
-    same way and back. Where nothing is
-    normalized, offset is 0 and scale is 1.
+    Actions are the concatenation of the action keys in the given order, with rotations as described in
+    :class:`~imitate.models.action_layout.ActionLayout`, normalized in the same way and converted back. Without
+    normalization, offset is 0 and scale is 1.
 
     Args:
         raw_shapes: shape of one step of each observation key as stored.

@@ -59,7 +59,7 @@ def newest_frames(
 
 
 def check_rate(policy: object, rate_hz: float) -> None:
-    """Compare the rate of the loop with that of the policy's demonstrations, where the checkpoint knows it.
+    """Compare the rate of the loop with that of the policy's demonstrations, if the checkpoint records it.
 
     Raises:
         UserError: they differ by more than 1 %.

@@ -1,9 +1,7 @@
 """Cache folder of derived files that can be rebuilt from the user's data, and locks on these files.
 
-/.cache/imitate``. Files there may be removed when no training reads them.~The folder is ``$IMITATE_CACHE``, else
-``$XDG_CACHE_HOME/imitate``, else ``~/.cache/imitate``. Its files may be removed when no training reads
-them.~/.cache/imitate``. Files there may be removed when no
-training reads them.
+The folder is ``$IMITATE_CACHE``, else ``$XDG_CACHE_HOME/imitate``, else ``~/.cache/imitate``. Its files may be removed
+when no training reads them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Datasets of one configuration, each of them opened once for all who ask about it."""
+"""Opening of the datasets of one configuration, each once for all callers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Outline:
 
     Attributes:
         env_meta: environment of the demos; {} if there is none.
-        control_freq: actions per second; None where the data do not say it.
+        control_freq: actions per second; None if the data do not record it.
         filter_keys: names of the masks.
     """
 
@@ -80,7 +80,7 @@ class DataFiles:
         """Return the instructions of all demos of a dataset, None among them where a demo has none.
 
         Args:
-            path: of the dataset.
+            path: path of the dataset.
             given: the instruction of all demos, by the configuration.
         """
         if given is not None and given.strip():

@@ -91,8 +91,8 @@ def make_steps(
         if entry.get("step") == NORMALIZE:
             if passed or len(entry) > 1:
                 raise ConfigError(
-                    f'{place}: expected {{"step": "normalize"}} once, without other keys: it is the place of what '
-                    "train.obs_normalization and train.action_config say"
+                    f'{place}: expected {{"step": "normalize"}} once, without other keys: it marks the place of '
+                    "train.obs_normalization and train.action_config"
                 )
             passed = True
             continue

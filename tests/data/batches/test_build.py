@@ -208,8 +208,8 @@ def test_another_size_of_action_and_of_observation_in_one_line(demo_file):
     two = demo_file("two.hdf5", obs_dims={**DIMS, "object": 14}, action_dim=6)
     text = refused([one, two])
     assert "'demo_0'" in text
-    assert "a step of 'obs/object' has shape (14,), there (10,)" in text
-    assert "a step of 'actions' has shape (6,), there (7,)" in text
+    assert "a step of 'obs/object' has shape (14,), but (10,) in the other file" in text
+    assert "a step of 'actions' has shape (6,), but (7,) in the other file" in text
 
 
 @pytest.mark.parametrize(

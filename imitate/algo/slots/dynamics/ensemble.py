@@ -9,11 +9,8 @@ w_m(i) the number of times that transition i is in the bootstrap of member m:
                    log variances l within learned softplus bounds (appendix A.1)                  -> Ensemble._bounded
     ends           mean_i w_m(i) binary cross-entropy of terminals                                -> Ensemble.loss
 
- Poisson(1), a function of the number under which the transition is stored, so that members differ for good while data
- come in~summed over the members, which share no weights. Departures: w_m(i) ~ Poisson(1) is a fixed function of the
- transition's storage number, so that members keep different bootstraps while data are added ~ Poisson(1), a function of
- the number
-under which the transition is stored, so that members differ for good while data come in (Oza and Russell, "Online
+summed over the members, which share no weights. Departures: w_m(i) ~ Poisson(1) is a fixed function of the
+transition's storage number, so that members keep different bootstraps while data are added (Oza and Russell, "Online
 Bagging and Boosting", 2001); the reward is predicted as one more dimension instead of known (Janner et al. 2019,
 arXiv:1906.08253); targets are standardized.
 """
