@@ -11,8 +11,8 @@ Models" (PETS), NeurIPS 2018 (arXiv:1805.12114). With the model in the slot ``dy
     act     first action of the planner's plan, whose search starts from the last plan             -> MBRL._act
 
 Departures: the reward is learned rather than known; the model learns ``train.online.update_ratio`` batches per
-environment step instead of from scratch after each episode; returns are discounted. There is no policy and no value function
-after the end of the plan, so the plan must be long enough to include its consequences.
+environment step instead of from scratch after each episode; returns are discounted. There is no policy and no value
+function after the end of the plan, so the plan must be long enough to include its consequences.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ dataset convert p.npz new.hdf5 --to imitation | is only read
 dataset convert p.npz new.strange | name one with --to
 dataset convert p.npz text.txt --to robomimic | exists already
 dataset convert p.npz p.npz --to robomimic --overwrite | is the source itself
-dataset convert p.npz new.hdf5 --action-shift 1 | has no use for --action-shift
+dataset convert p.npz new.hdf5 --action-shift 1 | does not use --action-shift
 dataset delete demos.hdf5 -o new.hdf5 | name demos or keys
 dataset delete demos.hdf5 --keys obs/objekt -o new.hdf5 | did you mean 'obs/object'?
 dataset delete demos.hdf5 --keys actions -o new.hdf5 | not deleted
@@ -106,8 +106,8 @@ dataset render demos.hdf5 --out new.hdf5 --cameras front --size big | HEIGHTxWID
 dataset render demos.hdf5 --out new.hdf5 --cameras front --size 0 | HEIGHTxWIDTH
 dataset render demos.hdf5 --out new.hdf5 --cameras front --size front=0 | HEIGHTxWIDTH
 dataset rename-key demos.hdf5 obs seen -o new.hdf5 | is a group
-dataset rename-key demos.hdf5 obs/object obs//x -o new.hdf5 | no name of an array
-dataset rename-key demos.hdf5 actions moves -o new.hdf5 | would be gone
+dataset rename-key demos.hdf5 obs/object obs//x -o new.hdf5 | not the name of an array
+dataset rename-key demos.hdf5 actions moves -o new.hdf5 | would be missing
 dataset rename-key demos.hdf5 obs/object obs/robot0_eef_pos -o new.hdf5 | obs/robot0_eef_pos
 dataset set-env demos.hdf5 --env a:B-v0 | --in-place
 dataset set-env demos.hdf5 --env a:B-v0 --kwargs [1] --in-place | expected a JSON object

@@ -82,7 +82,7 @@ def _differences(
         elif here is not None and there is not None and _step(here[0]) != _step(there[0]):
             yield f"a step of '{key}' has shape {here[0]}, but {there[0]} in the other file"
         elif here is not None and there is not None and here[1] != there[1]:
-            yield f"'{key}' is {_kind(here[1])}, there {_kind(there[1])}"
+            yield f"'{key}' is {_kind(here[1])}, but {_kind(there[1])} in the other file"
 
 
 def _step(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -200,7 +200,9 @@ def test_a_key_that_one_file_lacks(demo_file):
     text = refused([one, two])
     assert "'obs/robot0_eef_pos' is missing, but has shape (3,) in the other file" in text
     assert "leave one out of train.data" in text
-    assert "'obs/robot0_eef_pos' has shape (3,), but is missing in the other file" in refused([two, one])
+    assert "'obs/robot0_eef_pos' has shape (3,), but is missing in the other file" in refused(
+        [two, one]
+    )
 
 
 def test_another_size_of_action_and_of_observation_in_one_line(demo_file):
@@ -215,8 +217,11 @@ def test_another_size_of_action_and_of_observation_in_one_line(demo_file):
 @pytest.mark.parametrize(
     ("frames", "words"),
     [
-        (np.zeros((12, 16, 16, 3), np.uint8), "has shape (16, 16, 3), there (8, 6, 3)"),
-        (np.zeros((12, 8, 6, 3), np.float32), "is not uint8, there uint8"),
+        (
+            np.zeros((12, 16, 16, 3), np.uint8),
+            "has shape (16, 16, 3), but (8, 6, 3) in the other file",
+        ),
+        (np.zeros((12, 8, 6, 3), np.float32), "is not uint8, but uint8 in the other file"),
     ],
 )
 def test_images_of_another_size_or_type(demo_file, frames, words):

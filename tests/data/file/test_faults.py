@@ -84,7 +84,7 @@ FAULTS = {
         put("demo_2/obs/object", (0, 0), 1e300), "'demo_2'|'obs/object' is inf at step 0|correct the value"
     ),
     "clock times": (put_number(lambda t: 1.7e9 + 0.05 * t), "'demo_1'|number 0 of 'obs/object' is float64|offset"),
-    "a counter": (put_number(lambda t: 2**40 + t), "'demo_1'|number 0 of 'obs/object'|loses its changes"),
+    "a counter": (put_number(lambda t: 2**40 + t), "'demo_1'|number 0 of 'obs/object'|changes are lost"),
     "actions outside [-1, 1]": (
         put("demo_3/actions", (7, 0), 1.5),
         "'demo_3'|'actions' is 1.5 at step 7|outside [-1, 1]|train.action_config.actions.normalization=min_max|rescale",

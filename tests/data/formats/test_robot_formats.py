@@ -66,7 +66,8 @@ def test_compressed_images_have_the_colours_of_plain_ones(converted, tmp_path, p
 
 
 @pytest.mark.parametrize(
-    ("dtype", "words"), [("u1", "images/top.*no image"), ("f4", "shape .4, 50.: neither frames")]
+    ("dtype", "words"),
+    [("u1", "images/top.*not an image"), ("f4", "shape .4, 50.: neither frames")],
 )
 def test_bytes_that_are_no_image_are_refused(tmp_path, dtype, words):
     source = aloha_episode(tmp_path / "episode_0.hdf5", image=np.ones((4, 50), dtype=dtype))
