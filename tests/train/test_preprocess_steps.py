@@ -337,7 +337,11 @@ PARTLY = {**RELATIVE, "dims": [3], "observation_dims": [0]}
             {"action_config": AUTO},
             "actions.normalization is 'auto', which is computed from",
         ),
-        ([DELTA], chunks(size=4, execute=2), "differences | which bc does not support; expected act"),
+        (
+            [DELTA],
+            chunks(size=4, execute=2),
+            "differences | which bc does not support; expected act",
+        ),
         ([DELTA, PARTLY], {}, "expected a single step of differences, behind all"),
     ],
 )

@@ -38,10 +38,10 @@ def decoded(data: bytes, where: str) -> NDArray[Any]:
 
 
 def stacked(images: Iterable[NDArray[Any]], count: int, where: str) -> NDArray[Any]:
-    """Return so many images as one array, for which there has to be room once the first is known.
+    """Return ``count`` images as one array; once the first is known, all must fit into memory.
 
     Raises:
-        DatasetError: there is none, or an image has another shape or type than the first.
+        DatasetError: no image is given, or an image has another shape or type than the first.
     """
     found: NDArray[Any] = np.empty(0)
     for place, image in enumerate(images):
