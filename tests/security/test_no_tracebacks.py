@@ -218,7 +218,7 @@ def test_the_progress_of_rounds_may_hold_anything(tmp_path, text):
 def test_a_table_of_evaluations_may_hold_anything(tmp_path):
     for text in ('{"evaluations": [3]}', '{"evaluations": 3}', "[]", '"x"'):
         (tmp_path / "t.json").write_text(text)
-        with refused("t.json: is no table of evaluations", error=ConfigError):
+        with refused("t.json: is not a table of evaluations", error=ConfigError):
             ResultsFile(tmp_path / "t.json", resume=True)
 
 
