@@ -197,7 +197,7 @@ def _dtype(value: dict[Any, Any]) -> np.dtype[Any]:
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")
     if not isinstance(name, str) or name[:1] not in "<>|=" or name[1:] not in DTYPES:
-        raise WireError(f"an array has dtype {str(name)[:20]!r}, which is not allowed")
+        raise WireError(f"an array has dtype {str(name)[:20]!r}, which is not read")
     return np.dtype(name)
 
 

@@ -400,7 +400,7 @@ def test_a_limit_of_jerk_that_cannot_be_kept_is_refused(change, words):
 
 def test_a_limit_of_jerk_needs_the_pose():
     limit = LimitFilter(ActionLimits(**SMOOTH), 50.0)
-    with pytest.raises(LimitError, match="does not tell it"):
+    with pytest.raises(LimitError, match="does not provide it"):
         limit.start(None)
 
 

@@ -112,7 +112,7 @@ def test_a_picture_as_jpeg():
     assert again.shape == (64, 48, 3) and again.dtype == np.uint8
     assert np.abs(again.astype(int) - gradient).max() <= 4
     assert len(data) < gradient.size / 4
-    with pytest.raises(WireError, match="made of"):
+    with pytest.raises(WireError, match="a JPEG needs"):
         Jpeg(np.zeros((4, 4, 3)))
 
 
