@@ -245,7 +245,7 @@ def test_no_part_of_a_dataset_is_a_pipe_or_a_device(tmp_path, sample, name, kind
     path = tmp_path / name
     path.unlink()
     os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
-    with refused(f"{path}: is no regular file"):
+    with refused(f"{path}: is not a regular file"):
         convert(tmp_path / folder, tmp_path / "o.hdf5", from_format=form)
 
 
