@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from imitate.deploy.driver import Vector
 from imitate.deploy.limits import ActionLimits
 from imitate.deploy.robot import Observation
-
-Vector = NDArray[np.float64]
 
 _FASTER = 3.0
 """Factor by which a measured pose may move faster than commands."""

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from imitate.data import SequenceDataset, ShuffledBatches
 from imitate.data.batches.streamed import StreamedDataset
 from imitate.data.batches.window_schedule import Turn
+from imitate.system.ranks import Ranks
 from imitate.train.loading import make_loader
-from imitate.train.ranks import Ranks
 from imitate.train.setup import Setup
 
 _PATIENCE_S = 5.0

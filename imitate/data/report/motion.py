@@ -108,12 +108,12 @@ def _curves(subject: Subject) -> Iterator[Html]:
             labels=("step", "value"),
             title=f"{key} over time",
         )
-        for number, (demo, values) in enumerate(curves):
+        for place, (demo, values) in enumerate(curves):
             at = np.linspace(0, demo.length - 1, len(values))
-            plot.line(Line(np.stack([at, values[:, 0]], axis=1), f"curve c{number}", demo.name))
+            plot.line(Line(np.stack([at, values[:, 0]], axis=1), f"curve c{place}", demo.name))
         names = join(
-            el("span", el("span", class_=f"key c{number}"), demo.name, " ")
-            for number, (demo, _) in enumerate(curves)
+            el("span", el("span", class_=f"key c{place}"), demo.name, " ")
+            for place, (demo, _) in enumerate(curves)
         )
         yield figure(plot.draw(), f"{key.removeprefix('obs/')}, dimension 0", names)
 

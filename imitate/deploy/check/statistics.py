@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.config.train import TrainConfig
 from imitate.data.batches.statistics import image_statistics, statistics_of
 from imitate.data.dataset_file import DatasetFile
 from imitate.errors import UserError
@@ -155,7 +154,7 @@ def _of_normalization(ckpt: Mapping[str, Any], kinds: Mapping[str, str]) -> dict
     """Compute mean and standard deviation from offset and scale of ``obs_normalization: mean_std``."""
     from imitate.policy.checkpoint import config_of
 
-    train: TrainConfig = config_of(ckpt).train
+    train = config_of(ckpt).train
     if train.obs_normalization != "mean_std":
         return {}
     ranges = {}
