@@ -16,8 +16,8 @@ from statistics import median
 
 from benchmarks.bench import Bench
 from benchmarks.row import Row, table
-from imitate.evaluation.evaluate import Place, evaluate, evaluate_all
-from imitate.evaluation.prepared import EvalSettings, subject_of
+from imitate.evaluate.evaluate import Place, evaluate, evaluate_all
+from imitate.evaluate.prepared import EvalSettings, subject_of
 
 EPISODES = 60
 SHORT = EvalSettings(episodes=6, workers=2, mode="processes", step_timeout_s=60.0)

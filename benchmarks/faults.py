@@ -33,11 +33,11 @@ import numpy as np
 from benchmarks.fault_proxy import Proxy
 from benchmarks.wire_robot import StandingRobot
 from benchmarks.wire_server import ACTION, RATE_HZ, ROOT, Served
-from imitate.deploy.asynchronous import AsynchronousPolicy
-from imitate.deploy.client import RemotePolicy
-from imitate.deploy.frames import header_of
-from imitate.deploy.loop import ControlLoop
+from imitate.deploy.robot.loop import ControlLoop
+from imitate.deploy.server.client import RemotePolicy
+from imitate.deploy.server.transport import header_of
 from imitate.errors import RobotError
+from imitate.policy.asynchronous import AsynchronousPolicy
 
 BEFORE = 20
 STEPS = 120
@@ -182,7 +182,7 @@ NETWORK: dict[str, Callable[[Served, Proxy], object]] = {
 def _two_clients(fault: str) -> Outcome:
     """A second client that sends large messages and does not read; how the robot's steps go on."""
     with Served("ours", 0) as server, RemotePolicy(server.url, timeout_s=0.3) as remote:
-        from imitate.deploy.wire import encode
+        from imitate.deploy.server.wire import encode
 
         other = RemotePolicy(server.url, timeout_s=5.0)
         channel = other._connection
@@ -256,8 +256,8 @@ CHILD = """
 import json, resource, signal, sys, time
 from benchmarks.faults import Local, RATE_HZ, SHAPES, ACTION, STEPS
 from benchmarks.wire_robot import StandingRobot
-from imitate.deploy.loop import ControlLoop
-from imitate.deploy.recording import Recorder
+from imitate.deploy.robot.loop import ControlLoop
+from imitate.deploy.robot.recording import Recorder
 
 robot, told = StandingRobot(SHAPES, ACTION), "went on"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background

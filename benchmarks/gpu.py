@@ -40,8 +40,8 @@ from benchmarks.trained import make_config
 from imitate.config import Config, load_config
 from imitate.data import ShuffledBatches
 from imitate.models.precision import begin_compiled_step
+from imitate.train.batch_source import make_loader
 from imitate.train.devices import device_in_use
-from imitate.train.loading import make_loader
 from imitate.train.loss_guard import LossGuard
 from imitate.train.metrics import EpochMeans
 from imitate.train.setup import build, resolve

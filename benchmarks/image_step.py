@@ -19,7 +19,7 @@ from benchmarks.row import Row
 from imitate.config import Config, load_config
 from imitate.data import ShuffledBatches
 from imitate.models.precision import has_fast_bf16
-from imitate.train.loading import make_loader
+from imitate.train.batch_source import make_loader
 from imitate.train.loss_guard import LossGuard
 from imitate.train.metrics import EpochMeans
 from imitate.train.setup import Setup, build, resolve

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.studies.results import IMITATE, KnownCells, run, trained_and_played
+from imitate.collect.demonstrate import Plan, demonstrate
 from imitate.envs.experts.metaworld import INSTRUCTIONS
 from imitate.functional.statistics import wilson_interval
-from imitate.simulation.demonstrate import Plan, demonstrate
 
 TASKS = {
     "reach-v3": "easy",

@@ -15,7 +15,7 @@ from benchmarks.peer_offline import OFFLINE_STEPS, offline_name
 from benchmarks.row import Row
 from imitate.config import load_config
 from imitate.data import ShuffledBatches
-from imitate.train.loading import make_loader
+from imitate.train.batch_source import make_loader
 from imitate.train.loss_guard import LossGuard
 from imitate.train.metrics import EpochMeans
 from imitate.train.setup import build, resolve

@@ -23,10 +23,10 @@ from benchmarks.measuring import Contestant, compare, timed
 from benchmarks.row import Row, table
 from benchmarks.sb3 import StableBaselines
 from imitate import algo_factory, load_config
-from imitate.online.replay import ReplayBuffer
-from imitate.online.steps import Step
-from imitate.train.online_parts import make_collector, make_learner
-from imitate.train.online_setup import build_online
+from imitate.train.online.parts import make_collector, make_learner
+from imitate.train.online.replay import ReplayBuffer
+from imitate.train.online.setup import build_online
+from imitate.train.online.steps import Step
 
 OBS, ACTIONS, BATCH, ROLLOUT = 17, 6, 256, 2048
 ENVS = ("CartPole-v1", "Pendulum-v1")

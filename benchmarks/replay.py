@@ -19,8 +19,8 @@ import torch
 from benchmarks.measuring import Contestant, compare, timed
 from benchmarks.row import Row, table
 from benchmarks.sb3 import StableBaselines
-from imitate.online.replay import ReplayBuffer
-from imitate.online.steps import Step
+from imitate.train.online.replay import ReplayBuffer
+from imitate.train.online.steps import Step
 
 OBS, ACTIONS, ENVS, BATCH, CAPACITY = 17, 6, 256, 256, 100_000
 COUNTS = {"ours": 200, "peer": 200, "list": 10}

@@ -11,7 +11,7 @@ import torch
 from benchmarks.demos import OBS_KEYS
 from imitate.config import Config, load_config
 from imitate.data import ShuffledBatches
-from imitate.train.loading import make_loader
+from imitate.train.batch_source import make_loader
 from imitate.train.setup import Setup, build, resolve
 
 BATCH_SIZE = 100

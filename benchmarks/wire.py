@@ -88,7 +88,7 @@ class Contestant:
 
 def ours(stack: ExitStack) -> Contestant:
     """Our client and server; the client checks, the server checks again and has sessions."""
-    from imitate.deploy.client import RemotePolicy
+    from imitate.deploy.server.client import RemotePolicy
 
     trips = {}
     for case in TRIPS:
@@ -172,7 +172,7 @@ def round_trips(contestants: list[Contestant], rounds: int) -> list[Row]:
 
 def crowd(path: Path | None, clients: int = 8, calls: int = 40, seconds: float = 0.02) -> list[Row]:
     """Clients that all ask at once, with predictions of 20 ms."""
-    from imitate.deploy.client import RemotePolicy
+    from imitate.deploy.server.client import RemotePolicy
 
     seen, rows = observation(False), []
     with ExitStack() as stack:
@@ -230,9 +230,9 @@ def slow_policy(ticks: int, seconds: float = 0.15, blocks: int = 5) -> list[Row]
 
     Blocks of it alternate with blocks of a loop whose policy takes no time: gaps of that one are the machine's own.
     """
-    from imitate.deploy.asynchronous import AsynchronousPolicy
-    from imitate.deploy.client import RemotePolicy
-    from imitate.deploy.loop import ControlLoop, Safety
+    from imitate.deploy.robot.loop import ControlLoop, Safety
+    from imitate.deploy.server.client import RemotePolicy
+    from imitate.policy.asynchronous import AsynchronousPolicy
 
     robot, instant = StandingRobot({"state": (20,)}, ACTION), Instant()
     reports: dict[str, list[dict[str, Any]]] = {"slow": [], "instant": []}
@@ -281,7 +281,7 @@ class Instant:
 
 def limit_filter(calls: int = 5000) -> list[Row]:
     """The limits of step, speed and acceleration for seven joints."""
-    from imitate.deploy.limits import ActionLimits, LimitFilter
+    from imitate.deploy.robot.limits import ActionLimits, LimitFilter
 
     limits = ActionLimits(
         low=[-2.8] * 7, high=[2.8] * 7, margin=0.05, step=0.2, speed=0.5, acceleration=2.0

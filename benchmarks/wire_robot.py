@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.deploy.limits import ActionLimits
-from imitate.deploy.robot import Observation, Robot
+from imitate.deploy.robot.limits import ActionLimits
+from imitate.deploy.robot.robot import Observation, Robot
 
 
 class StandingRobot(Robot):

@@ -61,7 +61,7 @@ class Stub:
 
     def predict(self, asks: Sequence[Any]) -> list[Any]:
         """The same actions for everybody, in one prediction."""
-        from imitate.deploy.server import Prediction
+        from imitate.deploy.server.server import Prediction
 
         if self.seconds:
             time.sleep(self.seconds)
@@ -134,7 +134,7 @@ def free_port() -> int:
 
 
 def _ours(seconds: float, images: int, port: int) -> None:
-    from imitate.deploy.server import PolicyServer
+    from imitate.deploy.server.server import PolicyServer
 
     server = PolicyServer(Stub(seconds, images), port=port)
     print(server.port, flush=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from imitate.config import Config, load_config
 from imitate.config.algorithms import available, find
-from imitate.config.ready_configs import names
+from imitate.config.loading import names
 from imitate.config.schema import Key, keys
 
 PLACE = re.compile(r"^<!-- generated: (?P<part>[a-z ]+) -->$", re.MULTILINE)

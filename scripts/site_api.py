@@ -20,11 +20,11 @@ Generated from signatures and docstrings. Names that the package itself exports:
 | `from imitate import policy_from_checkpoint, RolloutPolicy` | [policies and checkpoints](policy.md) |
 | `from imitate.data import DatasetWriter, DatasetFile, ...` | [data](data.md) |
 | `from imitate.train.trainer import train` | [training and evaluation](training.md) |
-| `from imitate.evaluation.evaluate import evaluate` | [training and evaluation](training.md) |
+| `from imitate.evaluate.evaluate import evaluate` | [training and evaluation](training.md) |
 | `from imitate.envs import Env, make_env, make_vector_env` | [environments](envs.md) |
 | `from imitate.deploy import Robot, ControlLoop, PolicyServer, ...` | [robots](deploy.md) |
 | `from imitate.crew import Crew, open_backend, ...` | [workers](workers.md) |
-| `imitate.online` | [online RL](online.md) |
+| `imitate.train.online` | [online RL](online.md) |
 | `imitate.functional` | [formulas](functional.md) |
 | `imitate.errors` | [errors](errors.md) |
 
@@ -43,7 +43,7 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
             """,
             "Reading": """
                 data.dataset_file.DatasetFile
-                data.check.check_dataset
+                data.dataset_file.check_dataset
             """,
             "Batches": """
                 data.batches.sequence_dataset.SequenceDataset
@@ -66,7 +66,7 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
                 config.section.Section
             """,
             "For algorithms of your own": """
-                config.algo_section.AlgoSection
+                config.algorithms.AlgoSection
                 config.data_needs.DataNeeds
                 config.data_needs.Transitions
                 config.data_needs.Returns
@@ -124,16 +124,16 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
                 train.trainer.RunResult
             """,
             "Evaluation": """
-                evaluation.evaluate.evaluate
-                evaluation.evaluate.evaluate_all
-                evaluation.evaluate.Place
-                evaluation.eval_result.EvalResult
+                evaluate.evaluate.evaluate
+                evaluate.evaluate.evaluate_all
+                evaluate.evaluate.Place
+                evaluate.eval_result.EvalResult
             """,
             "Without a simulator": """
-                evaluation.fqe.evaluate_checkpoint
-                evaluation.fqe.FQEPlan
-                evaluation.fqe.FQEResult
-                evaluation.fqe.ranked
+                train.fqe.evaluate_checkpoint
+                train.fqe.FQEPlan
+                train.fqe.FQEResult
+                train.fqe.ranked
             """,
             "Checks": """
                 checks.algo.check_algo
@@ -156,10 +156,10 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
                 envs.experts.slot.ExpertKind
             """,
             "Demonstrations": """
-                simulation.collect.collect
-                simulation.collect.CollectionReport
-                simulation.playback.playback
-                simulation.render.render
+                collect.collect.collect
+                collect.collect.CollectionReport
+                collect.playback.playback
+                collect.render.render
             """,
         },
     ),
@@ -168,21 +168,21 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
         "Robots, control loops, servers. `from imitate.deploy import ...`; guide: [deployment](../../deployment.md).",
         {
             "": """
-                deploy.robot.Robot
-                deploy.robot.Observation
-                deploy.robot.RobotError
-                deploy.robot.Teleoperator
-                deploy.robot.Guidance
+                deploy.robot.robot.Robot
+                deploy.robot.robot.Observation
+                deploy.robot.robot.RobotError
+                deploy.robot.robot.Teleoperator
+                deploy.robot.robot.Guidance
             """,
             "The control loop": """
-                deploy.loop.ControlLoop
-                deploy.loop.Safety
-                deploy.limits.ActionLimits
-                deploy.report.Report
+                deploy.robot.loop.ControlLoop
+                deploy.robot.loop.Safety
+                deploy.robot.limits.ActionLimits
+                deploy.robot.report.Report
             """,
             "Servers and bundles": """
-                deploy.server.PolicyServer
-                deploy.client.RemotePolicy
+                deploy.server.server.PolicyServer
+                deploy.server.client.RemotePolicy
                 deploy.bundle.policy.BundlePolicy
             """,
         },
@@ -192,25 +192,25 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
         "Parts of the online loop. Guide: [online RL](../../online_rl.md).",
         {
             "": """
-                online.steps.Step
-                online.steps.Collected
-                online.steps.EpisodeRecord
+                train.online.steps.Step
+                train.online.steps.Collected
+                train.online.steps.EpisodeRecord
             """,
             "Collectors": """
-                online.collector.Collector
-                online.env_group.EnvGroup
+                train.online.collector.Collector
+                train.online.env_group.EnvGroup
             """,
             "Replay": """
-                online.memory.Memory
-                online.replay.ReplayBuffer
-                online.prioritized.PrioritizedReplay
-                online.hindsight.Hindsight
+                train.online.replay.Memory
+                train.online.replay.ReplayBuffer
+                train.online.replay.PrioritizedReplay
+                train.online.goals.Hindsight
             """,
             "Learners": """
-                online.learners.Learner
-                online.learners.ReplayLearner
-                online.learners.RolloutLearner
-                online.learners.MixedBuffer
+                train.online.learners.Learner
+                train.online.learners.ReplayLearner
+                train.online.learners.RolloutLearner
+                train.online.learners.MixedBuffer
             """,
         },
     ),

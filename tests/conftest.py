@@ -17,8 +17,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-from imitate.system.freed_memory import return_freed_memory
-from imitate.train import sweep, trainer
+from imitate.system.memory import return_freed_memory
+from imitate.train import trainer
+from imitate.train.sweep import sweep
 from tests import fork_server, preloaded, sets
 from tests import virtual_time as virtual
 from tests.device import simulated_gpu

@@ -10,10 +10,10 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 PRELOADED = [
     "imitate.train.trainer",
-    "imitate.evaluation.episode_tasks",
-    "imitate.online.central.collector",
-    "imitate.simulation.collect",
-    "imitate.simulation.render",
+    "imitate.evaluate.pool",
+    "imitate.train.online.central.collector",
+    "imitate.collect.collect",
+    "imitate.collect.render",
     "pytest",
     "tests.no_picture",
 ]

@@ -1,7 +1,7 @@
 import pytest
 
 from imitate.errors import MOST_NAMES, nearest, printable
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 
 def test_the_nearest_name():

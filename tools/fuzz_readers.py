@@ -53,7 +53,7 @@ def trains(path, out, named=True):
 
 
 def diagnoses(path, out, named=True):
-    from imitate.data.doctor.diagnosis import diagnose
+    from imitate.data.quality.doctor.diagnosis import diagnose
 
     diagnose(path)
 
@@ -226,7 +226,7 @@ def _warm(run):
     if run is trains:
         import_module("imitate.data.batches.sequence_dataset")
     if run is diagnoses:
-        import_module("imitate.data.doctor.diagnosis")
+        import_module("imitate.data.quality.doctor.diagnosis")
 
 
 def _say(line):

@@ -34,8 +34,7 @@ from imitate.config.observation import AUTO
 from imitate.functional.losses import gaussian_kl_to_standard, masked_mean
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.attention import sinusoidal_positions
-from imitate.models.detr import Activation, Decoder, Encoder
-from imitate.models.tokens import ObservationTokens
+from imitate.models.detr import Activation, Decoder, Encoder, ObservationTokens
 
 
 class ACTTransformerConfig(Section):

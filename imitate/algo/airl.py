@@ -19,12 +19,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from imitate.algo.base.adversarial import AdversarialConfig, AdversarialRewards
+from imitate.algo.base.adversarial import AdversarialConfig, AdversarialRewards, Discriminator
 from imitate.algo.base.algo import Batch
 from imitate.algo.base.factory import register_learner
 from imitate.algo.slots.reward_source import MakeEncoder, RewardSource
 from imitate.models.actor import Obs
-from imitate.models.discriminator import Discriminator
 
 
 class AIRLRewards(AdversarialRewards):

@@ -30,8 +30,7 @@ from imitate.algo.base.rl_sections import (
 )
 from imitate.algo.base.sections import LayerDims
 from imitate.config import Section
-from imitate.functional.expectile import advantage_weights
-from imitate.functional.losses import masked_mean
+from imitate.functional.losses import advantage_weights, masked_mean
 
 
 class AWACOptimParams(Section):

@@ -55,7 +55,7 @@ from imitate.models.heads import ActionHead, DeterministicHead
 from imitate.models.mlp import MLP
 from imitate.models.rnn import RNN
 from imitate.models.vae import VAE
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 PARTS = ("gaussian", "gmm", "vae", "rnn", "transformer")
 """Subsections of ``algo`` that choose backbone and head if they are enabled."""

@@ -39,7 +39,7 @@ from imitate.functional.losses import masked_mean
 from imitate.models.actor import Actor, GroupEncoder
 from imitate.models.heads import DeterministicHead
 from imitate.models.mlp import MLP
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 
 class CausalBCOptimParams(Section):

@@ -27,11 +27,16 @@ drop. The method is as above, except that values of the policy's actions are not
 that collected the data:
 
     in the conservative term Q(s, a) of a ~ pi(s), pi(s') counts as max(Q(s, a), V(s))                -> CQL._counted
-    V(s_t) = the discounted rewards from t to the end of the demo                     -> imitate.functional.returns
+    V(s_t) = the discounted rewards from t to the end of the demo                     -> imitate.data.batches.rewards
 
 If a demo ends without a terminal, its last reward is assumed to continue for ever (``continue_truncated``). The
 published code does this with failed episodes of tasks with sparse rewards, and bootstrapping at timeouts means the
 same. Set it to false for dense rewards, whose last value does not predict later ones.
+
+The conservative term of CQL: how much a critic overestimates actions that are not in the data.
+
+Kumar, Zhou, Tucker & Levine, "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020
+(arXiv:2006.04779).
 """
 
 from __future__ import annotations
@@ -56,9 +61,43 @@ from imitate.algo.base.rl_sections import (
     optimizer,
 )
 from imitate.config import BaseConfig, DataNeeds, Returns, Section
-from imitate.functional.conservative import calibrated, sampled_logsumexp, uniform_log_density
 from imitate.functional.losses import masked_mean
 from imitate.models.heads import Gaussian, TanhDistribution
+
+
+def uniform_log_density(action_dim: int) -> float:
+    """Log-density of the uniform distribution over [-1, 1]^A."""
+    return -action_dim * math.log(2.0)
+
+
+def sampled_logsumexp(q: Tensor, log_density: Tensor) -> Tensor:
+    """Estimate of ``log of the integral of exp(Q(s, a)) over a`` by importance samples.
+
+    The samples may come from several distributions, the same number from each; their estimates are averaged.
+
+    Args:
+        q: (*E, B, N) values of N sampled actions.
+        log_density: (B, N) log-density of each sample under the distribution that it was drawn from.
+
+    Returns:
+        (*E, B).
+    """
+    return torch.logsumexp(q - log_density, dim=-1) - math.log(q.shape[-1])
+
+
+def calibrated(q: Tensor, reference: Tensor) -> Tensor:
+    """Values that are pushed down only as far as a reference policy's values (Cal-QL).
+
+    Nakamoto et al., NeurIPS 2023 (arXiv:2303.05479). A value below the reference has no gradient.
+
+    Args:
+        q: (*E, B, N) values of N actions of the policy.
+        reference: (B,) values of the reference policy in the same states.
+
+    Returns:
+        (*E, B, N) ``max(q, reference)``.
+    """
+    return torch.maximum(q, reference.unsqueeze(-1))
 
 
 class CQLOptimParams(Section):

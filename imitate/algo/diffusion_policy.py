@@ -40,8 +40,7 @@ from imitate.functional.diffusion import (
     noise_schedule,
 )
 from imitate.functional.losses import masked_mean
-from imitate.functional.prefix import Given, draw_given
-from imitate.functional.realtime import Prefix
+from imitate.functional.realtime import Given, Prefix, draw_given
 from imitate.models.denoiser import Denoiser, gaussian_noise
 
 

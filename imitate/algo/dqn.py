@@ -31,12 +31,11 @@ from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.rl_sections import ActorCriticConfig, StagedOptimizerConfig, optimizer
 from imitate.algo.base.sections import LayerDims
 from imitate.config import BaseConfig, Section
-from imitate.functional.action_masks import masked, uniform_choice
 from imitate.functional.distributional import quantile_regression_loss
 from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import fill_uniform
 from imitate.models.actor import GroupEncoder, Obs
-from imitate.models.categorical import one_hot
+from imitate.models.categorical import masked, one_hot, uniform_choice
 from imitate.models.mlp import MLP, FullPrecisionLinear
 
 

@@ -27,7 +27,7 @@ from imitate.algo.base.sections import GLConfig
 from imitate.errors import DatasetError, UserError
 from imitate.functional.losses import masked_mean
 from imitate.models.subgoals import SubgoalNetwork, SubgoalVAE
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 
 @register_algo_factory_func("gl", section=GLConfig)

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
-from imitate.algo.base.recurrence import ReplayedMemoryConfig
 from imitate.algo.base.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
@@ -33,9 +32,9 @@ from imitate.algo.base.rl_sections import (
     StochasticActorConfig,
     optimizer,
 )
+from imitate.algo.slots.memory import ReplayedMemoryConfig
 from imitate.config import Section
-from imitate.functional.expectile import advantage_weights, expectile_loss
-from imitate.functional.losses import masked_mean
+from imitate.functional.losses import advantage_weights, expectile_loss, masked_mean
 
 MAX_WEIGHT = 100.0
 """Largest weight of an action, if ``adv.use_final_clip`` is set."""

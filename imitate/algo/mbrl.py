@@ -2,8 +2,8 @@
 
 Chua, Calandra, McAllister, Levine, "Deep Reinforcement Learning in a Handful of Trials using Probabilistic Dynamics
 Models" (PETS), NeurIPS 2018 (arXiv:1805.12114). With the model in the slot ``dynamics``
-(:mod:`imitate.algo.slots.dynamics.ensemble`), the search in the slot ``planner``
-(:mod:`imitate.algo.slots.dynamics.planner`), and the discount g:
+(:mod:`imitate.algo.slots.ensemble`), the search in the slot ``planner``
+(:mod:`imitate.algo.slots.planner`), and the discount g:
 
     model   predicts s' and r from (s, a), learned from replayed or recorded transitions                    ->
     MBRL._loss
@@ -28,11 +28,11 @@ from imitate.algo.base.actor_critic import with_transitions
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.factory import register
 from imitate.algo.base.policy_state import InnerState, PolicyState
-from imitate.algo.slots.dynamics.dynamics import DYNAMICS, Dynamics, DynamicsConfig
-from imitate.algo.slots.dynamics.dynamics import built as dynamics_of
-from imitate.algo.slots.dynamics.ensemble import EnsembleConfig
-from imitate.algo.slots.dynamics.planner import PLANNERS, CEMConfig, Planner, PlannerConfig
-from imitate.algo.slots.dynamics.planner import built as planner_of
+from imitate.algo.slots.dynamics import DYNAMICS, Dynamics, DynamicsConfig
+from imitate.algo.slots.dynamics import built as dynamics_of
+from imitate.algo.slots.ensemble import EnsembleConfig
+from imitate.algo.slots.planner import PLANNERS, CEMConfig, Planner, PlannerConfig
+from imitate.algo.slots.planner import built as planner_of
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Transitions
 
 WORST = -1e30

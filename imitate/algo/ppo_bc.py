@@ -36,8 +36,8 @@ from imitate.functional.policy_gradient import (
     clipped_value_error,
     divergence_of_ratios,
 )
+from imitate.models.actor import StochasticPolicy
 from imitate.models.categorical import Categorical
-from imitate.models.policy_and_value import StochasticPolicy
 
 
 class ImitationConfig(Section):

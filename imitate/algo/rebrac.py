@@ -9,7 +9,7 @@ target actor's smoothed action:
            lambda = 1 / mean |min_i Q_i|, without gradient, or 1                      -> ReBRAC._actor_loss
 
 Squares are summed over the dimensions of actions. There is no bootstrapping after a terminal. The next action of a
-demo's last step is not known; see :mod:`imitate.data.batches.transitions`. Critics normalize after each ReLU, as the
+demo's last step is not known; see :mod:`imitate.data.batches.windows`. Critics normalize after each ReLU, as the
 authors' code does.
 Departure: layers have torch's default initialization instead of biases of 0.1. robomimic has no ReBRAC; keys are as in
 ``td3_bc``.

@@ -17,7 +17,7 @@ The target entropy of continuous numbers is -(their count), as in the paper. For
 (``temperature.choice_entropy``) instead of 0.98 of it, which would make a policy of two choices almost uniform. Choices
 are always summed over instead of sampled. Departures: errors are summed over the critics and not halved; the logarithm
 of alpha is learned, as in the authors' code. With ``algo.rnn`` all networks share a recurrent encoder
-(:mod:`imitate.algo.slots.recurrent_replay`).
+(:mod:`imitate.algo.slots.memory`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ from imitate.algo.base.factory import register
 from imitate.algo.base.rl_sections import ActorConfig
 from imitate.errors import ConfigError
 from imitate.functional.losses import masked_mean
-from imitate.models.categorical import Categorical, CategoricalHead
+from imitate.models.categorical import Categorical, CategoricalHead, Mixed, MixedHead
 from imitate.models.heads import ActionHead, TanhDistribution
-from imitate.models.mixed import Mixed, MixedHead
 
 
 class SoftValue(NamedTuple):

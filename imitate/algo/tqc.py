@@ -14,7 +14,7 @@ discount g and a tanh-Gaussian policy pi:
 
 ``critic.num_dropped`` d balances over- and underestimation: in the paper 2 for most tasks, 5 for Hopper, 0 for
 HalfCheetah. Departure: hidden layers are 256 by 256 as in ``sac``; the paper's critics have three of 512. With
-``algo.rnn`` all networks share a recurrent encoder (:mod:`imitate.algo.slots.recurrent_replay`).
+``algo.rnn`` all networks share a recurrent encoder (:mod:`imitate.algo.slots.memory`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from imitate.algo.base.entropy import (
     sampled_actions,
 )
 from imitate.algo.base.factory import register
-from imitate.algo.base.recurrence import ReplayedMemoryConfig
 from imitate.algo.base.rl_sections import EnsembleConfig
+from imitate.algo.slots.memory import ReplayedMemoryConfig
 from imitate.config import BaseConfig
 from imitate.functional.distributional import lowest_atoms, quantile_regression_loss
 from imitate.functional.losses import masked_mean

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from imitate.checks.contracts import ContractError
-from imitate.online.steps import Array
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.train.online.steps import Array
 from imitate.train.setup import Setup
 
 TOLERANCE = 1e-4

@@ -25,20 +25,20 @@ from imitate.config import Config
 from imitate.data import dataset_metadata
 from imitate.envs import make_env
 from imitate.envs.make import is_real
-from imitate.evaluation.environments import environments
-from imitate.evaluation.evaluate import evaluate
-from imitate.online.collector import Collector
-from imitate.online.steps import Array
+from imitate.evaluate.environments import environments
+from imitate.evaluate.evaluate import evaluate
 from imitate.system.ranks import ALONE
 from imitate.system.run_folder import RunFolder, create_run_folder
 from imitate.system.seeding import preserved_rng, seed_everything, torch_threads
+from imitate.train.batch_source import feed_of
 from imitate.train.console import Console
 from imitate.train.devices import choose_device
-from imitate.train.feeds import feed_of
 from imitate.train.interrupts import Interrupt
-from imitate.train.online_batches import batch_source
-from imitate.train.online_parts import make_collector, make_learner
-from imitate.train.online_setup import OnlineSetup, build_online, look_at, online_env_meta
+from imitate.train.online.batches import batch_source
+from imitate.train.online.collector import Collector
+from imitate.train.online.parts import make_collector, make_learner
+from imitate.train.online.setup import OnlineSetup, build_online, look_at, online_env_meta
+from imitate.train.online.steps import Array
 from imitate.train.ranks import Ranks
 from imitate.train.resume import last_state
 from imitate.train.run import Run

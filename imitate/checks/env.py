@@ -15,8 +15,7 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check
 
 from imitate.checks.contracts import Finding
 from imitate.checks.team import check_team
-from imitate.envs.env import Env
-from imitate.envs.lanes import has_team
+from imitate.envs.env import Env, has_team
 from imitate.errors import EnvError
 
 GYMNASIUM = 2

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from imitate.checks.contracts import ContractError, Finding, Trials
-from imitate.envs.lanes import Lanes, Outcome, lanes_of
+from imitate.envs.env import Lanes, Outcome, lanes_of
 
 TRIED_STEPS = 20
 
@@ -20,7 +20,7 @@ def check_team(env: Any, other: Any, steps: int) -> list[Finding]:
     """Check an environment with several agents.
 
     Args:
-        env: see :class:`imitate.envs.lanes.Lanes`, with the attributes of an ``Env``.
+        env: see :class:`imitate.envs.env.Lanes`, with the attributes of an ``Env``.
         other: another copy of it.
         steps: number of random steps within which all agents should leave.
     """

@@ -25,7 +25,7 @@ from imitate.config.loading import Source
 from imitate.envs import make_env
 from imitate.envs.env import Env
 from imitate.envs.trust import trust_env
-from imitate.evaluation.environments import named_env, trust_named
+from imitate.evaluate.environments import named_env, trust_named
 from imitate.train.setup import load_resolved
 
 __all__ = [

@@ -37,7 +37,7 @@ def command(
     """
     from imitate.checks.env import check_env
     from imitate.envs import make_env
-    from imitate.evaluation.environments import named_env
+    from imitate.evaluate.environments import named_env
 
     meta = named_env(env)
     findings = check_env(functools.partial(make_env, meta, team=True), meta, steps=steps)

@@ -41,7 +41,7 @@ def command(
 
     Exit codes: 0 all nodes have the same software; 2 they differ, or there is no such cluster.
     """
-    from imitate.crew.node_facts import differing
+    from imitate.crew.ray_nodes import differing
 
     found = _found(on, cpus, gpus)
     facts = {node["name"]: node["facts"] for node in found["nodes"] if node["facts"]}
@@ -58,7 +58,7 @@ def command(
 def _found(on: str, cpus: float, gpus: float) -> dict[str, Any]:
     """Return the back end, its nodes, the number of workers that fit, and the bytes moved to disk."""
     from imitate.crew import open_backend
-    from imitate.crew.node_facts import node_facts
+    from imitate.crew.ray_nodes import node_facts
 
     with open_backend(on, cpus=cpus, gpus=gpus) as backend:
         places, spilled = backend.places, None

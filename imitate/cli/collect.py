@@ -10,17 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
-from imitate.cli.places import On, number_of_workers, opened
+from imitate.cli.options import On, number_of_workers, opened
 from imitate.cli.progress import Progress
-from imitate.cli.recording import Session
+from imitate.cli.robot.record import Session
+from imitate.collect.collect import CollectionReport, collect
+from imitate.collect.demonstrate import Plan
 from imitate.envs.experts import EXPERTS, QUALITIES, ExpertKind, Habits, find_expert
 from imitate.envs.trust import trust_env
 from imitate.errors import UserError
-from imitate.evaluation.environments import named_env
-from imitate.simulation.collect import CollectionReport, collect
-from imitate.simulation.demonstrate import Plan
+from imitate.evaluate.environments import named_env
 from imitate.system.processes import LOCAL
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 SOME_LOST = 1
 INTERRUPTED = 130

@@ -11,12 +11,10 @@ import typer
 from imitate.cli.help_texts import examples
 from imitate.config.algorithms import available, find
 from imitate.config.config import Config
-from imitate.config.explain import explain as explained
-from imitate.config.explain import lines
-from imitate.config.loading import load_config, read_tree
+from imitate.config.loading import load_config, names, read_tree
 from imitate.config.readiness import check_trainable
-from imitate.config.ready_configs import names
-from imitate.config.schema import schema_text, table
+from imitate.config.schema import explain as explained
+from imitate.config.schema import lines, schema_text, table
 from imitate.errors import ConfigError, nearest
 from imitate.system.plain_files import write_text
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from imitate.cli.renaming import RenameObs
+from imitate.cli.options import RenameObs
 from imitate.errors import CheckpointError, nearest, printable
 from imitate.policy.renaming import Rename, rename_words
 

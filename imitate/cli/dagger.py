@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.cli.places import On
+from imitate.cli.options import On
 from imitate.cli.progress import Progress
 from imitate.errors import ConfigError
 from imitate.system.processes import LOCAL, STEP_TIMEOUT_S
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 if TYPE_CHECKING:
     from imitate.config import Config
-    from imitate.interactive.dagger import Round, SuperviseRound
+    from imitate.train.interactive.dagger import Round, SuperviseRound
 
 FAILED = 1
 INTERRUPTED = 130
@@ -142,7 +142,7 @@ def command(
     """
     from imitate.config import load_config
     from imitate.errors import TrainingError
-    from imitate.interactive.dagger import DaggerPlan, dagger
+    from imitate.train.interactive.dagger import DaggerPlan, dagger
 
     if take_over is not None and label_every > 1:
         raise ConfigError(
@@ -236,7 +236,7 @@ def _environment(env: str | None, dataset: Path | None, config: Config) -> dict[
     from imitate.data import DatasetFile
     from imitate.envs import make_env
     from imitate.envs.make import is_robot
-    from imitate.evaluation.environments import at_rate, laid_over, named_env_of, trust_named
+    from imitate.evaluate.environments import at_rate, laid_over, named_env_of, trust_named
 
     trust_named(config, env)
     own: dict[str, Any] = {}
@@ -275,8 +275,13 @@ def _supervisor(
     expert: str, beta: float, label_every: int, take_over: str | None, meta: dict[str, Any]
 ) -> SuperviseRound:
     """Return the supervisor of each round."""
-    from imitate.interactive.named import CorrectionsOf, LabelsOf, imported, named_expert
-    from imitate.interactive.supervision import TakesOver
+    from imitate.train.interactive.supervision import (
+        CorrectionsOf,
+        LabelsOf,
+        TakesOver,
+        imported,
+        named_expert,
+    )
 
     env_name = _task_of(meta)
     if (meta.get("env_kwargs") or {}).get(
@@ -300,8 +305,8 @@ def _with_device(
     Raises:
         ConfigError: a device without a robot, or options without a device.
     """
-    from imitate.cli.robots import options_of
-    from imitate.deploy.robot import TELEOPERATORS, Teleoperator, names_of
+    from imitate.cli.robot.robots import options_of
+    from imitate.deploy.robot.robot import TELEOPERATORS, Teleoperator, names_of
     from imitate.envs.make import is_robot
     from imitate.envs.trust import trust
 

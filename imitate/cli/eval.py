@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.cli.places import On, number_of_workers, opened
-from imitate.cli.policies import ActingPrecision
-from imitate.cli.renaming import RenameObs, tell_saved_names
+from imitate.cli.options import On, RenameObs, number_of_workers, opened, tell_saved_names
 from imitate.cli.reports.evaluation import (
     compare,
     comparison_lines,
@@ -20,13 +18,14 @@ from imitate.cli.reports.evaluation import (
     mean_lines,
     table,
 )
+from imitate.cli.robot.policies import ActingPrecision
 from imitate.errors import ConfigError, UserError, printable
 from imitate.system.processes import LOCAL, check_place
 
 if TYPE_CHECKING:
-    from imitate.evaluation.eval_result import EvalResult
-    from imitate.evaluation.late import Lateness
-    from imitate.evaluation.prepared import EvaluatedPolicy
+    from imitate.evaluate.eval_result import EvalResult
+    from imitate.evaluate.late import Lateness
+    from imitate.evaluate.prepared import EvaluatedPolicy
     from imitate.policy.renaming import Rename
 
 FAILED = 1
@@ -246,8 +245,8 @@ def command(
 
     from imitate.cli.eval_places import evaluated
     from imitate.envs.make import is_robot
-    from imitate.evaluation.evaluate import default_workers
-    from imitate.evaluation.prepared import EvalSettings, subject_of
+    from imitate.evaluate.evaluate import default_workers
+    from imitate.evaluate.prepared import EvalSettings, subject_of
     from imitate.policy.renaming import parse_rename
 
     paths = _checkpoints(agent, quiet=quiet)
@@ -330,7 +329,7 @@ def _tell(
 
 def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None:
     """Return the settings of ``--latency-ms`` and ``--inference``."""
-    from imitate.evaluation.late import Lateness
+    from imitate.evaluate.late import Lateness
 
     if latency_ms is None:
         if inference is not Inference.sync:
@@ -392,7 +391,7 @@ def _environments(
     Raises:
         UserError: the policy has no observation with a name in ``rename``.
     """
-    from imitate.evaluation.environments import at_rate, named_env
+    from imitate.evaluate.environments import at_rate, named_env
     from imitate.policy.renaming import given_names, joined
 
     # A typo is reported before the question whether the environment is trusted.

@@ -12,7 +12,7 @@ from imitate.cli.reports.evaluation import short_name
 from imitate.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
-    from imitate.evaluation.fqe import FQEResult
+    from imitate.train.fqe import FQEResult
 
 
 def rank(
@@ -26,9 +26,9 @@ def rank(
     quiet: bool,
 ) -> None:
     """Rank checkpoints, including all of a run folder, and print the table."""
-    from imitate.evaluation.fqe import FQEPlan, evaluate_checkpoint, ranked
-    from imitate.system.progress_bar import ProgressBar
     from imitate.system.run_folder import to_json, write_text
+    from imitate.system.text import ProgressBar
+    from imitate.train.fqe import FQEPlan, evaluate_checkpoint, ranked
 
     checkpoints = [path for agent in agents for path in checkpoints_of(agent)]
     file = data or data_of(checkpoints[0])

@@ -12,12 +12,12 @@ import typer
 from imitate.cli.progress import Progress
 from imitate.crew.backend import Backend
 from imitate.errors import UserError
-from imitate.evaluation.episodes import Episode
-from imitate.evaluation.eval_result import EvalResult
-from imitate.evaluation.evaluate import Place, evaluate_all
-from imitate.evaluation.prepared import EvalSettings, EvaluatedPolicy, resolved
-from imitate.evaluation.results_file import ResultsFile
-from imitate.system.wording import counted
+from imitate.evaluate.episodes import Episode
+from imitate.evaluate.eval_result import EvalResult
+from imitate.evaluate.evaluate import Place, evaluate_all
+from imitate.evaluate.prepared import EvalSettings, EvaluatedPolicy, resolved
+from imitate.evaluate.results_file import ResultsFile
+from imitate.system.text import counted
 
 
 def evaluated(

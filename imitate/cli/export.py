@@ -9,7 +9,7 @@ import typer
 
 from imitate.errors import UserError
 from imitate.system.extras import missing
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 FORMATS = ("onnx",)
 

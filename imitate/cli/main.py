@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from imitate.cli.help_texts import complete, examples
-from imitate.cli.trust import with_trust
+from imitate.cli.options import with_trust
 from imitate.errors import UserError, nearest, printable
 from imitate.system.version import __version__
 
@@ -112,7 +112,7 @@ VERBS = {
         ),
     ),
     "plot": Verb(
-        "plot",
+        "sweep",
         "plot",
         "Draw curves of several runs, over seeds.",
         (
@@ -131,7 +131,7 @@ VERBS = {
         ),
     ),
     "record": Verb(
-        "record",
+        "robot.record",
         "command",
         "Record demonstrations by teleoperation.",
         (
@@ -140,7 +140,7 @@ VERBS = {
         ),
     ),
     "replay": Verb(
-        "replay",
+        "robot.replay",
         "command",
         "Send the actions of a demonstration to a robot.",
         (
@@ -149,7 +149,7 @@ VERBS = {
         ),
     ),
     "run": Verb(
-        "run",
+        "robot.run",
         "command",
         "Run a policy on a robot.",
         (
@@ -158,7 +158,7 @@ VERBS = {
         ),
     ),
     "compare": Verb(
-        "compare",
+        "robot.compare",
         "command",
         "Compare two policies on a robot.",
         (
@@ -168,7 +168,7 @@ VERBS = {
         ),
     ),
     "serve": Verb(
-        "serve",
+        "robot.serve",
         "command",
         "Serve a policy to clients over the network.",
         (
@@ -186,7 +186,7 @@ VERBS = {
         ),
     ),
     "check-deploy": Verb(
-        "check_deploy",
+        "robot.check_deploy",
         "command",
         "Check a policy on recorded demonstrations.",
         (
@@ -222,7 +222,7 @@ VERBS = {
         ("imitate info datasets/lift/scripted.hdf5", "imitate info runs/lift_bc/<time> --json"),
     ),
     "dataset": Verb(
-        "dataset",
+        "dataset.dataset",
         "app",
         "Examine, edit, convert and play back demonstrations.",
         (
@@ -300,7 +300,7 @@ class _PlainOutput:
 
 def _as_of_dataset(name: str) -> str:
     """Return the advice for a command of `imitate dataset` that was given without the word dataset; '' for another."""
-    from imitate.cli.dataset import app as dataset
+    from imitate.cli.dataset.dataset import app as dataset
 
     names = {
         command.name or getattr(command.callback, "__name__", "").replace("_", "-")
@@ -366,7 +366,7 @@ class _Verbs(TyperGroup):
 
 def _told(error: Exception) -> int | None:
     """Print a known failure (robot stopped, out of memory) in one line; return its exit code, or None if unknown."""
-    robots = sys.modules.get("imitate.deploy.robot")  # imported only if a robot is used
+    robots = sys.modules.get("imitate.deploy.robot.robot")  # imported only if a robot is used
     if robots is not None and isinstance(error, robots.RobotError):
         typer.echo(f"error: {printable(str(error))}", err=True)
         return STOPPED

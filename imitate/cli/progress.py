@@ -47,7 +47,7 @@ class Progress:
         if self._quiet:
             return self
         if self._stream.isatty():
-            from imitate.system.progress_bar import ProgressBar
+            from imitate.system.text import ProgressBar
 
             self._bar = ProgressBar(
                 total=self._total, unit=self._unit, desc=self._what, file=self._stream

@@ -153,7 +153,7 @@ def command(
 def _own_config(path: Path) -> str:
     """Return a checkpoint's own configuration, whose environments' modules must be trusted."""
     from imitate.config import load_config
-    from imitate.evaluation.environments import check_named
+    from imitate.evaluate.environments import check_named
     from imitate.policy.checkpoint import load_checkpoint
 
     text = str(load_checkpoint(path)["config"])

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 _HOMES = {
     "ActionConfig": "imitate.config.train",
-    "AlgoSection": "imitate.config.algo_section",
+    "AlgoSection": "imitate.config.algorithms",
     "BaseConfig": "imitate.config.base_config",
-    "ClusterConfig": "imitate.config.cluster",
+    "ClusterConfig": "imitate.config.base_config",
     "Config": "imitate.config.config",
     "DataNeeds": "imitate.config.data_needs",
     "DatasetConfig": "imitate.config.train",
     "EncoderConfig": "imitate.config.observation",
     "ExperimentConfig": "imitate.config.experiment",
     "LearningRateConfig": "imitate.config.optimizer",
-    "MetaConfig": "imitate.config.meta",
+    "MetaConfig": "imitate.config.base_config",
     "ModalityGroup": "imitate.config.observation",
     "ObservationConfig": "imitate.config.observation",
     "OpenSection": "imitate.config.section",
@@ -37,9 +37,8 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
-    from imitate.config.algo_section import AlgoSection
-    from imitate.config.base_config import BaseConfig
-    from imitate.config.cluster import ClusterConfig
+    from imitate.config.algorithms import AlgoSection
+    from imitate.config.base_config import BaseConfig, ClusterConfig, MetaConfig
     from imitate.config.config import Config
     from imitate.config.data_needs import (
         DataNeeds,
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from imitate.config.data_paths import located_data
     from imitate.config.experiment import ExperimentConfig
     from imitate.config.loading import load_config
-    from imitate.config.meta import MetaConfig
     from imitate.config.observation import EncoderConfig, ModalityGroup, ObservationConfig
     from imitate.config.optimizer import LearningRateConfig, OptimizerConfig, RegularizationConfig
     from imitate.config.section import OpenSection, Section

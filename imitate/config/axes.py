@@ -9,9 +9,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from imitate.config.algorithms import subtree_type
-from imitate.config.config import Config
+from imitate.config.config import Config, parse_override, put
 from imitate.config.loading import Source, load_config, read_tree
-from imitate.config.overrides import parse_override, put
 from imitate.config.section import OpenSection, Section, child_type
 from imitate.errors import ConfigError
 

@@ -1,12 +1,12 @@
-"""The whole configuration: robomimic's JSON tree, typed and frozen."""
+"""The whole configuration: robomimic's JSON tree, typed and frozen; single values set in it; its errors."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import (
     Field,
@@ -16,16 +16,199 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-from imitate.config.algo_section import AlgoSection
-from imitate.config.algorithms import find
+from imitate.config.algorithms import AlgoSection, find, subtree_type
 from imitate.config.base_config import BaseConfig
 from imitate.config.observation import ObservationConfig, Observations
-from imitate.config.overrides import put
-from imitate.config.problems import problem_lines
-from imitate.config.section import merged
-from imitate.errors import ConfigError
+from imitate.config.section import Section, child_type, merged
+from imitate.errors import ConfigError, nearest
+
+Keys = list[int | str]
+
+WANTED = {
+    "bool_type": "true or false",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "greater_than": "a number greater than {gt}",
+    "greater_than_equal": "a number of at least {ge}",
+    "int_type": "an integer",
+    "less_than": "a number less than {lt}",
+    "less_than_equal": "a number of at most {le}",
+    "literal_error": "{expected}",
+    "model_type": "an object {{...}}",
+    "string_too_short": "a text that is not empty",
+    "string_type": "a text",
+    "too_short": "a list that is not empty",
+    "tuple_type": "a list",
+}
+"""Description of the wanted value, in JSON's terms, for each of pydantic's kinds of errors."""
+
+
+def problem_lines(error: ValidationError, root: type[Section], tree: dict[str, Any]) -> list[str]:
+    """Describe the problems, one line each.
+
+    Args:
+        error: problems that pydantic found in ``tree``.
+        root: the type that checked ``tree``.
+        tree: the plain JSON tree.
+    """
+    plain: list[str] = []
+    mistyped: dict[str, list[str]] = {}
+    endings: dict[str, tuple[str, str]] = {}
+    for detail in error.errors(include_url=False):
+        keys = _real_keys(detail["loc"], tree)
+        path = ".".join(str(key) for key in keys)
+        if detail["type"] not in WANTED and detail["type"] != "string_pattern_mismatch":
+            plain.append(_plain_problem(detail, keys, root, tree))
+            continue
+        wanted = _wanted(detail)
+        if wanted not in mistyped.setdefault(path, []):
+            mistyped[path].append(wanted)
+        endings[path] = (_as_json(detail["input"]), _hint(detail, _field_at(root, keys, tree)))
+    typed = [
+        f"{path}: got {endings[path][0]}, wanted {' or '.join(texts)}{endings[path][1]}"
+        for path, texts in mistyped.items()
+    ]
+    return plain + typed
+
+
+def _real_keys(loc: Sequence[int | str], tree: Any) -> Keys:
+    """Return ``loc`` without the names of union branches that pydantic inserts."""
+    keys: Keys = []
+    node = tree
+    for depth, key in enumerate(loc):
+        in_list = isinstance(node, list | tuple) and isinstance(key, int) and key < len(node)
+        in_object = isinstance(node, dict) and key in node
+        missing = isinstance(node, dict | list | tuple) and depth == len(loc) - 1
+        if in_list or in_object:
+            node = node[key]
+        if in_list or in_object or missing:
+            keys.append(key)
+    return keys
+
+
+def _plain_problem(detail: ErrorDetails, keys: Keys, root: type[Section], tree: Any) -> str:
+    """Describe a problem that does not concern the type or the range of a single value."""
+    path = ".".join(str(key) for key in keys)
+    if detail["type"] == "conflict":
+        return detail["msg"]
+    if detail["type"] == "extra_forbidden":
+        section = _section_at(root, keys[:-1], tree)
+        return f"{path}: unknown key, {nearest(str(keys[-1]), section.model_fields)}"
+    if detail["type"] == "missing":
+        return f"{path}: is missing{_hint(detail, _field_at(root, keys, tree))}"
+    return f"{path}: {detail['msg'].removeprefix('Value error, ')}"
+
+
+def _wanted(detail: ErrorDetails) -> str:
+    if detail["type"] == "string_pattern_mismatch":
+        return "another text"
+    return WANTED[detail["type"]].format(**detail.get("ctx", {}))
+
+
+def _hint(detail: ErrorDetails, field: FieldInfo | None) -> str:
+    """Describe further values that the key allows, and its meaning."""
+    if field is None:
+        return ""
+    text = " or null" if type(None) in get_args(field.annotation) else ""
+    if detail["type"] == "literal_error" and isinstance(detail["input"], str):
+        expected = detail["ctx"]["expected"].replace(" or ", ", ").split(", ")
+        near = nearest(detail["input"], [name.strip("'") for name in expected])
+        text += f", {near}" if near.startswith("did you") else ""
+    return text + (f" ({field.description.rstrip('.')})" if field.description else "")
+
+
+def _as_json(value: object) -> str:
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _section_at(root: type[Section], keys: Keys, tree: Any) -> type[Section]:
+    section, node = root, tree
+    for depth, key in enumerate(keys):
+        try:
+            node = node[key]
+        except (KeyError, IndexError, TypeError):
+            node = None
+        if isinstance(key, str):
+            own = subtree_type(tree["algo_name"], key) if depth == 0 else None
+            section = own or child_type(section, key, node) or Section
+    return section
+
+
+def _field_at(root: type[Section], keys: Keys, tree: Any) -> FieldInfo | None:
+    if not keys or not isinstance(keys[-1], str):
+        return None
+    return _section_at(root, keys[:-1], tree).model_fields.get(keys[-1])
+
+
+def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a dotted path; missing objects on the way are created.
+
+    A number in the path is an index of a list.
+    """
+    node: Any = tree
+    keys = path.split(".")
+    if not all(keys):
+        raise ConfigError(f"'{path}': wanted a dotted key such as train.batch_size")
+    for depth, key in enumerate(keys):
+        last = depth == len(keys) - 1
+        here = ".".join(keys[:depth])
+        place = _place(node, key, here, path)
+        if last:
+            node[place] = value
+        elif isinstance(node, list):
+            node = node[place]
+        else:
+            if node.get(place) is None:
+                node[place] = {}
+            node = node[place]
+
+
+def _place(node: object, key: str, here: str, path: str) -> Any:
+    if isinstance(node, dict):
+        return key
+    if isinstance(node, list):
+        if key.isdigit() and int(key) < len(node):
+            return int(key)
+        raise ConfigError(
+            f"{path}: {here} is a list of {len(node)}: wanted a place in it, from 0, got '{key}'"
+        )
+    raise ConfigError(f"{path}: {here} is {node!r}, which has no key '{key}'")
+
+
+def parse_override(text: str, root: type[Section], algo_name: str | None) -> tuple[str, Any]:
+    """Parse ``a.b=value`` into path and value.
+
+    The value is parsed as JSON, or used as a plain string if that fails. If the key is a string, a number stays a
+    string.
+    """
+    path, equals, raw = text.partition("=")
+    path = path.strip()
+    if not equals or not path:
+        raise ConfigError(f"'{text}': wanted key=value, such as train.batch_size=256")
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        return path, raw
+    if isinstance(value, bool | int | float) and _wants_text(path, root, algo_name):
+        return path, raw
+    return path, value
+
+
+def _wants_text(path: str, root: type[Section], algo_name: str | None) -> bool:
+    section: type[Section] | None = root
+    *sections, last = path.split(".")
+    for depth, key in enumerate(sections):
+        if section is None:
+            return False
+        own = subtree_type(algo_name, key) if depth == 0 and algo_name else None
+        if own is not None or not key.isdigit():
+            section = own or child_type(section, key)
+    field = section.model_fields.get(last) if section else None
+    return field is not None and str in {field.annotation, *get_args(field.annotation)}
 
 
 def _as_the_algorithm_wants(
@@ -76,7 +259,7 @@ class Config(BaseConfig):
         """Check a plain tree and make a configuration of it.
 
         Args:
-            tree: tree in the present form (see `imitate.config.migration`).
+            tree: tree in the present form (see `imitate.config.loading`).
             label: name of the file, written before each problem.
             folder: folder of the file, for relative paths of data.
 

@@ -12,9 +12,9 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_wrap_validator_function
 
-from imitate.config.plugins import installed_points
 from imitate.config.section import Section, SectionChoice
 from imitate.errors import ConfigError, nearest
+from imitate.system.extras import installed_points
 
 T = TypeVar("T")
 SectionT = TypeVar("SectionT", bound=Section)

@@ -1,9 +1,10 @@
-"""JSON schema of a configuration for editors, and a table of its keys for readers."""
+"""The JSON schema of a configuration, the table of its keys, and what each key means."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import Field, create_model
@@ -154,3 +155,237 @@ def table(section: type[Section], prefix: str) -> str:
         f"| `{k.path}` | {k.kind} | {k.default} | {k.meaning} |" for k in keys(section, prefix)
     ]
     return "\n".join(rows) + "\n"
+
+
+Applies = Callable[[Any, Config], bool]
+"""Function of a key's value and the configuration that is true if a difference matters for the file."""
+
+
+class Difference(NamedTuple):
+    """Difference from robomimic under some keys, and the condition under which it matters.
+
+    ``*`` matches any characters.
+    """
+
+    pattern: str
+    words: str
+    applies: Applies = lambda value, config: True
+
+
+def _set(value: object, config: Config) -> bool:
+    """Return true if the key has a value other than null, false or an empty list."""
+    return bool(value)
+
+
+def _unset(value: object, config: Config) -> bool:
+    return not value
+
+
+def _rate_moves(value: object, config: Config) -> bool:
+    return bool(value) and config.experiment.validate
+
+
+def _windows(value: object, config: Config) -> bool:
+    return bool(value) and config.train.seq_length > 1
+
+
+def _several(value: object, config: Config) -> bool:
+    return isinstance(value, int) and value > 1
+
+
+def _mended_randomizer(value: Any, config: Config) -> bool:
+    names = [value] if isinstance(value, str) else value or []
+    return bool({"GaussianNoiseRandomizer", "CropRandomizer"} & set(names))
+
+
+DIFFERENCES: tuple[Difference, ...] = (
+    Difference(
+        "algo.unet.*",
+        "ignored: its U-Net has always 256, 512 and 1024 channels; used here",
+    ),
+    Difference(
+        "train.max_grad_norm",
+        "used by BC only; here by every algorithm",
+        lambda value, config: value is not None and config.algo_name != "bc",
+    ),
+    Difference(
+        "*.vae.decoder.is_conditioned",
+        "ignored: the decoder always sees the observation; used here",
+        _unset,
+    ),
+    Difference(
+        "algo.dd*m.prediction_type",
+        "always learns the noise; here this key chooses",
+        lambda value, config: value != "epsilon",
+    ),
+    Difference(
+        "*.learning_rate.epoch_schedule",
+        "its schedules also move during validation; here in training alone",
+        _rate_moves,
+    ),
+    Difference(
+        "*.learning_rate.warmup_steps",
+        "its schedules also move during validation; here in training alone",
+        _rate_moves,
+    ),
+    Difference(
+        "*.learning_rate.scheduler_type",
+        "its schedules also move during validation; here in training alone",
+        lambda value, config: value == "cosine" and config.experiment.validate,
+    ),
+    Difference(
+        "experiment.additional_envs",
+        "only the last one was evaluated; here all are",
+        lambda value, config: bool(value) and len(value) > 1,
+    ),
+    Difference(
+        "experiment.validate",
+        "the validation loss of stochastic policies was that of acting, with noise 1e-4; here it has the learned noise",
+        _set,
+    ),
+    Difference("experiment.keep_all_videos", "ignored; used here", _set),
+    Difference(
+        "experiment.rollout.n",
+        "episodes are not seeded there; here they are (experiment.rollout.seed)",
+    ),
+    Difference(
+        "train.hdf5_cache_mode",
+        "'all' keeps every overlapping window in RAM; here data are never held twice",
+        lambda value, config: value == "all",
+    ),
+    Difference(
+        "train.action_config.*.normalization",
+        "validation data are normalized by their own statistics; here by those of the training data",
+        lambda value, config: value in ("min_max", "gaussian") and config.experiment.validate,
+    ),
+    Difference(
+        "train.hdf5_normalize_obs",
+        "standard deviations are raised by 0.001; here not below 0.01. Imported policies keep their own",
+        _set,
+    ),
+    Difference(
+        "train.pad_seq_length",
+        "padded steps are learned from; here they are left out of the loss",
+        _windows,
+    ),
+    Difference(
+        "train.frame_stack",
+        "networks without memory learn from the oldest frame only; here from all",
+        _several,
+    ),
+    Difference(
+        "algo.transformer.pred_future_acs",
+        "acts on the oldest observation of the window; here on the newest (algo.transformer.causal true: as there)",
+        _set,
+    ),
+    Difference(
+        "algo.rnn.kwargs.bidirectional",
+        "accepted; here refused, since a policy cannot see the future",
+        _set,
+    ),
+    Difference(
+        "algo.subgoal_update_interval",
+        "the actor of hbc and iris sees no subgoal; here it does",
+    ),
+    Difference(
+        "algo.critic.distributional.*",
+        "projects the target to two atoms; here to all of them",
+    ),
+    Difference(
+        "observation.encoder.*.obs_randomizer_class",
+        "GaussianNoiseRandomizer adds uniform noise in [0, 1), crops never reach the last row and column; mended here",
+        _mended_randomizer,
+    ),
+    Difference(
+        "observation.encoder.*.core_kwargs.backbone_kwargs.pretrained",
+        "pretrained trunks see colours in [0, 1]; here as they were trained, unless imagenet_normalization is false",
+        _set,
+    ),
+    Difference(
+        "observation.encoder.*.core_kwargs.backbone_kwargs.output_channel",
+        "ignored by ShallowConv; used here",
+    ),
+    Difference(
+        "algo.ema.*",
+        "the count of updates is not saved, so that resuming overwrites the average; saved here",
+    ),
+)
+"""Keys that behave differently in robomimic. Keys of a part that is switched off are not reported."""
+
+
+class Explanation(NamedTuple):
+    """Explanation of one key that a file sets: its value, meaning, and difference from robomimic ('' for none)."""
+
+    path: str
+    value: object
+    meaning: str
+    robomimic: str
+
+
+def explain(tree: Mapping[str, Any], config: Config) -> Iterator[Explanation]:
+    """Yield an explanation of each value that a file sets.
+
+    Args:
+        tree: the content of the file.
+        config: the configuration loaded from it.
+    """
+    known = [
+        *keys(config, ""),
+    ]
+    for path, value in _leaves(tree, ()):
+        yield Explanation(path, value, _meaning(path, known), _difference(path, value, config))
+
+
+def _leaves(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]]:
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from _leaves(value, (*path, str(key)))
+    elif path and path != ("$schema",):
+        yield ".".join(path), node
+
+
+def _meaning(path: str, known: list[Key]) -> str:
+    """Return the meaning of the key, or of the free-form object that contains it."""
+    if path == "algo_name":
+        return "The algorithm."
+    for key in known:
+        pattern = re.escape(key.path).replace("<name>", "[^.]+")
+        if re.fullmatch(rf"{pattern}(\..+)?", path):
+            return key.meaning
+    return "means nothing, dropped"
+
+
+def _difference(path: str, value: object, config: Config) -> str:
+    """Return the difference from robomimic that matters for the file, or an empty string."""
+    if _is_off(path, config):
+        return ""
+    for difference in DIFFERENCES:
+        pattern = re.escape(difference.pattern).replace(r"\*", ".*")
+        if re.fullmatch(pattern, path) and difference.applies(value, config):
+            return difference.words
+    return ""
+
+
+def _is_off(path: str, config: Config) -> bool:
+    """Return true if the key belongs to a part that is not enabled, or to the encoder of an unused modality."""
+    node: object = config
+    names = path.split(".")
+    for name in names[:-1]:
+        if not isinstance(node, Section) or name not in node:
+            break
+        node = node[name]
+        if isinstance(node, Section) and node.get("enabled") is False:
+            return True
+    if names[0] != "observation" or "encoder" not in names[:-2]:
+        return False
+    seen = config.observation.modalities_of_all()
+    return names[names.index("encoder") + 1] not in {*seen, *seen.values()}
+
+
+def lines(explanations: Iterator[Explanation]) -> Iterator[str]:
+    """Format explanations as lines of text."""
+    for one in explanations:
+        yield f"{one.path} = {json.dumps(one.value)}"
+        yield f"    {one.meaning}"
+        if one.robomimic:
+            yield f"    robomimic: {one.robomimic}"

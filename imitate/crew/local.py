@@ -19,8 +19,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from imitate.crew.backend import POLL_S, CancelledError, Limits, Lost, Message, Prepare
-from imitate.crew.pulse import Pulse, Watch
-from imitate.crew.serving import END, serve, unpickled
+from imitate.crew.serving import END, Pulse, Watch, serve, unpickled
 from imitate.crew.shared import Ledger, Packed, packed
 from imitate.system.processes import available_cores
 

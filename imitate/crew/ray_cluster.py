@@ -1,26 +1,128 @@
-"""Connection of this process to a Ray cluster: its choice, its conditions, and Ray's output."""
+"""Connection of this process to a Ray cluster: its choice, its conditions, and Ray's output.
+
+Folder of a private Ray cluster, removed with it; one that a killed process left is removed when the next starts.
+
+Standard output kept for the results of this process, while a library in it prints there too.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from imitate.crew.own_stdout import own_stdout
-from imitate.crew.ray_folder import private_folder
 from imitate.crew.ray_leftovers import ended_with_this_process
 from imitate.errors import EnvError, MissingPackageError
 from imitate.system.extras import missing
+from imitate.system.plain_files import edited, lock_file
 from imitate.system.processes import available_cores
+
+PREFIX = "imitate-ray-"
+LOCK = "in_use"
+"""File that the owner of the folder keeps locked; the system frees it when the process ends, however it ends."""
+YOUNG_S = 60.0
+"""Seconds for which a new folder is kept: its owner may not have locked it yet."""
+
+
+@contextmanager
+def private_folder() -> Iterator[str]:
+    """Yield a new folder, which is removed at the end, and remove those left by ended processes of this user."""
+    _remove_left()
+    folder = tempfile.mkdtemp(prefix=PREFIX)
+    try:
+        with lock_file(Path(folder, LOCK)) as lock:
+            with suppress(
+                OSError
+            ):  # a file system without locks: nobody else can lock and remove it either
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_left() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(
+            OSError
+        ):  # it belongs to another user, is in use, was removed meanwhile, or has no lock
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            with edited(folder / LOCK) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - os.fstat(lock.fileno()).st_mtime > YOUNG_S:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def own_stdout(foreign: str = "ray_") -> Iterator[None]:
+    """Let only this program print to stdout: file descriptor 1 and a library's threads lead to stderr meanwhile.
+
+    Args:
+        foreign: beginning of the names of the library's threads.
+    """
+    before = sys.stdout
+    before.flush()
+    with ExitStack() as stack:
+        kept = os.dup(1)
+        stack.callback(os.close, kept)
+        ours: IO[str] = before
+        if _descriptor(before) == 1:
+            ours = stack.enter_context(
+                open(kept, "w", encoding=before.encoding, errors=before.errors, closefd=False)
+            )
+        os.dup2(2, 1)
+        stack.callback(os.dup2, kept, 1)
+        routed: Any = _Routed(ours, foreign)
+        sys.stdout = routed
+        try:
+            yield
+        finally:
+            if sys.stdout is routed:
+                sys.stdout = before
+            ours.flush()
+
+
+class _Routed:
+    """Text stream that redirects a library's threads to stderr and passes all others through."""
+
+    def __init__(self, ours: IO[str], foreign: str) -> None:
+        self._ours, self._foreign = ours, foreign
+
+    def write(self, text: str) -> int:
+        count = self._stream().write(text)
+        if "\n" in text:
+            self.flush()
+        return count
+
+    def flush(self) -> None:
+        self._stream().flush()
+
+    def _stream(self) -> IO[str]:
+        is_foreign = threading.current_thread().name.startswith(self._foreign)
+        return sys.stderr if is_foreign else self._ours
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ours, name)
+
+
+def _descriptor(stream: IO[str]) -> int | None:
+    try:
+        return stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None
+
 
 UNSAFE = "IMITATE_RAY_UNSAFE"
 """Environment variable: 1 allows clusters without token authentication."""

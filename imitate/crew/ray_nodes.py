@@ -1,14 +1,54 @@
-"""Facts about the nodes of a Ray cluster."""
+"""The nodes of a Ray cluster, and facts of a machine on which results may depend."""
 
 from __future__ import annotations
 
+import platform
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
+from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any
 
-from imitate.crew.node_facts import node_facts
 from imitate.crew.ray_cluster import Cluster
+from imitate.system.version import __version__
+
+PACKAGES = ("torch", "mujoco", "robosuite", "ray")
+
+
+def node_facts() -> dict[str, str]:
+    """Return versions of this machine's Python and packages, "-" if one is missing, and ``cpu``, its processor."""
+    facts = {"imitate": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        facts[package] = "-"
+        with suppress(metadata.PackageNotFoundError):
+            facts[package] = metadata.version(package)
+    return {**facts, "cpu": cpu_model()}
+
+
+def cpu_model() -> str:
+    """Return the name of this machine's processor."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def differing(facts: dict[str, dict[str, str]]) -> dict[str, dict[str, list[str]]]:
+    """Return for each fact in which nodes differ: its values, and the nodes that have each.
+
+    Args:
+        facts: facts of each node, by its name.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in next(iter(facts.values()), {}):
+        values: dict[str, list[str]] = {}
+        for node, of_node in facts.items():
+            values.setdefault(of_node.get(name, "-"), []).append(node)
+        if len(values) > 1:
+            found[name] = values
+    return found
+
 
 ANSWER_S = 60.0
 """Seconds that a node has to report its facts, for which it starts a process."""
@@ -21,7 +61,7 @@ class Node:
     Attributes:
         name: its address, with the beginning of its id if several nodes share it.
         resources: all its resources, such as ``CPU`` and ``GPU``.
-        facts: see :func:`imitate.crew.node_facts.node_facts`; empty if it did not answer.
+        facts: see :func:`imitate.crew.ray_nodes.node_facts`; empty if it did not answer.
     """
 
     name: str

@@ -17,7 +17,7 @@ _HOMES = {
     "SequenceDataset": "imitate.data.batches.sequence_dataset",
     "ShuffledBatches": "imitate.data.batches.sampling",
     "build_datasets": "imitate.data.batches.build",
-    "check_dataset": "imitate.data.check",
+    "check_dataset": "imitate.data.dataset_file",
     "dataset_metadata": "imitate.data.batches.build",
     "finish_partial": "imitate.data.file.writer",
 }
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from imitate.data.batches.sequence_dataset import SequenceDataset
     from imitate.data.batches.statistics import KeyStats
     from imitate.data.batches.store import DataSource
-    from imitate.data.check import check_dataset
-    from imitate.data.dataset_file import DatasetFile
+    from imitate.data.dataset_file import DatasetFile, check_dataset
     from imitate.data.file.episode import Episode
     from imitate.data.file.writer import DatasetWriter, finish_partial
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from imitate.errors import ConfigError, DatasetError, UserError, nearest
-from imitate.system.npz import read_arrays
-from imitate.system.wording import counted
+from imitate.system.memory import read_arrays
+from imitate.system.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Self

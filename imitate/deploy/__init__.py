@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, Any
 from imitate.errors import RobotError
 
 _HOMES = {
-    "ActionLimits": "limits",
+    "ActionLimits": "robot.limits",
     "BundlePolicy": "bundle.policy",
-    "ControlLoop": "loop",
-    "Guidance": "robot",
-    "Observation": "robot",
-    "PolicyServer": "server",
-    "RemotePolicy": "client",
-    "Report": "report",
-    "Robot": "robot",
-    "Safety": "loop",
-    "Teleoperator": "robot",
+    "ControlLoop": "robot.loop",
+    "Guidance": "robot.robot",
+    "Observation": "robot.robot",
+    "PolicyServer": "server.server",
+    "RemotePolicy": "server.client",
+    "Report": "robot.report",
+    "Robot": "robot.robot",
+    "Safety": "robot.loop",
+    "Teleoperator": "robot.robot",
 }
 
 if TYPE_CHECKING:
     from imitate.deploy.bundle.policy import BundlePolicy
-    from imitate.deploy.client import RemotePolicy
-    from imitate.deploy.limits import ActionLimits
-    from imitate.deploy.loop import ControlLoop, Safety
-    from imitate.deploy.report import Report
-    from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
-    from imitate.deploy.server import PolicyServer
+    from imitate.deploy.robot.limits import ActionLimits
+    from imitate.deploy.robot.loop import ControlLoop, Safety
+    from imitate.deploy.robot.report import Report
+    from imitate.deploy.robot.robot import Guidance, Observation, Robot, Teleoperator
+    from imitate.deploy.server.client import RemotePolicy
+    from imitate.deploy.server.server import PolicyServer
 
 __all__ = [
     "ActionLimits",

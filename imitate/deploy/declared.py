@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imitate.deploy.limits import ActionLimits
-from imitate.deploy.robot import Robot
+from imitate.deploy.robot.limits import ActionLimits
+from imitate.deploy.robot.robot import Robot
 from imitate.errors import UserError
 
 

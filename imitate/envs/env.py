@@ -1,10 +1,13 @@
-"""Protocol of every environment: gymnasium's step and reset, and the states that demonstrations need."""
+"""The interface of environments, of one or several agents, and one that reports which of its calls is running."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy.typing as npt
+
+from imitate.system.processes import MAKE, Beat
 
 Array = npt.NDArray[Any]
 Obs = dict[str, Array]
@@ -63,3 +66,118 @@ def first_observation(env: Env) -> Obs:
         return cast(Obs, look())
     obs: Any = env.reset(seed=0)[0]
     return cast(Obs, obs if getattr(env, "agents", None) is None else obs[0])
+
+
+Outcome = tuple[Mapping[str, Any], float, bool, bool, Mapping[str, Any]]
+"""Observation, reward, terminated, truncated and info of one agent after a step."""
+
+
+class Lanes(Protocol):
+    """One simulator with K agents.
+
+    Attributes:
+        agents: names of the agents, in the order of their lanes; the same in each episode.
+    """
+
+    agents: tuple[str, ...]
+
+    def reset(
+        self, *, seed: int | None = None
+    ) -> tuple[list[Mapping[str, Any]], Mapping[str, Any]]:
+        """Start an episode with all agents; return their observations, and info."""
+
+    def step(self, actions: Array) -> list[Outcome | None]:
+        """Apply one action of each agent, (K, A); return None for agents that had left before this step.
+
+        The actions of agents that have left are ignored. An agent's last outcome has an end.
+        """
+
+    def close(self) -> None:
+        """Free the simulator."""
+
+
+class OneAgent:
+    """Lanes of an environment with one agent."""
+
+    agents: tuple[str, ...] = ("",)
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+
+    def reset(
+        self, *, seed: int | None = None
+    ) -> tuple[list[Mapping[str, Any]], Mapping[str, Any]]:
+        """Start an episode."""
+        obs, info = self._env.reset(seed=seed)
+        return [obs], info
+
+    def step(self, actions: Array) -> list[Outcome | None]:
+        """Apply one action (1, A)."""
+        return [self._env.step(actions[0])]
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+def lanes_of(env: Any) -> Lanes:
+    """Return the lanes of an environment: itself if it has ``agents``, otherwise those of its single agent."""
+    return cast(Lanes, env) if has_team(env) else OneAgent(env)
+
+
+def has_team(env: Any) -> bool:
+    """Return true for an environment with several agents, whose observations and actions are those of all."""
+    return getattr(env, "agents", None) is not None
+
+
+def num_agents(env: Any) -> int:
+    """Return the number K of lanes of an environment."""
+    return len(lanes_of(env).agents)
+
+
+AnyEnv = TypeVar("AnyEnv", bound=Env)
+
+
+def watched(make: Callable[[], AnyEnv], beat: Beat | None) -> AnyEnv:
+    """Make an environment whose calls are reported; without `beat` it is unchanged.
+
+    Args:
+        make: makes the environment; this call is also reported.
+        beat: see :data:`imitate.system.processes.Beat`.
+    """
+    if beat is None:
+        return make()
+    beat(MAKE)
+    try:
+        return cast(AnyEnv, _Watched(make(), beat))
+    finally:
+        beat("")
+
+
+class _Watched:
+    """Wrapper of an environment that reports calls that simulate or draw."""
+
+    def __init__(self, env: Env, beat: Beat) -> None:
+        self._watched, self._beat = env, beat
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._watched, name)
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self._reported("reset()", self._watched.reset, **kwargs)
+
+    def step(self, action: Any) -> Any:
+        return self._reported("step()", self._watched.step, action)
+
+    def reset_to(self, state: dict[str, Any]) -> Any:
+        return self._reported("reset_to()", self._watched.reset_to, state)
+
+    def render(self, **kwargs: Any) -> Any:
+        return self._reported("render()", self._watched.render, **kwargs)
+
+    def _reported(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._beat(name)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self._beat("")

@@ -14,7 +14,7 @@ from imitate.errors import EnvError
 
 _TYPES = {1: "robosuite", 2: "gymnasium"}
 REAL_ROBOT = 4
-ROBOTS_ROOM = "imitate.deploy.robot_meta"
+ROBOTS_ROOM = "imitate.deploy.robot.robot_meta"
 """Module with ``robot_env``. It belongs to a higher layer, so it is imported by name when a robot is requested."""
 
 
@@ -76,12 +76,12 @@ def make_env(
     Args:
         env_meta: ``env_name``, ``type`` (1 robosuite, 2 gymnasium), ``env_kwargs`` and, optionally, ``env_version``;
             descriptions of older robosuite versions are translated, which is logged. ``robot:NAME`` is a robot,
-            ``pettingzoo:MODULE`` an environment with several agents (:mod:`imitate.envs.lanes`).
+            ``pettingzoo:MODULE`` an environment with several agents (:mod:`imitate.envs.env`).
         obs_keys: the observations to return; None returns all.
         render: true if ``render`` will be called.
         camera_names: cameras to observe (robosuite); None takes those named by ``obs_keys``.
         camera_size: side of observed images in pixels, or (height, width), or one of these by camera.
-        team: true if the caller can handle several agents, by :func:`imitate.envs.lanes.lanes_of`.
+        team: true if the caller can handle several agents, by :func:`imitate.envs.env.lanes_of`.
 
     Raises:
         EnvError: the description cannot be used, names what is not trusted (:mod:`imitate.envs.trust`), or its

@@ -19,8 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from imitate.envs.env import Array, Obs
-from imitate.envs.lanes import Outcome
+from imitate.envs.env import Array, Obs, Outcome
 from imitate.envs.rendering import load_triton
 from imitate.envs.spaces import ActionSpace, ObservationSpace
 from imitate.envs.trust import PARALLEL, PETTINGZOO, module_of_env
@@ -29,7 +28,7 @@ from imitate.system.extras import missing
 
 ENV_TYPE = 2
 AGENT_ID = "agent_id"
-OPPONENTS_ROOM = "imitate.policy.opponents"
+OPPONENTS_ROOM = "imitate.evaluate.opponents"
 """Module with ``opponent_of``. It belongs to a higher layer, so it is imported by name when needed."""
 
 
@@ -44,7 +43,7 @@ class Opponent(Protocol):
 
 
 class PettingZooEnv:
-    """A parallel environment of PettingZoo; see :class:`imitate.envs.lanes.Lanes`.
+    """A parallel environment of PettingZoo; see :class:`imitate.envs.env.Lanes`.
 
     Args:
         env_name: ``pettingzoo:MODULE[:FACTORY]``.
@@ -186,7 +185,7 @@ class PettingZooEnv:
         return [self._told[agent] for agent in self.agents], {}
 
     def step(self, actions: Array) -> list[Outcome | None]:
-        """Apply one action of each agent, (K, A); see :class:`imitate.envs.lanes.Lanes`."""
+        """Apply one action of each agent, (K, A); see :class:`imitate.envs.env.Lanes`."""
         if len(actions) != len(self.agents):
             raise EnvError(
                 f"{self.name}: got actions of shape {np.shape(actions)}, wanted one row for each of the "

@@ -8,6 +8,21 @@ Three things differ from robosuite's own ``step``:
 * Every random draw of a reset comes from one generator, so ``reset(seed=)`` fixes it, and numpy's global generator
   is not used.
 * Images are right side up.
+
+Predict the paths of the grippers of robosuite's robots under a sequence of actions.
+
+For the controllers of hand poses (``OSC_POSE``, ``OSC_POSITION``). They pull a hand towards its goal as a spring and a
+damper would: ``acceleration = kp (goal - position) - kd velocity``. A relative goal moves on before the gripper reaches
+it, so the path length is a fraction of the sum of the commands: about a quarter with robosuite's default gains at 20
+Hz.
+
+Memory of robosuite's simulators: MuJoCo's objects are freed when they are no longer needed.
+
+robosuite and MuJoCo keep more than an environment uses:
+
+* Each reset builds a new simulator. Cycles of Python objects keep the old one until the garbage collector runs.
+* Each reset also compiles a model of every robot alone, which robosuite never reads.
+* MuJoCo keeps the description of the scene that was compiled last, with all meshes, for ``mj_saveLastXML``.
 """
 
 from __future__ import annotations
@@ -17,10 +32,12 @@ import importlib
 import json
 import logging
 import os
+import threading
 import weakref
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,15 +45,125 @@ import numpy as np
 
 from imitate.envs import cameras as views
 from imitate.envs.env import Array, Obs
-from imitate.envs.model_migration import migrate_model_xml
-from imitate.envs.planned_path import planned_paths
+from imitate.envs.migration import migrate_model_xml
 from imitate.envs.rendering import prepare_gl, telling_gl_faults
 from imitate.envs.scene_check import check_scene
-from imitate.envs.simulator_memory import free_simulator, lean_build, restore_get_xml
 from imitate.errors import EnvError, nearest
 from imitate.system.extras import missing
-from imitate.system.freed_memory import return_freed_memory
+from imitate.system.memory import return_freed_memory
 from imitate.system.plain_files import parsed_json
+
+PULSE_S = 0.002
+"""Length of a step of the spring's motion."""
+
+
+def planned_paths(env: Any, actions: Array) -> list[Array]:
+    """Predict the positions of each hand: now, and after each action.
+
+    Args:
+        env: robosuite's environment.
+        actions: (K, A) in the environment's form.
+
+    Returns:
+        per hand with such a controller (K + 1, 3) metres in the world.
+    """
+    return [_hand_path(env, controller, commands) for controller, commands in _arms(env, actions)]
+
+
+def _arms(env: Any, actions: Array) -> Iterator[tuple[Any, Array]]:
+    """Return the controllers of gripper poses, each with the action columns that are its goal."""
+    start = 0
+    for robot in env.robots:
+        composite = robot.composite_controller
+        composite.update_state()  # base position of the robot
+        for arm in robot.arms:
+            controller = composite.part_controllers[arm]
+            if getattr(controller, "name_suffix", None) in ("POSE", "POSITION"):
+                _, stop = composite._action_split_indexes[arm]
+                size = 6 if controller.use_ori else 3
+                yield controller, actions[:, start + stop - size : start + stop]
+        start += int(robot.action_dim)
+
+
+def _hand_path(env: Any, controller: Any, commands: Array) -> Array:
+    data, name = env.sim.data, controller.ref_name
+    position = np.array(data.site_xpos[env.sim.model.site_name2id(name)])
+    velocity = np.array(data.get_site_xvelp(name))
+    in_base = controller.input_ref_frame == "base"
+    frame = np.asarray(controller.origin_ori) if in_base else np.eye(3)
+    origin = np.asarray(controller.origin_pos) if in_base else np.zeros(3)
+    relative = controller.input_type == "delta"
+    follows_hand = getattr(controller, "_goal_update_mode", "achieved") == "achieved"
+    pulses = max(1, round(1 / (controller.control_freq * PULSE_S)))
+    duration = 1 / (controller.control_freq * pulses)
+    path, goal = [position], position
+    for command in commands:
+        if relative:
+            motion = frame @ controller.scale_action(command)[:3]
+            goal = (position if follows_hand else goal) + motion
+        else:
+            goal = origin + frame @ command[:3]
+        for _ in range(pulses):
+            pull = controller.kp[:3] * (goal - position) - controller.kd[:3] * velocity
+            velocity = velocity + duration * pull
+            position = position + duration * velocity
+        path.append(position)
+    return np.stack(path)
+
+
+_BUILDING = threading.RLock()
+"""Held while robosuite's class of robots is changed, for environments in several threads."""
+
+
+def free_simulator(env: Any) -> None:
+    """Free model and data of a robosuite environment's current scene before it is replaced or closed.
+
+    The environment cannot step afterwards, until its next hard reset.
+    """
+    if env.sim is not None:
+        env.sim.data._data = None
+        env.sim.model._model = None
+
+
+@contextmanager
+def lean_build() -> Iterator[None]:
+    """Let robosuite build scenes without models of single robots, and MuJoCo forget the last scene afterwards.
+
+    :func:`restore_get_xml` must be called afterwards.
+    """
+    robot_model = importlib.import_module("robosuite.models.robots.robot_model").RobotModel
+    with _BUILDING:
+        compile_robot = robot_model.set_mujoco_model
+        robot_model.set_mujoco_model = lambda self, mujoco_model=None: None
+        try:
+            yield
+        finally:
+            robot_model.set_mujoco_model = compile_robot
+            _forget_scene()
+
+
+def restore_get_xml(env: Any, scene: str | None = None) -> None:
+    """Let ``env.sim.model.get_xml()`` compile the scene again: it writes the scene that MuJoCo compiled last.
+
+    Args:
+        env: robosuite's environment.
+        scene: MJCF from which the simulator was built; None for that of the environment's own model.
+    """
+    env.sim.model.get_xml = partial(_get_xml, env, scene)
+
+
+def _get_xml(env: Any, scene: str | None) -> str:
+    mujoco, model = importlib.import_module("mujoco"), env.sim.model
+    with _BUILDING:
+        mujoco.MjModel.from_xml_string(env.edit_model_xml(scene or env.model.get_xml()))
+        xml = str(type(model).get_xml(model))
+        _forget_scene()
+    return xml
+
+
+def _forget_scene() -> None:
+    importlib.import_module("mujoco").MjModel.from_xml_string("<mujoco/>")
+
 
 ENV_TYPE = 1
 DEFAULT_CAMERA = "agentview"

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from imitate.config.observation import ACTION_MASK
 from imitate.envs.env import Array, Obs
 from imitate.errors import EnvError, nearest
-from imitate.functional.image_layout import image_layout, in_layout, nested_name
+from imitate.functional.images import image_layout, in_layout, nested_name
 
 FLAT, IMAGE = "flat", "image"
 

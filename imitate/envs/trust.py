@@ -29,8 +29,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from imitate.config.plugins import installed_points
 from imitate.errors import EnvError
+from imitate.system.extras import installed_points
 
 VARIABLE = "IMITATE_TRUST_MODULES"
 ROBOT, SIMULATED = "robot:", "robot:sim"
@@ -48,7 +48,7 @@ EXTRAS = {
     "pettingzoo": "pettingzoo",
 }
 """Modules of environments that this package's extras install."""
-TASKS = frozenset(f"imitate.envs.{name}_tasks" for name in ("masked", "memory", "staged", "team"))
+TASKS = frozenset({"imitate.envs.worlds.tasks", "imitate.envs.worlds.team_tasks"})
 """This package's own modules that register environments."""
 DEVICES = ("keyboard", "gamepad", "spacemouse", "lerobot")
 """This package's own teleoperation devices."""

@@ -1,4 +1,4 @@
-"""Conversions between representations of rotations.
+"""Rotations in several representations, relative poses, and commands to the pose of a hand.
 
 All functions take and return tensors with any leading dimensions ``*B``, in the dtype of their input; use float64 if
 errors of 1e-7 matter. Conventions:
@@ -10,11 +10,26 @@ errors of 1e-7 matter. Conventions:
   robomimic. (Zhou et al. 2019, arXiv:1812.07035, use the first two columns, which is the 6d of the inverse rotation.)
 * Euler angles (*B, 3): ``R = Rx(a) Ry(b) Rz(c)``, intrinsic x, y', z'', which is robomimic's ``rot_euler`` ("XYZ");
   results have a and c in [-pi, pi] and b in [-pi/2, pi/2]. At b = +-pi/2 only a +- c is determined.
+
+Poses relative to another pose.
+
+A pose with position p and rotation R, relative to one with q and S:
+
+    in its frame (Chi et al., UMI, RSS 2024, arXiv:2402.10329)    p' = S^T (p - q)    R' = S^T R
+    along the world's axes                                        p' = p - q          R' = R S^T
+
+Pose commands of an end effector: relative commands in a controller's units, and the goal poses that they mean.
+
+As in robosuite's ``OSC_POSE``, a command u in [low, high] is a motion ``m = (u - mid(u)) * scale + mid(m)``;
+for a hand at position p with rotation R and commands in a frame F, the goal is
+
+    p' = p + F m_pos        R' = exp(F m_rot) R
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -162,3 +177,102 @@ FORMS = {
     "rotation_6d": Form(6, rotation_6d_to_matrix, matrix_to_rotation_6d),
 }
 """Representations by name; a matrix is flattened row by row."""
+
+
+class Pose(NamedTuple):
+    """Positions (*B, 3) and rotation matrices (*B, 3, 3)."""
+
+    position: Tensor
+    rotation: Tensor
+
+
+def relative_in_frame(pose: Pose, base: Pose) -> Pose:
+    """Return the pose in the frame of ``base``."""
+    back = base.rotation.transpose(-1, -2)
+    return Pose(_turned(back, pose.position - base.position), back @ pose.rotation)
+
+
+def absolute_from_frame(pose: Pose, base: Pose) -> Pose:
+    """Invert :func:`relative_in_frame`."""
+    turned = _turned(base.rotation, pose.position)
+    return Pose(base.position + turned, base.rotation @ pose.rotation)
+
+
+def relative_in_world(pose: Pose, base: Pose) -> Pose:
+    """Return the motion from ``base`` to the pose, along the axes of the world."""
+    turn = pose.rotation @ base.rotation.transpose(-1, -2)
+    return Pose(pose.position - base.position, turn)
+
+
+def absolute_from_world(pose: Pose, base: Pose) -> Pose:
+    """Invert :func:`relative_in_world`."""
+    return Pose(base.position + pose.position, pose.rotation @ base.rotation)
+
+
+def _turned(matrix: Tensor, vectors: Tensor) -> Tensor:
+    return (matrix @ vectors[..., None]).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class CommandRange:
+    """Limits and scale of commands.
+
+    Attributes:
+        low, high: (6,) limits to which commands are clipped.
+        motion_low, motion_high: (6,) metres and radians at these limits.
+    """
+
+    low: Tensor
+    high: Tensor
+    motion_low: Tensor
+    motion_high: Tensor
+
+    def clipped(self, commands: Tensor) -> Tensor:
+        """Clip commands (*B, 6) to the limits."""
+        return torch.minimum(torch.maximum(commands, self.low), self.high)
+
+    def to_motion(self, commands: Tensor) -> Tensor:
+        """Convert commands (*B, 6) to metres and radians."""
+        share = (self.clipped(commands) - self.low) / (self.high - self.low)
+        return self.motion_low + share * (self.motion_high - self.motion_low)
+
+    def to_commands(self, motion: Tensor) -> Tensor:
+        """Convert metres and radians to commands, without clipping: the inverse of :meth:`to_motion`."""
+        share = (motion - self.motion_low) / (self.motion_high - self.motion_low)
+        return self.low + share * (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class HandPoses:
+    """Poses of hands, and the frames of their commands.
+
+    Attributes:
+        position: (*B, 3) in the world, metres.
+        rotation: (*B, 3, 3) in the world.
+        frame: (*B, 3, 3) or (3, 3) rotation from the frame of the commands to the world.
+    """
+
+    position: Tensor
+    rotation: Tensor
+    frame: Tensor
+
+
+def goals_of(commands: Tensor, hands: HandPoses, limits: CommandRange) -> tuple[Tensor, Tensor]:
+    """Return the target poses of relative commands (*B, 6): (*B, 3) positions and (*B, 3, 3) rotations in the world."""
+    motion = limits.to_motion(commands)
+    position = hands.position + _turned(hands.frame, motion[..., :3])
+    rotation = axis_angle_to_matrix(_turned(hands.frame, motion[..., 3:])) @ hands.rotation
+    return position, rotation
+
+
+def commands_to(
+    position: Tensor, rotation: Tensor, hands: HandPoses, limits: CommandRange
+) -> Tensor:
+    """Return the relative commands (*B, 6) that lead to goals in the world.
+
+    They exceed the limits if a goal is too far.
+    """
+    back = hands.frame.transpose(-1, -2)
+    turn = matrix_to_axis_angle(rotation @ hands.rotation.transpose(-1, -2))
+    motion = (_turned(back, position - hands.position), _turned(back, turn))
+    return limits.to_commands(torch.cat(motion, dim=-1))

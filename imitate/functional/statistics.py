@@ -1,11 +1,34 @@
-"""Statistics of success rates."""
+"""Statistics of results: success rates, several training seeds, sequential tests of paired trials.
+
+Mean, interquartile mean or median over several training seeds, with a confidence interval.
+
+The mean has Student's t interval, which is valid for few seeds if their results are roughly normal; a percentile
+bootstrap of three to five seeds is too narrow (Colas, Sigaud, Oudeyer 2018, arXiv:1806.08295). Interquartile mean and
+median have a percentile bootstrap over seeds, as in Agarwal et al. 2021 (arXiv:2108.13264) for the interquartile mean.
+
+Test of paired trials that remains valid if one looks at the result after each trial and stops at any time.
+
+Among the pairs in which only one of two policies succeeds, let the first win ``w`` and lose ``l``. If both are equally
+good, each such pair is the toss of a fair coin. The e-value is the likelihood ratio of a coin of unknown bias against
+the fair one, averaged over Jeffreys' prior Beta(1/2, 1/2) of the bias:
+
+    e = integral of p^w (1 - p)^l dBeta(p; 1/2, 1/2) / 2^-(w + l) = 2^(w + l) B(w + 1/2, l + 1/2) / B(1/2, 1/2)
+
+Under a fair coin the expected e after the next toss is the present e (a martingale that begins at 1), so by Ville's
+inequality (1939) it ever reaches ``1 / alpha`` with a probability of at most ``alpha``. Tests of a fixed number of
+trials, such as McNemar's, have no such guarantee when one looks after each trial and stops at will.
+(Robbins 1970, Annals of Mathematical Statistics 41; Ramdas et al. 2023, Statistical Science 38.)
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -125,3 +148,208 @@ def _newcombe_interval(
 
 def _combine(a: float, b: float, correlation: float) -> float:
     return math.sqrt(max(0.0, a * a - 2.0 * correlation * a * b + b * b))
+
+
+Statistic = Literal["mean", "iqm", "median"]
+FEWEST_SEEDS = {"mean": 1, "iqm": 4, "median": 1}
+"""Smallest number of seeds for each statistic. The interquartile mean needs four to drop a quarter at each end."""
+RESAMPLES = 10_000
+
+
+class Estimate(NamedTuple):
+    """A statistic over seeds.
+
+    Attributes:
+        value: the statistic, in the unit of the results.
+        low, high: confidence interval; None for a single seed.
+        std: sample standard deviation (n - 1); None for a single seed.
+        n: number of seeds.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    std: float | None
+    n: int
+
+
+def estimate(
+    values: Sequence[float],
+    statistic: Statistic = "mean",
+    confidence: float = 0.95,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> Estimate:
+    """Estimate a statistic from one result per seed.
+
+    Args:
+        values: results, one per seed; at least ``FEWEST_SEEDS[statistic]``.
+        statistic: 'mean', 'iqm' (interquartile mean) or 'median'.
+        confidence: level of the interval, in (0, 1).
+        bounds: range of possible results; the interval is clipped to it.
+
+    Raises:
+        ValueError: too few values, or one that is not finite.
+    """
+    n = len(values)
+    if n < FEWEST_SEEDS[statistic]:
+        raise ValueError(f"{statistic} needs at least {FEWEST_SEEDS[statistic]} seeds, got {n}")
+    if not all(map(math.isfinite, values)):
+        raise ValueError(f"results over seeds must be finite, got {list(values)}")
+    array = np.asarray(values, np.float64)
+    value = float(_statistic(array[None], statistic)[0])
+    if n == 1:
+        return Estimate(value, None, None, None, 1)
+    std = float(array.std(ddof=1))
+    if statistic == "mean":
+        spread = student_t_quantile(0.5 + confidence / 2.0, n - 1) * std / math.sqrt(n)
+        low, high = value - spread, value + spread
+    else:
+        low, high = _bootstrap(array, statistic, confidence)
+    return Estimate(value, max(low, bounds[0]), min(high, bounds[1]), std, n)
+
+
+def student_t_quantile(probability: float, dof: int) -> float:
+    """Quantile of Student's t distribution with an integer number of degrees of freedom.
+
+    The distribution function is Abramowitz and Stegun's finite series (26.7.3 and 26.7.4), solved by bisection.
+
+    Args:
+        probability: in [0.5, 1).
+        dof: degrees of freedom, at least 1.
+    """
+    if not 0.5 <= probability < 1 or dof < 1:
+        raise ValueError(
+            f"wanted a probability in [0.5, 1) and dof >= 1, got {probability} and {dof}"
+        )
+    inside = 2.0 * probability - 1.0  # P(|T| <= t)
+    low, high = 0.0, math.pi / 2.0
+    for _ in range(100):
+        middle = (low + high) / 2.0
+        if _within(middle, dof) < inside:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(dof) * math.tan((low + high) / 2.0)
+
+
+def _within(angle: float, dof: int) -> float:
+    """Return P(|T| <= sqrt(dof) tan(angle))."""
+    cosine = math.cos(angle)
+    odd = dof % 2
+    term = cosine if odd else 1.0
+    total = 0.0
+    for k in range(1 + odd, dof, 2):
+        total += term
+        term *= k / (k + 1) * cosine * cosine
+    series = math.sin(angle) * total
+    return 2.0 / math.pi * (angle + series) if odd else series
+
+
+def _bootstrap(
+    values: NDArray[np.float64], statistic: Statistic, confidence: float
+) -> tuple[float, float]:
+    """Percentile interval. The random draws are always the same, so that a table can be reproduced."""
+    rows = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
+    outside = (1.0 - confidence) / 2.0
+    low, high = np.quantile(_statistic(values[rows], statistic), (outside, 1.0 - outside))
+    return float(low), float(high)
+
+
+def _statistic(values: NDArray[np.float64], statistic: Statistic) -> NDArray[np.float64]:
+    """Compute the statistic (N,) of each row of values (N, seeds)."""
+    if statistic == "mean":
+        return np.asarray(values.mean(axis=1))
+    if statistic == "median":
+        return np.asarray(np.median(values, axis=1))
+    cut = values.shape[1] // 4
+    ordered = np.sort(values, axis=1)
+    return np.asarray(ordered[:, cut : values.shape[1] - cut].mean(axis=1))
+
+
+_PRIOR = 0.5
+_LOG_PRIOR = 2 * math.lgamma(_PRIOR) - math.lgamma(2 * _PRIOR)
+
+
+def log_e_value(wins: int, losses: int) -> float:
+    """Natural logarithm of the e-value against a fair coin, see the module's docstring.
+
+    Args:
+        wins: number of pairs in which only the first policy succeeded.
+        losses: number of pairs in which only the second policy succeeded.
+    """
+    if wins < 0 or losses < 0:
+        raise ValueError(f"wins and losses must be at least 0, got {wins} and {losses}")
+    return (wins + losses) * math.log(2.0) + _log_marginal(wins, losses)
+
+
+def e_value(wins: int, losses: int) -> float:
+    """Evidence against equal success of two policies; ``1 / alpha`` or more rejects equality at level alpha.
+
+    For example, it is 1 after a win, 3/2 after two, 5/2 after three, 1/2 after a win and a loss. It is infinite if it
+    exceeds the range of floats.
+    """
+    try:
+        return math.exp(log_e_value(wins, losses))
+    except OverflowError:
+        return math.inf
+
+
+def anytime_p_value(outcomes: Iterable[int]) -> float:
+    """P-value that is valid at any stopping time: 1 over the largest e-value so far, at most 1.
+
+    Args:
+        outcomes: results of the pairs in order: 1 if only the first policy succeeded, -1 if only the second did, else
+            0.
+    """
+    wins = losses = 0
+    most = 0.0
+    for outcome in outcomes:
+        wins += outcome > 0
+        losses += outcome < 0
+        most = max(most, log_e_value(wins, losses))
+    return math.exp(-most)
+
+
+def share_interval(wins: int, losses: int, alpha: float = 0.05) -> tuple[float, float]:
+    """Confidence interval of the probability that the first policy wins a differing pair, valid at any stopping time.
+
+    It contains the biases p that the test does not reject, that is those with ``B(w + 1/2, l + 1/2) / B(1/2, 1/2) < p^w
+    (1 - p)^l
+    / alpha``. With probability ``1 - alpha`` the true bias is in all intervals of a comparison.
+
+    Returns:
+        lower and upper end, in [0, 1].
+    """
+    n = wins + losses
+    if n == 0:
+        return 0.0, 1.0
+    limit, peak = _log_marginal(wins, losses) + math.log(alpha), wins / n
+    return (
+        _edge(wins, losses, limit, outside=0.0, inside=peak),
+        _edge(wins, losses, limit, outside=1.0, inside=peak),
+    )
+
+
+def _log_marginal(wins: int, losses: int) -> float:
+    """Logarithm of ``B(w + 1/2, l + 1/2) / B(1/2, 1/2)``."""
+    a, b = wins + _PRIOR, losses + _PRIOR
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b) - _LOG_PRIOR
+
+
+def _log_likelihood(wins: int, losses: int, p: float) -> float:
+    if (p <= 0.0 and wins) or (p >= 1.0 and losses):
+        return -math.inf
+    return (wins * math.log(p) if wins else 0.0) + (losses * math.log1p(-p) if losses else 0.0)
+
+
+def _edge(wins: int, losses: int, limit: float, *, outside: float, inside: float) -> float:
+    """Find the p at which the log-likelihood crosses ``limit`` by bisection; at ``inside`` it is at least ``limit``."""
+    if _log_likelihood(wins, losses, outside) >= limit:
+        return outside
+    for _ in range(60):
+        middle = (outside + inside) / 2
+        if _log_likelihood(wins, losses, middle) >= limit:
+            inside = middle
+        else:
+            outside = middle
+    return inside

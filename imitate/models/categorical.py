@@ -1,15 +1,40 @@
-"""Distribution and head for discrete actions, which are one-hot vectors."""
+"""Discrete actions, written one-hot, with masks and beside continuous ones."""
 
 from __future__ import annotations
+
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from imitate.functional.action_masks import masked
-from imitate.functional.sampling import draw_class
-from imitate.models.heads import ActionDistribution, ActionHead
+from imitate.functional.sampling import draw_class, pick_class
+from imitate.models.heads import (
+    ActionDistribution,
+    ActionHead,
+    Gaussian,
+    GaussianHead,
+    TanhDistribution,
+)
 from imitate.models.mlp import FullPrecisionLinear
+
+FORBIDDEN = -1e8
+"""Score of a choice that is not allowed. Its probability is 0, and unlike -inf it gives no NaN in entropies."""
+
+
+def masked(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Set the scores (*B, C) to :data:`FORBIDDEN` where the mask (*B, C) is false. A mask of None changes nothing."""
+    return scores if mask is None else scores.masked_fill(~mask, FORBIDDEN)
+
+
+def uniform_choice(share: Tensor, mask: Tensor | None, num_choices: int) -> Tensor:
+    """Map uniform numbers ``share`` (B,) in [0, 1) to choices (B,), so that each allowed choice is equally likely."""
+    if mask is None:
+        return (share * num_choices).long().clamp(max=num_choices - 1)
+    allowed = mask.sum(-1)
+    number = torch.minimum((share * allowed).long(), (allowed - 1).clamp(min=0))
+    # The result is the first index up to which more than `number` choices are allowed.
+    return (mask.cumsum(-1) > number.unsqueeze(-1)).int().argmax(-1)
 
 
 class Categorical(ActionDistribution):
@@ -76,3 +101,74 @@ class CategoricalHead(ActionHead):
 def one_hot(choice: Tensor, like: Tensor) -> Tensor:
     """Convert indices ``(*B,)`` to one-hot ``(*B, A)`` with the shape and dtype of ``like``, without gradient."""
     return torch.zeros_like(like).scatter_(-1, choice.unsqueeze(-1), 1.0).detach()
+
+
+class Mixed(ActionDistribution):
+    """Distribution of a choice, and of numbers that depend on the choice.
+
+    Attributes:
+        choice: (*B, C) distribution of the choice.
+        numbers: distribution of the numbers for each choice, with batch shape (*B, C).
+    """
+
+    def __init__(self, choice: Categorical, numbers: TanhDistribution) -> None:
+        self.choice, self.numbers = choice, numbers
+
+    @property
+    def mean(self) -> Tensor:
+        """The most likely choice with the mean of its numbers, ``(*B, A)``."""
+        return self._joined(self.choice.mean, self.numbers.mean)
+
+    def log_prob(self, actions: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return log-densities ``(*B,)`` of actions ``(*B, A)``: of the choice plus of its numbers."""
+        choices = self.choice.logits.shape[-1]
+        chosen, numbers = actions[..., :choices], actions[..., choices:].unsqueeze(-2)
+        each = self.numbers.log_prob(numbers.expand_as(self.numbers.mean))
+        return self.choice.log_prob(chosen) + (chosen * each).sum(-1)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Sample actions ``(*B, A)``."""
+        return self._joined(self.choice.sample(generator), self.numbers.sample(generator))
+
+    def restricted(self, allowed: Tensor) -> Self:
+        """Return the distribution over the choices that are ``allowed``, (*B, C) bool."""
+        return type(self)(self.choice.restricted(allowed), self.numbers)
+
+    @staticmethod
+    def _joined(chosen: Tensor, numbers: Tensor) -> Tensor:
+        """Concatenate a choice (*B, C) with its entry of the numbers (*B, C, A - C)."""
+        return torch.cat([chosen, pick_class(numbers, chosen.argmax(-1))], dim=-1)
+
+
+class MixedHead(ActionHead):
+    """Head with logits of C choices, and for each choice a tanh-Gaussian over N numbers.
+
+    Args:
+        input_dim: number of features.
+        num_choices: C, number of choices.
+        num_continuous: N, number of continuous numbers.
+        gaussian: further arguments of :class:`GaussianHead`, with ``use_tanh``.
+    """
+
+    def __init__(
+        self, input_dim: int, num_choices: int, num_continuous: int, **gaussian: Any
+    ) -> None:
+        super().__init__()
+        self.choice = CategoricalHead(input_dim, num_choices)
+        self.numbers = GaussianHead(input_dim, num_choices * num_continuous, **gaussian)
+        self.shape = (num_choices, num_continuous)
+
+    def forward(self, features: Tensor, *, low_noise: bool = False) -> Mixed:
+        """Return the distribution; ``low_noise`` only affects the numbers."""
+        flat = cast(TanhDistribution, self.numbers(features, low_noise=low_noise))
+        base = cast(Gaussian, flat.base)
+        shape = (*features.shape[:-1], *self.shape)
+        each = Gaussian(base.mean.reshape(shape), base.stds.reshape(shape))
+        return Mixed(self.choice(features), TanhDistribution(each))
+
+    def act(
+        self, features: Tensor, explore: bool = False, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Return a sample to explore, else the most likely choice with the mean of its numbers."""
+        actions = self.forward(features)
+        return actions.sample(generator) if explore else actions.mean

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from imitate.functional.prefix import Given
+from imitate.functional.realtime import Given
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.denoising_mlp import DenoisingMLP
 from imitate.models.unet import ConditionalUnet1D
@@ -25,7 +25,7 @@ class Denoiser(nn.Module):
         frames: F: the condition consists of the features of the last F observations, (B, F, D), oldest first; None: the
             condition is one vector (B, D).
         marks: the network has one more input per action, 1 if the action is given and 0 if it is noisy; see
-            :mod:`imitate.functional.prefix`.
+            :mod:`imitate.functional.realtime`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Denoiser of short action chunks without convolutions: the whole chunk is treated as one vector.
+"""Denoiser of short action chunks without convolutions, and the embedding of the noise level.
 
 It is a residual MLP to which the condition is added. It is far cheaper than a U-Net, and sufficient for low-dimensional
 tasks.
@@ -6,6 +6,7 @@ tasks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -13,7 +14,48 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from imitate.models.step_embedding import step_encoder, steps_like
+from imitate.errors import ConfigError
+
+
+class SinusoidalEmbedding(nn.Module):
+    """Sines and cosines of a number at frequencies from 1 down to 1/10000.
+
+    The scale of the number matters: numbers that differ by 1 get distinct embeddings. Use diffusion steps unscaled, and
+    multiply times in [0, 1] by 100 or 1000 first.
+
+    Args:
+        dim: number of features, half sines and half cosines; even, at least 4.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        if dim < 4 or dim % 2:
+            raise ConfigError(f"step embedding: got {dim} features; expected an even number from 4")
+        self.dim = dim
+
+    def forward(self, step: Tensor) -> Tensor:
+        """Embed steps ``(*B)`` as ``(*B, dim)``."""
+        half = self.dim // 2
+        exponent = torch.arange(half, device=step.device, dtype=torch.float32)
+        frequency = torch.exp(exponent * (-math.log(10000.0) / (half - 1)))
+        angle = step.unsqueeze(-1) * frequency
+        return torch.cat((angle.sin(), angle.cos()), dim=-1)
+
+
+def step_encoder(dim: int, output_dim: int) -> nn.Sequential:
+    """Build the embedding of the step and two layers over it: ``(*B)`` to ``(*B, output_dim)``."""
+    return nn.Sequential(
+        SinusoidalEmbedding(dim),
+        nn.Linear(dim, dim * 4),
+        nn.Mish(),
+        nn.Linear(dim * 4, output_dim),
+    )
+
+
+def steps_like(step: Tensor | float, sample: Tensor) -> Tensor:
+    """Return the step of each row of ``sample`` (B, ...) as a float tensor (B,), from one number or (B,)."""
+    steps = torch.as_tensor(step, dtype=torch.float32, device=sample.device)
+    return steps.expand(sample.shape[0])
 
 
 class ResidualBlock(nn.Module):
@@ -75,7 +117,7 @@ class DenoisingMLP(nn.Module):
         Args:
             sample: (B, T, A) noisy actions.
             timestep: (B,) or one number for all rows; see
-                :class:`~imitate.models.step_embedding.SinusoidalEmbedding` about its scale.
+                :class:`~imitate.models.denoising_mlp.SinusoidalEmbedding` about its scale.
             global_cond: (B, D) features of the observation.
 
         Returns:

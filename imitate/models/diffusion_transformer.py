@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from imitate.models.attention import head_dim
-from imitate.models.step_embedding import SinusoidalEmbedding, steps_like
+from imitate.models.denoising_mlp import SinusoidalEmbedding, steps_like
 
 
 class DiffusionTransformer(nn.Module):

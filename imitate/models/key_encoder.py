@@ -26,8 +26,30 @@ from imitate.models.randomizers import (
     Randomizer,
 )
 from imitate.models.scan import ScanCore
-from imitate.models.token_core import TokenCore
 from imitate.models.visual import VisualCore, VisualCoreLanguageConditioned
+
+
+class TokenCore(nn.Module):
+    """Mean of the learned embeddings of an observation's tokens; token 0 is padding and is ignored.
+
+    Args:
+        input_shape: (L,).
+        vocabulary: number of tokens, at least the tokenizer's.
+        dim: D, size of an embedding.
+    """
+
+    def __init__(self, input_shape: Shape, vocabulary: int = 4096, dim: int = 64) -> None:
+        super().__init__()
+        if len(input_shape) != 1:
+            raise ConfigError(f"TokenCore: tokens have shape {input_shape}; expected a vector (L,)")
+        self.vectors = nn.EmbeddingBag(vocabulary, dim, mode="mean", padding_idx=0)
+        self.output_shape = (dim,)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Encode tokens ``(B, L)`` as ``(B, D)``."""
+        mean: Tensor = self.vectors(torch.round(tokens).long())
+        return mean
+
 
 ENTRY_POINTS = "imitate.encoders"
 

@@ -1,8 +1,17 @@
-"""Optimizers, learning-rate schedules, and the computation of gradients."""
+"""Optimizers, learning-rate schedules, gradients of a step, and the moving average of weights.
+
+Exponential moving average of a network's weights.
+
+The warm-up is that of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137): the average follows the weights quickly at
+first and more and more slowly later.
+"""
 
 from __future__ import annotations
 
+import copy
 import inspect
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,7 +21,58 @@ from torch import Tensor, nn
 from torch.optim import optimizer as torch_optimizer
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
-from imitate.functional.schedules import lr_factor
+from imitate.errors import CheckpointError
+
+SCHEDULERS = ("constant", "multistep", "linear", "cosine")
+
+
+def lr_factor(
+    step: int,
+    *,
+    scheduler_type: str,
+    warmup_steps: int = 0,
+    total_steps: int = 0,
+    num_cycles: float = 0.5,
+    decay_factor: float = 0.1,
+    epoch_schedule: Sequence[int] = (),
+    steps_per_epoch: int = 1,
+    every_batch: bool = True,
+) -> float:
+    """Return the factor on the initial learning rate for update ``step``, counted from 0.
+
+    Args:
+        step: number of updates done so far.
+        scheduler_type: one of :data:`SCHEDULERS`.
+        warmup_steps: number of updates during which the factor rises linearly from 0. The schedule's own step count
+            continues meanwhile, except that of ``cosine``, which starts after the warm-up.
+        total_steps: updates of the whole training (for cosine).
+        num_cycles: number of cosine waves until ``total_steps``; with 0.5 the factor falls from 1 to 0.
+        decay_factor: factor at each epoch of ``epoch_schedule`` (multistep), or reached at its
+            first (linear).
+        epoch_schedule: epochs of the decay (multistep, linear); if empty, the factor is constant.
+        steps_per_epoch: updates per epoch.
+        every_batch: linear and cosine change at every update; false: only between epochs. Multistep always changes
+            between epochs, and the warm-up always at every update.
+    """
+    if scheduler_type not in SCHEDULERS:
+        raise ValueError(f"unknown scheduler_type '{scheduler_type}'; wanted one of {SCHEDULERS}")
+    warmup = step / warmup_steps if step < warmup_steps else 1.0
+    steps_per_epoch = max(1, steps_per_epoch)
+    if not every_batch:
+        step -= step % steps_per_epoch
+    if scheduler_type == "cosine":
+        if warmup < 1.0:
+            return warmup
+        progress = max(0, step - warmup_steps) / max(1, total_steps - warmup_steps)
+        return max(0.0, 0.5 * (1.0 + math.cos(2.0 * math.pi * num_cycles * progress)))
+    if scheduler_type == "multistep":
+        epoch = step // steps_per_epoch
+        return warmup * float(decay_factor) ** bisect_right(sorted(epoch_schedule), epoch)
+    if scheduler_type == "linear" and epoch_schedule:
+        done = min(1.0, step / (steps_per_epoch * max(1, epoch_schedule[0])))
+        return warmup * (1.0 + (decay_factor - 1.0) * done)
+    return warmup
+
 
 _FUSED_DEVICES = {"cpu", "cuda", "mps"} & set(_get_fused_kernels_supported_devices())
 
@@ -286,3 +346,89 @@ def backward(
         if norm.device.type != "cpu" or not bool(scale == 1.0):
             torch._foreach_mul_(gradients, scale)
     return norm
+
+
+class EMA:
+    """Averaged copy of a module; evaluate :attr:`module` instead of the original.
+
+    Update k (counted from 0) uses the decay ``1 - (1 + n / inv_gamma) ** -power`` with
+    ``n = k - 1 - update_after_step``, at most ``max_decay``; while ``n <= 0`` the weights are copied.
+    Parameters that are not trained and buffers (BatchNorm's statistics) are copied at each update.
+
+    Args:
+        source: the module in training; the average starts as a copy of it.
+        power: speed of the warm-up: 2/3 for a million updates and more, 3/4 for fewer.
+        inv_gamma: time scale of the warm-up in updates.
+        max_decay: largest decay, at which the warm-up ends.
+        decay: a constant decay instead of the warm-up.
+        update_after_step: number of first updates that only copy the weights.
+    """
+
+    def __init__(
+        self,
+        source: nn.Module,
+        *,
+        power: float = 0.75,
+        inv_gamma: float = 1.0,
+        max_decay: float = 0.9999,
+        decay: float | None = None,
+        update_after_step: int = 0,
+    ) -> None:
+        self.power = power
+        self.inv_gamma = inv_gamma
+        self.max_decay = max_decay
+        self.constant_decay = decay
+        self.update_after_step = update_after_step
+        self.num_updates = 0
+        self.module = copy.deepcopy(source).requires_grad_(False).eval()
+        for part in self.module.modules():
+            if isinstance(part, nn.RNNBase):
+                # the weights of a copy are not contiguous, which cuDNN would fix in each call
+                part.flatten_parameters()
+
+    def decay_at(self, update: int) -> float:
+        """Return the decay in update number ``update``, counted from 0: the weight of the old average."""
+        warm = update - 1 - self.update_after_step
+        if self.constant_decay is not None:
+            return self.constant_decay if warm >= -1 else 0.0
+        if warm <= 0:
+            return 0.0
+        risen = 1.0 - math.pow(1.0 + warm / self.inv_gamma, -self.power)
+        return min(self.max_decay, risen)
+
+    @torch.no_grad()
+    def update(self, source: nn.Module) -> None:
+        """Move the average towards the weights of ``source``, in place."""
+        old: list[Tensor] = []
+        new: list[Tensor] = []
+        for average, value in zip(self.module.parameters(), source.parameters(), strict=True):
+            if value.requires_grad:
+                old.append(average)
+                new.append(value)
+            else:
+                average.copy_(value)
+        if old:
+            torch._foreach_lerp_(old, new, 1.0 - self.decay_at(self.num_updates))
+        for shadow, buffer in zip(self.module.buffers(), source.buffers(), strict=True):
+            shadow.copy_(buffer)
+        self.num_updates += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that an exact resume needs: tensors and one number."""
+        return {"num_updates": self.num_updates, "module": self.module.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the result of :meth:`state_dict`, but keep the settings of the constructor."""
+        missing = {"num_updates", "module"} - set(state)
+        if missing:
+            raise CheckpointError(
+                f"the moving average in the checkpoint lacks {sorted(missing)}; found {sorted(state)}"
+            )
+        self.num_updates = int(state["num_updates"])
+        self.module.load_state_dict(state["module"])
+
+
+def averaging(config: Any) -> Any:
+    """Return the section ``ema`` of an algorithm's section, or None if no average is kept."""
+    section = config.get("ema", None)
+    return section if section is not None and section.enabled else None

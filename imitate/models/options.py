@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from imitate.config.plugins import installed_points
 from imitate.errors import ConfigError, nearest
+from imitate.system.extras import installed_points
 
 T = TypeVar("T")
 

@@ -14,15 +14,20 @@ from imitate.models.fitting import Affine, Statistics
 from imitate.models.layout import Shape, raw_shape_of
 from imitate.models.preprocessing.measuring import Samples, statistics_before
 from imitate.models.preprocessing.observations import ObsPlan, Raw, check_raw, obs_plan
-from imitate.models.preprocessing.relations import (
+from imitate.models.preprocessing.relative import (
     check_relations,
     rebased_actions,
     through_chain,
 )
-from imitate.models.preprocessing.saved import VERSION, load_tensors, saved_arguments, saved_form
 from imitate.models.preprocessing.standard import Clip, Layout, Normalize, Rotations
 from imitate.models.preprocessing.step import Observations, PreprocessStep, Space, Spec
-from imitate.models.preprocessing.table import make_steps
+from imitate.models.preprocessing.table import (
+    VERSION,
+    load_tensors,
+    make_steps,
+    saved_arguments,
+    saved_form,
+)
 
 __all__ = ["VERSION", "Preprocess"]
 
@@ -386,7 +391,7 @@ class Preprocess(nn.Module):
 
     @property
     def image_types(self) -> Mapping[str, str]:
-        """Type of each image's recorded values, if known; see :func:`~imitate.functional.pixels.image_type`."""
+        """Type of each image's recorded values, if known; see :func:`~imitate.functional.images.image_type`."""
         return self._layout.image_types
 
     @property

@@ -1,4 +1,4 @@
-"""ResNet trunks: everything before the pooling; weights have torchvision's names.
+"""ResNet trunks: everything before the pooling, with a choice of normalization; names of weights are torchvision's.
 
 He et al., CVPR 2016 (arXiv:1512.03385). The stride of a bottleneck is in its 3x3 convolution, as in torchvision.
 FiLM: Perez et al., AAAI 2018 (arXiv:1709.07871): after each block, channels are scaled and shifted by a linear map of
@@ -7,6 +7,11 @@ the instruction's embedding.
 Departures from robomimic: images for pretrained trunks are normalized with ImageNet's mean and standard deviation, as
 in their training; the colour weights of a pretrained first convolution are kept if coordinates are added; FiLM starts
 as the identity; the normalization layers can be chosen.
+
+Normalization layers of convolutional trunks, chosen by name.
+
+BatchNorm's running statistics do not match a moving average of weights (Diffusion Policy, Chi et al. 2023,
+arXiv:2303.04137, replaces it by GroupNorm for that reason), and small batches make it noisy.
 """
 
 from __future__ import annotations
@@ -20,13 +25,60 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, nearest
 from imitate.functional.kernels import convolution_over_images
 from imitate.models.coordinates import CoordConv2d
-from imitate.models.input_images import IMAGENET, InputImages
 from imitate.models.layout import Shape
-from imitate.models.norms import norm_class
-from imitate.models.pretrained import fill, pretrained_weights
+from imitate.models.pretrained import IMAGENET, InputImages, fill, pretrained_weights
+
+CHANNELS_PER_GROUP = 16
+
+
+class FrozenBatchNorm2d(nn.BatchNorm2d):
+    """BatchNorm whose loaded statistics and affine map never change."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Self:
+        """Ignore the mode: the layer stays in evaluation mode."""
+        return super().train(False)
+
+
+class ChannelGroupNorm(nn.GroupNorm):
+    """GroupNorm with groups of 16 channels."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(max(1, channels // CHANNELS_PER_GROUP), channels)
+
+
+NORMS: dict[str, type[nn.Module]] = {
+    "batch": nn.BatchNorm2d,
+    "frozen_batch": FrozenBatchNorm2d,
+    "group": ChannelGroupNorm,
+    "none": nn.Identity,
+}
+
+
+def norm_class(norm: str | None, default: str, pretrained: bool) -> type[nn.Module]:
+    """Return the normalization class of that name; its constructor takes the number of channels.
+
+    Args:
+        norm: name in :data:`NORMS`; None: ``default``, but 'frozen_batch' if that is 'group' and the weights were
+            trained with BatchNorm, because another normalization would spoil their features.
+        default: default normalization of the algorithm.
+        pretrained: true if pretrained weights are loaded.
+    """
+    if norm is None:
+        norm = "frozen_batch" if default == "group" and pretrained else default
+    if norm not in NORMS:
+        raise ConfigError(f"backbone_kwargs.norm: unknown '{norm}'; {nearest(norm, NORMS)}")
+    if norm == "none" and pretrained:
+        raise ConfigError(
+            "backbone_kwargs.norm is 'none', but pretrained weights were trained with BatchNorm; set norm to null"
+        )
+    return NORMS[norm]
 
 
 class Convolution(nn.Conv2d):
@@ -127,7 +179,7 @@ class ResNet(nn.Module):
         input_coord_conv: give pixel coordinates to the first convolution as further channels.
         freeze: do not train the pretrained weights, and keep BatchNorm's statistics.
         lr_scale: factor of the learning rate for these weights.
-        norm: see :func:`~imitate.models.norms.norm_class`.
+        norm: see :func:`~imitate.models.resnet.norm_class`.
         imagenet_normalization: normalize colours in [0, 1] as for ImageNet; None: if the weights are pretrained.
         image_size: side in pixels of the square to which images are resized; None: no resizing.
         lang_emb_dim: robomimic's key: size of the instruction's embedding; if given, it must equal the observation's.

@@ -20,7 +20,7 @@ from imitate.models.attention import (
     rotate,
     sinusoidal_positions,
 )
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 Activation = Literal["gelu", "geglu"]
 Positions = Literal["parameter", "embedding", "sinusoidal", "rotary"]

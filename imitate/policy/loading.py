@@ -20,7 +20,7 @@ from imitate.policy.checkpoint import (
     converted,
     load_checkpoint,
 )
-from imitate.policy.finite import refuse_not_finite
+from imitate.policy.checks import refuse_not_finite
 from imitate.policy.renaming import Rename, joined
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.system.torch_archive import first_line

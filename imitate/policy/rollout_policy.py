@@ -1,9 +1,17 @@
-"""Trained policy that maps raw observations to raw actions."""
+"""Trained policy that maps raw observations to raw actions.
+
+Embedding of a language instruction while acting: from the policy's table, or computed by its text model.
+
+Prediction of an action chunk that agrees with already planned actions: real-time chunking.
+"""
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import get_args
 
 import numpy as np
 import torch
@@ -13,14 +21,122 @@ from torch import Tensor
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.policy_state import PolicyState, remembered, rows_of
 from imitate.data.language import LANGUAGE_KEY, Instructions
-from imitate.errors import UserError
-from imitate.functional.realtime import Guidance
+from imitate.errors import UserError, nearest
+from imitate.functional.realtime import Guidance, Prefix, prefix_weights
+from imitate.models.language import TransformersText
 from imitate.models.observation import ObservationEncoder
-from imitate.policy.agreement import agreeing_chunk
-from imitate.policy.finite import refuse_action, refuse_not_finite
-from imitate.policy.instruction import vector_of
-from imitate.policy.raw_observations import newest_frames, refuse_missing
+from imitate.policy.checks import newest_frames, refuse_action, refuse_missing, refuse_not_finite
 from imitate.policy.renaming import Rename, given_names
+
+_SAME = 0.01
+"""Largest relative distance at which a stored embedding and one computed now count as equal."""
+
+
+def vector_of(known: Instructions, text: str) -> NDArray[np.float32]:
+    """Return the embedding (D,) of an instruction.
+
+    Known instructions need no text model. Other instructions are embedded if the table names its text model and the
+    model is on this machine; nothing is downloaded.
+
+    Args:
+        known: the policy's table of instructions.
+        text: the instruction.
+
+    Raises:
+        UserError: the instruction is not known, and the table names no text model, or the model on this machine is a
+            different one.
+        ConfigError: the model is not on this machine, or its package is not installed.
+    """
+    if known.are_texts or text in known.names or known.encoder is None:
+        return known.vector(text)
+    vectors = text_model(known.encoder).embed([known.names[0], text])
+    sample = vectors[0]
+    stored = known.vectors[0]
+    if sample.shape != stored.shape or not np.linalg.norm(
+        sample - stored
+    ) <= _SAME * np.linalg.norm(stored):
+        raise UserError(
+            f"instruction '{text}' is not known, and the text model '{known.encoder}' on this machine is not the one "
+            f"that the policy learned with: its vector of '{known.names[0]}' is another; known: "
+            f"{'; '.join(known.names[:10])}"
+        )
+    vector: NDArray[np.float32] = vectors[1]
+    return vector
+
+
+@functools.lru_cache(maxsize=1)
+def text_model(name: str) -> TransformersText:
+    """Return the text model of that name from this machine, loaded only once; nothing is downloaded."""
+    return TransformersText(name, local_only=True)
+
+
+def agreeing_chunk(
+    algo: Algo,
+    obs: dict[str, Tensor],
+    seen: dict[str, Tensor],
+    planned: NDArray[np.float64],
+    delay: int,
+    guidance: Guidance,
+) -> Tensor:
+    """Predict a normalized chunk (1, K, A) that agrees with planned actions.
+
+    With ``prefix`` and a delay beyond ``algo.prefix.max_delay`` only the first ``max_delay`` planned actions are given
+    to the policy, and a warning is logged.
+
+    Args:
+        algo: the algorithm that predicts.
+        obs: the newest prepared observation (1, ...), which relative actions refer to.
+        seen: prepared observations (1, [F,] ...) that the network sees.
+        planned: (n, A) in the units of the data, from the newest observation on.
+        delay: number of planned actions that are executed before the prediction is available.
+        guidance: see :meth:`imitate.RolloutPolicy.predict_chunk`.
+
+    Raises:
+        UserError: the policy cannot be made to agree, or ``guidance`` is unknown.
+    """
+    valid = get_args(Guidance)
+    if guidance not in valid:
+        raise UserError(f"guidance: unknown '{guidance}'; {nearest(guidance, valid)}")
+    predict = getattr(algo, "predict_chunk", None)
+    if predict is None or algo.execution is None:
+        raise UserError(f"{algo.global_config.algo_name} predicts no chunks that could be guided")
+    wanted = torch.as_tensor(
+        planned[: algo.execution.size], dtype=torch.float32, device=algo.device
+    )
+    actions = algo.preprocess.normalize_actions(wanted[None], obs)
+    end = actions.shape[1]
+    chunk: Tensor
+    if guidance == "prefix":
+        chunk = predict(seen, planned=actions[:, : _given_steps(algo, delay)])
+        return chunk
+    weights = prefix_weights(min(delay, end), end, end, device=algo.device)
+    chunk = predict(seen, prefix=Prefix(actions, weights, guidance))
+    return chunk
+
+
+def _given_steps(algo: Algo, delay: int) -> int:
+    """Return how many planned actions are given to a prediction with this delay."""
+    most: int = getattr(algo, "max_prefix", 0)
+    if not most:
+        raise UserError(not_trained(algo.global_config.algo_name))
+    if delay > most:
+        warnings.warn(
+            f"predictions take longer than the {most} control steps of algo.prefix.max_delay that the policy is "
+            "trained for: they continue the first planned actions only, and a chunk may begin with a jump",
+            stacklevel=2,
+        )
+    return min(delay, most)
+
+
+def not_trained(algo_name: str) -> str:
+    """Explain why a policy cannot be given planned actions."""
+    able = ("flow_policy", "diffusion_policy")
+    remedy = (
+        "train it with algo.prefix.max_delay, the longest delay in control steps"
+        if algo_name in able
+        else f"{' and '.join(able)} can be (algo.prefix.max_delay)"
+    )
+    return f"{algo_name} is not trained to be given planned actions (prefix): {remedy}"
 
 
 class RolloutPolicy:
@@ -206,7 +322,7 @@ class RolloutPolicy:
             delay: number of planned actions that will be executed before the prediction is available.
             guidance: ``identity`` or ``vjp``: guide the prediction towards all planned actions, with this Jacobian, see
                 :mod:`imitate.functional.realtime`. ``prefix``: the chunk begins with the first ``delay`` of them, at
-                most :attr:`max_prefix`, see :mod:`imitate.functional.prefix`.
+                most :attr:`max_prefix`, see :mod:`imitate.functional.realtime`.
             batched_ob: arrays of the history have a leading batch dimension B; not allowed together with ``planned``.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Packages that only some features need, and the message for one that is missing or does not fit.
+"""Other packages: optional dependencies with the advice to install them, and entry points.
 
 The extras of ``pyproject.toml`` are repeated here, since a package that is run from a clone has no metadata to ask; a
 test compares the two. This package is on no index, so the advice names the packages themselves.
@@ -6,8 +6,10 @@ test compares the two. This package is on no index, so the advice names the pack
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import metadata
+from pathlib import Path
 
 REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "robosuite": (
@@ -78,3 +80,31 @@ def _for_this_python(requirement: str) -> str:
     wanted, _, marker = requirement.partition(";")
     old = sys.version_info < (3, 13)
     return "" if marker and ("<" in marker) != old else wanted.strip()
+
+
+def installed_points(group: str, name: str | None = None) -> list[metadata.EntryPoint]:
+    """Return the entry points of a group that installed packages offer.
+
+    ``python -m`` adds the working directory to the module path, but a folder of demonstrations or checkpoints does not
+    contain installed packages. Package metadata found there are therefore ignored, unless the folder is on the path for
+    another reason (PYTHONPATH, an editable installation).
+
+    Args:
+        group: name of the group, such as ``imitate.algos``.
+        name: return only entry points of this name; None: all.
+    """
+    points = metadata.entry_points(group=group)
+    return [
+        point for point in points if (name is None or point.name == name) and _is_installed(point)
+    ]
+
+
+def _is_installed(point: metadata.EntryPoint) -> bool:
+    dist = getattr(point, "dist", None)
+    if dist is None:
+        return True
+    folder, here = Path(str(dist.locate_file(""))).resolve(), Path.cwd().resolve()
+    if folder != here:
+        return True
+    paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path[1:]]
+    return any(path and Path(path).resolve() == here for path in paths)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -11,7 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from multiprocessing.connection import wait
+from pathlib import Path
 
 from imitate.errors import UserError
 
@@ -157,3 +160,17 @@ def check_place(on: str) -> None:
     host, _, port = address.rpartition(":")
     if kind != RAY or not host or not (port.isascii() and port.isdigit()):
         raise UserError(f"--on {on}: no such place; give local, ray or ray:HOST:PORT")
+
+
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+@cache
+def cpu_model() -> str:
+    """Return the processor's own model name, such as "AMD EPYC 7B13", or else the architecture."""
+    if _CPUINFO.is_file():
+        for line in _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, name = line.partition(":")
+            if key.strip() == "model name" and name.strip():
+                return name.strip()
+    return platform.processor() or platform.machine()

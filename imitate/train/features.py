@@ -2,15 +2,27 @@
 
 If the trunk of an image's encoder is frozen and nothing random comes before it, its features depend on the image alone.
 They are computed once per dataset and read by each batch. Validation and acting still use images.
+
+Find images with frozen encoders, whose cached features a run can learn from instead.
+
+Features of frozen image encoders, computed once and stored in a file that all processes read.
+
+A cache file contains one row per step of a dataset, float16, in the same layout as in RAM. Its name includes a digest,
+made by the caller, of everything that the features depend on. The folder is ``features`` in the cache
+(:mod:`imitate.data.file.cache`); the least recently used files are removed if a new one would exceed the cache's limit.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
+import shutil
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -19,12 +31,202 @@ from torch import Tensor
 
 from imitate.algo.base.algo import Algo
 from imitate.data import SequenceDataset
-from imitate.data.batches.feature_cache import NoRoomError, StoppedError, features_once
 from imitate.data.batches.store import Store
+from imitate.data.file.cache import cache_folder, limit_bytes, locked, remove_oldest, was_read
 from imitate.data.shards.data_files import DataFiles
+from imitate.errors import DatasetError
 from imitate.models.key_encoder import KeyEncoder
-from imitate.train.frozen import frozen_networks, obstacle
+from imitate.models.observation import ObservationEncoder
+from imitate.system.memory import gigabytes
+from imitate.system.text import ProgressBar
 from imitate.train.setup import Setup
+
+
+def put_blank_features(algo: Algo, data: SequenceDataset, raw: dict[str, Any]) -> None:
+    """Replace the images of a raw batch by zeros in the shape of their features, if a run would use cached features.
+
+    An update then takes the time that it takes in the run, without computing any feature.
+
+    Args:
+        algo: algorithm with any weights; the shapes are added to its ``preprocess``.
+        data: dataset from which the batch is.
+        raw: the batch, changed in place.
+    """
+    for key, nets in frozen_networks(algo).items():
+        shape = nets[0].frozen_shape
+        if shape is None or obstacle(algo, key, nets, data) is not None:
+            continue
+        algo.preprocess.feature_shapes[key] = shape
+        for group in ("obs", "next_obs", "goal_obs"):
+            if key in (raw.get(group) or {}):
+                images = raw[group][key]
+                raw[group][key] = torch.zeros(*images.shape[:-3], *shape, dtype=torch.float16)
+
+
+def frozen_networks(algo: Algo) -> dict[str, list[KeyEncoder]]:
+    """Return the encoders of each image key whose trunk is frozen in all of them."""
+    found: dict[str, list[KeyEncoder]] = {}
+    for encoder in _encoders(algo):
+        for key, net in encoder.networks_of_keys().items():
+            found.setdefault(key, []).append(net)
+    return {
+        key: nets
+        for key, nets in found.items()
+        if all(getattr(net.core, "frozen_shape", None) is not None for net in nets)
+    }
+
+
+def _encoders(algo: Algo) -> Iterator[ObservationEncoder]:
+    averaged = [] if algo.ema is None else list(algo.ema.module.modules())
+    for module in (*algo.nets.modules(), *averaged):
+        if isinstance(module, ObservationEncoder):
+            yield module
+
+
+def obstacle(algo: Algo, key: str, nets: list[KeyEncoder], data: Any) -> str | None:
+    """Return the reason why features cannot replace the images of a key, or None if they can."""
+    if any(net.frozen_shape is None for net in nets):
+        return "obs_randomizer_class changes images at random"
+    if algo.learners != (algo,) or algo.frozen is not None or key in algo.subgoal_shapes:
+        return f"{algo.global_config.algo_name} has parts that see images"
+    if not isinstance(data, SequenceDataset):
+        return "train.shard_window reads shards in turn"
+    return None
+
+
+DTYPE = np.dtype(np.float16)
+_SPARE_BYTES = 10**9
+"""Free disk space in bytes that is not used."""
+_ROWS_AT_ONCE = 64
+
+Compute = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+"""Function from row numbers (M,) to features (M, ...)."""
+
+
+class NoRoomError(Exception):
+    """Error: the cache has no room for the features; the message says why."""
+
+
+class StoppedError(Exception):
+    """Error: the caller asked to stop. Features computed so far are kept, and not computed again."""
+
+
+def features_folder() -> Path:
+    """Return the folder of features."""
+    return cache_folder("features")
+
+
+def features_once(
+    name: str,
+    count: int,
+    shape: tuple[int, ...],
+    compute: Compute,
+    stopped: Callable[[], bool] = lambda: False,
+) -> tuple[Tensor, str]:
+    """Return the features of all rows. If there is no file, compute them, continuing where an earlier run stopped.
+
+    Args:
+        name: name of the file: the observation and the digest.
+        count: number of rows N.
+        shape: shape of one row.
+        compute: computes the features of some rows.
+        stopped: returns true if the caller wants to stop.
+
+    Returns:
+        (N, *shape) float16, mapped from the file, and a line that names the file.
+
+    Raises:
+        NoRoomError: the file cannot be written.
+        StoppedError: ``stopped`` became true.
+        DatasetError: features exceed the range of float16.
+    """
+    folder = features_folder()
+    size = count * math.prod(shape) * DTYPE.itemsize
+    path = folder / f"{name}.features"
+    found = _size_of(path) == size
+    if not found:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder / f"{name}.partial") as out:
+                if _size_of(path) != size:  # true if no other process has made it meanwhile
+                    _make_room(path, size, out.seek(0, os.SEEK_END))
+                    _compute_rows(name, out, count, shape, compute, stopped)
+                    os.replace(out.name, path)
+                else:
+                    Path(out.name).unlink()
+        except OSError as error:
+            raise NoRoomError(f"{folder}: {error.strerror or error}") from error
+    was_read(path)
+    values: NDArray[Any] = np.memmap(path, DTYPE, "c", shape=(count, *shape))
+    words = "are read from" if found else "were computed once into"
+    return torch.from_numpy(values), f"features {words} {path} ({gigabytes(size)})"
+
+
+def _compute_rows(
+    name: str,
+    out: IO[bytes],
+    count: int,
+    shape: tuple[int, ...],
+    compute: Compute,
+    stopped: Callable[[], bool],
+) -> None:
+    """Append the missing rows to the file."""
+    row_bytes = math.prod(shape) * DTYPE.itemsize
+    done = min(out.seek(0, os.SEEK_END) // row_bytes, count)
+    out.truncate(done * row_bytes)
+    words = f"features of {name.rpartition('-')[0]}"
+    with ProgressBar(
+        total=count, initial=done, desc=words, unit=" frames", delay=2, disable=None
+    ) as bar:
+        for start in range(done, count, _ROWS_AT_ONCE):
+            if stopped():
+                out.flush()
+                raise StoppedError
+            rows = np.arange(start, min(start + _ROWS_AT_ONCE, count))
+            features = compute(rows)
+            if not np.abs(features).max(initial=0) <= np.finfo(DTYPE).max:
+                raise DatasetError(
+                    f"{words}: values up to {np.abs(features).max():.4g}; float16 holds up to 65504: set "
+                    "train.cache_features to false"
+                )
+            out.write(np.ascontiguousarray(features, DTYPE).data)
+            bar.update(len(rows))
+    out.flush()
+    os.fsync(out.fileno())
+
+
+def _make_room(path: Path, size: int, done: int) -> None:
+    """Remove the least recently used files until ``size`` more bytes fit within the limit.
+
+    A process that has mapped a file can use it until the process ends. Unfinished files of other names are counted too,
+    and are removed unless a process is writing them.
+
+    Args:
+        path: path of the new file.
+        size: size of the new file in bytes.
+        done: number of bytes that an earlier run has written.
+    """
+    folder, limit = path.parent, limit_bytes()
+    if size > limit:
+        raise NoRoomError(
+            f"{gigabytes(size)} exceed the cache's {gigabytes(int(limit))} (IMITATE_CACHE_GB)"
+        )
+    others = [*folder.glob("*.features"), *folder.glob("*.partial")]
+    remove_oldest((file for file in others if file.stem != path.stem), limit - size)
+    free = shutil.disk_usage(folder).free
+    if free < size - done + _SPARE_BYTES:
+        raise NoRoomError(
+            f"{folder}: {gigabytes(size - done)} do not fit, {gigabytes(free)} are free; "
+            "set IMITATE_CACHE to a folder with room"
+        )
+
+
+def _size_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
 
 _VERSION = 1
 _TRIED_ROWS = 8

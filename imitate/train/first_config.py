@@ -13,15 +13,14 @@ import numpy as np
 import torch
 
 from imitate.config.from_data import action_normalization, num_epochs
-from imitate.config.loading import read_tree
+from imitate.config.loading import folder, names, read_tree
 from imitate.config.observation import ROBOT_STATE
-from imitate.config.ready_configs import folder, names
 from imitate.data import DatasetFile
 from imitate.data.batches.build import TRAIN_MASK, VALID_MASK
 from imitate.data.file.observed import Observed, observed
 from imitate.errors import ConfigError, nearest
-from imitate.system.free_memory import gigabytes
-from imitate.system.wording import counted
+from imitate.system.memory import gigabytes
+from imitate.system.text import counted
 from imitate.train.image_memory import LARGE, image_memory, smaller
 
 DEFAULT_ALGORITHM = "flow_policy"

@@ -16,15 +16,14 @@ from imitate.config.from_data import num_epochs
 from imitate.data import ShuffledBatches
 from imitate.data.batches.build import training_sources
 from imitate.data.shards.data_files import data_files
-from imitate.system.free_memory import gigabytes
+from imitate.system.memory import gigabytes
 from imitate.system.seeding import preserved_rng, torch_threads
-from imitate.system.wording import counted
+from imitate.system.text import counted
+from imitate.train.batch_source import make_loader
 from imitate.train.console import duration
 from imitate.train.devices import choose_device, precisions
-from imitate.train.features import feature_seconds
-from imitate.train.frozen import put_blank_features
+from imitate.train.features import feature_seconds, put_blank_features
 from imitate.train.image_memory import image_memory
-from imitate.train.loading import make_loader
 from imitate.train.setup import Setup, build, resolve
 
 DEMOS = 4

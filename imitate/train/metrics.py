@@ -1,10 +1,11 @@
-"""Metrics of a run: running means on the device, and one JSON line on disk per epoch and evaluation."""
+"""Metrics of a run: means on the device, JSON lines on disk, TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import torch
 from torch import Tensor
 
 from imitate.errors import ConfigError
+from imitate.system.extras import install_command
 from imitate.system.plain_files import appended, read_text
-from imitate.system.run_folder import to_json, write_text
+from imitate.system.run_folder import RunFolder, to_json, write_text
+from imitate.train.console import Console
 
 
 class EpochMeans:
@@ -110,3 +113,65 @@ class MetricsFile:
         if self.path.is_file():
             kept = [to_json(record) + "\n" for record in self.read() if record["epoch"] <= epoch]
             write_text(self.path, "".join(kept))
+
+
+class RunLogger:
+    """Logger of records (tags such as `Train/Loss` to floats) to every destination in the configuration."""
+
+    def __init__(self, folder: RunFolder, config: Any, console: Console, epoch: int = 0) -> None:
+        self.metrics = MetricsFile(folder.metrics)
+        self._console = console
+        self._tensorboard: Any = None
+        self._wandb: Any = None
+        settings = config.experiment.logging
+        if settings.log_tb:
+            writer = import_module("torch.utils.tensorboard").SummaryWriter
+            self._tensorboard = writer(
+                str(folder.tensorboard), purge_step=epoch + 1 if epoch else None
+            )
+        if settings.log_wandb:
+            self._wandb = import_wandb().init(
+                project=settings.wandb_proj_name,
+                name=config.experiment.name,
+                id=f"{folder.path.parent.name}-{folder.path.name}",
+                resume="allow",
+                dir=str(folder.path),
+                config=config.to_dict(),
+            )
+
+    def record(self, kind: str, epoch: int, step: int, numbers: Mapping[str, float]) -> None:
+        """Log `numbers` of an epoch (`kind` "epoch") or of an evaluation ("rollout")."""
+        self.metrics.append({"kind": kind, "epoch": epoch, "step": step, **numbers})
+        if self._tensorboard is not None:
+            for tag, value in numbers.items():
+                self._tensorboard.add_scalar(tag, value, epoch)
+            self._tensorboard.flush()
+        if self._wandb is not None:
+            try:
+                # An evaluation in the background belongs to an earlier epoch, so no step is passed.
+                self._wandb.log({**numbers, "epoch": epoch})
+            except Exception as error:  # a lost connection must not end a training
+                self._console.say(f"warning: Weights & Biases stopped taking numbers ({error})")
+                self._wandb = None
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+
+def import_wandb() -> Any:
+    """Import the wandb module.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return import_module("wandb")
+    except ImportError:
+        raise ConfigError(
+            f"experiment.logging.log_wandb is true but wandb is not installed: {install_command('wandb')}, "
+            "or --set experiment.logging.log_wandb=false"
+        ) from None

@@ -7,7 +7,7 @@ from typing import Any
 from imitate.config import Config, DatasetConfig, located_data
 from imitate.config.observation import AUTO, ObservationConfig, Observations
 from imitate.data.batches.build import training_filter_key
-from imitate.data.check import no_demos
+from imitate.data.dataset_file import no_demos
 from imitate.data.file.observed import Form, Observed, observation_forms, observed_of
 from imitate.data.language import LANGUAGE_KEY
 from imitate.data.shards.data_files import DataFiles, data_files

@@ -12,10 +12,10 @@ from imitate.config import Config, load_config
 from imitate.config.data_paths import MissingFileError, located_data
 from imitate.envs.trust import trust_options
 from imitate.errors import CheckpointError, ConfigError, UserError
-from imitate.evaluation.environments import untrusted_in
+from imitate.evaluate.environments import untrusted_in
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.system.run_folder import RunFolder
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 # Keys that may differ from the run's configuration. A change of any other key would make it another run. A new
 # num_epochs also stretches a learning-rate schedule that depends on it.

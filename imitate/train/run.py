@@ -10,27 +10,24 @@ from typing import Any
 
 from imitate.algo.base.algo import Batch
 from imitate.errors import RobotStoppedError, TrainingError
-from imitate.evaluation.env_trial import simulated
-from imitate.evaluation.prepared import device_beside
+from imitate.evaluate.env_trial import simulated
+from imitate.evaluate.prepared import device_beside
 from imitate.models.precision import begin_compiled_step
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint
 from imitate.system.ranks import ALONE, Ranks
 from imitate.system.run_folder import RunFolder
 from imitate.system.seeding import rng_state, set_rng_state
-from imitate.system.wording import counted
-from imitate.train.background import Request
+from imitate.system.text import counted
 from imitate.train.batch_source import BatchSource
 from imitate.train.checkpoints import Checkpoints
-from imitate.train.console import Console, duration, rate
+from imitate.train.console import Console, Forecast, duration, images_on_cpu, rate
 from imitate.train.interrupts import Interrupt
-from imitate.train.logging import RunLogger
 from imitate.train.loss_guard import BadLoss, LossGuard, weights_are_finite
-from imitate.train.metrics import EpochMeans, MetricsFile
-from imitate.train.rollouts import Rollouts
+from imitate.train.metrics import EpochMeans, MetricsFile, RunLogger
+from imitate.train.rollouts import Request, Rollouts
 from imitate.train.setup import Setup
 from imitate.train.state import PAUSED, History, TrainState
-from imitate.train.time_left import Forecast, images_on_cpu
 from imitate.train.validation import Validation
 
 MAX_ROLLBACKS = 3

@@ -1,4 +1,7 @@
-"""Setup of a run: build data and algorithm from its configuration."""
+"""Setup of a run: build data and algorithm from its configuration.
+
+Windows of the training data to which the steps of ``train.preprocess`` are fitted.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import functools
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from imitate.algo.base.algo import Algo
@@ -24,22 +28,52 @@ from imitate.config.data_paths import MissingFileError, expanded, located_file, 
 from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
 from imitate.config.loading import Source
 from imitate.config.readiness import check_trainable
-from imitate.data import build_datasets, dataset_metadata
+from imitate.data import SequenceDataset, build_datasets, dataset_metadata
 from imitate.data.batches.build import names_of_numbers
 from imitate.data.batches.streamed import build_streamed, with_shard_window
-from imitate.data.catalogue import download_advice
+from imitate.data.download.catalogue import download_advice
 from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.envs.make import is_real, is_robot
 from imitate.errors import ConfigError
-from imitate.evaluation.environments import environments
+from imitate.evaluate.environments import environments
 from imitate.models.preprocess import Preprocess
+from imitate.models.preprocessing.measuring import Sample
 from imitate.system.recognition import diagnosis
 from imitate.train.devices import with_precision
 from imitate.train.observations import with_observations
-from imitate.train.pretrained import with_checksums
-from imitate.train.samples import samples_of
-from imitate.train.start import start_from
+from imitate.train.start import start_from, with_checksums
 from imitate.train.training_data import FileShare, TrainingData, shares_of, with_filter_key
+
+MAX_WINDOWS = 20_000
+"""Largest number of windows, evenly spread, for the statistics of preprocessed values."""
+MAX_FRAMES = 1000
+"""Largest number of images per key in these windows."""
+_WINDOWS_AT_ONCE = 256
+
+
+def samples_of(train_set: SequenceDataset, algo: Algo, keys: Collection[str]) -> Iterator[Sample]:
+    """Return windows with these observations and with the actions that an algorithm learns.
+
+    Args:
+        train_set: the data.
+        algo: defines the reference observation of relative actions: the one at a chunk's beginning, or each step's own.
+        keys: requested observations.
+    """
+    first, per_chunk = algo.frame_stack - 1, algo.execution is not None
+    most = min(len(train_set), MAX_WINDOWS)
+    if any(len(train_set.obs_shapes[key]) > 1 for key in keys):
+        most = min(most, max(1, MAX_FRAMES // train_set.window_steps))
+    index = np.linspace(0, len(train_set) - 1, most).astype(np.int64)
+    for part in np.array_split(index, -(-most // _WINDOWS_AT_ONCE)):
+        window = train_set.windows(part, keys)
+        obs, start = window["obs"], first if per_chunk else 0
+        yield Sample(
+            obs,
+            window["actions"][:, start:],
+            {key: obs[key][:, first] if per_chunk else obs[key] for key in keys},
+            window["pad_mask"][:, start:],
+        )
+
 
 _PROVENANCE_IMAGES = 100
 

@@ -1,14 +1,17 @@
-"""Start of a training from a checkpoint, of this project or of robomimic."""
+"""Start of a training from a checkpoint, of this project or of robomimic, or from pretrained weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from imitate.algo.base.algo import Algo
 from imitate.algo.slots.frozen import frozen_policy_of
+from imitate.config import Config
 from imitate.errors import CheckpointError, ConfigError
 from imitate.models.preprocess import Preprocess
+from imitate.models.pretrained import checksum
 from imitate.policy.checkpoint import load_checkpoint
 
 
@@ -82,3 +85,35 @@ def _load_moments(algo: Algo, saved: Mapping[str, Any], path: str) -> None:
     for name, optimizer in algo.optimizers.items():
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": saved[name]["state"], "param_groups": groups})
+
+
+_TRUNK = "backbone_kwargs"
+
+
+def with_checksums(config: Config) -> Config:
+    """Return the configuration with absolute paths of pretrained weights, and the checksum of each file.
+
+    A run that reads the file again refuses it if its content has changed; checkpoints contain the weights themselves. A
+    missing file is no error here, because a checkpoint may contain the weights.
+    """
+    values: dict[str, Any] = {}
+    for path, trunk in _trunks(config.observation.to_dict(), "observation"):
+        source = trunk.get("pretrained")
+        if not isinstance(source, str):
+            continue
+        file = Path(source).expanduser()
+        if file.is_file():
+            values[f"{path}.pretrained"] = str(file.resolve())
+            if trunk.get("pretrained_sha256") is None:
+                values[f"{path}.pretrained_sha256"] = checksum(file)
+    return config.with_overrides(values) if values else config
+
+
+def _trunks(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield (dotted key, content) of each section with arguments of a pretrained trunk."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            if name == _TRUNK:
+                yield f"{path}.{name}", value
+            else:
+                yield from _trunks(value, f"{path}.{name}")

@@ -17,9 +17,9 @@ from imitate.algo.base.allocation import count_numbers
 from imitate.config import Config, load_config
 from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.errors import ConfigError, TrainingError, UserError
-from imitate.evaluation.env_trial import trials
-from imitate.evaluation.environments import trust_named, with_env
-from imitate.evaluation.evaluate import available_cores
+from imitate.evaluate.env_trial import trials
+from imitate.evaluate.environments import trust_named, with_env
+from imitate.evaluate.evaluate import available_cores
 from imitate.system.ranks import Ranks
 from imitate.system.run_folder import (
     RunFolder,
@@ -32,13 +32,11 @@ from imitate.system.seeding import seed_everything, torch_threads
 from imitate.train.console import Console
 from imitate.train.devices import choose_device, device_in_use
 from imitate.train.features import use_features
-from imitate.train.gradients import GradientAverage
 from imitate.train.interrupts import caught_signals
-from imitate.train.logging import import_wandb
-from imitate.train.online_batches import batch_source
-from imitate.train.online_setup import build_online
-from imitate.train.ranks import joined_ranks
-from imitate.train.recommendation import recommendation
+from imitate.train.metrics import import_wandb
+from imitate.train.online.batches import batch_source
+from imitate.train.online.setup import build_online
+from imitate.train.ranks import GradientAverage, joined_ranks
 from imitate.train.resume import check_same_data, last_state, resumed_config, resuming
 from imitate.train.run import Run
 from imitate.train.setup import (
@@ -49,7 +47,13 @@ from imitate.train.setup import (
     resolve,
     without_real_robots,
 )
-from imitate.train.summary import best_checkpoint, draw_curves, summary_lines, write_results
+from imitate.train.summary import (
+    best_checkpoint,
+    draw_curves,
+    recommendation,
+    summary_lines,
+    write_results,
+)
 from imitate.train.training_data import choice_warnings
 
 
@@ -92,7 +96,7 @@ def train(
         config: a configuration, a path to one, or a dict; required unless `resume` is a run folder.
         dataset: demonstration file that replaces `train.data`.
         output_dir: folder that replaces `train.output_dir`.
-        env: environment of the rollouts, see :func:`imitate.evaluation.environments.named_env`; it has precedence over
+        env: environment of the rollouts, see :func:`imitate.evaluate.environments.named_env`; it has precedence over
             ``experiment.env_meta_update_dict`` and over the data's own.
         resume: a run folder to resume; True resumes the newest run with this configuration's name.
         overrides: `"a.b=value"`; in a resumed run only those in `imitate.train.resume.CHANGEABLE`.

@@ -16,7 +16,7 @@ from imitate.data.batches.store import DataSource
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.shards.data_files import DataFiles
 from imitate.data.shards.folder import ShardFolder, shards_at
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 SHOWN_FILES = 3
 SHOWN_DEMOS = 4

@@ -12,7 +12,7 @@ from imitate.algo.base.algo import Algo
 from imitate.data import ShuffledBatches
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.system.seeding import preserved_rng
-from imitate.train.loading import make_loader
+from imitate.train.batch_source import make_loader
 from imitate.train.metrics import EpochMeans
 
 

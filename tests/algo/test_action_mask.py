@@ -7,10 +7,8 @@ import torch
 
 from imitate.algo.base.action_mask import ActionMask
 from imitate.errors import ConfigError, EnvError
-from imitate.functional.action_masks import masked, uniform_choice
-from imitate.models.categorical import Categorical
+from imitate.models.categorical import Categorical, Mixed, masked, uniform_choice
 from imitate.models.heads import Gaussian, TanhDistribution
-from imitate.models.mixed import Mixed
 from tests.algo.conftest import losses
 from tests.tiny import tiny_algo
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from imitate.algo.base.execution import ChunkExecution
-from imitate.functional.flow import draw_times
+from imitate.algo.flow_policy import draw_times
 from tests.tiny import tiny_algo
 
 OBS = {"state": torch.zeros(1, 3)}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from imitate import load_config
-from imitate.algo.slots.dynamics.dynamics import Dynamics, Outcome
+from imitate.algo.slots.dynamics import Dynamics, Outcome
 from imitate.algo.slots.imagination import ImaginationConfig, imagined, with_imagined
 from imitate.errors import ConfigError
 from tests.tiny import tiny_algo

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from imitate.algo.slots.dynamics.dynamics import Dynamics, Outcome
+from imitate.algo.slots.dynamics import Dynamics, Outcome
 from imitate.errors import DatasetError
 from imitate.policy.rollout_policy import RolloutPolicy
 from tests.tiny import tiny_algo

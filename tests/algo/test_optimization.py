@@ -11,7 +11,7 @@ from imitate import load_config
 from imitate.algo.base.optimization import Optimization, Rule, updates_per_epoch
 from imitate.config import OptimizerConfig
 from imitate.errors import ConfigError
-from imitate.models.ema import EMA
+from imitate.models.optim import EMA
 
 
 class Weight(nn.Module):

@@ -8,16 +8,16 @@ import torch
 from pydantic import Field
 
 from imitate.algo.base.factory import register
-from imitate.algo.base.recurrence import ReplayedMemoryConfig, from_stored
+from imitate.algo.slots.memory import ReplayedMemoryConfig, from_stored
 from imitate.algo.td3 import TD3, TD3Config
 from imitate.config import algorithms
 from imitate.config.data_needs import Sequences
 from imitate.config.readiness import check_trainable
 from imitate.data import DatasetWriter
 from imitate.data.batches.build import build_datasets
-from imitate.online.collector import LocalCollector
-from imitate.online.env_group import EnvGroup
-from imitate.online.sequences import SequenceReplay
+from imitate.train.online.collector import LocalCollector
+from imitate.train.online.env_group import EnvGroup
+from imitate.train.online.replay import SequenceReplay
 from tests.algo.conftest import learns
 from tests.tiny import tiny_algo
 

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.algo.base.recurrence import one_step
-from imitate.algo.slots.recurrent_rollouts import sequences
-from imitate.online.collector import LocalCollector
-from imitate.online.env_group import EnvGroup
-from imitate.online.learners import stacked
+from imitate.algo.slots.memory import one_step, sequences
+from imitate.train.online.collector import LocalCollector
+from imitate.train.online.env_group import EnvGroup
+from imitate.train.online.learners import stacked
 from tests.tiny import tiny_algo
 
 

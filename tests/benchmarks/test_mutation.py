@@ -78,7 +78,7 @@ def test_faults_outside_of_a_body_have_no_function_and_annotations_and_fields_ha
 
 
 def test_each_mutant_differs_from_the_source_and_compiles():
-    source = (ROOT / "imitate/functional/expectile.py").read_text()
+    source = (ROOT / "imitate/functional/losses.py").read_text()
     made = mutants(source)
     assert len(made) == len({mutant.name for mutant in made}) > 10
     assert all(compile(mutant.tree, "mutant", "exec") for mutant in made)
@@ -146,13 +146,15 @@ def test_files_that_name_a_module(tmp_path):
     def near(file, text=""):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
-        return mutation_map.names(tmp_path / file, "imitate/deploy/loop.py")
+        return mutation_map.names(tmp_path / file, "imitate/deploy/robot/loop.py")
 
-    assert near("tests/deploy/test_loop.py") and near("tests/deploy/test_loop_faults.py")
-    assert near("tests/test_a.py", "from imitate.deploy import (\n    limits,\n    loop,\n)")
-    assert near("tests/test_b.py", "PROGRAM = 'import imitate.deploy.loop'")
+    assert near("tests/deploy/robot/test_loop.py") and near(
+        "tests/deploy/robot/test_loop_faults.py"
+    )
+    assert near("tests/test_a.py", "from imitate.deploy.robot import (\n    limits,\n    loop,\n)")
+    assert near("tests/test_b.py", "PROGRAM = 'import imitate.deploy.robot.loop'")
     assert not near("tests/cli/test_loop.py") and not near(
-        "tests/test_c.py", "imitate.deploy.loops"
+        "tests/test_c.py", "imitate.deploy.robot.loops"
     )
 
 

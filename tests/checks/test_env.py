@@ -5,7 +5,7 @@ import pytest
 
 from imitate.checks.env import check_env
 from imitate.envs import make_env
-from tests.online.worlds import Faulty, Line
+from tests.train.online.worlds import Faulty, Line
 
 
 class Complete(Line):

@@ -35,7 +35,7 @@ def test_findings_of_an_environment(call, tmp_path):
     assert {"name", "verdict", "words"} == set(call.json("check-env env.json")[0])
     assert "did you mean 'Pendulum-v1'?" in call("check-env Pendulun-v1", code=1).output
     # PettingZoo's own test prints a line, which belongs to standard error.
-    found = call.json("check-env pettingzoo:imitate.envs.team_tasks")
+    found = call.json("check-env pettingzoo:imitate.envs.worlds.team_tasks")
     assert {"name": "agents", "verdict": "ok"}.items() <= found[1].items()
 
 

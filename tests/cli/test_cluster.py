@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from imitate.cli.main import app
-from imitate.crew.node_facts import differing, node_facts
+from imitate.crew.ray_nodes import differing, node_facts
 from imitate.system.version import __version__
 
 ROOT = Path(__file__).parents[2]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from imitate.cli.collect import _as_json, _as_text
+from imitate.collect.collect import CollectionReport, collect
+from imitate.collect.demonstrate import Plan
+from imitate.collect.render import RenderReport
 from imitate.data import DatasetFile
 from imitate.envs.cameras import Camera
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.simulation.collect import CollectionReport, collect
-from imitate.simulation.demonstrate import Plan
-from imitate.simulation.render import RenderReport
 from imitate.system.run_folder import find_checkpoint
 
 
@@ -94,7 +94,7 @@ def test_a_rendering_has_the_options_and_prints_its_report(call, monkeypatch):
             "images.hdf5", demos=1, resumed=resumed, lost={} if resumed else {"demo_1": "gone"}
         )
 
-    monkeypatch.setattr("imitate.cli.render.draw", drawn)
+    monkeypatch.setattr("imitate.cli.dataset.render.draw", drawn)
     line = "dataset render lift.hdf5 --out images.hdf5 --size agentview=24x32 --storage jpeg"
     line += " --only-images --depth --jpeg-quality 80 --demos demo_0"
     assert "  lost             demo_1: gone" in call(line, code=1).stdout

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from imitate.cli.dagger import _line
 from imitate.cli.main import app
 from imitate.config import load_config
-from imitate.interactive.dagger_file import Round
-from imitate.interactive.supervision import Labels, TakesOver
+from imitate.train.interactive.dagger_file import Round
+from imitate.train.interactive.supervision import Labels, TakesOver
 from tests.demo_files import make_demo_file
 
 OBS = {
@@ -33,7 +33,7 @@ def planned(monkeypatch, tmp_path):
             called.update(config=config, plan=plan, supervise=supervise, meta=meta, **rest)
             return SimpleNamespace(exit_code=0, rounds=[])
 
-        monkeypatch.setattr("imitate.interactive.dagger.dagger", dagger)
+        monkeypatch.setattr("imitate.train.interactive.dagger.dagger", dagger)
         command = ["dagger", "--config", config, "--out", str(tmp_path / "out")]
         result = CliRunner().invoke(app, [*command, *env, *args])
         assert result.exit_code == 0, result.output

@@ -8,9 +8,9 @@ import pytest
 
 from imitate.cli import eval_places
 from imitate.cli.reports.evaluation import cpu_warning, short_name
-from imitate.evaluation.episodes import Episode
-from imitate.evaluation.eval_result import EvalResult
-from imitate.evaluation.evaluate import evaluate
+from imitate.evaluate.episodes import Episode
+from imitate.evaluate.eval_result import EvalResult
+from imitate.evaluate.evaluate import evaluate
 from imitate.policy import checkpoint
 from tests.loading import load
 

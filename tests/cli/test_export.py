@@ -11,12 +11,13 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from imitate.cli.policies import JOINS
-from imitate.deploy import BundlePolicy, chunks
-from imitate.deploy.asynchronous import GUIDANCE
+from imitate.cli.robot.policies import JOINS
+from imitate.deploy import BundlePolicy
 from imitate.deploy.bundle.served import ServedBundle
-from imitate.deploy.client import RemotePolicy
-from imitate.deploy.server import PolicyServer
+from imitate.deploy.server.client import RemotePolicy
+from imitate.deploy.server.server import PolicyServer
+from imitate.policy import chunks
+from imitate.policy.asynchronous import GUIDANCE
 from tests.tiny import tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]

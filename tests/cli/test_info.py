@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from imitate.cli.main import app
 from imitate.data import KeyStats
-from imitate.data.curate.shard import shard_files
+from imitate.data.edit.shard import shard_files
 from imitate.data.formats.convert import convert
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from imitate.cli.interrupts import released
 from imitate.cli.main import INTERRUPTED, TERMINATED, app
+from imitate.cli.robot.robots import released
 from imitate.data import DatasetFile, finish_partial
 from tests.deploy import logged_robot
 from tests.deploy.logged_robot import logged, moves

@@ -6,9 +6,10 @@ from functools import partial
 
 import pytest
 
-from imitate.cli import collect, dataset, render, shard
+from imitate.cli import collect
+from imitate.cli.dataset import dataset, render, shard
 from imitate.cli.progress import Progress
-from imitate.simulation.collect import CollectionReport
+from imitate.collect.collect import CollectionReport
 
 
 class Terminal(io.StringIO):
@@ -65,10 +66,10 @@ def test_without_a_total_the_time_so_far():
     [
         ("collect --env Lift --out a", collect, "imitate.cli.collect.collect",
          lambda on_demo, **_: on_demo(CollectionReport("a")), "collect Lift: 0/100 demos"),
-        ("dataset render a --out b", render, "imitate.cli.render.draw",
+        ("dataset render a --out b", render, "imitate.cli.dataset.render.draw",
          lambda on_start, **_: on_start(20), "render: 0/20 steps"),
-        ("dataset playback a --video a.mp4", dataset, "imitate.cli.dataset.play", None, "playback: 0 demos"),
-        ("dataset shard a --out b", shard, "imitate.data.curate.shard.shard_files", None, "shard: 0 demos"),
+        ("dataset playback a --video a.mp4", dataset, "imitate.cli.dataset.dataset.play", None, "playback: 0 demos"),
+        ("dataset shard a --out b", shard, "imitate.data.edit.shard.shard_files", None, "shard: 0 demos"),
     ],
     ids=["collect", "render", "playback", "shard"],
 )  # fmt: skip

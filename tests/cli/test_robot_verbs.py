@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.cli import serve
-from imitate.cli.policies import PolicySource, refuse_device
-from imitate.cli.robots import safety_of
+from imitate.cli.robot import serve
+from imitate.cli.robot.policies import PolicySource, refuse_device
+from imitate.cli.robot.robots import safety_of
 from imitate.data import DatasetWriter
-from imitate.deploy.loop import Safety
-from imitate.deploy.robot import Observation
-from imitate.deploy.simulated import SimulatedRobot
+from imitate.deploy.robot.loop import Safety
+from imitate.deploy.robot.robot import Observation
+from imitate.deploy.robot.simulated import SimulatedRobot
 from imitate.errors import UserError
-from imitate.evaluation.evaluate import evaluate
-from imitate.evaluation.policy_source import CheckpointFile
+from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.policy_source import CheckpointFile
 from imitate.policy import loading
 from imitate.policy.checkpoint import save_checkpoint
 from tests.cli.conftest import refuse
@@ -95,7 +95,7 @@ def test_only_a_server_that_tells_no_names_gets_other_ones(monkeypatch):
         def __enter__(self):
             return lambda ob: ob["observation/state"]
 
-    monkeypatch.setattr("imitate.deploy.client.RemotePolicy", lambda url, **rest: Remote())
+    monkeypatch.setattr("imitate.deploy.server.client.RemotePolicy", lambda url, **rest: Remote())
     source = PolicySource(rename=("joints=observation/state",))
     with contextlib.ExitStack() as stack:
         found = source.open("ws://127.0.0.1:9", stack)

@@ -26,7 +26,7 @@ try:
 except SystemExit as end:
     assert not end.code
 assert loaded() == []
-import imitate.crew.serving, imitate.simulation.demonstrate  # what workers import
+import imitate.crew.serving, imitate.collect.demonstrate  # what workers import
 assert loaded() == ["numpy", "gymnasium"]
 import imitate.cli.collect
 assert loaded() == ["numpy", "h5py", "gymnasium"]
@@ -58,7 +58,7 @@ policy({"pos": [0.0, 0.0]})
 assert not {"h5py", "gymnasium"} & {*loaded()}
 from imitate import Algo, RolloutPolicy, SequenceDataset, algo_factory
 import imitate.algo.bc, imitate.train.trainer, imitate.cli.train, imitate.cli.info, imitate.data.batches.build
-import imitate.envs, imitate.simulation.collect
+import imitate.envs, imitate.collect.collect
 from imitate.policy.checkpoint import load_checkpoint, algo_from_checkpoint
 assert before == state()
 algo = algo_from_checkpoint(load_checkpoint(sys.argv[1]), "cpu")

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from imitate.cli.main import app
 from imitate.errors import TrainingError
-from imitate.train.halving import Halving
-from imitate.train.sweep import Resources, Sweep, SweepResult, SweepRun, default_workers
+from imitate.train.sweep.order import Halving
+from imitate.train.sweep.sweep import Resources, Sweep, SweepResult, SweepRun, default_workers
 from tests.train.test_sweep import write_config
 
 

@@ -126,7 +126,7 @@ def folder(tmp_path):
 SEARCH = """
 import os, sys
 sys.path[0] = os.getcwd()
-from imitate.config.plugins import installed_points
+from imitate.system.extras import installed_points
 for point in installed_points("imitate.algos", "evil"):
     point.load()
 """

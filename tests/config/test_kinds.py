@@ -8,9 +8,8 @@ from pydantic import ConfigDict, Field
 from imitate.config import AlgoSection, Section, load_config
 from imitate.config.algorithms import register
 from imitate.config.axes import expand
-from imitate.config.explain import explain
 from imitate.config.kinds import Kinds
-from imitate.config.schema import keys
+from imitate.config.schema import explain, keys
 from imitate.errors import ConfigError
 
 
@@ -109,7 +108,7 @@ def test_values_to_try_of_a_kind():
 
 
 def test_a_kind_of_another_package_registers_itself_when_its_entry_point_is_loaded(monkeypatch):
-    parts = Kinds("algo.part", "imitate.algo.slots.dynamics", "imitate.parts", Part, ("wheel",))
+    parts = Kinds("algo.part", "imitate.algo.slots", "imitate.parts", Part, ("wheel",))
 
     class Point:
         name = "theirs"

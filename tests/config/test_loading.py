@@ -4,7 +4,7 @@ from copy import deepcopy
 import pytest
 
 from imitate.config import load_config
-from imitate.config.overrides import put
+from imitate.config.config import put
 from imitate.errors import ConfigError
 
 TOY = {"algo_name": "config_toy"}

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from imitate.config import load_config
-from imitate.config.migration import STRAY_KEYS, migrate
-from imitate.config.overrides import put
+from imitate.config.config import put
+from imitate.config.loading import STRAY_KEYS, migrate
 
 NAMES_05 = """
 experiment.name "test"; experiment.validate false;

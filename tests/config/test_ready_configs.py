@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from imitate.config import load_config
+from imitate.config.loading import bundled, folder, names
 from imitate.config.readiness import check_trainable
-from imitate.config.ready_configs import bundled, folder, names
 
 ROOT = Path(__file__).parents[2]
 VARIANTS = ["bc", "bc_gaussian", "bc_gmm", "bc_rnn", "bc_rnn_gmm", "bc_vae"]
@@ -94,9 +94,9 @@ def test_an_installed_wheel_has_the_configurations(tmp_path):
     (built,) = tmp_path.glob("imitate-*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", str(site), str(built)], check=True)
     code = (
-        "import imitate.config.ready_configs as ready_configs; from imitate.config import load_config;"
+        "import imitate.config.loading as ready_configs; from imitate.config import load_config;"
         "print(ready_configs.folder(), len(ready_configs.names()), load_config('robosuite/lift/bc').algo_name);"
-        "from imitate.data.catalogue import catalogue_path, load_catalogue; load_catalogue();"
+        "from imitate.data.download.catalogue import catalogue_path, load_catalogue; load_catalogue();"
         "print(catalogue_path())"
     )
     done = subprocess.run(

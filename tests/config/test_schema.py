@@ -4,7 +4,7 @@ import pytest
 
 from imitate.config import Config, load_config
 from imitate.config.algorithms import find
-from imitate.config.ready_configs import folder, names
+from imitate.config.loading import folder, names
 from imitate.config.schema import json_schema, keys, schema_text
 
 COMMITTED = sorted((folder() / "schema").glob("*.json"))

@@ -5,7 +5,7 @@ import sys
 
 CODE = """
 import os, sys, threading
-from imitate.crew.own_stdout import own_stdout
+from imitate.crew.ray_cluster import own_stdout
 
 def others():
     print("from its thread")

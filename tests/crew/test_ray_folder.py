@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from imitate.crew import ray_folder
-from imitate.crew.ray_folder import LOCK, PREFIX, private_folder
+from imitate.crew import ray_cluster
+from imitate.crew.ray_cluster import LOCK, PREFIX, private_folder
 
 OWNER = """
 import sys
-from imitate.crew.ray_folder import private_folder
+from imitate.crew.ray_cluster import private_folder
 with private_folder() as folder:
     print(folder, flush=True)
     sys.stdin.read()
@@ -51,7 +51,7 @@ def test_a_folder_goes_with_its_owner(place):
 
 
 def test_what_a_killed_owner_left_is_removed_by_the_next_one(place, owner):
-    age(owner.folder, 2 * ray_folder.YOUNG_S)
+    age(owner.folder, 2 * ray_cluster.YOUNG_S)
     with private_folder():
         assert owner.folder.is_dir()  # it is in use
     owner.kill()
@@ -69,7 +69,7 @@ def test_young_and_foreign_folders_are_left_alone(place, owner, monkeypatch):
     with private_folder():
         pass
     assert owner.folder.is_dir() and unlocked.is_dir()
-    age(owner.folder, 2 * ray_folder.YOUNG_S)
+    age(owner.folder, 2 * ray_cluster.YOUNG_S)
     monkeypatch.setattr(os, "getuid", lambda: os.stat(place).st_uid + 1)
     with private_folder():
         pass

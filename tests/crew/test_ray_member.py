@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from imitate.crew.backend import Lost, Ready, Unprepared
+from imitate.crew.ray_backend import RayMember, RayPacked
 from imitate.crew.ray_host import Origin
-from imitate.crew.ray_member import RayMember, RayPacked
 from imitate.errors import EnvError, WorkerError
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from imitate.config import load_config
-from imitate.data.catalogue import catalogue_path, chosen, download_advice, load_catalogue
+from imitate.data.download.catalogue import catalogue_path, chosen, download_advice, load_catalogue
 from imitate.errors import ConfigError, UserError
 from imitate.train.setup import resolve
 from tests.refusals import refused

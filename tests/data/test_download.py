@@ -12,10 +12,10 @@ from pathlib import PurePosixPath
 import pytest
 from typer.testing import CliRunner
 
-from imitate.cli.dataset import app
-from imitate.data import download as module
-from imitate.data.catalogue import PublicFile
-from imitate.data.download import download, sha256_of
+from imitate.cli.dataset.dataset import app
+from imitate.data.download import download as module
+from imitate.data.download.catalogue import PublicFile
+from imitate.data.download.download import download, sha256_of
 from imitate.errors import DatasetError, UserError
 from tests.refusals import refused
 

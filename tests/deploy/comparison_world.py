@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from imitate.deploy.limits import ActionLimits
-from imitate.deploy.robot import Observation, Robot
+from imitate.deploy.robot.limits import ActionLimits
+from imitate.deploy.robot.robot import Observation, Robot
 from imitate.policy.checkpoint import checkpoint_dict, save_checkpoint
 from imitate.system import clock
 from tests.tiny import tiny_algo

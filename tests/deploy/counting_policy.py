@@ -3,7 +3,7 @@
 import numpy as np
 
 from imitate.deploy.schema import Observed, Schema
-from imitate.deploy.server import Prediction
+from imitate.deploy.server.server import Prediction
 from imitate.errors import UserError
 from imitate.system import clock
 

@@ -2,10 +2,9 @@
 
 import struct
 
-from imitate.deploy.gamepad import sdl_library
-from imitate.deploy.handheld import Handheld, Reading
-from imitate.deploy.limits import ActionLimits
-from imitate.deploy.pushes import Pushes
+from imitate.deploy.robot.gamepad import sdl_library
+from imitate.deploy.robot.handheld import Handheld, Pushes, Reading
+from imitate.deploy.robot.limits import ActionLimits
 from imitate.errors import RobotError
 from tests.deploy.fake_robot import FakeRobot
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from imitate.deploy.client import RemotePolicy
-from imitate.deploy.server import PolicyServer
-from imitate.deploy.transport import ClosedError
+from imitate.deploy.server.client import RemotePolicy
+from imitate.deploy.server.server import PolicyServer
+from imitate.deploy.server.transport import ClosedError
 from imitate.system import clock
 from tests.deploy.counting_policy import Counter, observation
 from tests.deploy.fake_robot import FakeRobot
@@ -34,7 +34,7 @@ class Network:
         self.ends = []
 
     def connected(self, url="ws://here", timeout_s=600.0, *_):
-        """In place of imitate.deploy.handshake.connected."""
+        """In place of imitate.deploy.server.handshake.connected."""
         clock.sleep(min(self.handshake_s, timeout_s))
         if not self.is_up or self.handshake_s >= timeout_s:
             raise OSError("nobody listens")
@@ -52,7 +52,7 @@ class Network:
 
 
 class End:
-    """One end of a connection: the methods of imitate.deploy.transport.Channel."""
+    """One end of a connection: the methods of imitate.deploy.server.transport.Channel."""
 
     def __init__(self, network, direction):
         self._network, self._direction = network, direction
@@ -122,7 +122,7 @@ def network_of(monkeypatch, virtual_time):
             network = Network(server.serve)
             made.append(server.close)
         made.append(network.close)
-        monkeypatch.setattr("imitate.deploy.client.connected", network.connected)
+        monkeypatch.setattr("imitate.deploy.server.client.connected", network.connected)
         return network
 
     yield make

@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 
-from imitate.deploy.limits import ActionLimits
-from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
+from imitate.deploy.robot.limits import ActionLimits
+from imitate.deploy.robot.robot import Guidance, Observation, Robot, Teleoperator
 from imitate.system import clock
 
 made = []

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.deploy.asynchronous import AsynchronousPolicy
-from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.errors import UserError
+from imitate.policy.asynchronous import AsynchronousPolicy
 from imitate.system import clock
 from tests.deploy.fake_robot import FakeRobot
 from tests.deploy.policies import observations, policy_of

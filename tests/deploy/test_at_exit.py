@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from imitate.deploy.at_exit import AtExit
+from imitate.deploy.robot.watchdog import AtExit
 
 
 class Closed:
@@ -38,7 +38,7 @@ def test_the_handler_is_as_before_in_any_order(order):
 
 PROGRAM = """
 import os, signal
-from imitate.deploy.at_exit import AtExit
+from imitate.deploy.robot.watchdog import AtExit
 class Robot:
     def close(self):
         print("closed")

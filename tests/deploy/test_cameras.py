@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from imitate.deploy.cameras import Cameras
-from imitate.deploy.robot import Observation
+from imitate.deploy.robot.cameras import Cameras
+from imitate.deploy.robot.robot import Observation
 
 
 def pictures(tick, as_float=False):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from imitate.deploy.chunks import ChunkPlayer, DelayEstimate
 from imitate.errors import UserError
+from imitate.policy.chunks import ChunkPlayer, DelayEstimate
 
 
 def chunk(first, count=6):

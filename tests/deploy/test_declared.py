@@ -3,7 +3,7 @@
 import pytest
 
 from imitate.deploy.declared import check_declared
-from imitate.deploy.loop import ControlLoop
+from imitate.deploy.robot.loop import ControlLoop
 from imitate.errors import RobotError, UserError
 from tests.deploy.fake_robot import Constant, FakeRobot
 from tests.refusals import refused

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from imitate.deploy.gamepad import Gamepad, SDLGamepad
-from imitate.deploy.handheld import Handheld
-from imitate.deploy.keyboard import Keyboard
-from imitate.deploy.lerobot_teleoperator import LeRobotTeleoperator
-from imitate.deploy.limits import ActionLimits
-from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.pushes import Pushes
-from imitate.deploy.robot import make_teleoperator
-from imitate.deploy.spacemouse import HIDSpaceMouse, SpaceMouse
+from imitate.deploy.robot.gamepad import Gamepad, SDLGamepad
+from imitate.deploy.robot.handheld import Handheld, Pushes
+from imitate.deploy.robot.keyboard import Keyboard
+from imitate.deploy.robot.lerobot_teleoperator import LeRobotTeleoperator
+from imitate.deploy.robot.limits import ActionLimits
+from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.robot import make_teleoperator
+from imitate.deploy.robot.spacemouse import HIDSpaceMouse, SpaceMouse
 from imitate.errors import RobotError, UserError
 from imitate.system import clock
 from tests.deploy import lerobot_stand_ins

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.robot import Guidance, Observation, Teleoperator, make_robot
+from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.robot import Guidance, Observation, Teleoperator, make_robot
 from imitate.errors import RobotError, UserError
 from tests.deploy.fake_robot import Constant, FakeRobot
 

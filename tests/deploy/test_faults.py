@@ -5,13 +5,13 @@ import threading
 import numpy as np
 import pytest
 
-from imitate.deploy.asynchronous import AsynchronousPolicy
-from imitate.deploy.client import RemoteError, RemotePolicy
-from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.session import Prediction
-from imitate.deploy.transport import ClosedError
-from imitate.deploy.wire import decode, encode
+from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.server.client import RemoteError, RemotePolicy
+from imitate.deploy.server.session import Prediction
+from imitate.deploy.server.transport import ClosedError
+from imitate.deploy.server.wire import decode, encode
 from imitate.errors import RobotError, UserError
+from imitate.policy.asynchronous import AsynchronousPolicy
 from imitate.system import clock
 from tests.deploy.counting_policy import Counter, observation
 from tests.deploy.in_process import camera_robot

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from imitate.deploy.fitting import check_sizes
-from imitate.deploy.limits import ActionLimits
+from imitate.deploy.robot.fitting import check_sizes
+from imitate.deploy.robot.limits import ActionLimits
 from imitate.deploy.schema import Observed, Schema
 from imitate.errors import UserError
 from tests.deploy.fake_robot import FakeRobot

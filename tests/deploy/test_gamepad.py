@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from imitate.deploy.gamepad import AXES, BUTTONS, Gamepad, reading_of
-from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.simulated import ExpertTeleoperator, SimulatedRobot
+from imitate.deploy.robot.gamepad import AXES, BUTTONS, Gamepad, reading_of
+from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.simulated import ExpertTeleoperator, SimulatedRobot
 from tests.deploy.devices import ARM, KEYS, Pad
 from tests.deploy.fake_robot import FakeRobot
 
@@ -78,7 +78,7 @@ def test_roles_of_buttons_may_be_changed(pad):
 
 def test_signals_remain_pythons(pad, hand):
     code = (
-        "import signal; from imitate.deploy.gamepad import SDLGamepad\n"
+        "import signal; from imitate.deploy.robot.gamepad import SDLGamepad\n"
         "try: SDLGamepad(9).open()\n"
         "except Exception as e: print(e)\n"
         "print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush=True); signal.raise_signal(signal.SIGTERM)"

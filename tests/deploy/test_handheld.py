@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imitate.deploy.limits import ActionLimits
+from imitate.deploy.robot.limits import ActionLimits
 from imitate.system import clock
 from tests.deploy.devices import Source, handheld
 from tests.deploy.fake_robot import FakeRobot

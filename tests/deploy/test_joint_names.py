@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from imitate.deploy.joint_names import check_names
-from imitate.deploy.lerobot_robot import LeRobotRobot
-from imitate.deploy.loop import ControlLoop
+from imitate.deploy.robot.lerobot_robot import LeRobotRobot
+from imitate.deploy.robot.loop import ControlLoop, check_names
 from imitate.errors import UserError
 from tests.deploy.lerobot_stand_ins import Arm
 

@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
-from imitate.deploy.keyboard import Keyboard
-from imitate.deploy.terminal import TerminalKeys
+from imitate.deploy.robot.keyboard import Keyboard
+from imitate.deploy.robot.terminal import TerminalKeys
 from imitate.system import clock
 from tests.deploy.fake_robot import FakeRobot
 

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from imitate.cli.main import app
 from imitate.data import DatasetFile
-from imitate.deploy.lerobot_device import make_device, number_names, ranges_of
-from imitate.deploy.lerobot_robot import LeRobotRobot
-from imitate.deploy.lerobot_teleoperator import LeRobotTeleoperator
-from imitate.deploy.robot import make_robot, make_teleoperator
+from imitate.deploy.robot.lerobot_device import make_device, number_names, ranges_of
+from imitate.deploy.robot.lerobot_robot import LeRobotRobot
+from imitate.deploy.robot.lerobot_teleoperator import LeRobotTeleoperator
+from imitate.deploy.robot.robot import make_robot, make_teleoperator
 from imitate.errors import UserError
 from tests.deploy import lerobot_stand_ins
 from tests.deploy.lerobot_stand_ins import ArmConfig, RobotConfig

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from imitate.data.formats.lerobot import obs_name
-from imitate.deploy import lerobot_robot
-from imitate.deploy.lerobot_robot import LeRobotRobot
-from imitate.deploy.limits import ActionLimits
-from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.robot import Observation
+from imitate.deploy.robot import lerobot_robot
+from imitate.deploy.robot.lerobot_robot import LeRobotRobot
+from imitate.deploy.robot.limits import ActionLimits
+from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.robot import Observation
 from imitate.errors import RobotError, UserError
 from imitate.system import clock
 from tests.deploy.fake_robot import Constant

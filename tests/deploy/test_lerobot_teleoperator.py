@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from imitate.deploy.lerobot_robot import LeRobotRobot
-from imitate.deploy.lerobot_teleoperator import LeRobotTeleoperator
-from imitate.deploy.limits import ActionLimits
+from imitate.deploy.robot.lerobot_robot import LeRobotRobot
+from imitate.deploy.robot.lerobot_teleoperator import LeRobotTeleoperator
+from imitate.deploy.robot.limits import ActionLimits
 from imitate.errors import RobotError, UserError
 from imitate.system import clock
 from tests.deploy.fake_robot import FakeRobot

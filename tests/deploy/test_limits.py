@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from imitate.deploy.limits import ActionLimits, LimitError, LimitFilter
+from imitate.deploy.robot.limits import ActionLimits, LimitError, LimitFilter
 from imitate.errors import UserError
 
 

@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import pytest
 
-from imitate.deploy.limits import ActionLimits
-from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.report import Report
-from imitate.deploy.robot import Guidance, Observation
-from imitate.deploy.watchdog import slow_stop
+from imitate.deploy.robot.limits import ActionLimits
+from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.report import Report
+from imitate.deploy.robot.robot import Guidance, Observation
+from imitate.deploy.robot.watchdog import slow_stop
 from imitate.errors import NotFiniteError, RobotError, UserError
 from imitate.system import clock
 from tests.deploy.fake_robot import Constant, FakeRobot, Pushing, Scripted
@@ -474,9 +474,9 @@ def test_ctrl_c_anywhere_stops_the_robot(place, call):
 
 def test_ctrl_c_at_each_line_of_the_loop_stops_the_robot():
     """A real interrupt lands on any line: one is raised at each line that an episode runs, one after the other."""
-    import imitate.deploy.limits as limits
-    import imitate.deploy.loop as module
-    import imitate.deploy.watchdog as watchdog
+    import imitate.deploy.robot.limits as limits
+    import imitate.deploy.robot.loop as module
+    import imitate.deploy.robot.watchdog as watchdog
 
     files = {m.__file__ for m in (module, limits)}
     own = threading.get_ident()

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from imitate.deploy.limits import ActionLimits
-from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.robot import Guidance, Observation
+from imitate.deploy.robot.limits import ActionLimits
+from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.robot import Guidance, Observation
 from imitate.errors import RobotError
 from imitate.system import clock
 from tests.deploy.fake_robot import Constant, FakeRobot, Scripted

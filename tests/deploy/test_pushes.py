@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from imitate.deploy.limits import ActionLimits
-from imitate.deploy.pushes import Pushes
+from imitate.deploy.robot.handheld import Pushes
+from imitate.deploy.robot.limits import ActionLimits
 from imitate.errors import UserError
 from imitate.system import clock
 from tests.deploy.fake_robot import FakeRobot

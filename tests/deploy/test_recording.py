@@ -5,9 +5,9 @@ import pytest
 
 from imitate.data import DatasetFile, DatasetWriter
 from imitate.data.file.features import features_of, number_names
-from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.recording import Recorder
-from imitate.deploy.robot import Guidance
+from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.recording import Recorder
+from imitate.deploy.robot.robot import Guidance
 from imitate.errors import UserError
 from tests.deploy.fake_robot import Constant, FakeRobot, Scripted
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from websockets.sync.client import connect
 
-from imitate.deploy.client import RemoteError
 from imitate.deploy.schema import Schema
-from imitate.deploy.served import ServedPolicy
-from imitate.deploy.server import ChunkAsk
-from imitate.deploy.wire import WireError, decode, encode
+from imitate.deploy.server.client import RemoteError
+from imitate.deploy.server.served import ServedPolicy
+from imitate.deploy.server.server import ChunkAsk
+from imitate.deploy.server.wire import WireError, decode, encode
 from imitate.errors import NotFiniteError, UserError
 from tests.deploy.counting_policy import SCHEMA, Counter, observation
 from tests.deploy.in_process import Patient

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from imitate.deploy.renamed import RenamedPolicy
 from imitate.errors import UserError
+from imitate.policy.renaming import RenamedPolicy
 
 
 class Served:

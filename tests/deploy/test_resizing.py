@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.deploy.client import RemotePolicy
 from imitate.deploy.resizing import ResizedPolicy, Resizer, resized
 from imitate.deploy.schema import Observed
+from imitate.deploy.server.client import RemotePolicy
 from imitate.errors import UserError
 from imitate.models.preprocessing.images import Resize
 from tests.deploy.counting_policy import SCHEMA, Counter

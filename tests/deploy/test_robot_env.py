@@ -9,14 +9,14 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from imitate.deploy.limits import ActionLimits
-from imitate.deploy.loop import Safety
-from imitate.deploy.robot import Guidance, Observation, Robot
-from imitate.deploy.robot_env import RobotEnv
+from imitate.deploy.robot.limits import ActionLimits
+from imitate.deploy.robot.loop import Safety
+from imitate.deploy.robot.robot import Guidance, Observation, Robot
+from imitate.deploy.robot.robot_env import RobotEnv
 from imitate.envs import Env, make_env
 from imitate.envs.trust import trust, trust_env
 from imitate.errors import EnvError, RobotError, UserError
-from imitate.evaluation.environments import named_env
+from imitate.evaluate.environments import named_env
 from imitate.system import clock
 from tests.deploy.fake_robot import FakeRobot, Pushing, Scripted
 from tests.refusals import refused
@@ -317,8 +317,8 @@ def test_closing_stops_and_nothing_follows(running):
 SCRIPT = """
 import sys, threading, numpy as np
 from imitate.system import clock
-from imitate.deploy.loop import Safety
-from imitate.deploy.robot_env import RobotEnv
+from imitate.deploy.robot.loop import Safety
+from imitate.deploy.robot.robot_env import RobotEnv
 from tests.deploy.fake_robot import FakeRobot
 
 class Told(FakeRobot):

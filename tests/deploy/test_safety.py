@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.errors import UserError
 from tests.deploy.fake_robot import Constant, FakeRobot
 

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from imitate.deploy.simulated import SimulatedRobot
+from imitate.deploy.robot.simulated import SimulatedRobot
 from imitate.errors import EnvError
 
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": {}}

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from imitate.deploy.check.statistics import training_told
-from imitate.deploy.client import RemotePolicy
-from imitate.deploy.served import ServedPolicy, schema_of
-from imitate.deploy.server import Ask, ChunkAsk
+from imitate.deploy.server.client import RemotePolicy
+from imitate.deploy.server.served import ServedPolicy, schema_of
+from imitate.deploy.server.server import Ask, ChunkAsk
 from imitate.errors import NotFiniteError, UserError
 from imitate.policy.rollout_policy import RolloutPolicy
 from tests.deploy.policies import instructed, observations, policy_of

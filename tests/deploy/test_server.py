@@ -16,10 +16,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from imitate.deploy.client import RemoteError
 from imitate.deploy.schema import Schema
-from imitate.deploy.server import PolicyServer
-from imitate.deploy.wire import decode, encode
+from imitate.deploy.server.client import RemoteError
+from imitate.deploy.server.server import PolicyServer
+from imitate.deploy.server.wire import decode, encode
 from imitate.errors import UserError
 from tests.deploy.counting_policy import SCHEMA, Counter, observation
 from tests.deploy.in_process import Patient
@@ -195,7 +195,7 @@ def test_unknown_kinds_are_one_line_and_the_session_goes_on(server):
 
 
 def test_a_client_of_another_version_is_told_so(monkeypatch, server):
-    monkeypatch.setattr("imitate.deploy.client.PROTOCOL", 2)
+    monkeypatch.setattr("imitate.deploy.server.client.PROTOCOL", 2)
     with pytest.raises(UserError, match="speaks version 1 of the protocol .*this client version 2"):
         Patient(server.url)
 
@@ -217,7 +217,7 @@ def test_what_is_no_address_and_nobody_there_are_one_line(url, words):
 CHILD = """
 import sys, time
 from imitate.deploy.schema import Schema
-from imitate.deploy.server import PolicyServer
+from imitate.deploy.server.server import PolicyServer
 from tests.deploy.in_process import Patient
 from tests.refusals import refused
 from tests.deploy.counting_policy import Counter
@@ -267,7 +267,7 @@ def test_a_server_that_stops_reading_does_not_block_a_call(child, monkeypatch):
     with Patient(f"ws://127.0.0.1:{port}", timeout_s=0.3) as policy:
         process.send_signal(signal.SIGSTOP)
         monkeypatch.setattr(
-            "imitate.deploy.client.encode",
+            "imitate.deploy.server.client.encode",
             lambda message: encode({**message, "x": bytes(50_000_000)}),
         )
         with pytest.raises(RemoteError, match="does not read"):
@@ -276,7 +276,7 @@ def test_a_server_that_stops_reading_does_not_block_a_call(child, monkeypatch):
 
 CLIENT = """
 import sys
-from imitate.deploy.client import RemotePolicy
+from imitate.deploy.server.client import RemotePolicy
 policy = RemotePolicy(sys.argv[1], connect_s=600)
 print("in", flush=True)
 sys.stdin.read()
@@ -302,7 +302,7 @@ def test_the_schema_has_a_hash_of_its_content():
 
 def test_the_client_needs_no_torch():
     code = (
-        "import sys, imitate.deploy.client, imitate.deploy.chunks, imitate.deploy.limits\n"
+        "import sys, imitate.deploy.server.client, imitate.policy.chunks, imitate.deploy.robot.limits\n"
         "bad = [m for m in ('torch', 'h5py', 'gymnasium', 'pydantic') if m in sys.modules]\n"
         "assert not bad, bad"
     )

@@ -7,10 +7,10 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 
-from imitate.cli.robots import robot_of
-from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.robot import make_robot, make_teleoperator
-from imitate.deploy.simulated import ExpertTeleoperator, SimulatedRobot
+from imitate.cli.robot.robots import robot_of
+from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.robot import make_robot, make_teleoperator
+from imitate.deploy.robot.simulated import ExpertTeleoperator, SimulatedRobot
 from imitate.errors import EnvError, RobotError, UserError
 from tests.deploy.fake_robot import Constant
 from tests.refusals import refused

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imitate.deploy.spacemouse import AXES, Cap, HIDSpaceMouse, SpaceMouse, spacemice
+from imitate.deploy.robot.spacemouse import AXES, Cap, HIDSpaceMouse, SpaceMouse, spacemice
 from tests.deploy.devices import ARM, FakeHID, both, buttons, hid_device, pushes, turns
 from tests.deploy.fake_robot import FakeRobot
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import trustme
 
-from imitate.deploy import server as server_module
-from imitate.deploy.client import RemoteError
-from imitate.deploy.wire import decode, encode
+from imitate.deploy.server import server as server_module
+from imitate.deploy.server.client import RemoteError
+from imitate.deploy.server.wire import decode, encode
 from imitate.errors import UserError
 from tests.cli.test_robot_verbs import checkpoint, trained  # noqa: F401 (fixtures)
 from tests.deploy.counting_policy import Counter, observation

@@ -11,18 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from imitate.deploy import handshake, transport
-from imitate.deploy.frames import (
+from imitate.deploy.server import handshake, transport
+from imitate.deploy.server.transport import (
     BINARY,
     NO_MASK,
+    Channel,
+    ClosedError,
     FrameError,
     Header,
+    Stream,
     header_of,
     masked,
     read_header,
 )
-from imitate.deploy.transport import Channel, ClosedError, Stream
-from imitate.deploy.wire import encode
+from imitate.deploy.server.wire import encode
 
 MASK = bytes.fromhex("37fa213d")
 LIMIT = 2**22

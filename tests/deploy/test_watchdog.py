@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from imitate.deploy.loop import ControlLoop, Safety
-from imitate.deploy.watchdog import reset_robot, stop_robot
+from imitate.deploy.robot.loop import ControlLoop, Safety
+from imitate.deploy.robot.watchdog import reset_robot, stop_robot
 from imitate.errors import RobotError, UserError
 from imitate.system import clock
 from tests.deploy.fake_robot import Constant, FakeRobot

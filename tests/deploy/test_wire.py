@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imitate.deploy.wire import DTYPES, Jpeg, WireError, decode, encode
+from imitate.deploy.server.wire import DTYPES, Jpeg, WireError, decode, encode
 from tests.refusals import refused
 
 

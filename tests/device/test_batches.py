@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from imitate.config.data_needs import Returns
-from imitate.data.batches.returns import ReturnTable
-from imitate.functional.colour import adjust_hue
+from imitate.data.batches.rewards import ReturnTable
 from imitate.models.preprocess import Preprocess
+from imitate.models.randomizers import adjust_hue
 from tests.device.simulated_gpu import NAME
 
 SHAPES = {"pos": (3,), "quat": (4,)}

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 
 from imitate.config import load_config
-from imitate.config.ready_configs import names
+from imitate.config.loading import names
 
 ROBOSUITE = 1
 """Type of its environments."""

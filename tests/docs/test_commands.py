@@ -9,7 +9,7 @@ import typer
 
 from imitate.cli.main import app
 from imitate.config import load_config
-from imitate.config.ready_configs import bundled
+from imitate.config.loading import bundled
 from tests.docs.pages import ROOT, commands
 
 TOP = typer.main.get_command(app)

@@ -10,7 +10,7 @@ import torch
 
 from imitate.config import algorithms, load_config
 from imitate.data.formats import registry
-from imitate.deploy import robot
+from imitate.deploy.robot import robot
 from imitate.envs.experts import slot
 from imitate.errors import ConfigError
 from imitate.models import key_encoder

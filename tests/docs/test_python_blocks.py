@@ -14,7 +14,7 @@ from imitate.config.algorithms import find
 from imitate.data import DatasetFile
 from imitate.deploy import PolicyServer
 from imitate.deploy.bundle.exporting import export_policy
-from imitate.deploy.served import ServedPolicy
+from imitate.deploy.server.served import ServedPolicy
 from tests.docs.pages import PAGES, ROOT, python_blocks
 from tests.forked import Forked
 from tests.loading import load

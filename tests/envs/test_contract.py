@@ -9,15 +9,15 @@ from imitate.checks.env import check_env
 from imitate.envs import Env, make_env
 from imitate.errors import EnvError
 
-TASKS = "imitate.envs"
+TASKS = "imitate.envs.worlds"
 SIMULATORS = [
     "Pendulum-v1",
     "CartPole-v1",
     "InvertedPendulum-v5",
-    f"{TASKS}.memory_tasks:Recall-v0",
-    f"{TASKS}.memory_tasks:RecallContinuous-v0",
-    f"{TASKS}.memory_tasks:CartPoleNoVelocity-v1",
-    f"{TASKS}.memory_tasks:PendulumNoVelocity-v1",
+    f"{TASKS}.tasks:Recall-v0",
+    f"{TASKS}.tasks:RecallContinuous-v0",
+    f"{TASKS}.tasks:CartPoleNoVelocity-v1",
+    f"{TASKS}.tasks:PendulumNoVelocity-v1",
     "gymnasium_robotics:FetchReach-v4",
     "metaworld:drawer-open-v3",
     "gym_aloha:gym_aloha/AlohaTransferCube-v0",

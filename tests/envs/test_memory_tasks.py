@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from imitate.envs.gymnasium_env import GymnasiumEnv
-from imitate.envs.memory_tasks import Recall
+from imitate.envs.worlds.tasks import Recall
 
-MODULE = "imitate.envs.memory_tasks"
+MODULE = "imitate.envs.worlds.tasks"
 
 
 def episode(env, answer, seed):

@@ -6,8 +6,8 @@ import logging
 import numpy as np
 import pytest
 
+from imitate.collect.action_file import arm_controllers
 from imitate.envs import make_env
-from imitate.envs.controllers import arm_controllers
 from imitate.envs.migration import fitted, migrate_env_args, version_note
 from imitate.errors import EnvError
 

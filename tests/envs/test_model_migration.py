@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from imitate.envs.model_migration import migrate_model_xml
+from imitate.envs.migration import migrate_model_xml
 from imitate.errors import EnvError
 
 OLD = """<mujoco>

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from imitate.envs.cameras import Camera, camera_info, observe, project
-from imitate.envs.planned_path import planned_paths
-from imitate.envs.robosuite_env import RobosuiteEnv
+from imitate.envs.robosuite_env import RobosuiteEnv, planned_paths
 
 # A critically damped spring of kp 150 has the frequency w = 12.247 / s. From rest, 0.05 s later it is at the share
 # 1 - (1 + 0.05 w) exp(-0.05 w) = 0.1260 of the way to its goal.

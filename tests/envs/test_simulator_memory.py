@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from imitate.envs.robosuite_env import RobosuiteEnv
-from imitate.system.freed_memory import return_freed_memory
+from imitate.system.memory import return_freed_memory
 
 pytestmark = pytest.mark.robosuite
 

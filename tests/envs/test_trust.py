@@ -13,7 +13,7 @@ from imitate.cli.main import app
 from imitate.envs import make_env
 from imitate.envs.trust import VARIABLE, check_trusted, trust, trust_env, trust_file
 from imitate.errors import EnvError
-from imitate.evaluation.evaluate import evaluate
+from imitate.evaluate.evaluate import evaluate
 from tests.tiny import tiny_checkpoint, tiny_demos
 
 SEEN = {"flat": 3}
@@ -141,7 +141,7 @@ class TestTrust:
         assert os.environ[VARIABLE] == ""
 
     def test_modules_of_this_package_and_its_extras_come_with_trust(self, tmp_path, monkeypatch):
-        check_trusted(meta("imitate.envs.memory_tasks:Recall-v0"))
+        check_trusted(meta("imitate.envs.worlds.tasks:Recall-v0"))
         monkeypatch.delitem(sys.modules, "gymnasium_robotics", raising=False)
         check_trusted(meta("gymnasium_robotics:FetchReach-v4"))
         (tmp_path / "gymnasium_robotics.py").write_text("")
@@ -155,7 +155,7 @@ class TestTrust:
 
 
 def test_the_configuration_of_a_training_is_the_users(nobody):
-    from imitate.evaluation.environments import trust_named
+    from imitate.evaluate.environments import trust_named
 
     tree = {
         "algo_name": "sac",
@@ -191,7 +191,7 @@ def test_the_configuration_in_a_checkpoint_is_not_the_users(place, named):
 
 
 def test_a_file_named_as_the_environment_chooses_no_module_either(place):
-    from imitate.evaluation.environments import named_env
+    from imitate.evaluate.environments import named_env
 
     (place / "evil.json").write_text(json.dumps(meta()))
     for name in ("evil.hdf5", "evil.json"):

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from imitate.functional.columns import columns
-from imitate.functional.kernels import kernels_apply, switch
-from imitate.functional.rows import by_parts, join_rows, num_rows, select_rows
+from imitate.algo.base.on_policy import by_parts, join_rows, num_rows, select_rows
+from imitate.functional.kernels import kernels_apply, products
 from imitate.functional.transfer import to_device
+from imitate.models.preprocessing.step import columns
 
 
 @pytest.mark.parametrize("dims", [[2], [1, 2, 3], [3, 1], [0, 2, 4], [4, 4]])
@@ -83,9 +83,9 @@ def test_kernels_apply_to_plain_code_alone_and_where_they_are_not_switched_off(m
     noted(torch.ones(2))
     monkeypatch.undo()
     monkeypatch.setenv("IMITATE_KERNELS", "0")
-    switch.switched_on.cache_clear()
+    products.switched_on.cache_clear()
     noted(torch.ones(2))
     monkeypatch.undo()
-    switch.switched_on.cache_clear()
+    products.switched_on.cache_clear()
     noted(torch.ones(2))
     assert found == [True, False, False, False, False, False, True]

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from imitate.functional.colour import (
+from imitate.models.randomizers import (
     adjust_brightness,
     adjust_contrast,
     adjust_hue,

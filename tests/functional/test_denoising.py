@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from imitate.algo.flow_policy import draw_times, integrate, straight_path
 from imitate.errors import ConfigError
 from imitate.functional.diffusion import (
     make_sampler,
@@ -14,9 +15,8 @@ from imitate.functional.diffusion import (
     predicted_data,
     predicted_noise,
 )
-from imitate.functional.flow import draw_times, integrate, straight_path
 from imitate.functional.losses import masked_mean
-from imitate.functional.prefix import Given, draw_given, given_places
+from imitate.functional.realtime import Given, draw_given, given_places
 
 RECORDED = dict(np.load(Path(__file__).parent / "fixtures" / "diffusers_0_42.npz"))
 SETTINGS = [str(name) for name in RECORDED["settings"]]

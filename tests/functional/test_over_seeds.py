@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from imitate.functional.over_seeds import Estimate, estimate, student_t_quantile
+from imitate.functional.statistics import Estimate, estimate, student_t_quantile
 
 
 @pytest.mark.parametrize("dof", [1, 2, 3, 4, 5, 6, 9, 20, 101])

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from imitate.functional.planning import cem, mppi, random_shooting, shifted
+from imitate.algo.slots.planner import cem, mppi, random_shooting, shifted
 
 
 def seeded(seed=0):

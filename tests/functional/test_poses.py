@@ -7,15 +7,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imitate.functional.pose_commands import CommandRange, HandPoses, commands_to, goals_of
-from imitate.functional.poses import (
+from imitate.functional.rotations import (
+    CommandRange,
+    HandPoses,
     Pose,
     absolute_from_frame,
     absolute_from_world,
+    axis_angle_to_matrix,
+    commands_to,
+    goals_of,
     relative_in_frame,
     relative_in_world,
 )
-from imitate.functional.rotations import axis_angle_to_matrix
 
 QUARTER_Z = torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
 QUARTER_X = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]])

@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from imitate.functional.kernels import products
-from imitate.functional.kernels.layers import FastLinear
-from imitate.functional.kernels.products import linear, linears
+from imitate.functional.kernels.products import FastLinear, linear, linears
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="a torch with oneDNN"

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from imitate.algo.flow_policy import integrate
 from imitate.errors import ConfigError
 from imitate.functional.diffusion import (
     make_sampler,
@@ -12,7 +13,6 @@ from imitate.functional.diffusion import (
     output_of_data,
     predicted_data,
 )
-from imitate.functional.flow import integrate
 from imitate.functional.realtime import (
     Prefix,
     guidance_weight,

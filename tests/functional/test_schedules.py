@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from imitate.functional.schedules import lr_factor
+from imitate.models.optim import lr_factor
 
 
 def reference(make, steps_per_epoch, epochs):

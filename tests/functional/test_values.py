@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.functional.action_masks import FORBIDDEN, masked, uniform_choice
-from imitate.functional.advantages import generalized_advantages, lambda_returns
-from imitate.functional.adversarial import discriminator_loss, with_absorbing_state
-from imitate.functional.conservative import calibrated, sampled_logsumexp, uniform_log_density
-from imitate.functional.expectile import advantage_weights, expectile_loss
+from imitate.algo.base.adversarial import discriminator_loss, with_absorbing_state
+from imitate.algo.cql import calibrated, sampled_logsumexp, uniform_log_density
+from imitate.data.batches.rewards import returns_to_go
+from imitate.functional.losses import advantage_weights, expectile_loss
 from imitate.functional.policy_gradient import (
     clipped_share,
     clipped_surrogate,
     clipped_value_error,
     divergence_of_ratios,
+    generalized_advantages,
+    lambda_returns,
 )
-from imitate.functional.returns import returns_to_go
+from imitate.models.categorical import FORBIDDEN, masked, uniform_choice
 
 
 def compute(rewards, terminals, lengths, discount, **options):

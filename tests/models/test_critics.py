@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from imitate.algo.base.adversarial import Discriminator, gradient_penalty
 from imitate.config.observation import EncodersConfig
-from imitate.models.actor import GroupEncoder
+from imitate.models.actor import GroupEncoder, PolicyAndValue
 from imitate.models.critics import CriticEnsemble, polyak_update_, target_of
-from imitate.models.discriminator import Discriminator, gradient_penalty
 from imitate.models.observation import ObservationEncoder
-from imitate.models.policy_and_value import PolicyAndValue
 from imitate.models.rnn import RNN
 
 

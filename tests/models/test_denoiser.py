@@ -10,10 +10,9 @@ import torch.nn.functional as F
 
 from imitate import algo_factory, load_config
 from imitate.errors import ConfigError
-from imitate.functional.prefix import Given
-from imitate.models.denoising_mlp import DenoisingMLP
+from imitate.functional.realtime import Given
+from imitate.models.denoising_mlp import DenoisingMLP, SinusoidalEmbedding
 from imitate.models.diffusion_transformer import DiffusionTransformer
-from imitate.models.step_embedding import SinusoidalEmbedding
 from imitate.models.unet import ConditionalUnet1D
 
 NETWORKS = {

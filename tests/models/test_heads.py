@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributions as D
 
+from imitate.models.categorical import MixedHead
 from imitate.models.heads import (
     Deterministic,
     DeterministicHead,
@@ -15,7 +16,6 @@ from imitate.models.heads import (
     GMMHead,
     TanhDistribution,
 )
-from imitate.models.mixed import MixedHead
 
 BATCHES = [(), (5,), (3, 4)]
 

@@ -10,16 +10,15 @@ from torch import nn
 from imitate.algo.base.sections import VAEConfig
 from imitate.config import ObservationConfig, load_config
 from imitate.models.actor import GroupEncoder
-from imitate.models.detr import sinusoidal_positions_2d
-from imitate.models.latents import (
+from imitate.models.detr import ObservationTokens, sinusoidal_positions_2d
+from imitate.models.observation import ObservationEncoder
+from imitate.models.subgoals import SubgoalNetwork, SubgoalVAE
+from imitate.models.vae import (
     CategoricalLatent,
     GaussianLatent,
     GMMLatent,
     LearnedGaussianLatent,
 )
-from imitate.models.observation import ObservationEncoder
-from imitate.models.subgoals import SubgoalNetwork, SubgoalVAE
-from imitate.models.tokens import ObservationTokens
 
 B, Z, C = 6, 3, 4  # batch, latent, condition
 

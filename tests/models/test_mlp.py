@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from imitate.functional.kernels import layers as module
 from imitate.functional.kernels import products
-from imitate.functional.kernels.layers import (
+from imitate.functional.kernels import products as module
+from imitate.functional.kernels.products import (
     FastLinear,
     PackedLinear,
     has_int8,

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from imitate.algo.base.algo import set_mode
 from imitate.errors import CheckpointError, ConfigError
-from imitate.models.ema import EMA
-from imitate.models.mode import set_mode
 from imitate.models.moments import Moments
+from imitate.models.optim import EMA
 from imitate.models.options import arguments, chosen, relevant
 
 

@@ -6,9 +6,10 @@ from torch import nn
 
 from imitate.errors import ConfigError
 from imitate.models.coordinates import CoordConv2d
-from imitate.models.norms import ChannelGroupNorm, FrozenBatchNorm2d
 from imitate.models.resnet import (
+    ChannelGroupNorm,
     FiLM,
+    FrozenBatchNorm2d,
     ResNet18Conv,
     ResNet18ConvFiLM,
     ResNet34Conv,

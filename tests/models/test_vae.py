@@ -5,13 +5,13 @@ import torch
 
 from imitate.config import load_config
 from imitate.errors import ConfigError
-from imitate.models.latents import (
+from imitate.models.vae import (
+    VAE,
     CategoricalLatent,
     GaussianLatent,
     GMMLatent,
     LearnedGaussianLatent,
 )
-from imitate.models.vae import VAE
 
 B, A, C = 6, 2, 4  # batch, action, condition
 

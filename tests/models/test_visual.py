@@ -9,8 +9,8 @@ from torch import nn
 
 from imitate.errors import ConfigError
 from imitate.models.coordinates import CoordConv2d, with_coordinates
-from imitate.models.input_images import IMAGENET, InputImages
 from imitate.models.pools import AttentionPool, QueryPool, SpatialMeanPool, SpatialSoftmax
+from imitate.models.pretrained import IMAGENET, InputImages
 from imitate.models.resnet import ResNet18Conv, ResNet50Conv
 from imitate.models.scan import ScanCore
 from imitate.models.visual import ShallowConv, VisualCore, VisualCoreLanguageConditioned

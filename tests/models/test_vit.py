@@ -11,8 +11,7 @@ import torch
 
 from imitate.errors import ConfigError
 from imitate.models.visual import BACKBONES, VisualCore
-from imitate.models.vit import VC1, DINOv2, SigLIP, ViT
-from imitate.models.vit_weights import by_timm_names
+from imitate.models.vit import VC1, DINOv2, SigLIP, ViT, by_timm_names
 
 RECORDED = json.loads((Path(__file__).parent / "fixtures" / "vit.json").read_text())
 SMALL = {"width": 32, "depth": 2, "heads": 2, "image_size": 28}

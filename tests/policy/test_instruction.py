@@ -7,8 +7,8 @@ import pytest
 
 from imitate.data.language import Instructions
 from imitate.errors import ConfigError, UserError
-from imitate.policy import instruction
-from imitate.policy.instruction import vector_of
+from imitate.policy import rollout_policy
+from imitate.policy.rollout_policy import vector_of
 
 KNOWN = Instructions(("lift", "push it"), np.array([[4.0, 1], [7, 1]], np.float32), encoder="own")
 
@@ -25,18 +25,18 @@ class Lengths:
 
 @pytest.fixture(autouse=True)
 def _forget():
-    instruction.text_model.cache_clear()
+    rollout_policy.text_model.cache_clear()
 
 
 def test_known_ones_need_no_model(monkeypatch):
-    monkeypatch.setattr(instruction, "TransformersText", None)
+    monkeypatch.setattr(rollout_policy, "TransformersText", None)
     assert vector_of(KNOWN, "push it").tolist() == [7, 1]
 
 
 def test_others_are_embedded_once_loaded_and_without_downloads(monkeypatch):
     loaded = []
     monkeypatch.setattr(
-        instruction,
+        rollout_policy,
         "TransformersText",
         lambda name, local_only: loaded.append((name, local_only)) or Lengths(),
     )
@@ -46,7 +46,7 @@ def test_others_are_embedded_once_loaded_and_without_downloads(monkeypatch):
 
 
 def test_another_model_is_refused(monkeypatch):
-    monkeypatch.setattr(instruction, "TransformersText", lambda name, local_only: Lengths(2.0))
+    monkeypatch.setattr(rollout_policy, "TransformersText", lambda name, local_only: Lengths(2.0))
     with pytest.raises(
         UserError, match="'own' on this machine is not the one .* known: lift; push"
     ):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from imitate import RolloutPolicy, policy_from_checkpoint
-from imitate.deploy.served import ServedPolicy, schema_of
+from imitate.deploy.server.served import ServedPolicy, schema_of
 from imitate.errors import CheckpointError, UserError
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
 from imitate.policy.renaming import given_names, joined, parse_rename, rename_words

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imitate.config import load_config
-from imitate.config.ready_configs import bundled
+from imitate.config.loading import bundled
 from tests.docs.pages import commands
 from tests.loading import load
 

@@ -22,9 +22,9 @@ import torch
 from imitate import algo_factory, load_config
 from imitate.data.language import Instructions
 from imitate.data.shards.folder import shards_at
-from imitate.deploy import server as server_module
-from imitate.deploy.server import PolicyServer
-from imitate.deploy.wire import MAX_OBJECTS, Jpeg, WireError, decode, encode
+from imitate.deploy.server import server as server_module
+from imitate.deploy.server.server import PolicyServer
+from imitate.deploy.server.wire import MAX_OBJECTS, Jpeg, WireError, decode, encode
 from imitate.errors import CheckpointError, ConfigError, FileError, UserError
 from imitate.models.pretrained import read_weights
 from imitate.policy.checkpoint import (
@@ -34,12 +34,12 @@ from imitate.policy.checkpoint import (
     save_checkpoint,
 )
 from imitate.policy.structure import check_extent
-from imitate.system import free_memory as memory
+from imitate.system import memory
 from imitate.system.plain_files import read_json
 from imitate.system.recognition import diagnosis
 from imitate.system.run_folder import open_run_folder
-from imitate.train.curves import read_curves
-from imitate.train.rank_files import read_whole
+from imitate.train.online.batches import read_whole
+from imitate.train.sweep.over_seeds import read_curves
 from tests.tiny import tiny_algo
 
 # ---- messages ----------------------------------------------------------------------------------------

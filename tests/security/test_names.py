@@ -64,10 +64,13 @@ REFUSED = {
     "module with a hyphen": (described("CartPoleNoVelocity-v1", {"env_id": "my-evil:A-v0"}), "my-evil:A-v0"),
     "name of a file with a blank": (described("Ant-v5", {"xml_file": "a b.xml"}), "a b.xml"),
     "home": (described("Ant-v5", {"xml_file": "~root"}), "~root"),
-    "opponent": (described("pettingzoo:imitate.envs.team_tasks", {"opponents": {"left": "a/b.pth"}}), "a/b.pth"),
-    "opponent without a folder": (described("pettingzoo:imitate.envs.team_tasks", {"opponents": {"left": "b"}}), "b"),
+    "opponent": (described("pettingzoo:imitate.envs.worlds.team_tasks", {"opponents": {"left": "a/b.pth"}}), "a/b.pth"),
+    "opponent without a folder": (
+        described("pettingzoo:imitate.envs.worlds.team_tasks", {"opponents": {"left": "b"}}),
+        "b",
+    ),
     "opponent of an expression without end": (
-        described("pettingzoo:imitate.envs.team_tasks", {"opponents": {"(\\w|\\w)*!": "random"}}), "(\\w|\\w)*!"
+        described("pettingzoo:imitate.envs.worlds.team_tasks", {"opponents": {"(\\w|\\w)*!": "random"}}), "(\\w|\\w)*!"
     ),
     "a blank before the simulated robot": (described(" robot:sim:A-v0"), "robot:sim"),
     "robot": (described("robot:my_robots:Arm", kind=4), "robot:my_robots:Arm"),
@@ -110,7 +113,7 @@ def test_arguments_that_a_constructor_cannot_take_are_one_line(meta, words):
         described("Lift", {"robots": ["Panda"], "controller_configs": {"type": "OSC_POSE", "interpolation": None}}, 1),
         described("gymnasium_robotics:FetchReach-v4"),
         described("metaworld:push-v3"),
-        described("pettingzoo:imitate.envs.team_tasks"),
+        described("pettingzoo:imitate.envs.worlds.team_tasks"),
         described("pettingzoo:pettingzoo.butterfly.pistonball_v6:parallel_env", {"n_pistons": 5}),
         simulated(take_over="expert:Lift", take_over_options={"seed": 3}),
         simulated(take_over="keyboard"),

@@ -19,13 +19,13 @@ from imitate.data import DatasetFile
 from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats.convert import convert
 from imitate.errors import ConfigError, DatasetError, UserError
-from imitate.evaluation.results_file import ResultsFile
-from imitate.interactive.dagger_file import RoundFiles
+from imitate.evaluate.results_file import ResultsFile
 from imitate.policy.structure import _is_object
 from imitate.system.run_folder import RunFolder
-from imitate.train.curves import Curve, read_curves
+from imitate.train.interactive.dagger_file import RoundFiles
 from imitate.train.metrics import MetricsFile
-from imitate.train.sweep_state import read_run, table_rows
+from imitate.train.sweep.over_seeds import Curve, read_curves
+from imitate.train.sweep.state import read_run, table_rows
 from tests import fork_server
 from tests.data.formats import samples
 from tests.demo_files import episode, write_demos

@@ -6,7 +6,7 @@ import pytest
 from packaging.requirements import Requirement
 from setuptools.config.pyprojecttoml import read_configuration
 
-from imitate.data.formats.extras import extra
+from imitate.data.formats.base import extra
 from imitate.system.extras import REQUIREMENTS, install_command, missing
 from tests.refusals import refused
 

@@ -4,7 +4,7 @@ import io
 import signal
 import threading
 
-from imitate.system.progress_bar import ProgressBar
+from imitate.system.text import ProgressBar
 from tests.forked import Forked, die
 
 

@@ -148,5 +148,5 @@ def forked_trainings(preloaded_commands):
     command = str(preloaded_commands / "imitate")
     program = f"import os, sys; os.execv({command!r}, [{command!r}, *sys.argv[1:]])"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("imitate.train.sweep_work.PROGRAM", program)
+        patch.setattr("imitate.train.sweep.work.PROGRAM", program)
         yield

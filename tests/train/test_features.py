@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.data.batches.feature_cache import features_folder
 from imitate.models.vit import VC1
 from imitate.policy.loading import policy_from_checkpoint
+from imitate.train.features import features_folder
 from imitate.train.trainer import train
 from tests.demo_files import episode, write_demos
 from tests.tiny import tiny_tree

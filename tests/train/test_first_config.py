@@ -7,8 +7,8 @@ import pytest
 
 from imitate.config import load_config
 from imitate.config.from_data import num_epochs
+from imitate.config.loading import names
 from imitate.config.readiness import check_trainable
-from imitate.config.ready_configs import names
 from imitate.data import DatasetWriter
 from imitate.data.formats.convert import convert
 from imitate.errors import ConfigError

@@ -6,11 +6,10 @@ import shutil
 import pytest
 
 from imitate.errors import ConfigError
-from imitate.train.halving import Halving, Ladder
-from imitate.train.sweep import Resources, Sweep
-from imitate.train.sweep_order import ByHalving, InTurn
-from imitate.train.sweep_state import read_run
-from imitate.train.sweep_work import SweepWork
+from imitate.train.sweep.order import ByHalving, Halving, InTurn, Ladder
+from imitate.train.sweep.state import read_run
+from imitate.train.sweep.sweep import Resources, Sweep
+from imitate.train.sweep.work import SweepWork
 from tests.refusals import refused
 
 from .conftest import records
@@ -107,7 +106,7 @@ def halved(tmp_path_factory, forked_trainings):
     tree = tree_of(write_config(tmp_path_factory.mktemp("halved")), seed=1, num_epochs=3)
     tree["algo"]["optim_params"] = {"policy": {"learning_rate": {"initial": [1e-9, 1e-2, 1e-8]}}}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("imitate.train.sweep.draw_settings", lambda _, paths, **words: paths)
+        patch.setattr("imitate.train.sweep.sweep.draw_settings", lambda _, paths, **words: paths)
         result = Sweep(tree).run(resources=Resources(workers=2), halving=Halving("train_loss"))
     return tree, result
 

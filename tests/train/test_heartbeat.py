@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from imitate.train.heartbeat import Heartbeat
+from imitate.train.ranks import Heartbeat
 from tests.rank_processes import ended, started_ranks
 
 PROGRAM = Path(__file__).parent / "rank_programs" / "silence.py"

@@ -8,7 +8,7 @@ import torch
 
 from imitate.data.batches.frame_cache import frames_folder
 from imitate.errors import DatasetError
-from imitate.train.loading import make_loader
+from imitate.train.batch_source import make_loader
 from imitate.train.trainer import train
 from tests.demo_files import episode, write_demos
 from tests.refusals import refused

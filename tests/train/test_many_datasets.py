@@ -8,7 +8,7 @@ import pytest
 
 from imitate import policy_from_checkpoint
 from imitate.errors import UserError
-from imitate.evaluation.evaluate import evaluate
+from imitate.evaluate.evaluate import evaluate
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.trainer import train
 from tests.cli.conftest import Caller

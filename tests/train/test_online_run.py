@@ -14,11 +14,11 @@ import torch
 from imitate import load_config, policy_from_checkpoint
 from imitate.algo.sac import SAC
 from imitate.data.dataset_file import DatasetFile
-from imitate.evaluation.evaluate import evaluate
-from imitate.online.demonstrations import write_demonstrations
-from imitate.online.replay import ReplayBuffer
-from imitate.train.online_parts import make_learner
-from imitate.train.online_setup import build_online
+from imitate.evaluate.evaluate import evaluate
+from imitate.train.online.demonstrations import write_demonstrations
+from imitate.train.online.parts import make_learner
+from imitate.train.online.replay import ReplayBuffer
+from imitate.train.online.setup import build_online
 from imitate.train.trainer import train
 from tests.demo_files import episode, write_demos
 from tests.tiny import merged, tiny_tree

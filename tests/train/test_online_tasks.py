@@ -8,17 +8,17 @@ import torch
 
 from imitate import load_config, policy_from_checkpoint
 from imitate.checks.env import check_env
-from imitate.config.curriculum import CurriculumConfig
-from imitate.config.ready_configs import bundled
+from imitate.config.loading import bundled
+from imitate.config.online import CurriculumConfig
 from imitate.envs import make_env
-from imitate.envs.memory_tasks import Recall
 from imitate.envs.trust import trust, trust_env
+from imitate.envs.worlds.tasks import Recall
 from imitate.errors import ConfigError, EnvError
-from imitate.evaluation.evaluate import evaluate
-from imitate.train.curriculum import Curriculum
-from imitate.train.online_batches import OnlineBatches
-from imitate.train.online_parts import make_learner
-from imitate.train.online_setup import build_online
+from imitate.evaluate.evaluate import evaluate
+from imitate.train.online.batches import OnlineBatches
+from imitate.train.online.curriculum import Curriculum
+from imitate.train.online.parts import make_learner
+from imitate.train.online.setup import build_online
 from imitate.train.trainer import train
 from tests.refusals import refused
 
@@ -206,7 +206,7 @@ def test_where_evaluations_are_played(evaluate, lengths):
     assert [meta["env_kwargs"]["length"] for meta in made.evaluated] == [1]
 
 
-LEDGE = "imitate.envs.staged_tasks:Ledge-v0"
+LEDGE = "imitate.envs.worlds.tasks:Ledge-v0"
 ALWAYS = {"until": {"success_rate": 0.0}}
 
 
@@ -274,7 +274,7 @@ def test_stages_need_an_end_evaluations_and_equal_spaces(tmp_path):
 
 # ---- several agents: the two that carry a table --------------------------------------------------
 
-CARRY = "pettingzoo:imitate.envs.team_tasks"
+CARRY = "pettingzoo:imitate.envs.worlds.team_tasks"
 META = {"env_name": CARRY, "type": 2, "env_kwargs": {}}
 
 
@@ -364,7 +364,7 @@ def test_who_can_handle_one_agent_only_is_told_and_the_checks_take_several():
 
 # ---- masks of actions: rooms with doors, of which most are closed --------------------------------
 
-DOORS = "imitate.envs.masked_tasks:Doors-v0"
+DOORS = "imitate.envs.worlds.tasks:Doors-v0"
 
 
 def doors(name, mask="info", **online):

@@ -7,7 +7,7 @@ import h5py
 import pytest
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from imitate.data.curate.shard import shard_files
+from imitate.data.edit.shard import shard_files
 from imitate.data.formats.convert import convert
 from imitate.data.shards import data_files
 from imitate.train.trainer import train

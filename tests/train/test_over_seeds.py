@@ -8,11 +8,18 @@ import pytest
 from matplotlib.image import imread
 
 from imitate.errors import ConfigError
-from imitate.train.curves import Curve, read_curves
-from imitate.train.over_seeds import MEASURES, Setting, band, estimate_of, settings_of
-from imitate.train.plot import draw_settings
-from imitate.train.results_table import as_json, cells, csv_text, latex_text, markdown_text
-from imitate.train.sweep import Sweep, SweepRun, table_rows
+from imitate.train.sweep.over_seeds import (
+    MEASURES,
+    Curve,
+    Setting,
+    band,
+    estimate_of,
+    read_curves,
+    settings_of,
+)
+from imitate.train.sweep.plot import draw_settings
+from imitate.train.sweep.results_table import as_json, cells, csv_text, latex_text, markdown_text
+from imitate.train.sweep.sweep import Sweep, SweepRun, table_rows
 from tests.refusals import refused
 from tests.tiny import tiny_demos, tiny_tree
 

@@ -8,7 +8,7 @@ from torch import nn
 from imitate import RolloutPolicy, policy_from_checkpoint
 from imitate.algo.base.relative import check_relative
 from imitate.errors import CheckpointError, ConfigError, UserError
-from imitate.functional import poses, rotations
+from imitate.functional import rotations
 from imitate.train.setup import build, resolve
 from imitate.train.trainer import train
 from tests.demo_files import episode, write_demos
@@ -358,17 +358,17 @@ def test_a_start_from_a_checkpoint_with_other_steps_is_refused(data, tmp_path):
 
 
 POSE = {"step": "relative_pose", "position": "pos", "rotation": "quat"}
-OFFSET = poses.Pose(
+OFFSET = rotations.Pose(
     torch.tensor([0.1, 0.0, -0.05]), rotations.axis_angle_to_matrix(torch.tensor([0.0, 0.0, 0.3]))
 )
 
 
 def ahead(pos, quat):
     """The pose at a constant offset from the hand's: position and axis-angle."""
-    hand = poses.Pose(
+    hand = rotations.Pose(
         torch.as_tensor(pos).float(), rotations.quaternion_to_matrix(torch.as_tensor(quat).float())
     )
-    goal = poses.absolute_from_frame(OFFSET, hand)
+    goal = rotations.absolute_from_frame(OFFSET, hand)
     return torch.cat((goal.position, rotations.matrix_to_axis_angle(goal.rotation)), -1).numpy()
 
 

@@ -16,17 +16,16 @@ import torch
 
 from imitate import algo_factory, load_config
 from imitate.data import ShuffledBatches
-from imitate.data.curate.shard import shard_files
+from imitate.data.edit.shard import shard_files
 from imitate.errors import ConfigError, DatasetError
-from imitate.online.normalization import ObsNormalizer, RunningMoments, merge_all
-from imitate.online.prioritized import PrioritizedReplay
-from imitate.online.steps import Step
 from imitate.system.ranks import Ranks
-from imitate.train.gradients import GradientAverage
-from imitate.train.online_batches import OnlineBatches
-from imitate.train.online_parts import make_collector, make_learner
-from imitate.train.online_setup import build_online
-from imitate.train.rank_files import RankFiles
+from imitate.train.online.batches import OnlineBatches, RankFiles
+from imitate.train.online.normalization import ObsNormalizer, RunningMoments, merge_all
+from imitate.train.online.parts import make_collector, make_learner
+from imitate.train.online.replay import PrioritizedReplay
+from imitate.train.online.setup import build_online
+from imitate.train.online.steps import Step
+from imitate.train.ranks import GradientAverage
 from imitate.train.trainer import _device_of_rank, _join, train
 from tests.rank_processes import ended, run_ranks, started_ranks
 from tests.refusals import refused

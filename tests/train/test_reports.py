@@ -12,13 +12,18 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from imitate.config import ExperimentConfig, load_config
 from imitate.config.experiment import EarlyStoppingConfig
 from imitate.system.run_folder import create_run_folder
-from imitate.train.console import Console, duration
-from imitate.train.logging import RunLogger
-from imitate.train.metrics import EpochMeans, MetricsFile
-from imitate.train.recommendation import caution, kept_checkpoints, recommended
+from imitate.train.console import Console, Forecast, duration
+from imitate.train.metrics import EpochMeans, MetricsFile, RunLogger
 from imitate.train.state import History, TrainState
-from imitate.train.summary import best_checkpoint, deploy_lines, draw_curves, summary_lines
-from imitate.train.time_left import Forecast
+from imitate.train.summary import (
+    best_checkpoint,
+    caution,
+    deploy_lines,
+    draw_curves,
+    kept_checkpoints,
+    recommended,
+    summary_lines,
+)
 
 from .conftest import config_dict
 
@@ -41,7 +46,7 @@ def now(monkeypatch):
     """The time that passes only by hand."""
     now = [100.0]
     monkeypatch.setattr("imitate.train.console.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("imitate.train.time_left.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("imitate.train.console.time.perf_counter", lambda: now[0])
     return now
 
 

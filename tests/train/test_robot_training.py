@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 
 from imitate import load_config
-from imitate.deploy import robot_env
-from imitate.deploy.robot import Guidance, Teleoperator
+from imitate.deploy.robot import robot_env
+from imitate.deploy.robot.robot import Guidance, Teleoperator
 from imitate.envs import make_env
 from imitate.envs.trust import trust
 from imitate.errors import EnvError, RobotError, RobotStoppedError, UserError
-from imitate.evaluation.environments import named_env
-from imitate.evaluation.evaluate import evaluate
-from imitate.interactive.dagger import DaggerPlan, dagger
-from imitate.interactive.supervision import TakesOver
-from imitate.online.corrections import Corrected
+from imitate.evaluate.environments import named_env
+from imitate.evaluate.evaluate import evaluate
 from imitate.policy.checkpoint import control_freq_of
+from imitate.train.interactive.dagger import DaggerPlan, dagger
+from imitate.train.interactive.supervision import TakesOver
+from imitate.train.online.learners import Corrected
 from imitate.train.trainer import train
 from tests.demo_files import episode, write_demos
 from tests.refusals import refused

@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from imitate.errors import TrainingError
-from imitate.train.run_copy import Changes, Part, Sender, content_to_resume, lay_out, received
-from imitate.train.training_process import Training, prepare
+from imitate.train.sweep.run_copy import Changes, Part, Sender, content_to_resume, lay_out, received
+from imitate.train.sweep.work import Training, prepare
 from tests.refusals import refused
 
 

@@ -16,13 +16,13 @@ from imitate.data.batches import streamed as module
 from imitate.data.batches.build import training_sources
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.batches.streamed import build_streamed
-from imitate.data.curate.shard import shard_files
-from imitate.data.remote import fetch as fetching
-from imitate.data.remote.store import make_room, remote_folder
+from imitate.data.download import fetch as fetching
+from imitate.data.download.fetch import make_room, remote_folder
+from imitate.data.edit.shard import shard_files
 from imitate.data.shards.data_files import DataFiles
 from imitate.data.shards.folder import _fetched
 from imitate.errors import CheckpointError, ConfigError, UserError
-from imitate.online.demonstrations import load_demonstrations
+from imitate.train.online.demonstrations import load_demonstrations
 from imitate.train.setup import build, resolve
 from imitate.train.trainer import train
 from tests.refusals import refused

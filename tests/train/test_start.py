@@ -11,8 +11,8 @@ from imitate.config import load_config
 from imitate.errors import CheckpointError, ConfigError
 from imitate.models.vit import VC1
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.train.pretrained import with_checksums
 from imitate.train.setup import load_resolved
+from imitate.train.start import with_checksums
 from imitate.train.trainer import train
 from tests.cli.conftest import Caller
 from tests.refusals import refused

@@ -13,10 +13,10 @@ import pytest
 
 from imitate.errors import ConfigError, UserError
 from imitate.system.run_folder import RunFolder
-from imitate.train import sweep_work
-from imitate.train.gpus import VISIBLE, GpuShares, visible_gpus
-from imitate.train.plot import draw, read_curves
-from imitate.train.sweep import Resources, Sweep, table_rows
+from imitate.train.sweep import work
+from imitate.train.sweep.plot import draw, read_curves
+from imitate.train.sweep.sweep import Resources, Sweep, table_rows
+from imitate.train.sweep.work import VISIBLE, GpuShares, visible_gpus
 from tests.forked import Forked
 from tests.refusals import refused
 from tests.tiny import tiny_demos, tiny_tree
@@ -218,7 +218,7 @@ def swept_by(tmp_path, monkeypatch):
     """Runs a sweep over two seeds with a program in place of the training."""
 
     def run(program, **resources):
-        monkeypatch.setattr(sweep_work, "PROGRAM", program.format(str(tmp_path)))
+        monkeypatch.setattr(work, "PROGRAM", program.format(str(tmp_path)))
         return Sweep(write_config(tmp_path)).run(resources=Resources(**resources))
 
     return run
@@ -265,7 +265,7 @@ def test_a_training_whose_worker_is_killed_is_resumed(
 ):
     """Nothing twice, nothing left out; the worker dies after the second epoch."""
     program = DIES_LATER.format(str(preloaded_commands / "imitate"), str(tmp_path / "first"))
-    monkeypatch.setattr(sweep_work, "PROGRAM", program)
+    monkeypatch.setattr(work, "PROGRAM", program)
     sweep = Sweep(config, ["train.seed=[1]"], overrides=["train.num_epochs=4"])
     (run,) = sweep.run().runs
     assert run.status == "finished"
@@ -362,7 +362,7 @@ entry = [os.environ["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"], bega
 
 def runs_seen(tmp_path, monkeypatch, program=SEEN):
     (tmp_path / "seen").mkdir()
-    monkeypatch.setattr(sweep_work, "PROGRAM", program.format(str(tmp_path / "seen")))
+    monkeypatch.setattr(work, "PROGRAM", program.format(str(tmp_path / "seen")))
     return Sweep(write_config(tmp_path), ["train.seed=[1,2,3]"])
 
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from imitate.train.sweep import Resources, Sweep
+from imitate.train.sweep.sweep import Resources, Sweep
 
 from .conftest import last, records
 from .test_sweep import check_gpus, processes_with, runs_seen, wait_until, write_config

@@ -13,9 +13,9 @@ import torch
 import imitate.train.checkpoints
 from imitate.algo.bc import BC
 from imitate.config import load_config
-from imitate.data.curate.masks import add_filter_key
-from imitate.data.curate.selection import Selection
-from imitate.data.curate.target import Target
+from imitate.data.edit.selection import Selection
+from imitate.data.edit.small_changes import add_filter_key
+from imitate.data.edit.target import Target
 from imitate.errors import CheckpointError, ConfigError, TrainingError, UserError
 from imitate.policy.checkpoint import load_checkpoint, save_checkpoint
 from imitate.system.run_folder import RunFolder

@@ -10,7 +10,7 @@ import torch
 from imitate.config import load_config
 from imitate.data import SequenceDataset, build_datasets
 from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
-from imitate.train.background import BackgroundEvaluations, Request
+from imitate.train.rollouts import BackgroundEvaluations, Request
 from imitate.train.validation import Validation, action_error
 
 from .conftest import config_dict, write_expert

@@ -14,7 +14,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from imitate.errors import EnvError
-from imitate.functional.action_masks import masked
+from imitate.models.categorical import masked
 from imitate.models.heads import ActionDistribution
 
 PolicyT = TypeVar("PolicyT", bound=ActionDistribution)

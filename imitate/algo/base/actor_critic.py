@@ -22,11 +22,11 @@ from imitate.algo.base.rl_sections import (
     CriticConfig,
     StochasticActorConfig,
 )
-from imitate.algo.slots.dynamics.dynamics import Dynamics
-from imitate.algo.slots.dynamics.dynamics import built as dynamics_of
+from imitate.algo.slots.dynamics import Dynamics
+from imitate.algo.slots.dynamics import built as dynamics_of
 from imitate.algo.slots.exploration import ActionNoise
 from imitate.algo.slots.imagination import imagined, with_imagined
-from imitate.algo.slots.recurrent_replay import (
+from imitate.algo.slots.memory import (
     ACTOR,
     CRITICS,
     RecurrentEncoder,

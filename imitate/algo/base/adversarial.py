@@ -10,16 +10,27 @@ D that a transition is the expert's, the logit L of the absorbing state after a 
     reward:        r(l) at each step, and after a terminal g / (1 - g) r(L) more          -> with_absorbing_state
 
 So the length of an episode alone is neither rewarded nor punished. A subclass defines r.
+
+Formulas of adversarial imitation: a discriminator between expert and policy transitions, with absorbing states.
+
+With the probability D that a transition is the expert's, the logit is l = log D - log(1 - D). A terminal is followed by
+an absorbing state, which is never left (Kostrikov et al., "Discriminator-Actor-Critic", ICLR
+2019, arXiv:1809.02925). Without it, rewards that are never negative would favour long episodes, and rewards that are
+never positive short ones.
+
+Discriminator between transitions of an expert and of a policy, and its gradient penalty.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.on_policy import OnPolicyOptimParams, PPOConfig
@@ -27,9 +38,106 @@ from imitate.algo.base.rl_sections import StagedOptimizerConfig, optimizer
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.reward_source import MakeEncoder, RewardSource
 from imitate.config import BaseConfig, Section
-from imitate.functional.adversarial import discriminator_loss, with_absorbing_state
 from imitate.functional.losses import masked_mean
-from imitate.models.discriminator import Discriminator, gradient_penalty
+from imitate.models.actor import GroupEncoder, Obs
+from imitate.models.mlp import MLP, FullPrecisionLinear
+
+
+def discriminator_loss(
+    logits: Tensor, absorbing: Tensor, expert: Tensor, terminals: Tensor
+) -> Tensor:
+    """Cross-entropy: mean of -log D over the expert's transitions plus mean of -log(1 - D) over the policy's.
+
+    Each terminal counts as one more step, in the absorbing state.
+
+    Args:
+        logits: (B,) l.
+        absorbing: () logit of the absorbing state.
+        expert: (B,) 1 for the expert's transitions, 0 for the policy's.
+        terminals: (B,) 1 or 0.
+
+    Returns:
+        () loss.
+    """
+    each = torch.cat([logits, absorbing.expand_as(logits)])
+    of_expert = torch.cat([expert, expert * terminals])
+    of_policy = torch.cat([1.0 - expert, (1.0 - expert) * terminals])
+    return masked_mean(softplus(-each), of_expert) + masked_mean(softplus(each), of_policy)
+
+
+def with_absorbing_state(
+    rewards: Tensor, absorbing: Tensor, terminals: Tensor, discount: float
+) -> Tensor:
+    """Add the return of the absorbing state to the reward of each terminal: discount / (1 - discount) times its reward.
+
+    Args:
+        rewards: (B,) rewards of the transitions.
+        absorbing: () reward of a step in the absorbing state.
+        terminals: (B,) 1 or 0.
+        discount: in [0, 1]; the factor is limited to 1000, since otherwise the absorbing state would dominate.
+
+    Returns:
+        (B,) rewards.
+    """
+    steps = discount / max(1.0 - discount, 1e-3)
+    return rewards + steps * absorbing * terminals
+
+
+class Discriminator(nn.Module):
+    """Network that returns a logit for each transition, or for each state.
+
+    The last input is 1 in the absorbing state after a terminal, in which all other inputs are 0; otherwise it is 0.
+
+    Args:
+        encoder: encoder of observations.
+        ac_dim: A; 0: the logit depends only on the state.
+        layer_dims: widths of the hidden layers.
+    """
+
+    def __init__(self, encoder: GroupEncoder, ac_dim: int, layer_dims: Sequence[int]) -> None:
+        super().__init__()
+        self.encoder, self.ac_dim = encoder, ac_dim
+        self.mlp = MLP(encoder.output_dim + ac_dim + 1, layer_dims, torch.tanh)
+        self.last = FullPrecisionLinear(self.mlp.output_dim, 1)
+
+    def inputs(self, obs: Obs, actions: Tensor) -> Tensor:
+        """Concatenate the features of the observations, actions (B, A), and 0 to inputs (B, D)."""
+        features = self.encoder(obs)
+        parts = [features, actions] if self.ac_dim else [features]
+        return torch.cat([*parts, torch.zeros_like(features[:, :1])], dim=-1)
+
+    def absorbing(self) -> Tensor:
+        """Return the input (1, D) of the absorbing state."""
+        row = self.last.weight.new_zeros(1, self.encoder.output_dim + self.ac_dim + 1)
+        row[:, -1] = 1.0
+        return row
+
+    def at_absorbing(self) -> Tensor:
+        """Return the logit () of the absorbing state."""
+        logit: Tensor = self(self.absorbing())[0]
+        return logit
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return logits (B,) of inputs (B, D)."""
+        logits: Tensor = self.last(self.mlp(inputs))
+        return logits.squeeze(-1)
+
+
+def gradient_penalty(discriminator: Discriminator, first: Tensor, second: Tensor) -> Tensor:
+    """Compute the mean of (|gradient| - 1)^2 at random points between two sets of inputs, (B, D) each.
+
+    The two may differ in length.
+
+    Gulrajani et al., "Improved Training of Wasserstein GANs" (arXiv:1704.00028).
+    """
+    count = min(len(first), len(second))
+    share = torch.rand(count, 1, device=first.device)
+    between = share * first[:count].detach() + (1.0 - share) * second[:count].detach()
+    between.requires_grad_(True)
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(discriminator(between).sum(), between, create_graph=True)
+    penalty: Tensor = (gradient.norm(dim=-1) - 1.0).square().mean()
+    return penalty
 
 
 class AdversarialRewards(RewardSource):

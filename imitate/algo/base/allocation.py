@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from imitate.errors import CheckpointError, ConfigError
-from imitate.system.free_memory import free_memory, gigabytes
+from imitate.system.memory import free_memory, gigabytes
 
 ROOM = 1 << 24
 """Number of elements that may be allocated beside the weights, for tables and temporary tensors."""

@@ -17,8 +17,7 @@ from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.relative import refuse_guided_deltas
 from imitate.errors import UserError
 from imitate.functional.losses import masked_mean
-from imitate.functional.prefix import Given, given_places
-from imitate.functional.realtime import Prefix
+from imitate.functional.realtime import Given, Prefix, given_places
 
 
 class ChunkPolicy(Algo[ConfigT]):
@@ -70,7 +69,7 @@ class ChunkPolicy(Algo[ConfigT]):
             prefix: actions (B, n, A), n at most K, and weights (n,) towards which the chunk is guided; see
                 :mod:`imitate.functional.realtime`.
             planned: actions (B, d, A), d at most :attr:`max_prefix`, with which the chunk begins; see
-                :mod:`imitate.functional.prefix`.
+                :mod:`imitate.functional.realtime`.
 
         Raises:
             UserError: there is a prefix, but the policy is neither a flow nor a diffusion policy; or there are more

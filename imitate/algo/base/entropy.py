@@ -9,7 +9,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from imitate.algo.base.recurrence import ReplayedMemoryConfig
 from imitate.algo.base.rl_sections import (
     ActorCriticConfig,
     ActorNetConfig,
@@ -19,8 +18,9 @@ from imitate.algo.base.rl_sections import (
     optimizer,
 )
 from imitate.algo.base.sections import LayerDims
-from imitate.algo.slots.dynamics.dynamics import DYNAMICS, DynamicsConfig
+from imitate.algo.slots.dynamics import DYNAMICS, DynamicsConfig
 from imitate.algo.slots.imagination import ImaginationConfig
+from imitate.algo.slots.memory import ReplayedMemoryConfig
 from imitate.config import BaseConfig, Section
 from imitate.models.actor import Actor
 from imitate.models.heads import TanhDistribution

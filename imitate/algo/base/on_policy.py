@@ -16,11 +16,13 @@ With a reward source or auxiliaries, batches also have
     terminals       (B,) 1 or 0
     expert          transitions of demonstrations (``obs``, ``next_obs``, ``actions``, ``terminals``), in minibatches
                     from which the reward source learns
+
+Rows of batches: nested dicts of tensors (B, ...).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Literal, cast
 
@@ -34,19 +36,59 @@ from typing_extensions import TypeVar
 from imitate.algo.base.action_mask import restricted
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.policy_state import InnerState
-from imitate.algo.base.recurrence import MemoryConfig, one_step
 from imitate.algo.base.rl_sections import StagedOptimizerConfig, optimizer, wants_online
 from imitate.algo.base.sections import LayerDims
-from imitate.algo.slots.auxiliary.auxiliary import AuxiliariesConfig
-from imitate.algo.slots.recurrent_rollouts import RolloutMemory
+from imitate.algo.slots.auxiliary import AuxiliariesConfig
+from imitate.algo.slots.memory import MemoryConfig, RolloutMemory, one_step
 from imitate.algo.slots.reward_source import RewardSource, reward_source_of
 from imitate.config import AlgoSection, BaseConfig, Section
-from imitate.functional.advantages import generalized_advantages
-from imitate.functional.rows import by_parts, join_rows, num_rows, select_rows
-from imitate.models.actor import Obs
-from imitate.models.policy_and_value import PolicyAndValue, StochasticPolicy
+from imitate.functional.policy_gradient import generalized_advantages
+from imitate.models.actor import Obs, PolicyAndValue, StochasticPolicy
 from imitate.models.rnn import RNNState
 from imitate.system.ranks import ALONE
+
+CHUNK = 4096
+"""Number of rows that networks process at a time in a pass over a whole rollout."""
+
+
+def select_rows(batch: Mapping[str, Any], rows: Tensor | slice) -> dict[str, Any]:
+    """Select rows of every tensor, by their numbers, a mask, or a slice."""
+    if isinstance(rows, Tensor) and rows.dtype == torch.bool:
+        # computed once for all tensors, because the CPU waits for the GPU here
+        rows = rows.nonzero()[:, 0]
+    return {
+        key: select_rows(value, rows) if isinstance(value, Mapping) else value[rows]
+        for key, value in batch.items()
+    }
+
+
+def join_rows(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Concatenate the rows of two batches, for the tensors of the first."""
+    return {
+        key: join_rows(value, second[key])
+        if isinstance(value, Mapping)
+        else torch.cat([value, second[key]])
+        for key, value in first.items()
+    }
+
+
+def by_parts(
+    function: Callable[[dict[str, Any]], Tensor | None],
+    batch: Mapping[str, Any],
+    size: int = CHUNK,
+) -> Tensor | None:
+    """Compute a function's result (B,) for a batch, ``size`` rows at a time; None if the function returns None."""
+    parts = range(0, num_rows(batch), size)
+    found = [function(select_rows(batch, slice(start, start + size))) for start in parts]
+    known = [part for part in found if part is not None]
+    return torch.cat(known) if known else None
+
+
+def num_rows(batch: Mapping[str, Any]) -> int:
+    """Return the number of rows B: the length of the first tensor."""
+    first = next(iter(batch.values()))
+    return num_rows(first) if isinstance(first, Mapping) else len(first)
+
 
 Rewards = NDArray[np.float32]
 

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from imitate.algo.slots.auxiliary.auxiliary import Auxiliary
-from imitate.algo.slots.dynamics.dynamics import Dynamics
+from imitate.algo.slots.auxiliary import Auxiliary
+from imitate.algo.slots.dynamics import Dynamics
 from imitate.config import Config
 from imitate.errors import ConfigError
-from imitate.models.ema import EMA
-from imitate.models.optim import ShareGradients, backward, make_optimizer, make_scheduler
+from imitate.models.optim import EMA, ShareGradients, backward, make_optimizer, make_scheduler
 
 
 @dataclass(frozen=True)

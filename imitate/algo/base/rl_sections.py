@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from imitate.algo.base.recurrence import ReplayedMemoryConfig
 from imitate.algo.base.sections import GMMConfig, LayerDims, VAEConfig
-from imitate.algo.slots.auxiliary.auxiliary import AuxiliariesConfig
+from imitate.algo.slots.auxiliary import AuxiliariesConfig
+from imitate.algo.slots.memory import ReplayedMemoryConfig
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, OptimizerConfig, Section, Transitions
 
 

@@ -19,7 +19,7 @@ from imitate.config import (
 from imitate.config.observation import ROBOT_STATE
 from imitate.models.heads import GaussianHead, GMMHead
 from imitate.models.transformer import CausalTransformer, Positions
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 LayerDims = tuple[int, ...]
 

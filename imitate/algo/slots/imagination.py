@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from imitate.algo.base.algo import Batch
-from imitate.algo.slots.dynamics.dynamics import Dynamics
+from imitate.algo.slots.dynamics import Dynamics
 from imitate.config import Section
 
 Act = Callable[[dict[str, Tensor]], Tensor]

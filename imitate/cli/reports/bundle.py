@@ -9,7 +9,7 @@ from pathlib import Path
 from imitate.cli.reports.layout import Report, pairs, shape_words, table
 from imitate.deploy.bundle.archive import read_bundle
 from imitate.deploy.bundle.spec import BundleSpec
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 
 def describe(path: Path) -> Report:

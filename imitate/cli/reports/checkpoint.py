@@ -12,7 +12,7 @@ from imitate.config import load_config
 from imitate.policy.checkpoint import algo_from_checkpoint, control_freq_of, load_checkpoint
 from imitate.policy.renaming import rename_words
 from imitate.system.run_folder import find_checkpoint
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 REASONS = {
     "best.pth": "the best by success rate",

@@ -9,7 +9,7 @@ import numpy as np
 
 from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
 from imitate.data import DatasetFile
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 
 def describe(path: Path) -> Report:

@@ -10,7 +10,7 @@ from imitate.cli.reports.layout import Report, pairs, shape_words, table
 from imitate.data.file.features import dimension_names
 from imitate.errors import DatasetError
 from imitate.system.plain_files import read_json
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 _AUTOMATIC = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
 

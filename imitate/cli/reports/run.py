@@ -16,8 +16,8 @@ from imitate.policy.checkpoint import load_checkpoint
 from imitate.system.plain_files import read_json
 from imitate.system.run_folder import RunFolder
 from imitate.train.metrics import MetricsFile
-from imitate.train.recommendation import KeptCheckpoint, kept_checkpoints
 from imitate.train.state import History
+from imitate.train.summary import KeptCheckpoint, kept_checkpoints
 
 _CURVE_POINTS = 8
 

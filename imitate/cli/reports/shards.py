@@ -8,7 +8,7 @@ from pathlib import Path
 from imitate.cli.reports.layout import Report, environment_words, pairs, shape_words, table
 from imitate.data.shards.folder import shards_at
 from imitate.errors import DatasetError
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 
 def describe(path: str | Path) -> Report:

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from imitate.data.batches.store import DataSource
-from imitate.data.check import no_demos
-from imitate.data.dataset_file import DatasetFile
+from imitate.data.dataset_file import DatasetFile, no_demos
 from imitate.data.file.fields import SCALARS
 from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 _log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from typing import IO
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.cache import cache_folder, limit_bytes, locked, remove_oldest, was_read
 from imitate.data.file.fields import Field, read_pieces
-from imitate.system.free_memory import gigabytes
-from imitate.system.progress_bar import ProgressBar
+from imitate.system.memory import gigabytes
+from imitate.system.text import ProgressBar
 
 _VERSION = 1
 _SPARE_BYTES = 10**9

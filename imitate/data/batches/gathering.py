@@ -11,8 +11,7 @@ from torch import Tensor
 
 from imitate.config.data_needs import Subgoals
 from imitate.data.batches.store import Store
-from imitate.data.batches.transitions import TransitionPicker
-from imitate.data.batches.windows import Rows, WindowRows
+from imitate.data.batches.windows import Rows, TransitionPicker, WindowRows
 
 Observations = dict[str, Tensor]
 

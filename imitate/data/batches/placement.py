@@ -8,7 +8,7 @@ from pathlib import Path
 
 from imitate.data.file.fields import Field
 from imitate.errors import DatasetError
-from imitate.system.free_memory import gigabytes
+from imitate.system.memory import gigabytes
 
 CACHE_MODES = ("auto", "all", "low_dim", None)
 _SHARE_OF_FREE = 0.8

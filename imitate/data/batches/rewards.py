@@ -1,4 +1,4 @@
-"""Scaling of rewards for training, and returns of demos."""
+"""Rewards and returns of batches: scaled, summed over several steps, and to the end of a demo."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from imitate.config.data_needs import Returns, Transitions
 from imitate.config.train import RewardConfig
+from imitate.data.batches.store import Store
+from imitate.data.batches.windows import TransitionPicker, transition_table
 from imitate.errors import DatasetError
+from imitate.functional.transfer import to_device
 
 Rewards = TypeVar("Rewards", NDArray[np.float32], Tensor)
 
@@ -82,3 +87,181 @@ def returns_of(rewards: NDArray[np.float32], demo_start: NDArray[np.int64]) -> N
     """Compute the sum of each demo's rewards: (number of demos,)."""
     returns: NDArray[np.float64] = np.add.reduceat(rewards.astype(np.float64), demo_start)
     return returns
+
+
+def returns_to_go(
+    rewards: NDArray[np.float32],
+    terminals: NDArray[np.float32],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    discount: float,
+    *,
+    continue_truncated: bool = False,
+) -> NDArray[np.float32]:
+    """Discounted sum of the rewards from each step to the end of its episode.
+
+    Args:
+        rewards: (N,) rewards of several episodes, one after another.
+        terminals: (N,) 1 where the task ended; later rewards of the episode do not count.
+        starts: (M,) index of the first row of each episode.
+        ends: (M,) index after the last row of each episode.
+        discount: in [0, 1].
+        continue_truncated: if the last step of an episode is not terminal, assume that its last reward is repeated
+            forever, with the sum ``reward / (1 - discount)``; false: assume no further rewards. Needs a discount below
+            1.
+
+    Returns:
+        (N,) float32; computed in float64.
+    """
+    values = np.zeros(len(rewards), dtype=np.float64)
+    goes_on = 1.0 - terminals.astype(np.float64)
+    after = np.zeros(len(ends), dtype=np.float64)
+    if continue_truncated:
+        after = rewards[ends - 1].astype(np.float64) / (1.0 - discount)
+    # process all episodes together, from their last step backwards
+    row, running = ends - 1, np.arange(len(ends))
+    while len(running):
+        now = row[running]
+        after[running] = rewards[now] + discount * goes_on[now] * after[running]
+        values[now] = after[running]
+        row = row - 1
+        running = running[row[running] >= starts[running]]
+    return values.astype(np.float32)
+
+
+Rows = NDArray[np.int64]
+
+
+class ReturnTable:
+    """Return and step number of each row.
+
+    Args:
+        rewards: (N,) rewards of all demos, one after another.
+        terminals: (N,) 1 where the task ended.
+        demo_start: (number of demos,) first row of each.
+        demo_end: (number of demos,) index after the last row of each.
+        wanted: discount, and the treatment of truncated demos.
+
+    Attributes:
+        best: the highest return of a whole demo.
+        largest: the largest magnitude of the return from any step on.
+    """
+
+    def __init__(
+        self,
+        rewards: NDArray[np.float32],
+        terminals: NDArray[np.float32],
+        demo_start: Rows,
+        demo_end: Rows,
+        wanted: Returns,
+    ) -> None:
+        values = returns_to_go(
+            rewards,
+            terminals,
+            demo_start,
+            demo_end,
+            wanted.discount,
+            continue_truncated=wanted.continue_truncated,
+        )
+        self.best = float(values[demo_start].max())
+        self.largest = float(np.abs(values).max())
+        self._returns = torch.from_numpy(values)
+        number = np.arange(len(values)) - np.repeat(demo_start, demo_end - demo_start)
+        self._steps = torch.from_numpy(number)
+
+    def at(self, rows: Rows) -> dict[str, Tensor]:
+        """Return ``returns`` float32 and ``step`` int64, with the shape of ``rows``."""
+        index = to_device(torch.from_numpy(rows), self._returns.device)
+        return {"returns": self._returns[index], "step": self._steps[index]}
+
+    def to(self, device: torch.device | str) -> None:
+        """Move the numbers to a device."""
+        self._returns, self._steps = self._returns.to(device), self._steps.to(device)
+
+
+class StepNumbers:
+    """Numbers of the N steps of a store, computed once and looked up for each batch.
+
+    Args:
+        store: the demos, with ``rewards`` and ``terminals`` if transitions or returns are needed.
+        transitions: settings of transitions; None: not needed.
+        returns: settings of returns; None: not needed.
+        frame_stack: number of observations that a policy sees.
+        end_is_known: true if the state after a demo's last step is known.
+
+    Attributes:
+        reward: transform of the rewards.
+        picker: the transitions, or None if not needed.
+        returns: the returns, or None if not needed.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        transitions: Transitions | None,
+        returns: Returns | None,
+        frame_stack: int,
+        end_is_known: bool,
+    ) -> None:
+        self._store = store
+        self._transitions, self._returns = transitions, returns
+        self._frame_stack, self._end_is_known = frame_stack, end_is_known
+        self.picker: TransitionPicker | None = None
+        self.returns: ReturnTable | None = None
+        self._weights: Tensor | None = None
+        self.scale_rewards(RewardTransform())
+
+    def array(self, key: str) -> NDArray[np.float32]:
+        """Return an array of all steps, such as 'rewards', as stored in the file."""
+        rows = np.arange(len(self._store))
+        values: NDArray[np.float32] = self._store.field(key, rows).cpu().numpy()
+        return values
+
+    def scale_rewards(self, reward: RewardTransform) -> None:
+        """Scale the file's rewards by ``reward``, and reset all weights to 1."""
+        self.reward = reward
+        if self._returns is not None:
+            rewards = self.array("rewards")
+            self.returns = ReturnTable(
+                reward(rewards) if self._returns.scaled else rewards,
+                self.array("terminals"),
+                self._store.demo_start,
+                self._store.demo_end,
+                self._returns,
+            )
+        if self._transitions is not None:
+            table = transition_table(
+                reward(self.array("rewards")),
+                self.array("terminals"),
+                self._store.demo_end,
+                self._transitions,
+                end_is_known=self._end_is_known and not self._transitions.next_actions,
+            )
+            self.picker = TransitionPicker(table, self._store.demo_start, self._frame_stack)
+        self.weigh_steps(np.ones(len(self._store), dtype=np.float32))
+
+    def weigh_steps(self, weights: NDArray[np.float32]) -> None:
+        """Set the weight of each of N steps; steps that are not transitions have weight 0."""
+        if self.picker is not None:
+            weights = weights * self.picker.table.usable
+        equal = bool(np.all(weights == weights[0]))
+        self._weights = None if equal else torch.from_numpy(weights)
+
+    def add_to(self, batch: dict[str, Any], rows: Rows) -> None:
+        """Add the numbers of the windows' steps ``rows`` (B, T) to a batch."""
+        if "rewards" in batch and not self.reward.is_identity:
+            batch["rewards"] = self.reward(batch["rewards"])
+        if self.returns is not None:
+            batch.update(self.returns.at(rows))
+        if self.picker is not None:
+            batch.update(self.picker.numbers_at(rows[:, self._frame_stack - 1]))
+        if self._weights is not None:
+            batch["weight"] = self._weights[to_device(torch.from_numpy(rows), self._weights.device)]
+
+    def to(self, device: torch.device | str) -> None:
+        """Move the numbers to a device."""
+        for table in (self.picker, self.returns):
+            if table is not None:
+                table.to(device)
+        if self._weights is not None:
+            self._weights = self._weights.to(device)

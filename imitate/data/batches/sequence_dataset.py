@@ -20,8 +20,7 @@ from imitate.config.data_needs import Returns, Subgoals, Transitions
 from imitate.data.batches.demo_language import DemoLanguage, holds_language
 from imitate.data.batches.gathering import Gatherer
 from imitate.data.batches.placement import CACHE_MODES
-from imitate.data.batches.returns import ReturnTable
-from imitate.data.batches.rewards import RewardTransform
+from imitate.data.batches.rewards import ReturnTable, RewardTransform, StepNumbers
 from imitate.data.batches.statistics import (
     KeyStats,
     StatsOnDemand,
@@ -29,7 +28,6 @@ from imitate.data.batches.statistics import (
     quantiles_of,
     statistics_of,
 )
-from imitate.data.batches.step_numbers import StepNumbers
 from imitate.data.batches.store import DataSource, Store
 from imitate.data.batches.windows import Windows
 from imitate.data.dataset_file import DatasetFile
@@ -37,9 +35,9 @@ from imitate.data.file.fields import check_step_key
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.data.shards.data_files import DataFiles
 from imitate.errors import ConfigError, DatasetError, nearest
-from imitate.functional.pixels import image_type
+from imitate.functional.images import image_type
 from imitate.functional.transfer import to_device
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 MAX_IMAGES = 1000
 """Largest number of frames, evenly spread, for statistics of images and scans."""
@@ -75,7 +73,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     * the keys of ``dataset_keys``: ``rewards``, ``dones``, ``terminals``, ``timeouts`` (B, T), others (B, T, ...);
     * with ``transitions``: ``n_step_rewards`` (B,), ``discounts`` (B,), ``next_obs``: {key: (B, frame_stack, ...)} of
       the state that follows these rewards, ``next_actions`` (B, A) if wanted; see
-      :mod:`imitate.data.batches.transitions`;
+      :mod:`imitate.data.batches.windows`;
     * with ``subgoals``: ``subgoals``: {key: (B, ...)} of the state ``horizon`` steps ahead, or (B, horizon, ...) of all
       states up to it; after the demo's end the last one;
     * with ``returns``: ``returns`` (B, T) rewards from the step to the demo's end; ``step`` (B, T) int64, its number;

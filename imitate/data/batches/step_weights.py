@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.config.train import SampleWeightConfig
-from imitate.data.batches.rewards import returns_of
+from imitate.data.batches.rewards import returns_of, returns_to_go
 from imitate.data.batches.sequence_dataset import SequenceDataset
 from imitate.data.batches.store import DataSource
 from imitate.data.file.fields import Field, read_steps
 from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
-from imitate.functional.returns import returns_to_go
 
 _REWARD = Field("rewards", (), slice(0, 1), np.dtype(np.float32))
 

@@ -1,7 +1,14 @@
-"""Demonstrations in memory, with one contiguous array per field over all demos."""
+"""Demonstrations in memory: one contiguous array per field over all demos; reused memory for batches.
+
+Reuse of the memory of batches.
+
+New memory of some megabytes is allocated page by page, which takes longer than filling it with images.
+"""
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,12 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imitate.data.batches.buffers import Buffers
 from imitate.data.batches.file_rows import READ_DIRECTLY, Decoded, Demo, FileRows
 from imitate.data.batches.frame_cache import decode_once
 from imitate.data.batches.placement import place
-from imitate.data.check import no_demos
-from imitate.data.dataset_file import DatasetFile
+from imitate.data.dataset_file import DatasetFile, no_demos
 from imitate.data.file.cache import Hold
 from imitate.data.file.faults import (
     check_bounded,
@@ -26,6 +31,7 @@ from imitate.data.file.faults import (
     check_length,
     check_numeric,
     check_shape,
+    odd_lengths,
 )
 from imitate.data.file.fields import (
     SCALARS,
@@ -35,14 +41,59 @@ from imitate.data.file.fields import (
     read_pieces,
     scalar_source,
 )
-from imitate.data.file.odd_lengths import odd_lengths
 from imitate.data.formats.cached import held
 from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
-from imitate.functional.pixels import image_type
+from imitate.functional.images import image_type
 from imitate.functional.transfer import to_device
-from imitate.system.free_memory import free_memory
-from imitate.system.wording import counted
+from imitate.system.memory import free_memory
+from imitate.system.text import counted
+
+_SMALLEST_BYTES = 2**17
+_MAX_FREE = 4
+_MAX_SIZES = 8
+
+
+class Buffers:
+    """Pool of tensors. The memory of a tensor returns to the pool when neither it nor a view of it exists any more.
+
+    Attributes:
+        pinned: true for memory from which a CUDA device can copy asynchronously. torch then manages the pool, because
+            it knows when such a copy is done.
+    """
+
+    def __init__(self) -> None:
+        self.pinned = False
+        self._free: dict[int, list[NDArray[np.uint8]]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.pinned = False  # true in a worker process, which does not use the device
+        self._free = {}
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
+        """Return a tensor with undefined values."""
+        size = math.prod(shape) * dtype.itemsize
+        if size < _SMALLEST_BYTES:
+            return torch.from_numpy(np.empty(shape, dtype))
+        if self.pinned:
+            like = torch.from_numpy(np.empty(0, dtype))
+            return torch.empty(shape, dtype=like.dtype, pin_memory=True)
+        free = self._free.get(size)
+        memory = free.pop() if free else np.empty(size, np.uint8)
+        lent = memory.view(dtype).reshape(shape)
+        # Only the tensor and its views hold a reference to `lent`.
+        weakref.finalize(lent, self._take_back, memory).atexit = False
+        return torch.from_numpy(lent)
+
+    def _take_back(self, memory: NDArray[np.uint8]) -> None:
+        if memory.nbytes not in self._free and len(self._free) >= _MAX_SIZES:
+            self._free.clear()
+        free = self._free.setdefault(memory.nbytes, [])
+        if len(free) < _MAX_FREE:
+            free.append(memory)
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,16 @@ from imitate.data.batches.build import (
     window_set,
 )
 from imitate.data.batches.rewards import RewardTransform
+from imitate.data.batches.sampling import WindowSchedule
 from imitate.data.batches.sequence_dataset import MAX_IMAGES, SequenceDataset
 from imitate.data.batches.statistics import KeyStats
 from imitate.data.batches.store import DataSource
-from imitate.data.batches.window_schedule import WindowSchedule
 from imitate.data.batches.windows import Windows
 from imitate.data.file.cache import limit_bytes
 from imitate.data.language import LANGUAGE_KEY
 from imitate.data.shards.data_files import DataFiles
 from imitate.data.shards.folder import ShardFolder, shards_at
-from imitate.data.shards.moments import Moments
+from imitate.data.shards.index import Moments
 from imitate.errors import ConfigError, DatasetError
 
 WINDOW_BYTES = 4e9

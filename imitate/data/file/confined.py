@@ -16,7 +16,7 @@ import h5py
 from h5py import h5d, h5f, h5g, h5i, h5l, h5o
 
 from imitate.errors import DatasetError
-from imitate.system.free_memory import ALWAYS_BYTES, gigabytes
+from imitate.system.memory import ALWAYS_BYTES, gigabytes
 
 _MOST_SOFT_LINKS = 16
 _DEEPEST = 16

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.errors import DatasetError
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 _MAX_ATTR_BYTES = 60_000  # limit of HDF5's attributes, 64 KiB; longer texts are possible
 

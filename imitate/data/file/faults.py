@@ -1,4 +1,7 @@
-"""Checks of a demo's arrays; each function raises DatasetError with a message that contains the remedy."""
+"""Checks of a demo's arrays; each function raises DatasetError with a message that contains the remedy.
+
+Demos far shorter or longer than the others, which may have ended too early or too late.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from numpy.typing import NDArray
 
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.errors import DatasetError
-from imitate.functional.pixels import IMAGE_MODALITIES
-from imitate.system.wording import counted
+from imitate.functional.images import IMAGE_MODALITIES
+from imitate.system.text import counted
 
 ACTION_LIMIT = 1.0 + 1e-5
 """Actions beyond this limit are outside [-1, 1], not just rounded."""
@@ -119,3 +122,28 @@ def check_modality(file: DemoFile, demo: str, key: str, modality: str) -> None:
             f"{file.path}: demo '{demo}': images of 'obs/{key}' are {step}, channels first: expected (H, W, C); to "
             f"turn them: imitate dataset doctor {file.path} --fix --only image_layout --out NEW.hdf5"
         )
+
+
+_SHORT, _LONG = 0.25, 3.0  # factor of the median length
+_OUTLYING = 6.0  # in robust standard deviations of the logarithm of the length
+_FEWEST = 5
+
+
+def odd_lengths(lengths: Sequence[int]) -> dict[str, list[int]]:
+    """Return the indices of 'short' and 'long' demos by their lengths, each at least 1.
+
+    Empty for fewer than 5 demos.
+    """
+    found: dict[str, list[int]] = {"short": [], "long": []}
+    if len(lengths) < _FEWEST:
+        return found
+    logs = np.log(lengths)
+    median = float(np.median(logs))
+    spread = 1.4826 * float(np.median(np.abs(logs - median)))
+    for number, value in enumerate(logs):
+        if abs(value - median) > _OUTLYING * spread:
+            if value < median + np.log(_SHORT):
+                found["short"].append(number)
+            elif value > median + np.log(_LONG):
+                found["long"].append(number)
+    return found

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from imitate.data.file.confined import ConfinedFile, arrays_below
-from imitate.data.file.frame_reading import FrameReader
-from imitate.data.file.image_codec import storage_of
+from imitate.data.file.image_codec import FrameReader, storage_of
 from imitate.data.file.image_files import DamagedFrameError
 from imitate.data.file.journal import is_being_written, refuse_interrupted, unfinished_words
 from imitate.errors import DatasetError, nearest

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 CLOCK = re.compile(r"(^|/)(times?|time_?stamps?|clock)(_(s|sec|ms|us|ns))?$")
 """Pattern of the names of time arrays."""

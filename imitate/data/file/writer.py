@@ -26,7 +26,7 @@ from imitate.data.file.journal import JournaledFile, is_being_written, partial_o
 from imitate.data.file.step_forms import Form, StepForms, as_step, check_first
 from imitate.errors import ConfigError, DatasetError, nearest
 from imitate.system.plain_files import sync
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 FORMAT_VERSION = 1
 _MEANT = ("success", "name", "attrs", "language", "task_id", "model_file", "num_samples")

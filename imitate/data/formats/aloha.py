@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from imitate.data.file.episode import Episode
 from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats import hdf5_tree
-from imitate.data.formats.base import Demo, Format, Options, Source, robot_meta, same_length
+from imitate.data.formats.base import Demo, Format, Options, Report, Source, robot_meta, same_length
 from imitate.data.formats.frames import decoded, stacked
-from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
 
 RATE_HZ = 50.0

@@ -1,4 +1,4 @@
-"""Description of a dataset format: functions that recognize, read and write it.
+"""Format of a dataset: how it is read, written and recognised; the report of a conversion; damaged and missing parts.
 
 Reading returns a :class:`Source`, which yields its demos one at a time, so that a conversion keeps only one episode in
 memory. Writing consumes the demos one by one.
@@ -6,16 +6,82 @@ memory. Writing consumes the demos one by one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from imitate.data.file.episode import Episode
-from imitate.data.formats.report import Report
-from imitate.errors import DatasetError
-from imitate.system.wording import counted
+from imitate.errors import DatasetError, UserError
+from imitate.system.extras import missing
+from imitate.system.memory import check_claim
+from imitate.system.text import counted
+
+
+@dataclass
+class Report:
+    """Arrays and attributes that were kept, renamed, changed, synthesised and dropped.
+
+    Attributes:
+        source: path of the source.
+        source_format: format of the source.
+        target: path of the target.
+        target_format: format of the target.
+        demos: number of written demos.
+        steps: number of steps in all demos.
+        kept: unchanged arrays and attributes.
+        renamed: new names by old names.
+        changed: change of the values, by name.
+        synthesised: origin of values that the source does not have, by name.
+        dropped: reason, by name.
+        doubts: reason to doubt the values, by name; a training on the dataset reports them too.
+        notes: further facts that the user should know.
+    """
+
+    source: str = ""
+    source_format: str = ""
+    target: str = ""
+    target_format: str = ""
+    demos: int = 0
+    steps: int = 0
+    kept: list[str] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)
+    changed: dict[str, str] = field(default_factory=dict)
+    synthesised: dict[str, str] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    doubts: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def keep(self, *names: str) -> None:
+        """Add a name that is unchanged; repetitions have no effect."""
+        self.kept += [name for name in dict.fromkeys(names) if name not in self.kept]
+
+    def note(self, text: str) -> None:
+        """Add a note, unless it is already there."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Return the report as lines of text."""
+        lines = [
+            f"{self.source} ({self.source_format}) -> {self.target} ({self.target_format}): "
+            f"{counted(self.demos, 'demo')}, {counted(self.steps, 'step')}"
+        ]
+        if self.kept:
+            lines.append(f"  kept: {', '.join(self.kept)}")
+        lines += [f"  renamed: {old} -> {new}" for old, new in self.renamed.items()]
+        for label in ("changed", "synthesised", "dropped"):
+            lines += [f"  {label}: {name}: {why}" for name, why in getattr(self, label).items()]
+        lines += [f"  warning: {name}: {why}" for name, why in self.doubts.items()]
+        return lines + [f"  note: {text}" for text in self.notes]
+
 
 UNKNOWN_ENV = "unknown"
 GYMNASIUM, REAL_ROBOT = 2, 4
@@ -168,3 +234,96 @@ def same_length(lengths: Mapping[str, int], where: str) -> int:
                 "the file is cut short or not of this format"
             )
     return first[1]
+
+
+def extra(module: str, name: str) -> Any:
+    """Import a module of an optional package.
+
+    Args:
+        module: module to import.
+        name: name of our extra that installs it.
+
+    Raises:
+        DatasetError: the module is not installed, or is incompatible with another package.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        error.name = error.name or module
+        raise DatasetError(
+            f"this format cannot be read or written: {missing(name, error)}"
+        ) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Convert errors of reading a foreign file to DatasetError; a context manager.
+
+    A dozen libraries are used for reading, and none documents its errors for damaged bytes; some derive only from
+    ``Exception``. The original error is kept as the cause.
+
+    Raises:
+        DatasetError: the file cannot be read; the message names it.
+    """
+    try:
+        yield
+    except DatasetError as error:
+        if str(path) in str(error):
+            raise
+        raise DatasetError(f"{path}: {error}") from error
+    except UserError:
+        raise
+    except Exception as error:
+        raise DatasetError(
+            f"{path}: cannot be read ({type(error).__name__}: {_first_line(error)}): "
+            "it is cut short, damaged or not of this format"
+        ) from error
+
+
+def stored_bytes(path: Path) -> int:
+    """Return the total size of all files in bytes.
+
+    Refuse special files, such as pipes, and sizes that exceed memory.
+    """
+    sizes = [0]
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if file.exists() and not file.is_file() and not file.is_dir():
+            raise DatasetError(f"{file}: is not a regular file: copy the dataset again")
+        sizes.append(file.stat().st_size if file.is_file() else 0)
+    check_claim(f"{path}: a file of it", max(sizes), max(sizes))
+    return sum(sizes)
+
+
+@contextmanager
+def writing(final: Path, unfinished: Path) -> Iterator[None]:
+    """Convert errors of writing a dataset to DatasetError; a context manager.
+
+    Args:
+        final: the final path, which errors name.
+        unfinished: the path during writing.
+
+    Raises:
+        DatasetError: for example the disk is full; or the source has names or texts that cannot be written.
+    """
+    try:
+        yield
+    except DatasetError as error:
+        if str(unfinished) not in str(error):
+            raise
+        raise DatasetError(str(error).replace(str(unfinished), str(final))) from error
+    except UserError:
+        raise
+    except UnicodeEncodeError as error:
+        raise DatasetError(
+            f"{final}: the source has a name or text that is not UTF-8 ({error.reason}): it is damaged; copy it again"
+        ) from error
+    except (OSError, RuntimeError) as error:  # HDF5 reports a full disk by either of these errors
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else _first_line(error)
+        raise DatasetError(
+            f"{final}: cannot be written ({reason}): make room, or choose another folder"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]

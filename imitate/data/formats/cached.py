@@ -21,8 +21,8 @@ from imitate.data.formats import registry
 from imitate.data.formats.base import Format, Options
 from imitate.data.formats.convert import convert
 from imitate.errors import DatasetError
-from imitate.system.progress_bar import ProgressBar
 from imitate.system.recognition import diagnosis
+from imitate.system.text import ProgressBar
 
 _VERSION = 4
 """Version of conversions; increase it when conversions change."""

@@ -14,9 +14,16 @@ import numpy as np
 from imitate.data.file.faults import ACTION_LIMIT
 from imitate.data.file.step_times import CLOCK, Clock
 from imitate.data.formats import registry
-from imitate.data.formats.base import Demo, Format, Options, Replay, Source
-from imitate.data.formats.damage import reading, writing
-from imitate.data.formats.report import Report
+from imitate.data.formats.base import (
+    Demo,
+    Format,
+    Options,
+    Replay,
+    Report,
+    Source,
+    reading,
+    writing,
+)
 from imitate.errors import DatasetError
 from imitate.system.plain_files import check_depth
 
@@ -46,7 +53,7 @@ def convert(
         options: facts that the source does not contain.
         overwrite: replace an existing target when the conversion is complete.
         replay: makes observations from simulator states, for formats that contain only states
-            (:func:`imitate.simulation.replay.replayed`).
+            (:func:`imitate.collect.replay.replayed`).
         on_demo: called after each demo with its name and the number of demos (None: not known).
 
     Raises:
@@ -102,7 +109,7 @@ def _with_observations(
 ) -> Iterator[Demo]:
     if replay is None:
         raise DatasetError(
-            f"{path}: holds states and no observations: pass replay=imitate.simulation.replay.replayed, "
+            f"{path}: holds states and no observations: pass replay=imitate.collect.replay.replayed, "
             "or use imitate dataset convert"
         )
     return replay(source, options, report)

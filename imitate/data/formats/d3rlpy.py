@@ -21,10 +21,17 @@ from numpy.typing import NDArray
 
 from imitate.data.file.episode import Episode
 from imitate.data.formats import hdf5_tree
-from imitate.data.formats.base import Demo, Format, Options, Source, gymnasium_meta, same_length
+from imitate.data.formats.base import (
+    Demo,
+    Format,
+    Options,
+    Report,
+    Source,
+    gymnasium_meta,
+    same_length,
+)
 from imitate.data.formats.d4rl import open_flat
 from imitate.data.formats.gym_arrays import action_rows, choices_of, named_obs
-from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
 
 

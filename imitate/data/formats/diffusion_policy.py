@@ -18,10 +18,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.formats.base import UNKNOWN_ENV, Demo, Format, Options, Source, robot_meta
-from imitate.data.formats.damage import stored_bytes
-from imitate.data.formats.extras import extra
-from imitate.data.formats.report import Report
+from imitate.data.formats.base import (
+    UNKNOWN_ENV,
+    Demo,
+    Format,
+    Options,
+    Report,
+    Source,
+    extra,
+    robot_meta,
+    stored_bytes,
+)
 from imitate.data.formats.sidecar import (
     NAME,
     Sidecar,
@@ -31,7 +38,7 @@ from imitate.data.formats.sidecar import (
     plain_episode,
 )
 from imitate.errors import DatasetError
-from imitate.system.free_memory import check_claim
+from imitate.system.memory import check_claim
 
 _ENDS = "meta/episode_ends"
 _CHUNK_BYTES = 2**20

@@ -13,7 +13,7 @@ from PIL import Image
 
 from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.errors import DatasetError
-from imitate.system.free_memory import ALWAYS_BYTES, MAX_RATIO, check_room
+from imitate.system.memory import ALWAYS_BYTES, MAX_RATIO, check_room
 
 _FORMATS = ("JPEG", "PNG")
 """Of others some are programs (PostScript), and some have images without number."""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.formats.report import Report
+from imitate.data.formats.base import Report
 from imitate.errors import DatasetError
-from imitate.functional.image_layout import image_layout, in_layout
+from imitate.functional.images import image_layout, in_layout
 
 _MOST_CHOICES = 10_000
 

@@ -26,15 +26,15 @@ from imitate.data.formats.base import (
     Demo,
     Format,
     Options,
+    Report,
     Source,
     clock_of,
     gymnasium_meta,
     same_length,
 )
 from imitate.data.formats.gym_arrays import action_rows, choices_of, named_obs
-from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
-from imitate.system.npz import read_arrays
+from imitate.system.memory import read_arrays
 
 _WANTED = {"obs", "acts", "terminal", "indices"}
 _KNOWN = _WANTED | {"rews", "infos"}

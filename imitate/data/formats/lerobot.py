@@ -26,12 +26,11 @@ from numpy.typing import NDArray
 from imitate.data.file.episode import Episode
 from imitate.data.file.features import FEATURES, as_attribute
 from imitate.data.file.step_times import Clock, contradicted_hz, is_coarse, ticks_of
-from imitate.data.formats.base import Demo, Format, Options, Source, robot_meta
+from imitate.data.formats.base import Demo, Format, Options, Report, Source, robot_meta
 from imitate.data.formats.lerobot_layout import AUTOMATIC, ENDS, from_features
 from imitate.data.formats.lerobot_tables import Tables
 from imitate.data.formats.lerobot_video import Cameras
 from imitate.data.formats.lerobot_writer import LAYOUT, write
-from imitate.data.formats.report import Report
 from imitate.data.formats.sidecar import Sidecar, beside
 from imitate.errors import DatasetError
 from imitate.system.plain_files import read_json

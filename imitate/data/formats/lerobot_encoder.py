@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.formats.extras import extra
+from imitate.data.formats.base import extra
 from imitate.errors import DatasetError, nearest
 from imitate.system.processes import scheduled_as_before
 

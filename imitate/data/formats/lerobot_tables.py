@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from imitate.data.file.encoded_frames import EncodedFrames
 from imitate.data.file.hdf5_format import natural_key
-from imitate.data.formats.extras import extra
+from imitate.data.formats.base import extra
 from imitate.data.formats.frames import as_encoded, decoded, stacked
 from imitate.errors import DatasetError
-from imitate.system.free_memory import gigabytes
+from imitate.system.memory import gigabytes
 from imitate.system.plain_files import MAX_TEXT, parsed_json, path_inside, read_bytes, read_text
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 _BATCH_ROWS, _BATCH_BYTES = 256, 2**28
 _NAMED = 8  # largest number of episodes in a message

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from imitate.data.file.episode import Episode
 from imitate.data.formats import hdf5_tree
-from imitate.data.formats.base import Demo, Format, Options, Source
-from imitate.data.formats.report import Report
+from imitate.data.formats.base import Demo, Format, Options, Report, Source
 from imitate.data.formats.robomimic import open_source
 from imitate.errors import DatasetError
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from imitate.data.file.episode import Episode
 from imitate.data.formats import hdf5_tree
-from imitate.data.formats.base import Format, Options, Source
-from imitate.data.formats.report import Report
+from imitate.data.formats.base import Format, Options, Report, Source
 from imitate.data.formats.robomimic import first_demo, open_source
 
 _MARKS = ("datagen_info", "src_demo_inds", "src_demo_labels")

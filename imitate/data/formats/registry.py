@@ -10,11 +10,10 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-from imitate.config.plugins import installed_points
 from imitate.data.file.confined import OutsideFileError
-from imitate.data.formats.base import Format
-from imitate.data.formats.damage import reading
+from imitate.data.formats.base import Format, reading
 from imitate.errors import DatasetError, UserError, nearest
+from imitate.system.extras import installed_points
 from imitate.system.recognition import diagnosis
 
 # in the order of detection: formats with more distinctive features come first

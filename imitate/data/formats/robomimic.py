@@ -33,10 +33,10 @@ from imitate.data.formats.base import (
     Demo,
     Format,
     Options,
+    Report,
     Source,
     robot_meta,
 )
-from imitate.data.formats.report import Report
 from imitate.errors import DatasetError
 
 ENV_TYPES = {1: "robosuite", 2: "gymnasium", 3: "iGibson", REAL_ROBOT: "a real robot"}

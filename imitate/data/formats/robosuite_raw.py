@@ -19,8 +19,7 @@ from typing import Any
 import h5py
 
 from imitate.data.formats import hdf5_tree
-from imitate.data.formats.base import Format, Options, Source
-from imitate.data.formats.report import Report
+from imitate.data.formats.base import Format, Options, Report, Source
 from imitate.data.formats.robomimic import first_demo, open_source
 from imitate.errors import DatasetError
 

@@ -24,11 +24,10 @@ from imitate.data.file.episode import Episode, arrays_of, attrs_of
 from imitate.data.file.image_files import encode_image
 from imitate.data.file.journal import JournaledFile
 from imitate.data.formats import hdf5_tree
-from imitate.data.formats.base import Demo, Source
-from imitate.data.formats.report import Report
+from imitate.data.formats.base import Demo, Report, Source
 from imitate.data.formats.robomimic import episode_from, masks_of
 from imitate.errors import DatasetError
-from imitate.system.wording import counted
+from imitate.system.text import counted
 
 NAME = "imitate.hdf5"
 _NEXT, _FINAL = "next_obs/", "final_obs/"

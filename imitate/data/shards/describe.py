@@ -13,12 +13,19 @@ from pydantic import ValidationError
 
 from imitate.config.data_paths import INDEX_NAME
 from imitate.data.dataset_file import DatasetFile
-from imitate.data.download import sha256_of
+from imitate.data.download.download import sha256_of
 from imitate.data.file.extents import Extents
 from imitate.data.file.faults import check_finite, check_length
 from imitate.data.language import TASK_ATTRS, instruction_of
-from imitate.data.shards.index import ALL, ArrayForm, DescribedShard, Shard, ShardIndex, Statistics
-from imitate.data.shards.moments import Moments
+from imitate.data.shards.index import (
+    ALL,
+    ArrayForm,
+    DescribedShard,
+    Moments,
+    Shard,
+    ShardIndex,
+    Statistics,
+)
 from imitate.errors import DatasetError
 from imitate.system.plain_files import write_text
 

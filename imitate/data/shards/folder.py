@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from imitate.config.data_paths import INDEX_NAME, url_of
+from imitate.data.download.fetch import (
+    cached_path,
+    fetch,
+    fetch_file,
+    fetch_small,
+    hold,
+    make_room,
+    release,
+)
 from imitate.data.file.fingerprint import CONTENT_VERSION
-from imitate.data.remote.fetch import cached_path, fetch, fetch_file, fetch_small
-from imitate.data.remote.store import hold, make_room, release
 from imitate.data.shards.index import FORMAT, MAX_BYTES, Shard, ShardIndex
 from imitate.errors import DatasetError
 from imitate.system.plain_files import read_bytes
-from imitate.system.progress_bar import ProgressBar
+from imitate.system.text import ProgressBar
 
 _CONNECTIONS = 4
 _FILE_ENDINGS = (".hdf5", ".h5")

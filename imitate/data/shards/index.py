@@ -4,12 +4,15 @@ A folder of shards contains ``000.hdf5``, ``001.hdf5`` ..., each a complete demo
 which is written last: if there is an index, all shards are complete. The names of demos are unique in the folder. The
 index contains everything that a training would otherwise read from all files, so that it only needs the files whose
 demos it currently trains on.
+
+Count, mean, spread and range of the rows of an array. They can be merged exactly.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -26,9 +29,67 @@ from pydantic import (
 from typing_extensions import Self
 
 from imitate.data.file.hdf5_format import wrong_env_args
-from imitate.data.shards.moments import Moments
 from imitate.errors import DatasetError, nearest
 from imitate.system.plain_files import check_depth
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Statistics of rows.
+
+    Attributes:
+        count: number of rows.
+        mean: (D,) average.
+        m2: (D,) sum of squared differences from the mean.
+        min: (D,) smallest values.
+        max: (D,) largest values.
+    """
+
+    count: int
+    mean: Values
+    m2: Values
+    min: Values
+    max: Values
+
+    @classmethod
+    def of(cls, rows: NDArray[Any]) -> Moments:
+        """Compute the moments of rows.
+
+        Args:
+            rows: (n, D) with at least one row.
+        """
+        values = rows.astype(np.float64)
+        mean = values.mean(axis=0)
+        return cls(
+            len(values),
+            mean,
+            ((values - mean) ** 2).sum(axis=0),
+            values.min(axis=0),
+            values.max(axis=0),
+        )
+
+    @classmethod
+    def merged(cls, parts: Sequence[Moments]) -> Moments:
+        """Merge moments to those of all rows together (Chan, Golub, LeVeque 1983).
+
+        Args:
+            parts: moments of the parts, at least one.
+        """
+        counts = np.array([part.count for part in parts], dtype=np.float64)[:, None]
+        means = np.stack([part.mean for part in parts])
+        total = counts.sum()
+        mean = (counts * means).sum(axis=0) / total
+        between = (counts * (means - mean) ** 2).sum(axis=0)
+        return cls(
+            int(total),
+            mean,
+            np.sum([part.m2 for part in parts], axis=0) + between,
+            np.min([part.min for part in parts], axis=0),
+            np.max([part.max for part in parts], axis=0),
+        )
+
 
 FORMAT = "imitate-shards"
 VERSION = 1

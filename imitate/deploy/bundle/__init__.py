@@ -1,6 +1,6 @@
 """Policies without torch: a bundle is one file with the exported networks and everything else needed for acting.
 
-``archive.py`` is the file, ``spec.py`` its description, ``graph.py`` the networks, ``policy.py`` the policy that acts
+``archive.py`` is the file, ``spec.py`` its description, ``network.py`` the networks, ``policy.py`` the policy that acts
 with numpy and onnxruntime alone; ``exporting.py`` writes bundles and needs torch.
 """
 

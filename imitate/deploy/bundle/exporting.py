@@ -18,19 +18,20 @@ from imitate import __version__
 from imitate.algo.base.algo import Algo
 from imitate.algo.base.policy_state import PolicyState
 from imitate.deploy.bundle.archive import ArrayStore, Bundle, write_bundle
-from imitate.deploy.bundle.comparison import Raw, compare, random_observations
-from imitate.deploy.bundle.demonstrated import demonstrated_observations
+from imitate.deploy.bundle.comparison import (
+    Raw,
+    compare,
+    demonstrated_observations,
+    random_observations,
+)
 from imitate.deploy.bundle.denoising import OPSETS, looped_denoising, with_loop
-from imitate.deploy.bundle.network import FEWEST_CHECKS
-from imitate.deploy.bundle.noise import NoiseSource
-from imitate.deploy.bundle.onnx_model import OPSET, exported
-from imitate.deploy.bundle.playback import Execution
+from imitate.deploy.bundle.network import FEWEST_CHECKS, NoiseSource
 from imitate.deploy.bundle.policy import BundlePolicy
-from imitate.deploy.bundle.spec import BundleSpec, Noise
-from imitate.deploy.bundle.tracing import Flat, Numbers, Predictor
-from imitate.deploy.served import schema_of
+from imitate.deploy.bundle.spec import BundleSpec, Execution, Noise
+from imitate.deploy.bundle.tracing import OPSET, Flat, Numbers, Predictor, exported
+from imitate.deploy.server.served import schema_of
 from imitate.errors import BundleError
-from imitate.functional.pixels import IMAGE_MODALITIES, image_divisor, image_type
+from imitate.functional.images import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.policy.renaming import rename_words
 from imitate.policy.rollout_policy import RolloutPolicy
 

@@ -1,8 +1,17 @@
-"""Prediction of a bundle: from raw observations, memory and noise to actions."""
+"""Prediction of a bundle: from raw observations, memory and noise to actions.
+
+Networks of a bundle: a self-contained ONNX model, run by onnxruntime on the CPU.
+
+Random numbers of predictions.
+
+Prepare raw observations for a bundle's networks, in numpy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -11,13 +20,266 @@ from numpy.typing import NDArray
 
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.deploy.bundle.archive import Bundle
-from imitate.deploy.bundle.graph import Graph
-from imitate.deploy.bundle.noise import NoiseSource
-from imitate.deploy.bundle.observations import Arrays, Observations
-from imitate.deploy.bundle.playback import Actions
-from imitate.deploy.bundle.spec import BundleSpec
+from imitate.deploy.bundle.spec import Actions, BundleSpec, Noise
 from imitate.deploy.schema import Observed
-from imitate.errors import BundleError, UserError
+from imitate.errors import BundleError, MissingPackageError, UserError
+from imitate.functional.images import IMAGE_MODALITIES, image_divisor, image_type
+from imitate.policy.checks import newest_frames, refuse_missing, refuse_not_finite
+from imitate.system.extras import missing
+
+_DOMAINS = frozenset({"", "ai.onnx"})
+# Fields of ONNX's messages (onnx.proto) that lead to tensors, by the kind of message.
+_CHILDREN: dict[str, dict[int, str]] = {
+    "model": {7: "graph", 8: "opset", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node", 9: "opset", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+}
+_EXTERNAL_DATA, _DATA_LOCATION, _DOMAIN = 13, 14, 1
+_MOST_DEPTH = 32
+
+
+class Graph:
+    """An ONNX model.
+
+    Args:
+        model: its bytes.
+        threads: number of threads per run.
+
+    Attributes:
+        inputs: names of its inputs.
+        outputs: names of its outputs.
+
+    Raises:
+        BundleError: it refers to other files, or onnxruntime cannot load it.
+        MissingPackageError: onnxruntime is not installed.
+    """
+
+    def __init__(self, model: bytes, threads: int = 1) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise MissingPackageError(f"a bundle: {missing('onnx', error)}") from error
+        refuse_external(model)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = (
+            4  # its log shows names of the model as they are; errors are raised too
+        )
+        try:
+            self._session: Any = onnxruntime.InferenceSession(
+                model, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise BundleError(f"onnxruntime cannot load policy.onnx: {_line(error)}") from error
+        self.inputs = tuple(entry.name for entry in self._session.get_inputs())
+        self.outputs = tuple(entry.name for entry in self._session.get_outputs())
+        self._names = list(self.outputs)
+        self._run_options: Any = None
+        self._new_options: Any = onnxruntime.RunOptions
+
+    @contextmanager
+    def limited(self, limit_s: float) -> Iterator[None]:
+        """End a run within the block that takes longer, such as one with a loop without end."""
+        options = self._run_options = self._new_options()
+        timer = threading.Timer(limit_s, setattr, (options, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._run_options = None
+
+    def run(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return all outputs; entries of ``feed`` that are not inputs are ignored.
+
+        Raises:
+            BundleError: an input is missing or has another shape or type.
+        """
+        try:
+            given = {name: feed[name] for name in self.inputs}
+            values = self._session.run(self._names, given, self._run_options)
+        except Exception as error:
+            raise BundleError(f"policy.onnx cannot be run: {_line(error)}") from error
+        return dict(zip(self.outputs, values, strict=True))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def refuse_external(model: bytes) -> None:
+    """Refuse a model with weights in other files, or with operators beyond ONNX's own.
+
+    Raises:
+        BundleError: there are such, or it is not an ONNX model.
+    """
+    try:
+        _walk(memoryview(model), "model", 0)
+    except (IndexError, UnicodeDecodeError) as error:
+        raise BundleError("policy.onnx is not an ONNX model") from error
+
+
+def _walk(message: memoryview, kind: str, depth: int) -> None:
+    if depth > _MOST_DEPTH:
+        raise BundleError("policy.onnx: graphs are nested too deeply")
+    children = _CHILDREN.get(kind, {})
+    for number, value in _fields(message):
+        if kind == "tensor" and number in (_EXTERNAL_DATA, _DATA_LOCATION) and value:
+            raise BundleError("policy.onnx has weights in another file, which is refused")
+        if isinstance(value, int):
+            continue
+        if kind == "opset" and number == _DOMAIN and bytes(value).decode() not in _DOMAINS:
+            raise BundleError(
+                f"policy.onnx has operators of {bytes(value).decode()!a}, which are refused"
+            )
+        if number in children:
+            _walk(value, children[number], depth + 1)
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield the fields of a protobuf message: field number and value (a number or bytes).
+
+    Raises:
+        IndexError: it is truncated or malformed.
+    """
+    place, end = 0, len(message)
+    while place < end:
+        key, place = _varint(message, place)
+        wire = key & 7
+        if wire == 0:
+            value, place = _varint(message, place)
+            yield key >> 3, value
+            continue
+        if wire == 2:
+            size, place = _varint(message, place)
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+        else:
+            raise IndexError(f"wire type {wire}")
+        if place + size > end:
+            raise IndexError("truncated")
+        yield key >> 3, message[place : place + size]
+        place += size
+
+
+def _varint(message: memoryview, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[place]
+        place += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, place
+        shift += 7
+        if shift > 63:
+            raise IndexError("a number of more than 64 bits")
+
+
+_TINY = np.finfo(np.float32).tiny
+
+
+class NoiseSource:
+    """Random numbers of predictions.
+
+    Args:
+        noise: counts of the numbers by kind.
+        seed: seed of the generator, or None for a different one each time.
+    """
+
+    def __init__(self, noise: Noise, seed: int | None = None) -> None:
+        self._counts, self._generator = noise, np.random.default_rng(seed)
+
+    def draw(self) -> dict[str, NDArray[np.float32]]:
+        """Return the random numbers of the next prediction, for the kinds that it uses."""
+        draw, counts, numbers = self._generator, self._counts, {}
+        if counts.normal:
+            numbers["noise/normal"] = draw.standard_normal(counts.normal, dtype=np.float32)
+        if counts.exponential:
+            waits = draw.standard_exponential(counts.exponential, dtype=np.float32)
+            # A time of 0 would cause a division by zero.
+            numbers["noise/exponential"] = np.maximum(waits, _TINY)
+        return numbers
+
+
+Arrays = dict[str, NDArray[np.float32]]
+_OVERSHOOT = 0.1
+"""Largest overshoot of resized images beyond black and white."""
+
+
+class Observations:
+    """The observations, or the goals, of a policy.
+
+    Args:
+        observed: shape and kind of each key.
+        stacks: numbers of stacked frames that a caller may give.
+        any_pixels: keys of images whose values are not checked.
+        told: key of the instruction, which is given separately and never stacked.
+    """
+
+    def __init__(
+        self,
+        observed: Mapping[str, Observed],
+        stacks: Collection[int] = (1,),
+        any_pixels: Collection[str] = (),
+        told: str | None = None,
+    ) -> None:
+        self.observed = dict(observed)
+        self._shapes = {key: spec.shape for key, spec in observed.items()}
+        self._stacks, self._any_pixels, self._told = frozenset(stacks), frozenset(any_pixels), told
+
+    def prepare(self, raw: Mapping[str, Any]) -> Arrays:
+        """Return float32 arrays of one step, images (H, W, C) from 0 to 1.
+
+        Raises:
+            UserError: a key is missing or mis-shaped, or an image has values beyond its range.
+            NotFiniteError: a value is NaN or infinite.
+        """
+        try:
+            arrays = {key: np.asarray(raw[key]) for key in self._shapes}
+        except KeyError:
+            refuse_missing(raw, self._shapes)
+            raise
+        for key, shape in self._shapes.items():
+            if arrays[key].shape != shape:
+                arrays = newest_frames(arrays, self._shapes, self._stacks, told=self._told)
+                break
+        return {key: self._prepared(key, value) for key, value in arrays.items()}
+
+    def _prepared(self, key: str, value: NDArray[Any]) -> NDArray[np.float32]:
+        refuse_not_finite(key, value[None])
+        spec = self.observed[key]
+        if value.shape != spec.shape:
+            raise UserError(
+                f"observation '{key}' has shape {(1, *value.shape)}; expected (..., "
+                f"{', '.join(map(str, spec.shape))}) with modality '{spec.kind}'"
+            )
+        if spec.kind not in IMAGE_MODALITIES:
+            return value.astype(np.float32)
+        recorded = spec.image_type or None
+        divisor = image_divisor(spec.kind, recorded, image_type(value.dtype), key)
+        checked = spec.kind == "rgb" or recorded == "uint8"
+        if checked and value.dtype != np.uint8 and key not in self._any_pixels:
+            _check_pixels(key, value)
+        return np.divide(value, divisor, dtype=np.float32, casting="unsafe")
+
+
+def _check_pixels(key: str, value: NDArray[Any]) -> None:
+    """Refuse floats beyond [0, 1] and integers beyond [0, 255]."""
+    if not value.size:
+        return
+    highest = 1 if value.dtype.kind == "f" else 255
+    low, high = float(value.min()), float(value.max())
+    if low < -_OVERSHOOT or high > highest + _OVERSHOOT:
+        raise UserError(
+            f"image '{key}' has {value.dtype} values from {low:.4g} to {high:.4g}; "
+            "expected uint8 from 0 to 255, or floats from 0 to 1: give pixels as uint8, or divide floats by 255"
+        )
+
 
 TOLERANCE = 1e-4
 """Largest difference from the recorded actions: absolute, and relative for actions beyond 1."""

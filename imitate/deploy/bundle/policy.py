@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from imitate.deploy.bundle.archive import read_bundle
-from imitate.deploy.bundle.network import Frames, Memory, Network
-from imitate.deploy.bundle.noise import NoiseSource
-from imitate.deploy.bundle.playback import Actions, Plan
+from imitate.deploy.bundle.network import Frames, Memory, Network, NoiseSource
+from imitate.deploy.bundle.spec import Actions, Plan
 from imitate.deploy.schema import Schema
 from imitate.errors import BundleError, MissingPackageError, UserError
-from imitate.policy.finite import refuse_action
+from imitate.policy.checks import refuse_action
 
 
 class BundleState(NamedTuple):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imitate.data.language import LANGUAGE_KEY
-from imitate.deploy.bundle.playback import Actions
 from imitate.deploy.bundle.policy import BundlePolicy, BundleState
-from imitate.deploy.session import Ask, ChunkAsk, Prediction
+from imitate.deploy.bundle.spec import Actions
+from imitate.deploy.server.session import Ask, ChunkAsk, Prediction
 
 
 class ServedBundle:
-    """Answers the sessions of a policy server with one bundle, see :class:`imitate.deploy.server.Served`.
+    """Answers the sessions of a policy server with one bundle, see :class:`imitate.deploy.server.server.Served`.
 
     Args:
         policy: policy of the bundle. Nobody else may use it meanwhile.

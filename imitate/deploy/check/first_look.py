@@ -10,11 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from imitate.deploy.check.finding import Finding, Level
-from imitate.deploy.check.images import BRIGHTNESS, image_findings
+from imitate.deploy.check.inputs import (
+    BRIGHTNESS,
+    FAR,
+    OUTSIDE,
+    Finding,
+    Level,
+    image_findings,
+    vector_findings,
+)
 from imitate.deploy.check.statistics import Range, Training, image_range
-from imitate.deploy.check.vectors import FAR, OUTSIDE, vector_findings
-from imitate.deploy.limits import ActionLimits
+from imitate.deploy.robot.limits import ActionLimits
 
 _OTHERS = 0.2
 """Smallest deviation, relative to its vector's largest, from which a number is checked during an episode."""

@@ -2,27 +2,94 @@
 
 A pair consists of a trial of each policy from the same initial scene. The robot restores it
 (:meth:`~imitate.deploy.Robot.reset_to`), or a person does with the help of a picture of the first start. After each
-pair the test of :mod:`imitate.functional.sequential` may end the comparison. Trials go through the same control loop as
+pair the test of :mod:`imitate.functional.statistics` may end the comparison. Trials go through the same control loop as
 those of ``imitate run``, within the same limits.
+
+Pictures of the initial scenes of trials, and overlays of two of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.comparison.judges import Judge, Start, Verdict
 from imitate.deploy.comparison.outcome import Outcome
-from imitate.deploy.comparison.pictures import images_of, save_images, save_overlays
 from imitate.deploy.comparison.trial_file import Redo, Trial, TrialFile
-from imitate.deploy.driver import observed
-from imitate.deploy.loop import ControlLoop, Step
-from imitate.deploy.report import Report
-from imitate.deploy.watchdog import reset_robot
+from imitate.deploy.robot.driver import observed
+from imitate.deploy.robot.loop import ControlLoop, Step
+from imitate.deploy.robot.report import Report
+from imitate.deploy.robot.robot import Observation
+from imitate.deploy.robot.watchdog import reset_robot
 from imitate.errors import RobotError
+from imitate.system.plain_files import cleared, replaced
+
+
+def images_of(observation: Observation) -> dict[str, NDArray[np.uint8]]:
+    """The colour images (H, W, 3) uint8 of an observation, by key."""
+    return {
+        key: value
+        for key, value in observation.values.items()
+        if getattr(value, "ndim", 0) == 3 and value.shape[2] == 3 and value.dtype == np.uint8
+    }
+
+
+def save_images(
+    images: Mapping[str, NDArray[np.uint8]], folder: Path, name: str
+) -> dict[str, Path]:
+    """Write each image as ``<folder>/<name>_<key>.png``; return paths by key."""
+    paths = {}
+    for key, image in images.items():
+        paths[key] = folder / f"{name}_{key.replace('/', '_')}.png"
+        _save(image, paths[key])
+    return paths
+
+
+def save_overlays(
+    before: Mapping[str, Path], now: Mapping[str, NDArray[np.uint8]], folder: Path, name: str
+) -> list[Path]:
+    """Write pictures of two starts side by side: the first, the current one, and a blend of both.
+
+    Args:
+        before: file of the first start by key; keys whose file is missing or has another size are skipped.
+        now: the current images by key.
+        folder: folder of the pictures.
+        name: prefix of their names.
+    """
+    from PIL import Image
+
+    sheets = {}
+    for key in (key for key in before if key in now):
+        try:
+            with Image.open(before[key], formats=("PNG",)) as picture:
+                if picture.size[::-1] != now[key].shape[:2]:
+                    continue
+                first = np.asarray(picture.convert("RGB"))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            continue
+        if first.shape == now[key].shape:
+            sheets[key] = np.concatenate([first, now[key], blend(first, now[key])], axis=1)
+    return list(save_images(sheets, folder, name).values())
+
+
+def blend(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Average two images of the same shape."""
+    mixed: NDArray[Any] = (first.astype(np.uint16) + second + 1) // 2
+    return mixed.astype(np.uint8)
+
+
+def _save(image: NDArray[np.uint8], path: Path) -> None:
+    """Write a PNG atomically."""
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as part:
+        Image.fromarray(image).save(cleared(part), format="PNG")
+
 
 _PLACES = ("first", "second")
 

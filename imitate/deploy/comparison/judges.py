@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from imitate.deploy.driver import solved
-from imitate.deploy.robot import Guidance, Observation, Robot, Teleoperator
-from imitate.deploy.terminal import TerminalKeys, show
+from imitate.deploy.robot.driver import solved
+from imitate.deploy.robot.robot import Guidance, Observation, Robot, Teleoperator
+from imitate.deploy.robot.terminal import TerminalKeys, show
 from imitate.errors import UserError
 
 QUIT = "quit"
@@ -73,7 +73,7 @@ class Judge(Protocol):
         """Judge a trial; return None to quit and lose the trial.
 
         Args:
-            ended_by: as in :class:`imitate.deploy.loop.Report`.
+            ended_by: as in :class:`imitate.deploy.robot.loop.Report`.
             stopped: reason why the control loop ended the trial; empty if it did not.
         """
 

@@ -8,13 +8,15 @@ from statistics import fmean
 from typing import Any
 
 from imitate.deploy.comparison.trial_file import POLICIES, Trial, TrialFile
-from imitate.functional.sequential import (
+from imitate.functional.statistics import (
+    PairedComparison,
     anytime_p_value,
+    compare_paired,
     e_value,
     log_e_value,
     share_interval,
+    wilson_interval,
 )
-from imitate.functional.statistics import PairedComparison, compare_paired, wilson_interval
 
 _ROUNDING = 1e-12
 

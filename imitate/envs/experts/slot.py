@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint
 from typing import Any, Protocol
 
-from imitate.config.plugins import installed_points
 from imitate.envs.env import Array, Obs
 from imitate.envs.experts.expert import Style
 from imitate.errors import EnvError, nearest
+from imitate.system.extras import installed_points
 
 GROUP = "imitate.experts"
 _BUILT_IN = {

@@ -18,13 +18,18 @@ what                      reason                                                
 ========================  =====================================================  =======================================
 """
 
-from imitate.functional.kernels.layers import has_int8, pack_linears, with_fast_linears
-from imitate.functional.kernels.products import linear, linears
+from imitate.functional.kernels.products import (
+    has_int8,
+    kernels_apply,
+    linear,
+    linears,
+    pack_linears,
+    with_fast_linears,
+)
 from imitate.functional.kernels.short_convolution import (
     convolution_over_images,
     convolution_over_time,
 )
-from imitate.functional.kernels.switch import kernels_apply
 
 __all__ = [
     "convolution_over_images",

@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from imitate.algo.act import ACTConfig, ACTNetwork
 from imitate.config import Config
 from imitate.errors import CheckpointError
-from imitate.interop.lerobot.features import Feature, Kind, cameras, vectors
-from imitate.interop.lerobot.trunks import Encoder, backbone_of
-from imitate.interop.names import Rule, names_of, same, under
-from imitate.interop.weights import to_ours, to_theirs
+from imitate.interop.lerobot.features import Encoder, Feature, Kind, backbone_of, cameras, vectors
+from imitate.interop.names import Rule, names_of, same, to_ours, to_theirs, under
 from imitate.models.observation import ObservationEncoder
 
 PREFIX = "model."

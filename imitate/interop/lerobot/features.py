@@ -1,4 +1,4 @@
-"""Observations and actions of a policy of LeRobot, and their names here."""
+"""Observations, actions and image encoders of a policy of LeRobot, and their names here."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+from torch import Tensor, nn
+
 from imitate.data.formats.lerobot import obs_name
 from imitate.errors import CheckpointError
+from imitate.models.key_encoder import KeyEncoder
+from imitate.models.observation import ObservationEncoder
+from imitate.models.randomizers import ColorRandomizer, CropRandomizer, GaussianNoiseRandomizer
+from imitate.models.resnet import ChannelGroupNorm, ResNet, ResNet18Conv, ResNet34Conv, ResNet50Conv
+from imitate.models.visual import VisualCore
 
 ACTION = "action"
 Kind = Literal["STATE", "ENV", "VISUAL", "ACTION"]
@@ -120,3 +128,115 @@ def _features(config: Mapping[str, Any], group: str, kinds: tuple[Kind, ...]) ->
             )
         found.append(Feature(str(name), kind, tuple(shape)))
     return found
+
+
+_TRUNKS: dict[str, type[ResNet]] = {
+    "resnet18": ResNet18Conv,
+    "resnet34": ResNet34Conv,
+    "resnet50": ResNet50Conv,
+}
+
+
+def backbone_of(config: Mapping[str, Any]) -> str:
+    """Return the name here of ``vision_backbone``.
+
+    Raises:
+        CheckpointError: if there is none like it.
+    """
+    name = config["vision_backbone"]
+    if name not in _TRUNKS:
+        raise CheckpointError(f"vision_backbone: {name!r}; expected one of {', '.join(_TRUNKS)}")
+    return _TRUNKS[name].__name__
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Encoder of one or more cameras, as LeRobot could have it.
+
+    Attributes:
+        keys: of the cameras.
+        name: ``vision_backbone``.
+        core: ours.
+        trunk: ours, a part of it.
+        norm: 'batch' where statistics are stored, or 'group'.
+        crop: of the image in acting; None: it is not cropped.
+    """
+
+    keys: tuple[str, ...]
+    name: str
+    core: VisualCore
+    trunk: ResNet
+    norm: Literal["batch", "group"]
+    crop: CropRandomizer | None
+
+    def affine(self, channels: int) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation (C,) that the trunk itself normalizes by: ImageNet's, or 0 and 1."""
+        if not self.trunk.normalizes:
+            return torch.zeros(channels).double(), torch.ones(channels).double()
+        images = self.trunk.images
+        return images.mean.flatten().double(), images.std.flatten().double()
+
+
+def encoders_of(encoder: ObservationEncoder, features: list[Feature]) -> list[Encoder]:
+    """Return the encoders of cameras.
+
+    Raises:
+        CheckpointError: LeRobot has none like one of them; the message names why.
+    """
+    found = []
+    images = {feature.key for feature in cameras(features)}
+    for module, net in encoder.nets.items():
+        keys = tuple(key.replace("/", ".") for key in module.split("+"))
+        if not set(keys) <= images:
+            raise CheckpointError(
+                f"observation '{keys[0]}' has a network, and LeRobot's vectors go in as they are"
+            )
+        assert isinstance(net, KeyEncoder)
+        found.append(_encoder(keys, net))
+    alike = {(one.name, one.norm, _size(one.crop)) for one in found}
+    if len(alike) > 1:
+        raise CheckpointError(
+            "cameras have different encoders: LeRobot's policies have one kind for all"
+        )
+    return found
+
+
+def _encoder(keys: tuple[str, ...], net: KeyEncoder) -> Encoder:
+    where = f"encoder of '{keys[0]}'"
+    core = net.core
+    trunk = core.backbone if isinstance(core, VisualCore) else None
+    names = {kind: name for name, kind in _TRUNKS.items()}
+    if not isinstance(core, VisualCore) or type(trunk) not in names:
+        kind = type(core if trunk is None else trunk).__name__
+        raise CheckpointError(
+            f"{where} is {kind}: LeRobot has ResNet18Conv, ResNet34Conv and ResNet50Conv; train with one of them "
+            "as backbone_class, or write this policy with --to lerobot-plugin"
+        )
+    assert isinstance(trunk, ResNet)
+    if trunk.conv1.in_channels != 3 or type(trunk.conv1) is not nn.Conv2d:
+        raise CheckpointError(
+            f"{where} sees more than three colours, or coordinates: LeRobot's sees colours"
+        )
+    if trunk.images.size is not None:
+        raise CheckpointError(f"{where} has an image_size: LeRobot's sees images as they are")
+    layer = trunk.bn1
+    if not isinstance(layer, (nn.BatchNorm2d, ChannelGroupNorm)):
+        raise CheckpointError(
+            f"{where} has norm 'none': LeRobot has 'batch', 'frozen_batch' and 'group'"
+        )
+    crops = [one for one in net.randomizers if isinstance(one, CropRandomizer)]
+    other = [
+        one
+        for one in net.randomizers
+        if not isinstance(one, (CropRandomizer, ColorRandomizer, GaussianNoiseRandomizer))
+    ]
+    if other or len(crops) > 1 or any(crop.pos_enc for crop in crops):
+        raise CheckpointError(
+            f"{where}: LeRobot has a plain crop, and no other change of images in acting"
+        )
+    norm: Literal["batch", "group"] = "group" if isinstance(layer, ChannelGroupNorm) else "batch"
+    return Encoder(keys, names[type(trunk)], core, trunk, norm, crops[0] if crops else None)
+
+
+def _size(crop: CropRandomizer | None) -> tuple[int, int] | None:
+    return None if crop is None else crop.crop

@@ -8,5 +8,5 @@ statistics.py     their normalization <-> ours
 names.py          which tensor of ours is which of theirs, for each part of a network; networks.py: for an algorithm
 optimizers.py     moments of Adam along the same names
 
-Tensors are moved along the names by :mod:`imitate.interop.weights`.
+Tensors are moved along the names by :mod:`imitate.interop.names`.
 """

@@ -1,9 +1,28 @@
-"""Conversion of robomimic's checkpoints to ours."""
+"""Convert robomimic's checkpoints to ours: configuration, weights, moments of the optimizer.
+
+Conversion of robomimic's configuration to ours: the same tree, with the behaviour of its code spelled out.
+
+robomimic never read some parts of its trees, which are therefore ignored:
+
+* the U-Net of diffusion_policy has the sizes of its weights (256, 512 and 1024 channels), whatever ``algo.unet`` says;
+* the trunk of ShallowConv ends in 32 channels, whatever ``output_channel`` says;
+* a VAE's decoder sees the observation, whatever ``decoder.is_conditioned`` says;
+* pretrained trunks see colours as they are, in [0, 1]; diffusion_policy has GroupNorm in all trunks;
+* features of images go through a ReLU, except into a transformer;
+* actors of hbc and iris see no subgoal;
+* each critic has encoders of its own; transformers are causal, also those that predict future actions, and so act on
+  the oldest observation of their window.
+
+Moments of Adam in a checkpoint of robomimic, as our optimizers have them.
+
+robomimic has one optimizer for each network of an ensemble, ours one for all, whose moments are stacked as the weights
+are. A moment is found by the place of its weight among the network's weights, which is the order of the names.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +35,205 @@ from imitate.algo.base.factory import algo_factory
 from imitate.algo.base.hierarchy import Hierarchy
 from imitate.config import Config, load_config
 from imitate.errors import CheckpointError, UserError
-from imitate.interop.names import Name, names_of
-from imitate.interop.robomimic.configuration import ours_from_theirs
+from imitate.interop.names import Name, names_of, to_ours
 from imitate.interop.robomimic.networks import constants_of, rules_of
-from imitate.interop.robomimic.optimizers import moments
 from imitate.interop.robomimic.statistics import affine_of
-from imitate.interop.weights import to_ours
 from imitate.models.action_layout import ActionLayout
 from imitate.models.layout import raw_shape_of
+from imitate.models.optim import lr_scales
 from imitate.models.preprocess import Preprocess
+
+Tree = dict[str, Any]
+
+UNET = "policy.noise_pred_net."
+GROUPS_OF_UNET = 8
+"""Number of groups of each GroupNorm, of which the weights have no trace."""
+
+
+def ours_from_theirs(
+    algo_name: str, tree: Tree, normalizes_obs: bool, tensors: Mapping[str, Tensor]
+) -> Tree:
+    """Return our tree for a policy that acts as theirs.
+
+    Args:
+        algo_name: the algorithm.
+        tree: theirs, of any release; it may be changed.
+        normalizes_obs: true if the checkpoint has statistics of observations.
+        tensors: the checkpoint's weights.
+
+    Raises:
+        CheckpointError: a part of it works differently here.
+    """
+    tree["algo_name"] = algo_name
+    train = tree.setdefault("train", {})
+    train.pop("hdf5_normalize_obs", None)
+    train["obs_normalization"] = "mean_std" if normalizes_obs else None
+    algo = tree.setdefault("algo", {})
+    for encoder in _encoders(tree.get("observation")):
+        _spell_out_encoder(encoder, algo_name, algo)
+    if algo_name == "diffusion_policy":
+        algo["unet"] = {**algo.get("unet", {}), **_unet_sizes(tensors)}
+    for section in _sections(algo):
+        _spell_out_section(section)
+    if algo_name in ("hbc", "iris"):
+        algo["actor_sees_subgoal"] = False
+    rnn, ddim = algo.get("rnn", {}), algo.get("ddim", {})
+    if rnn.get("enabled") and train.get("seq_length", 1) == 1:
+        train["seq_length"] = rnn.get("horizon", 10)  # windows of one step are refused here
+    if ddim.get("enabled") and ddim.get("prediction_type") == "sample":
+        raise CheckpointError(
+            "algo.ddim.prediction_type is 'sample': robomimic mixes the predicted chunk up with noise when it acts, "
+            "which is not done here"
+        )
+    return tree
+
+
+def _unet_sizes(tensors: Mapping[str, Tensor]) -> Tree:
+    """Return the section ``algo.unet`` that fits the weights."""
+    levels = [
+        convolution
+        for level in range(len(tensors))
+        if (convolution := tensors.get(f"{UNET}down_modules.{level}.0.blocks.0.block.0.weight"))
+        is not None
+    ]
+    step = tensors.get(f"{UNET}diffusion_step_encoder.1.weight")
+    if not levels or step is None:
+        raise CheckpointError(
+            "the file has no U-Net, the only network of robomimic's diffusion_policy"
+        )
+    return {
+        "diffusion_step_embed_dim": step.shape[1],
+        "down_dims": [level.shape[0] for level in levels],
+        "kernel_size": levels[0].shape[2],
+        "n_groups": GROUPS_OF_UNET,
+    }
+
+
+def _encoders(observation: Any) -> Iterator[Tree]:
+    """Yield every entry of every ``encoder``, at any depth."""
+    if not isinstance(observation, Mapping):
+        return
+    for name, value in observation.items():
+        if name == "encoder" and isinstance(value, Mapping):
+            yield from (entry for entry in value.values() if isinstance(entry, dict))
+        elif name != "modalities":
+            yield from _encoders(value)
+
+
+def _spell_out_encoder(encoder: Tree, algo_name: str, algo: Tree) -> None:
+    if not encoder.get("core_class"):
+        return
+    if algo.get("transformer", {}).get("enabled") and algo_name == "bc":
+        encoder["feature_activation"] = None
+    if not str(encoder["core_class"]).startswith("VisualCore"):
+        return
+    core = encoder["core_kwargs"] = {**(encoder.get("core_kwargs") or {})}
+    backbone = core["backbone_kwargs"] = {**(core.get("backbone_kwargs") or {})}
+    name = core.get("backbone_class") or "ResNet18Conv"
+    if name == "ShallowConv":
+        backbone.pop("output_channel", None)
+    elif name.startswith("ResNet"):
+        backbone["norm"] = "group" if algo_name == "diffusion_policy" else "batch"
+        backbone["imagenet_normalization"] = False
+
+
+def _sections(algo: Tree) -> Iterator[Tree]:
+    """Yield each ``algo`` section: that of the algorithm, and those of its parts."""
+    yield algo
+    for value in algo.values():
+        if isinstance(value, dict):
+            yield from _sections(value)
+
+
+def _spell_out_section(section: Tree) -> None:
+    optimizers = section.get("optim_params")
+    for net in optimizers.values() if isinstance(optimizers, dict) else ():
+        for key in ("num_train_batches", "num_epochs"):  # written by its training script
+            net.pop(key, None)
+    ensemble = section.get("ensemble")
+    if isinstance(ensemble, dict):
+        ensemble["shared_encoder"] = False
+    transformer = section.get("transformer")
+    if isinstance(transformer, dict):
+        transformer["causal"] = True
+    vae = section.get("vae")
+    if isinstance(vae, dict) and isinstance(vae.get("decoder"), dict):
+        vae["decoder"]["is_conditioned"] = True
+
+
+THEIR_OPTIMIZERS = {"entropy_weight": "entropy", "cql_weight": "cql"}
+"""Names of optimizers that differ from the name of their network."""
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def moments(algo: Algo, model: Mapping[str, Any], names: Sequence[Name]) -> dict[str, Any]:
+    """Return the state of each optimizer, ``{name: {"state": {number: {...}}}}``; those that do not map are left out.
+
+    Args:
+        algo: built for the checkpoint.
+        model: ``model`` of the checkpoint.
+        names: of all its tensors.
+    """
+    saved = model.get("optimizers") if "nets" in model else None
+    found: dict[str, Any] = {}
+    for net in algo._optim_params() if saved else ():
+        theirs = (saved or {}).get(THEIR_OPTIMIZERS.get(net, net))
+        of_net = [name for name in names if name.ours.startswith(f"{net}.")]
+        states = _states_by_name(theirs, of_net, model["nets"], algo, net)
+        if states:
+            found[net] = {"state": _as_ours(algo, net, of_net, states)}
+    return found
+
+
+def _states_by_name(
+    optimizer: Any, names: Sequence[Name], theirs: Mapping[str, Tensor], algo: Algo, net: str
+) -> dict[str, Any]:
+    """Return the optimizer's state of each weight, by name; empty where the numbers of weights differ."""
+    parameters = {f"{net}.{name}" for name, _ in algo.nets[net].named_parameters()}
+    first = {alias: name for name in names for alias in (name.theirs, *name.copies)}
+    learned: list[Name] = []
+    for alias in theirs:
+        name = first.get(alias)
+        if name is not None and name.ours in parameters and name not in learned:
+            learned.append(name)
+    optimizers = optimizer if isinstance(optimizer, list) else [optimizer]
+    if optimizer is None or not all(optimizers):
+        return {}
+    states: dict[str, Any] = {}
+    start = 0
+    for one in optimizers:
+        numbers = [number for group in one["param_groups"] for number in group["params"]]
+        those = learned[start : start + len(numbers)]
+        start += len(numbers)
+        states |= {
+            name.theirs: one["state"][number]
+            for name, number in zip(those, numbers, strict=False)
+            if number in one["state"]
+        }
+    return states if start == len(learned) and len(states) == len(learned) else {}
+
+
+def _as_ours(
+    algo: Algo, net: str, names: Sequence[Name], states: Mapping[str, Any]
+) -> dict[int, dict[str, Tensor]]:
+    module = algo.nets[net]
+    name_of = {parameter: f"{net}.{name}" for name, parameter in module.named_parameters()}
+    order = [p for group in lr_scales(module).values() for p in group if p.requires_grad]
+    learned = [name for name in names if name.theirs in states]
+    shapes = {name_of[parameter]: parameter.shape for parameter in order}
+    ours = {
+        moment: to_ours({name: state[moment] for name, state in states.items()}, learned, shapes)
+        for moment in MOMENTS
+    }
+    steps = {name.ours: torch.as_tensor(states[name.theirs]["step"]) for name in learned}
+    return {
+        number: {
+            "step": steps[name].to(torch.float32).clone(),
+            **{moment: values[name] for moment, values in ours.items()},
+        }
+        for number, name in enumerate(name_of[parameter] for parameter in order)
+    }
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from imitate.errors import ConfigError
-from imitate.functional.pixels import IMAGE_MODALITIES
+from imitate.functional.images import IMAGE_MODALITIES
 from imitate.models.preprocessing.step import PreprocessStep, Space, Spec
 
 

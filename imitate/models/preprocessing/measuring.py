@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from imitate.errors import ConfigError
-from imitate.functional.pixels import IMAGE_MODALITIES
+from imitate.functional.images import IMAGE_MODALITIES
 from imitate.models.fitting import MeasuredStats, PartlyMeasured, Statistics
 from imitate.models.preprocessing.step import PreprocessStep, Spec
 

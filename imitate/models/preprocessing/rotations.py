@@ -10,16 +10,15 @@ import torch
 from torch import Tensor
 
 from imitate.errors import ConfigError, nearest
-from imitate.functional import poses
-from imitate.functional.columns import columns
-from imitate.functional.poses import Pose
+from imitate.functional import rotations
 from imitate.functional.rotations import (
     FORMS,
     Form,
+    Pose,
     matrix_to_rotation_6d,
     rotation_6d_to_matrix,
 )
-from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec
+from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec, columns
 
 _SIZE = 6
 """Number of values of a rotation as networks learn it."""
@@ -142,8 +141,8 @@ class RelativePose(Rotation6d):
         self._observed_form = form_of(observed_form, "relative_pose: observed_form")
         self._position_dims = [int(dim) for dim in position_dims]
         in_hand = frame == "hand"
-        self._there = poses.relative_in_frame if in_hand else poses.relative_in_world
-        self._back = poses.absolute_from_frame if in_hand else poses.absolute_from_world
+        self._there = rotations.relative_in_frame if in_hand else rotations.relative_in_world
+        self._back = rotations.absolute_from_frame if in_hand else rotations.absolute_from_world
 
     def bind(self, spec: Spec) -> Spec:
         """Return the spec of the step's output."""

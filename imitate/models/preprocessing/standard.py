@@ -12,8 +12,8 @@ from torch import Tensor
 
 from imitate.config.observation import MASK
 from imitate.errors import ConfigError, UserError
+from imitate.functional.images import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.functional.normalization import is_constant
-from imitate.functional.pixels import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.functional.transfer import to_device
 from imitate.models.action_layout import ActionLayout
 from imitate.models.fitting import Affine, Statistics, fit_actions, fit_obs
@@ -39,7 +39,7 @@ class Layout(PreprocessStep):
         self.beyond_unit_range: frozenset[str] = frozenset()
         """Images that were recorded with values outside [0, 1]; the range of their values is not checked."""
         self.image_types: Mapping[str, str] = {}
-        """Known types of the recorded values, see :func:`~imitate.functional.pixels.image_type`."""
+        """Known types of the recorded values, see :func:`~imitate.functional.images.image_type`."""
         self.register_buffer("place", torch.empty(0), persistent=False)
 
     def bind(self, spec: Spec) -> Spec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from imitate.errors import ConfigError, nearest
@@ -148,3 +149,15 @@ class PreprocessStep(nn.Module):
         Returns None if there is no such function; keys that the step acts on are then prepared one by one.
         """
         return None
+
+
+def columns(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Return the numbers at ``dims`` of ``x`` (*B, D): (*B, len(dims)).
+
+    Indexing with a list gives the same result, but copies the list to the device of ``x``, which makes the CPU wait for
+    a GPU.
+    """
+    first, count = dims[0], len(dims)
+    if list(dims) == list(range(first, first + count)):
+        return x[..., first : first + count]
+    return torch.stack([x[..., dim] for dim in dims], dim=-1)

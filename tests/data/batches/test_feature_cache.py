@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.data.batches import feature_cache
-from imitate.data.batches.feature_cache import (
+from imitate.errors import DatasetError
+from imitate.train import features
+from imitate.train.features import (
     NoRoomError,
     StoppedError,
     features_folder,
     features_once,
 )
-from imitate.errors import DatasetError
 from tests.forked import Forked, die
 
 COUNT, SHAPE = 150, (3, 2, 1)
@@ -87,7 +87,7 @@ def test_no_room(why, monkeypatch, tmp_path):
     if why == "bound":
         monkeypatch.setenv("IMITATE_CACHE_GB", "0.000001")
     elif why == "disk":
-        monkeypatch.setattr(feature_cache, "_SPARE_BYTES", 2**60)
+        monkeypatch.setattr(features, "_SPARE_BYTES", 2**60)
     else:
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("IMITATE_CACHE", str(tmp_path / "file"))
@@ -113,9 +113,9 @@ def killed_at(say, moment):
         return rows_of(rows)
 
     if moment == "before the rename":
-        feature_cache.os.replace = die
+        features.os.replace = die
     elif moment == "after the rename":
-        feature_cache.was_read = die
+        features.was_read = die
     features_once("a-1", COUNT, SHAPE, compute)
 
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from imitate.data import SequenceDataset
-from imitate.data.batches.buffers import Buffers
 from imitate.data.batches.placement import place
+from imitate.data.batches.store import Buffers
 from imitate.data.file.fields import Field
 from imitate.errors import DatasetError
-from imitate.system.free_memory import free_memory, gigabytes
+from imitate.system.memory import free_memory, gigabytes
 from tests.demo_files import episode, write_demos
 
 # 1,000 steps of 10 columns: 40 kB; images of 30 kB and 12 kB a step: 30 MB and 12 MB.

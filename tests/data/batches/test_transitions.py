@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from imitate.config.data_needs import Subgoals, Transitions
 from imitate.data import SequenceDataset, build_datasets
-from imitate.data.batches.transitions import TransitionPicker, transition_table
+from imitate.data.batches.windows import TransitionPicker, transition_table
 from imitate.errors import ConfigError
 from tests.demo_files import data_config, episode, write_demos
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imitate.data import ShuffledBatches
-from imitate.data.batches.window_schedule import WindowSchedule
+from imitate.data.batches.sampling import WindowSchedule
 from imitate.data.batches.windows import Windows
 
 TWO = (np.array([0, 3]), np.array([3, 5]))

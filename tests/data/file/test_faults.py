@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from imitate.data import DatasetFile, SequenceDataset, build_datasets, check_dataset
-from imitate.data.doctor.diagnosis import diagnose
+from imitate.data.quality.doctor.diagnosis import diagnose
 from imitate.errors import DatasetError, UserError
 from tests.demo_files import data_config, episode, write_demos
 from tests.refusals import refused

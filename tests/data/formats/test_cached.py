@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from imitate.data import DatasetFile, SequenceDataset, build_datasets
-from imitate.data.doctor.diagnosis import diagnose
 from imitate.data.file.cache import cache_folder
 from imitate.data.formats import cached
 from imitate.data.formats.base import Options
 from imitate.data.formats.cached import as_demonstration_file
 from imitate.data.formats.convert import convert
+from imitate.data.quality.doctor.diagnosis import diagnose
 from imitate.errors import DatasetError, UserError
 from tests.demo_files import data_config, episode, write_demos
 

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from imitate.data import DatasetFile, SequenceDataset, build_datasets
 from imitate.data.batches import store
-from imitate.data.curate.rewrite import Changes, Rows, rewrite
+from imitate.data.edit.rewrite import Changes, Rows, rewrite
 from imitate.data.file.cache import cache_folder
 from imitate.data.formats import cached, frames
 from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.data.formats.frames import as_encoded, as_png
-from imitate.data.formats.lerobot_packets import PacketReader
 from imitate.data.formats.lerobot_tables import Tables
+from imitate.data.formats.lerobot_video import PacketReader
 from imitate.errors import DatasetError
-from imitate.system import free_memory
+from imitate.system import memory
 from imitate.system.processes import scheduled_as_before
 from tests.demo_files import data_config
 from tests.forked import Forked
@@ -288,8 +288,8 @@ def test_a_file_chooses_no_decoder_of_ffmpeg(copied, tmp_path):
 
 
 def test_frames_of_an_episode_have_room_before_all_are_decoded(monkeypatch):
-    monkeypatch.setattr(free_memory, "ALWAYS_BYTES", 0)
-    monkeypatch.setattr(free_memory, "free_memory", lambda: 2000)
+    monkeypatch.setattr(memory, "ALWAYS_BYTES", 0)
+    monkeypatch.setattr(memory, "free_memory", lambda: 2000)
     images = (np.zeros((10, 10, 3), np.uint8) for _ in range(6))
     np.testing.assert_array_equal(frames.stacked(images, 6, "a"), np.zeros((6, 10, 10, 3)))
     images = (np.zeros((10, 10, 3), np.uint8) for _ in range(7))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from imitate.data import DatasetFile
-from imitate.data.curate import shard as module
-from imitate.data.curate.shard import PARTIAL_NAME, shard_files
+from imitate.data.edit import shard as module
+from imitate.data.edit.shard import PARTIAL_NAME, shard_files
 from imitate.data.shards.index import ShardIndex
 from imitate.errors import DatasetError
 from tests.demo_files import contents

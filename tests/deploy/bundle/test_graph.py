@@ -8,8 +8,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from imitate.deploy.bundle.graph import Graph, refuse_external
-from imitate.deploy.bundle.onnx_model import exported, without_copies
+from imitate.deploy.bundle.network import Graph, refuse_external
+from imitate.deploy.bundle.tracing import exported, without_copies
 from imitate.errors import BundleError
 
 

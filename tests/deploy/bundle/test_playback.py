@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from imitate.algo.base.execution import ChunkExecution
-from imitate.deploy.bundle.playback import Execution
+from imitate.deploy.bundle.spec import Execution
 
 SETTINGS = [
     {"size": 4, "execute": 1},

@@ -10,7 +10,7 @@ import pytest
 
 from imitate.data import DatasetFile
 from imitate.deploy.check.deploy_check import check
-from imitate.deploy.check.finding import Level
+from imitate.deploy.check.inputs import Level
 from imitate.deploy.check.statistics import Training, measured
 from imitate.deploy.schema import Observed, Schema
 from imitate.errors import UserError

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from imitate.deploy.check.finding import Level
 from imitate.deploy.check.first_look import LaterLook, first_look, look_at_actions
+from imitate.deploy.check.inputs import Level
 from imitate.deploy.check.statistics import Range, Training
-from imitate.deploy.limits import ActionLimits
+from imitate.deploy.robot.limits import ActionLimits
 
 MEAN = np.array([0.1, -0.4, 0.0, -1.8, 0.0, 1.5, 0.7])
 STD = np.array([0.3, 0.2, 0.05, 0.2, 0.05, 0.1, 0.15])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imitate.deploy.check.timing import latency_findings, latency_of
+from imitate.deploy.check.deploy_check import latency_findings, latency_of
 
 
 def at(late, of=40):

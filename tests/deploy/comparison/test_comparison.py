@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imitate.deploy.comparison.comparison import Comparison
+from imitate.deploy.comparison.comparison import Comparison, blend
 from imitate.deploy.comparison.judges import RobotJudge, Verdict
 from imitate.deploy.comparison.outcome import Outcome
-from imitate.deploy.comparison.pictures import blend
 from imitate.deploy.comparison.trial_file import TrialFile
-from imitate.deploy.loop import ControlLoop, Safety
+from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.errors import RobotError, UserError
 from tests.deploy.comparison_world import Coin
 from tests.deploy.fake_robot import Constant

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from imitate.collect.demonstrate import Plan, demonstrate
 from imitate.envs.experts import find_expert
 from imitate.envs.experts.fetch import pick_and_place, push
-from imitate.simulation.demonstrate import Plan, demonstrate
 
 PACKAGE = "gymnasium_robotics"
 

@@ -4,11 +4,11 @@ import gymnasium
 import numpy as np
 import pytest
 
+from imitate.collect.demonstrate import Plan, demonstrate
 from imitate.envs import make_env
 from imitate.envs.experts.aloha import Arm
 from imitate.envs.worlds.aloha import TRANSFER, AlohaStateEnv
 from imitate.errors import EnvError
-from imitate.simulation.demonstrate import Plan, demonstrate
 
 NAME = f"gym_aloha:{TRANSFER}"
 STATE = {"env_name": NAME, "type": 2, "env_kwargs": {"obs_type": "state"}}

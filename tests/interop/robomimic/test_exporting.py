@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from imitate import algo_factory, load_config
 from imitate.cli.main import app
 from imitate.errors import CheckpointError
-from imitate.interop.robomimic import limits
+from imitate.interop.robomimic import exporting
 from imitate.interop.robomimic.importing import flattened
 from imitate.interop.robomimic.released_keys import ALGO, OBSERVATION, SHARED, SINCE_0_5
 from imitate.policy.checkpoint import (
@@ -29,7 +29,7 @@ NEW_IN_0_5 = {"bc_minmax", "bc_transformer_future"}
 @pytest.fixture
 def any_unet(monkeypatch):
     """Small U-Nets, as in the recordings, may be exported."""
-    monkeypatch.setattr(limits, "UNET", {})
+    monkeypatch.setattr(exporting, "UNET", {})
 
 
 OLD = ("bc", "bc_minmax", "bc_normobs", "bc_rnn_gmm", "bcq", "diffusion_ddim", "iql", "iris")

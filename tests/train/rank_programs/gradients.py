@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from imitate.train.gradients import GradientAverage
-from imitate.train.ranks import joined_ranks
+from imitate.train.ranks import GradientAverage, joined_ranks
 from tests.tiny import tiny_algo, tiny_batch
 
 RECURRENT = ["rnn.enabled=true", "rnn.horizon=4", "rnn.hidden_dim=16", "gmm.enabled=true"]

@@ -1,1 +1,0 @@
-"""Learned models of an environment, and planners that choose actions with them."""

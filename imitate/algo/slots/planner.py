@@ -1,0 +1,375 @@
+"""Slot of algorithms that plan: search for the actions with the highest value in a learned model.
+
+    "algo": {"planner": {"type": "cem", "horizon": 25}}
+
+A type is a section derived from :class:`PlannerConfig`, and a class under ``@register("cem", CEMConfig)``. The types
+below are registered here; types of other packages are entry points in the group ``imitate.planners``. A plan is part of
+the policy's state; the search of the next step starts from it.
+
+Search for sequences of actions with the highest score: random shooting, cross-entropy method, MPPI.
+
+``score(plans (B, P, H, A)) -> (B, P)`` scores P candidate plans of H actions, for each of B problems; higher
+is better. Actions are within ``[-1, 1]``. The B problems never influence each other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import ConfigDict, Field, model_validator
+from torch import Tensor
+from typing_extensions import Self
+
+from imitate.config import Section
+from imitate.config.kinds import Kinds
+from imitate.functional.sampling import draw_class, draw_normal, pick_class
+
+Score = Callable[[Tensor], Tensor]
+"""Function that scores plans: ``(B, P, H, A) -> (B, P)``."""
+
+MIDDLE = 0.0
+"""Middle of the limits of an action."""
+INITIAL_STD = 1.0
+"""Half the distance between the limits."""
+
+
+class Search(NamedTuple):
+    """Result of :func:`mppi`.
+
+    Attributes:
+        mean: (B, H, A) weighted mean of the last elites.
+        std: (B, H, A) their weighted standard deviation.
+        elites: (B, E, H, A) the last elites.
+        weights: (B, E) weights of the last elites, which sum to 1.
+    """
+
+    mean: Tensor
+    std: Tensor
+    elites: Tensor
+    weights: Tensor
+
+
+def shifted(plan: Tensor) -> Tensor:
+    """Shift a plan (B, H, A) by one step; its last action becomes the middle of the limits."""
+    return torch.cat([plan[:, 1:], torch.full_like(plan[:, :1], MIDDLE)], dim=1)
+
+
+def random_shooting(
+    score: Score,
+    shape: tuple[int, int, int],
+    population: int,
+    generator: torch.Generator | None = None,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Return the best of P uniformly drawn plans.
+
+    Args:
+        score: scores plans.
+        shape: (B, H, A).
+        population: number of plans, P.
+        generator: source of randomness.
+        device: device on which the plans are drawn.
+
+    Returns:
+        (B, H, A) best plans.
+    """
+    size, horizon, ac_dim = shape
+    plans = torch.empty(size, population, horizon, ac_dim, device=device)
+    plans.uniform_(-1.0, 1.0, generator=generator)
+    best = score(plans).argmax(-1)
+    return plans[torch.arange(size, device=device), best]
+
+
+def cem(
+    score: Score,
+    mean: Tensor,
+    std: Tensor,
+    *,
+    population: int,
+    elites: int,
+    iterations: int,
+    rate: float = 0.9,
+    min_std: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Return the mean of a Gaussian that is repeatedly refitted to its best samples (cross-entropy method).
+
+    ``mean <- (1 - rate) mean + rate mean(elites)``, and likewise for the variance (Chua et al. 2018, arXiv:1805.12114).
+    Samples are clipped to the limits before they are scored, and elites are clipped samples, so that the mean stays
+    within the limits.
+
+    Args:
+        score: scores plans.
+        mean: (B, H, A) mean of the first samples.
+        std: (B, H, A) standard deviation of the first samples.
+        population: number of samples per iteration, P.
+        elites: number of best samples, to which the Gaussian is fitted.
+        iterations: number of refits.
+        rate: step size of a refit, in (0, 1].
+        min_std: smallest standard deviation.
+        generator: source of randomness.
+
+    Returns:
+        (B, H, A) mean of the last Gaussian.
+    """
+    variance = std.square()
+    for _ in range(iterations):
+        best, _ = _best(score, mean, variance.sqrt(), population, elites, generator)
+        mean = torch.lerp(mean, best.mean(1), rate)
+        variance = torch.lerp(variance, best.var(1, correction=0), rate).clamp(min=min_std**2)
+    return mean
+
+
+def mppi(
+    score: Score,
+    mean: Tensor,
+    std: Tensor,
+    *,
+    population: int,
+    elites: int,
+    iterations: int,
+    inverse_temperature: float = 0.5,
+    std_limits: tuple[float, float] = (0.05, 2.0),
+    generator: torch.Generator | None = None,
+) -> Search:
+    """Refit a Gaussian repeatedly to its best samples, each weighted by its score.
+
+    Weights are ``exp(inverse_temperature (score - greatest score))``, normalized (Williams et al. 2015,
+    arXiv:1509.01149; with elites as in Hansen et al. 2022, arXiv:2203.04955).
+
+    Args:
+        score: scores plans.
+        mean: (B, H, A) mean of the first samples.
+        std: (B, H, A) standard deviation of the first samples.
+        population: number of samples per iteration, P.
+        elites: number of best samples, E, to which the Gaussian is fitted.
+        iterations: number of refits, at least 1.
+        inverse_temperature: sharpness of the weights; with 0 all elites count the same.
+        std_limits: smallest and largest standard deviation.
+        generator: source of randomness.
+    """
+    for _ in range(iterations):
+        best, scores = _best(score, mean, std, population, elites, generator)
+        weights = (inverse_temperature * scores).softmax(-1)
+        share = weights[..., None, None]
+        mean = (share * best).sum(1)
+        std = (share * (best - mean.unsqueeze(1)).square()).sum(1).sqrt().clamp(*std_limits)
+    return Search(mean, std, best, weights)
+
+
+def _best(
+    score: Score,
+    mean: Tensor,
+    std: Tensor,
+    population: int,
+    elites: int,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the elites (B, E, H, A) of P clipped samples, best first, and their scores (B, E)."""
+    noise = torch.empty(
+        mean.shape[0], population, *mean.shape[1:], dtype=mean.dtype, device=mean.device
+    )
+    noise.normal_(generator=generator)
+    plans = torch.addcmul(mean.unsqueeze(1), noise, std.unsqueeze(1)).clamp_(-1.0, 1.0)
+    scores, places = score(plans).topk(elites, dim=-1)
+    return plans[torch.arange(len(plans), device=plans.device)[:, None], places], scores
+
+
+Plan = dict[str, Tensor]
+"""State of the search: tensors with leading dimension B."""
+
+
+class PlannerConfig(Section):
+    """Section ``algo.planner``; each type adds its own keys."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field("cem", min_length=1, description="kind of search")
+    horizon: int = Field(25, ge=1, description="H, number of planned steps")
+
+
+class RandomShootingConfig(PlannerConfig):
+    """Section of type ``random_shooting``."""
+
+    model_config = {**Section.model_config}
+
+    population: int = Field(5000, ge=1, description="number of plans drawn")
+
+
+class ElitesConfig(PlannerConfig):
+    """Common keys of planners with elites."""
+
+    model_config = {**Section.model_config}
+
+    population: int = Field(400, ge=1, description="number of plans sampled per iteration")
+    elites: int = Field(
+        40, ge=1, description="number of best plans, to which the Gaussian is fitted"
+    )
+    iterations: int = Field(
+        5, ge=1, description="number of iterations of sampling and fitting per search"
+    )
+
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        if self.elites > self.population:
+            raise ValueError(f"elites {self.elites} of a population of {self.population}")
+        return self
+
+
+class CEMConfig(ElitesConfig):
+    """Section of type ``cem``."""
+
+    rate: float = Field(
+        0.9, gt=0, le=1, description="fraction by which mean and variance move towards the elites'"
+    )
+    min_std: float = Field(0.003, ge=0, description="smallest standard deviation")
+
+
+class MPPIConfig(ElitesConfig):
+    """Section of type ``mppi``."""
+
+    inverse_temperature: float = Field(
+        0.5,
+        ge=0,
+        description="inverse temperature: elites have the weight exp(this * score); 0: equal weights",
+    )
+    std_limits: tuple[float, float] = Field(
+        (0.05, 2.0), description="smallest and largest standard deviation"
+    )
+
+
+class Planner(ABC):
+    """Search for the best actions in B states in parallel.
+
+    Args:
+        config: section of the planner.
+        ac_dim: A, action dimensions.
+    """
+
+    def __init__(self, config: Any, ac_dim: int) -> None:
+        self.config = config
+        self.ac_dim = ac_dim
+
+    def initial_plan(self, batch_size: int, device: torch.device) -> Plan:
+        """Return the plan at the start of an episode: the middle of the limits."""
+        shape = (batch_size, self.config.horizon, self.ac_dim)
+        return {"mean": torch.full(shape, MIDDLE, device=device)}
+
+    @abstractmethod
+    def plan(
+        self,
+        score: Score,
+        plan: Plan,
+        *,
+        explore: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Plan]:
+        """Return the actions (B, A) to execute now, and the plan from which the next search starts.
+
+        Args:
+            score: function that scores plans (B, P, H, A).
+            plan: result of :meth:`initial_plan` or of the last call.
+            explore: add the exploration noise of a rollout.
+            generator: source of randomness.
+        """
+
+
+PLANNERS: Kinds[Planner, PlannerConfig] = Kinds(
+    "algo.planner",
+    __package__,
+    "imitate.planners",
+    PlannerConfig,
+    ("random_shooting", "cem", "mppi"),
+)
+register = PLANNERS.register
+
+
+@register("random_shooting", RandomShootingConfig)
+class RandomShooting(Planner):
+    """Best of many uniformly drawn plans; nothing is kept between steps."""
+
+    def initial_plan(self, batch_size: int, device: torch.device) -> Plan:
+        """Return zeros (B,), one per search."""
+        return {"searches": torch.zeros(batch_size, device=device)}
+
+    def plan(
+        self,
+        score: Score,
+        plan: Plan,
+        *,
+        explore: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Plan]:
+        """Return the first action of the best plan."""
+        searches = plan["searches"]
+        shape = (len(searches), self.config.horizon, self.ac_dim)
+        best = random_shooting(score, shape, self.config.population, generator, searches.device)
+        return best[:, 0], plan
+
+
+@register("cem", CEMConfig)
+class CEM(Planner):
+    """Cross-entropy method, started from the last mean."""
+
+    def plan(
+        self,
+        score: Score,
+        plan: Plan,
+        *,
+        explore: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Plan]:
+        """Return the first action of the fitted mean."""
+        config = self.config
+        mean = cem(
+            score,
+            plan["mean"],
+            torch.full_like(plan["mean"], INITIAL_STD),
+            population=config.population,
+            elites=config.elites,
+            iterations=config.iterations,
+            rate=config.rate,
+            min_std=config.min_std,
+            generator=generator,
+        )
+        return mean[:, 0], {"mean": shifted(mean)}
+
+
+@register("mppi", MPPIConfig)
+class MPPI(Planner):
+    """Model predictive path integral, started from the last mean."""
+
+    def plan(
+        self,
+        score: Score,
+        plan: Plan,
+        *,
+        explore: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Plan]:
+        """Return the first action of one elite, drawn by the weights, with noise in rollouts."""
+        config = self.config
+        found = mppi(
+            score,
+            plan["mean"],
+            torch.full_like(plan["mean"], config.std_limits[1]),
+            population=config.population,
+            elites=config.elites,
+            iterations=config.iterations,
+            inverse_temperature=config.inverse_temperature,
+            std_limits=config.std_limits,
+            generator=generator,
+        )
+        chosen = draw_class(found.weights.log(), generator)
+        action = pick_class(found.elites[:, :, 0], chosen)
+        if explore:
+            action = draw_normal(action, found.std[:, 0], generator).clamp(-1.0, 1.0)
+        return action, {"mean": shifted(found.mean)}
+
+
+def built(config: PlannerConfig, ac_dim: int) -> Planner:
+    """Create the planner of a section of the configuration."""
+    return PLANNERS.find(config.type)[0](config, ac_dim)

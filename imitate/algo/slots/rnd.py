@@ -1,0 +1,92 @@
+"""Random network distillation (RND): an exploration bonus for states in which a network predicts random features badly.
+
+Burda, Edwards, Storkey, Klimov, "Exploration by Random Network Distillation", ICLR 2019 (arXiv:1810.12894). With a
+fixed random network f, a predictor p, and x the next observation, whitened by running statistics and clipped to +-5:
+
+    loss    E[ |p(x) - f(x)|^2 ], mean over the features                                      -> RND.loss
+    reward  |p(x) - f(x)|^2 / running standard deviation of it                                -> RND.reward
+
+The predictor learns states that are visited often, so new states have a larger bonus. Departures: the bonus is divided
+by its own standard deviation instead of that of its discounted return, so that it has the same meaning for a replay
+buffer; with image observations, both networks see the features of one fixed random encoder. The bonus is added to the
+reward, with the same discount and the same terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from imitate.algo.slots.auxiliary import Auxiliary, AuxiliaryConfig, Batch, register
+from imitate.config.section import Section
+from imitate.models.actor import GroupEncoder
+from imitate.models.mlp import MLP
+from imitate.models.moments import Moments
+
+CLIP = 5.0
+"""Largest magnitude of whitened inputs."""
+
+
+class RNDConfig(AuxiliaryConfig):
+    """Entry of type ``rnd``."""
+
+    model_config = {**Section.model_config}
+
+    reward: float = Field(
+        0.1, ge=0, description="weight of the bonus, which is scaled to a standard deviation of 1"
+    )
+    layer_dims: tuple[int, ...] = Field((128, 128), description="hidden layers of both networks")
+    num_features: int = Field(64, ge=1, description="number of random features to predict")
+
+
+@register("rnd", RNDConfig)
+class RND(Auxiliary):
+    """Fixed random network and its predictor."""
+
+    def __init__(
+        self, config: RNDConfig, make_encoder: Callable[[], GroupEncoder], ac_dim: int
+    ) -> None:
+        super().__init__(config, make_encoder, ac_dim)
+        self.encoder = make_encoder().requires_grad_(False)
+        self.target = self._network(config).requires_grad_(False)
+        self.predictor = self._network(config)
+        self.inputs, self.errors = Moments(self.encoder.output_dim), Moments(1)
+
+    def _network(self, config: RNDConfig) -> nn.Sequential:
+        mlp = MLP(self.encoder.output_dim, config.layer_dims)
+        return nn.Sequential(mlp, nn.Linear(mlp.output_dim, config.num_features))
+
+    def train(self, mode: bool = True) -> RND:
+        """Switch only the predictor to training mode; the fixed networks never change."""
+        super().train(mode)
+        self.encoder.eval()
+        self.target.eval()
+        return self
+
+    def _squared_errors(self, batch: Batch) -> Tensor:
+        """Return squared errors (B,), averaged over the features."""
+        with torch.no_grad():
+            seen: Tensor = self.encoder(batch["next_obs"])
+            x = ((seen - self.inputs.mean) / self.inputs.std).clamp(-CLIP, CLIP)
+            wanted: Tensor = self.target(x)
+        errors: Tensor = (self.predictor(x) - wanted).square().mean(-1)
+        return errors
+
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean squared error of the predictor."""
+        loss = self._squared_errors(batch).mean()
+        return loss, {"Loss": loss}
+
+    @torch.no_grad()
+    def reward(self, batch: Batch) -> Tensor:
+        """Return the bonus (B,), which is never negative."""
+        return self._squared_errors(batch) / self.errors.std
+
+    @torch.no_grad()
+    def follow(self, batch: Batch) -> None:
+        """Update the running statistics of inputs and errors."""
+        self.errors.add(self._squared_errors(batch).unsqueeze(-1))
+        self.inputs.add(self.encoder(batch["next_obs"]))

@@ -1,0 +1,1 @@
+"""The sub-commands of ``imitate dataset``; ``dataset.py`` mounts them."""

@@ -1,0 +1,192 @@
+"""``imitate dataset actions``: relative or absolute actions, and how their rotations are written.
+
+Description of a replayed demonstration, in one line.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imitate.cli.dataset.curate import File, InPlace, Out, Overwrite, progress, target_of
+from imitate.collect.replay import Replay
+from imitate.errors import UserError
+from imitate.system.text import counted
+
+if TYPE_CHECKING:
+    from imitate.collect.actions import ActionsReport
+
+
+def replay_line(replay: Replay) -> str:
+    """Describe a replay: its distance from the recording, and the success of both."""
+    solved = {True: "solved", False: "not solved", None: "unknown"}
+    observed = "" if replay.obs_error_m is None else f" (observations {_mm(replay.obs_error_m)} mm)"
+    return (
+        f"{counted(replay.steps, 'step')} played, hand at most {_mm(replay.hand_error_m)} mm off{observed}; "
+        f"recorded: {solved[replay.was_solved]}, now: {solved[replay.is_solved]}"
+    )
+
+
+def _mm(distance_m: float) -> str:
+    return f"{distance_m * 1000:.2g}"
+
+
+class Kind(str, Enum):
+    """Meaning of the actions: targets in space, or changes."""
+
+    absolute = "absolute"
+    delta = "delta"
+
+
+class RotationName(str, Enum):
+    """Representation of a rotation."""
+
+    axis_angle = "axis_angle"
+    rot6d = "rot6d"
+    euler = "euler"
+
+
+class PosesFrom(str, Enum):
+    """Source of the gripper poses."""
+
+    auto = "auto"
+    poses = "poses"
+    simulator = "simulator"
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command to ``imitate dataset``."""
+    app.command("actions")(actions)
+
+
+def actions(
+    file: File,
+    out: Out = None,
+    in_place: InPlace = False,
+    overwrite: Overwrite = False,
+    to: Annotated[
+        Kind | None,
+        typer.Option(
+            "--to",
+            help="absolute: poses that the gripper should reach; delta: changes of its pose.",
+        ),
+    ] = None,
+    rotation: Annotated[
+        RotationName, typer.Option("--rotation", help="Representation of rotations to write.")
+    ] = RotationName.axis_angle,
+    from_rotation: Annotated[
+        RotationName,
+        typer.Option("--from-rotation", help="Representation of rotations in the file."),
+    ] = RotationName.axis_angle,
+    source: Annotated[
+        PosesFrom,
+        typer.Option(
+            "--source",
+            help="Take gripper poses from observations, or set the simulator to the states; "
+            "auto: observations if there are any.",
+        ),
+    ] = PosesFrom.auto,
+    key: Annotated[
+        str,
+        typer.Option(
+            "--key",
+            help="Array to write. 'actions' also changes the controller of the file's "
+            "environment; action_dict/NAME is written beside the old actions.",
+        ),
+    ] = "actions",
+    action_dict: Annotated[
+        bool,
+        typer.Option(
+            "--action-dict",
+            help="Also write action_dict/{rel_,abs_}{pos,rot_axis_angle,rot_6d} and gripper, for train.action_keys.",
+        ),
+    ] = False,
+    pose_keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pose-keys",
+            help="POSITION,QUATERNION: observation keys of a gripper (quaternion x, y, z, "
+            "w); once per arm. Default: robosuite's.",
+        ),
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            "--scale",
+            help="METRES,RADIANS that a command of 1 means, if the file has no controller "
+            "(default: 1,1).",
+        ),
+    ] = None,
+    check: Annotated[
+        int,
+        typer.Option(
+            "--check",
+            min=0,
+            help="Number of demos to play with the new actions, to see whether they still succeed.",
+        ),
+    ] = 0,
+    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Convert actions between relative and absolute, and rotations to another representation."""
+    from imitate.collect.actions import (  # imported late: these modules import torch
+        ActionOptions,
+        convert_actions,
+    )
+
+    target = target_of(file, out, in_place, overwrite)
+    metres_radians = _pair("--scale", scale) if scale else None
+    options = ActionOptions(
+        to=to.value if to else None,
+        rotation=rotation.value,
+        from_rotation=from_rotation.value,
+        key=key,
+        action_dict=action_dict,
+        source=source.value,
+        pose_keys=tuple(_pair("--pose-keys", text) for text in pose_keys) if pose_keys else None,
+        scale=_numbers(metres_radians) if metres_radians else None,
+        check=check,
+    )
+    with progress("actions") as on_demo:
+        report = convert_actions(file, target, options, on_demo)
+    typer.echo(json.dumps(report.to_dict()) if json_ else "\n".join(_lines(report)))
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    first, comma, second = (part.strip() for part in text.partition(","))
+    if not (first and comma and second) or "," in second:
+        raise UserError(f"{option} {text}: expected two values separated by a comma")
+    return first, second
+
+
+def _numbers(pair: tuple[str, str]) -> tuple[float, float]:
+    try:
+        metres, radians = float(pair[0]), float(pair[1])
+    except ValueError:
+        metres = radians = 0.0
+    if metres <= 0 or radians <= 0:
+        raise UserError(f"--scale {','.join(pair)}: expected two numbers above 0, such as 0.05,0.5")
+    return metres, radians
+
+
+def _lines(report: ActionsReport) -> list[str]:
+    change = report.now if report.was == report.now else f"{report.was} -> {report.now}"
+    lines = [
+        f"{report.path}: {counted(report.demos, 'demo')}, {counted(report.steps, 'step')}, {change}, {report.rotation}"
+    ]
+    lines.append(f"  written: {', '.join(report.keys)}")
+    if report.poses:
+        where = "observations" if report.poses == "poses" else "the simulator"
+        lines.append(
+            f"  poses from {where}; clipped in {counted(report.clipped, 'step')} "
+            f"({report.clipped_share:.1%}); elsewhere converting back has an error of at most "
+            f"{report.error:.1g}"
+        )
+    if report.jumps:
+        lines.append(
+            f"  axis-angles jump in {counted(report.jumps, 'step')} (half a turn has two axes): "
+            "a policy learns rot_6d more easily, see --action-dict and --rotation"
+        )
+    return lines + [f"  {demo}: {replay_line(replay)}" for demo, replay in report.replays.items()]

@@ -1,0 +1,235 @@
+"""``imitate dataset``: look at demonstration files, check them, and make others from them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from imitate.cli.dataset import actions, curate, doctor, migrate_env, report, set_env, shard
+from imitate.cli.dataset.convert import convert
+from imitate.cli.dataset.download import download
+from imitate.cli.dataset.render import render
+from imitate.cli.progress import Progress
+from imitate.collect.playback import PlaybackReport
+from imitate.collect.playback import playback as play
+from imitate.data import DatasetFile
+from imitate.data.file.journal import is_being_written, journal_of, roll_back, unfinished_words
+from imitate.data.file.writer import finish_partial
+from imitate.data.language import instruction_of
+from imitate.errors import DatasetError, UserError
+from imitate.system.plain_files import fresh, replaced
+from imitate.system.text import counted
+
+
+def embed(
+    files: Annotated[
+        list[Path], typer.Argument(help="Demonstrations whose instructions are embedded.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Table to write, .npz.")],
+    encoder: Annotated[
+        str,
+        typer.Option("--encoder", help="Text model: its name at Hugging Face, or a folder."),
+    ] = "openai/clip-vit-large-patch14",
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="One more instruction; may be repeated.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the table.")] = False,
+) -> None:
+    """Compute a table of embedding vectors for the instructions of demonstrations.
+
+    Name the table in `train.language_embeddings` and list `lang_emb` under `observation.modalities.obs.low_dim`.
+    Training, and acting with instructions in the table, then need no text model.
+    Needs `pip install 'transformers>=4.40'`.
+    """
+    from imitate.models.language import TransformersText  # imported late: it imports torch
+
+    if out.exists() and not overwrite:
+        raise UserError(f"{out}: exists; choose another --out, or --overwrite")
+    texts = sorted({*_instructions(files), *(text or ())})
+    vectors = TransformersText(encoder).embed(texts)
+    with replaced(out) as part, fresh(part) as file:
+        np.savez(file, instructions=np.array(texts), embeddings=vectors, encoder=np.array(encoder))
+    typer.echo(f"{out}: {len(texts)} instructions, vectors of {vectors.shape[1]}")
+
+
+def _instructions(files: list[Path]) -> set[str]:
+    told: set[str] = set()
+    for path in files:
+        with DatasetFile(path) as file:
+            of_demos = {instruction_of(file.attrs(demo)) for demo in file.demos()}
+        if None in of_demos:
+            raise DatasetError(
+                f"{path}: some demos have neither an attribute 'language' nor 'task_id'; "
+                "write it, or give the texts of train.data[].lang with --text and leave the "
+                "file out"
+            )
+        told |= {said for said in of_demos if said is not None}
+    return told
+
+
+def recover(
+    file: Annotated[Path, typer.Argument(help="The file whose change was interrupted.")],
+) -> None:
+    """Undo an interrupted change of a file.
+
+    If a change in place (split, set-env, delete ... --in-place) is killed, it leaves FILE.journal. This command
+    restores FILE to its state before the change. A journal that belongs to another file, for example after a copy over
+    FILE, is moved aside.
+    """
+    file = file.expanduser()
+    if not file.is_file():
+        raise DatasetError(f"{file}: {unfinished_words(file) or 'there is no such file'}")
+    if is_being_written(file):
+        raise DatasetError(f"{file}: another process is changing it: wait for it or stop it")
+    if not journal_of(file).exists():
+        typer.echo(f"{file}: there is nothing to recover")
+        return
+    try:
+        was = roll_back(file)
+    except OSError as error:
+        raise DatasetError(f"{file}: cannot be recovered ({error.strerror})") from error
+    typer.echo(
+        f"{file}: {'is as it was before the change' if was else 'there was nothing to recover'}"
+    )
+
+
+def finish(
+    partial: Annotated[
+        Path,
+        typer.Argument(help="The .partial file of a recording, or the name of its final file."),
+    ],
+) -> None:
+    """Make a demonstration file from an interrupted recording.
+
+    Complete episodes are kept; the interrupted one is lost. FILE.partial becomes FILE.
+    """
+    count = finish_partial(partial)
+    file = partial.with_suffix("") if partial.suffix == ".partial" else partial
+    typer.echo(f"{file}: {count} {'episode' if count == 1 else 'episodes'}")
+
+
+app = typer.Typer(
+    help="Examine, edit, convert and play back demonstration files.", no_args_is_help=True
+)
+curate.mount(app)
+doctor.mount(app)
+report.mount(app)
+migrate_env.mount(app)
+set_env.mount(app)
+actions.mount(app)
+shard.mount(app)
+
+
+class Source(str, Enum):
+    """Source of the frames."""
+
+    states = "states"
+    actions = "actions"
+    obs_images = "obs-images"
+
+
+@app.callback()
+def dataset() -> None:
+    """Examine, edit, convert and play back demonstration files."""
+
+
+app.command()(convert)
+app.command()(download)
+app.command()(embed)
+app.command()(finish)
+app.command()(recover)
+app.command()(render)
+
+
+@app.command()
+def playback(
+    file: Annotated[Path, typer.Argument(help="HDF5 file of demonstrations, or a LeRobot folder.")],
+    video: Annotated[Path, typer.Option("--video", help="Video file (.mp4) to write.")],
+    demos: Annotated[
+        str | None,
+        typer.Option(
+            "--demos",
+            help="Number of demos from the beginning, or names: demo_3,demo_7. Default: all.",
+        ),
+    ] = None,
+    by: Annotated[
+        Source | None,
+        typer.Option(
+            "--by",
+            help="states: show the recorded states; actions: execute the recorded actions "
+            "and measure the distance from the recorded states; obs-images: show the "
+            "recorded images. Default: states, or obs-images for a file of a real robot.",
+        ),
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            "--env",
+            help="Environment that replaces the file's: a gymnasium name (module:Name-v0), a "
+            "robosuite task, or a JSON file of env_args.",
+        ),
+    ] = None,
+    camera: Annotated[
+        str | None,
+        typer.Option("--camera", help="Camera; default: agentview or the first observed one."),
+    ] = None,
+    size: Annotated[int, typer.Option("--size", min=2, help="Side of a frame in pixels.")] = 256,
+    skip: Annotated[
+        int, typer.Option("--skip", min=1, help="Draw one frame every this many steps.")
+    ] = 2,
+    step_timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--step-timeout-s",
+            min=0.001,
+            help="Seconds after which a call of the simulator counts as hung (making it: five times as long).",
+        ),
+    ] = 60.0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+) -> None:
+    """Show demonstrations as a video."""
+    env_meta = None if env is None else _environment(file, env)
+    with Progress(None, "demo", "playback", quiet=quiet) as bar:
+        report = play(
+            file,
+            video,
+            demos=_wanted(demos),
+            by=None if by is None else by.value,
+            env_meta=env_meta,
+            camera=camera,
+            size=size,
+            skip=skip,
+            on_demo=lambda _: bar.advance(),
+            on_count=lambda count: bar.reach(0, total=count),
+            step_timeout_s=step_timeout_s,
+        )
+    typer.echo(_summary(report))
+
+
+def _environment(file: Path, env: str) -> dict[str, Any]:
+    from imitate.data import DatasetFile
+    from imitate.evaluate.environments import named_env
+
+    with DatasetFile(file) as read:
+        own = read.env_meta
+    return named_env(env, own)
+
+
+def _wanted(demos: str | None) -> int | list[str] | None:
+    if demos is None:
+        return None
+    return int(demos) if demos.isdigit() else [name.strip() for name in demos.split(",")]
+
+
+def _summary(report: PlaybackReport) -> str:
+    lines = [f"{report.video}: {counted(report.frames, 'frame')}"]
+    for demo, divergence in report.divergence.items():
+        outcome = "solved" if report.success[demo] else "not solved"
+        lines.append(
+            f"  {demo}: {outcome}, largest difference from the recorded states {divergence:.2g}"
+        )
+    return "\n".join(lines)

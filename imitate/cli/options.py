@@ -1,0 +1,150 @@
+"""Options of several commands: ``--trust``, ``--rename`` and ``--on``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from imitate.crew.places import open_backend
+from imitate.errors import printable
+from imitate.policy.renaming import Rename, rename_words
+from imitate.system.processes import LOCAL, ON_HELP
+
+if TYPE_CHECKING:
+    from imitate.crew.backend import Backend
+
+
+COMMANDS = frozenset(
+    {
+        "train",
+        "sweep",
+        "eval",
+        "dagger",
+        "check-env",
+        "record",
+        "replay",
+        "run",
+        "compare",
+        "dataset playback",
+        "dataset render",
+        "dataset convert",
+        "dataset actions",
+    }
+)
+"""Commands that may make an environment named in a file."""
+
+
+def with_trust(command: Any, path: str) -> Any:
+    """Add ``--trust`` to a command or a group's commands if they make environments.
+
+    Args:
+        command: click's command; changed in place.
+        path: its name, preceded by the name of its group.
+    """
+    for name, inner in getattr(command, "commands", {}).items():
+        with_trust(inner, f"{path} {name}")
+    if path in COMMANDS:
+        for parameter in command.params:
+            if parameter.name == "env":
+                parameter.callback = _trust_env
+        command.params.append(_option())
+    return command
+
+
+@cache
+def _option() -> Any:
+    """Return click's option, taken from a command that has no other."""
+    holder = typer.Typer(add_completion=False)
+
+    @holder.command()
+    def only(
+        trusted: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--trust",
+                metavar="NAME",
+                expose_value=False,
+                is_eager=True,
+                callback=_trust,
+                help="Module, robot, device, function or path that a file may load; "
+                "repeatable. See docs/environments.md",
+            ),
+        ] = None,
+    ) -> None: ...
+
+    command: Any = typer.main.get_command(holder)
+    return next(parameter for parameter in command.params if parameter.name == "trusted")
+
+
+def _trust(modules: list[str] | None) -> None:
+    if not modules:
+        return
+    from imitate.envs.trust import trust
+
+    trust(*modules)
+
+
+def _trust_env(ctx: Any, parameter: Any, given: Any) -> Any:
+    """Trust the modules of ``--env``: one name, or several if the option may be repeated."""
+    for env in [given] if isinstance(given, str) else given or ():
+        if ":" in env:
+            from imitate.envs.trust import trust_env
+
+            trust_env(env)
+    return given
+
+
+RenameObs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename",
+        metavar="NEW=OLD",
+        help="Observation NEW of the environment or robot is the policy's OLD, as in agent_pos=state; may be repeated.",
+    ),
+]
+
+
+def tell_saved_names(path: Path, saved: Rename | None) -> None:
+    """Print, to stderr, the names of observations that are saved in a checkpoint."""
+    if saved:
+        typer.echo(printable(f"{path}: takes {rename_words(saved)}, as saved in it"), err=True)
+
+
+On = Annotated[str, typer.Option("--on", metavar="PLACE", help=ON_HELP)]
+
+
+@contextmanager
+def opened(on: str, *, gpus: float = 0.0, name: str) -> Iterator[Backend[Any] | None]:
+    """Open the back end of ``--on``; None stands for processes on this machine.
+
+    Args:
+        on: value of the option.
+        gpus: GPUs per worker on a cluster.
+        name: name of the workers.
+    """
+    if on == LOCAL:
+        yield None
+        return
+    with open_backend(on, gpus=gpus, name=name) as backend:
+        yield backend
+
+
+def number_of_workers(
+    wanted: int | None, backend: Backend[Any] | None, items: int, here: int
+) -> int:
+    """Return the number of workers to start.
+
+    Args:
+        wanted: value of ``--workers``, or None if it was omitted.
+        backend: back end on which they run, or None for processes on this machine.
+        items: largest number of workers that have work to do.
+        here: default for processes on this machine.
+    """
+    if wanted is not None:
+        return wanted
+    return here if backend is None else max(1, min(backend.places, items))

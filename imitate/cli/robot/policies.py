@@ -1,0 +1,399 @@
+"""Policies of the command line: load checkpoints, run folders and bundles, and connect to servers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from imitate.cli.options import tell_saved_names
+from imitate.errors import UserError
+from imitate.policy.renaming import parse_rename
+from imitate.system.extras import missing
+
+if TYPE_CHECKING:
+    from imitate.deploy.robot.robot import Robot
+    from imitate.deploy.schema import Schema
+    from imitate.policy.loading import Precision
+
+_WAITED_S, _BACKGROUND_S = 0.3, 1.0
+
+PolicyName = Annotated[
+    str,
+    typer.Argument(
+        metavar="POLICY",
+        help="Checkpoint, run folder, bundle, or address of a server: ws://HOST:PORT.",
+    ),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", help="File with the token of the server.")
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca",
+        help="Certificate (PEM) of the authority that signed a wss:// server's certificate.",
+    ),
+]
+ResizeImages = Annotated[
+    bool,
+    typer.Option(
+        "--resize",
+        help="Resize camera images to the size in the demonstrations if they have the same "
+        "aspect ratio.",
+    ),
+]
+UnlikeTraining = Annotated[
+    bool,
+    typer.Option(
+        "--unlike-training",
+        help="Move the robot although its observations or actions differ from those of the "
+        "training.",
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout-s",
+        min=0.01,
+        help="Seconds to wait for a server's answer; default: 0.3, with --async 1.",
+    ),
+]
+Device = Annotated[
+    str | None, typer.Option("--device", help="cpu or cuda; default: cuda if there is a GPU.")
+]
+ActingPrecision = Annotated[
+    Literal["fp32", "bf16", "int8"],
+    typer.Option(
+        "--precision",
+        help="Precision of a policy's large linear layers on a CPU. bf16 and int8 are faster "
+        "than fp32 but change actions slightly.",
+    ),
+]
+InBackground = Annotated[
+    bool, typer.Option("--async", help="Predict the next chunk while the current one is executed.")
+]
+JOINS = ("replace", "blend", "fade", "rtc", "rtc-vjp", "prefix")
+
+
+def _known_join(name: str) -> str:
+    """Refuse an unknown value of ``--join`` before anything is loaded."""
+    if name not in JOINS:
+        raise UserError(f"--join {name}: expected {', '.join(JOINS[:-1])} or {JOINS[-1]}")
+    return name
+
+
+Join = Annotated[
+    str,
+    typer.Option(
+        "--join",
+        callback=_known_join,
+        help="With --async: replace, blend or fade; rtc or rtc-vjp: real-time chunking of flow and diffusion "
+        "policies; prefix: the same for those trained with algo.prefix.max_delay.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class FoundPolicy:
+    """A policy named on the command line.
+
+    Attributes:
+        actor: called at each control step, see :class:`imitate.deploy.robot.loop.Actor`.
+        env_args: the checkpoint's env_args if they name a simulated environment, otherwise empty.
+        execute: number of actions that it executes of a chunk.
+        schema: observations and actions; None if a server does not report them.
+        checkpoint: content of the checkpoint; None for a server or a bundle.
+        path: file of the checkpoint or the bundle; None for a server.
+    """
+
+    actor: Any
+    env_args: Mapping[str, Any]
+    execute: int = 1
+    schema: Schema | None = None
+    checkpoint: Mapping[str, Any] | None = None
+    path: Path | None = None
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of one step of each observation; empty if a server does not report them."""
+        seen = {} if self.schema is None else self.schema.observations
+        return {key: observed.shape for key, observed in seen.items()}
+
+
+@dataclass(frozen=True)
+class PolicySource:
+    """Opens policies according to the options of a command.
+
+    Attributes:
+        token_file: file with the token of a server.
+        tls_ca: certificates (PEM) of the authority that signed a server's certificate; None for those that the system
+            trusts.
+        timeout_s: longest time to wait for a server's answer; None means 0.3 if the control loop waits for it, else 1.
+        device: device of a checkpoint's networks.
+        resize: true to resize images to the sizes in the demonstrations.
+        join: how chunks that are predicted in the background are joined, or None to predict in the foreground.
+        rename: entries of ``--rename``.
+        precision: precision of a checkpoint's large linear layers, see
+            :func:`imitate.policy.loading.policy_from_checkpoint`.
+    """
+
+    token_file: Path | None = None
+    timeout_s: float | None = None
+    device: str | None = None
+    join: str | None = None
+    tls_ca: Path | None = None
+    resize: bool = False
+    rename: Sequence[str] = ()
+    precision: Precision = "fp32"
+
+    def open(self, text: str, stack: contextlib.ExitStack) -> FoundPolicy:
+        """Load a checkpoint or a bundle, or connect to a server.
+
+        Args:
+            text: checkpoint, run folder, bundle, or ``ws://`` address.
+            stack: exit stack that closes the connection.
+
+        Raises:
+            UserError: there is no such policy, or it cannot be read or reached.
+        """
+        from imitate.deploy.bundle.archive import is_bundle
+
+        is_served = "://" in text
+        if self.rename and not is_served and is_bundle(text):
+            raise UserError(
+                f"--rename: {text} is a bundle, whose names were fixed when it was exported"
+            )
+        if is_served and self.precision != "fp32":
+            raise UserError(
+                f"--precision {self.precision}: {text} is a server: give --precision to "
+                "imitate serve"
+            )
+        if text.startswith(("ws://", "wss://")):
+            return self._served(text, stack)
+        if "://" in text:
+            raise UserError(f"{text}: expected an address that begins with ws:// or wss://")
+        if is_bundle(text):
+            return self._bundled(Path(text))
+        from imitate.deploy.server.served import schema_of
+        from imitate.policy.loading import policy_from_checkpoint
+        from imitate.system.run_folder import find_checkpoint
+
+        path = find_checkpoint(Path(text))
+        rename = parse_rename(self.rename)
+        found, ckpt = policy_from_checkpoint(
+            device=self.device, ckpt_path=path, rename=rename, precision=self.precision
+        )
+        tell_saved_names(path, ckpt.get("rename"))
+        execution, schema = found.algo.execution, schema_of(found)
+        actor: Any = found
+        if self.resize:
+            from imitate.deploy.resizing import ResizedPolicy
+
+            actor = ResizedPolicy(found, schema)
+        return FoundPolicy(
+            actor,
+            _simulator(ckpt.get("env_metadata") or {}),
+            1 if execution is None else execution.execute,
+            schema,
+            {**ckpt, "rename": found.rename},
+            path,
+        )
+
+    def _bundled(self, path: Path) -> FoundPolicy:
+        from imitate.deploy.bundle.policy import BundlePolicy
+
+        refuse_device(self.device, self.precision)
+        found = BundlePolicy(path)
+        execution = found.spec.execution
+        execute = 1 if execution is None else execution.execute
+        actor: Any = found
+        if self.resize:
+            from imitate.deploy.resizing import ResizedPolicy
+
+            actor = ResizedPolicy(found, found.schema)
+        environment = _simulator(found.spec.environment)
+        return FoundPolicy(actor, environment, execute, found.schema, path=path)
+
+    def _served(self, url: str, stack: contextlib.ExitStack) -> FoundPolicy:
+        try:
+            from imitate.deploy.server.client import RemoteError, RemotePolicy
+        except ImportError as error:
+            raise UserError(f"{url}: {missing('deploy', error)}") from error
+
+        token = read_token(self.token_file)
+        timeout_s = self.timeout_s or (_WAITED_S if self.join is None else _BACKGROUND_S)
+        try:
+            remote = RemotePolicy(
+                url,
+                token=token,
+                timeout_s=timeout_s,
+                tls=_trusting(self.tls_ca),
+                resize=self.resize,
+            )
+        except RemoteError as error:
+            raise UserError(str(error)) from error
+        actor: Any = stack.enter_context(remote)
+        if self.rename and remote.schema is not None:
+            raise UserError(f"--rename: {url} is a server: give --rename to imitate serve")
+        if self.rename:  # openpi's server does not report its names
+            from imitate.policy.renaming import RenamedPolicy
+
+            actor = RenamedPolicy(actor, parse_rename(self.rename))
+        return FoundPolicy(actor, {}, remote.execute, remote.schema)
+
+    def acting(self, found: FoundPolicy, rate_hz: float, stack: contextlib.ExitStack) -> Any:
+        """Return the policy for the control loop; if :attr:`join` is set, it predicts in the background.
+
+        Args:
+            found: from :meth:`open`.
+            rate_hz: control rate.
+            stack: exit stack that ends the background thread.
+
+        Raises:
+            UserError: background prediction is impossible: the server is too old, the policy is not trained for the
+                join ``prefix``, or a bundle cannot be guided.
+        """
+        if self.join is None:
+            return found.actor
+        from imitate.policy.asynchronous import GUIDANCE, AsynchronousPolicy
+
+        schema = getattr(found.actor, "schema", None)
+        if schema is not None and not schema.history:
+            raise UserError(
+                "--async: the server does not predict chunks in the background, since its imitate is older than this "
+                "one: install the same version on both machines"
+            )
+        guidance = GUIDANCE.get(self.join)
+        if guidance is not None and not getattr(found.actor, "can_be_guided", True):
+            raise UserError(
+                f"--join {self.join}: a bundle cannot be guided: choose blend, fade or "
+                "replace, or name the checkpoint"
+            )
+        chosen: Any = self.join if guidance is None else "replace"
+        acting = stack.enter_context(
+            AsynchronousPolicy(
+                found.actor,
+                rate_hz,
+                execute=found.execute,
+                join=chosen,
+                guidance=guidance,
+            )
+        )
+        if found.schema is not None and found.schema.chunk == 1:
+            typer.echo(
+                "warning: --async: the policy plans one action at a time, so the robot holds "
+                "still while the next one is predicted, at least at every other step: leave "
+                "--async out",
+                err=True,
+            )
+        return acting
+
+
+def _simulator(meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the env_args of a policy's own environment if it is a simulator, otherwise an empty dictionary."""
+    return meta if meta.get("type") in (1, 2) else {}
+
+
+def _trusting(path: Path | None) -> ssl.SSLContext | None:
+    """Return a TLS context that trusts the certificates in a file, for ``--tls-ca``."""
+    if path is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=path.expanduser())
+    except OSError as error:  # SSLError is an OSError
+        raise UserError(f"--tls-ca {path}: cannot be used: {error}") from error
+
+
+def look_before_motion(
+    found: FoundPolicy, body: Robot, unlike_training: bool
+) -> Callable[[Mapping[str, Any]], str] | None:
+    """Compare the robot's actions and observations with the training, as far as the policy reports it.
+
+    Returns:
+        The same look at later observations, for :class:`imitate.deploy.robot.loop.ControlLoop`; None where nothing is
+        known, or everything is allowed.
+
+    Raises:
+        UserError: they differ, and ``unlike_training`` is false.
+    """
+    if found.schema is None:
+        return None
+    from imitate.deploy.check.first_look import LaterLook, first_look, look_at_actions
+    from imitate.deploy.check.inputs import Level
+    from imitate.deploy.check.statistics import training_of, training_told
+    from imitate.deploy.robot.driver import first_seen
+
+    later = None
+    findings = look_at_actions(found.schema.action_low, found.schema.action_high, body.limits)
+    kinds = {key: spec.kind for key, spec in found.schema.observations.items()}
+    training = training_told(found.schema.ranges, kinds)
+    if found.checkpoint is not None:
+        training = training_of(found.checkpoint, None, kinds, reads_files=False)
+    if training.ranges:
+        findings += first_look(first_seen(body).values, kinds, training)
+        later = None if unlike_training else LaterLook(kinds, training)
+    for finding in findings:
+        if finding.level is Level.problem and not unlike_training:
+            raise UserError(
+                f"{finding.words}; the robot was not moved: correct it (see imitate "
+                "check-deploy), or allow it (--unlike-training)"
+            )
+        word = "note" if finding.level is Level.note else "warning"
+        typer.echo(f"{word}: {finding.words}", err=True)
+    return later
+
+
+def rate_of(policy: Any, given: float | None) -> float:
+    """Return the given control rate, or the rate of the policy's demonstrations.
+
+    Raises:
+        UserError: neither is known.
+    """
+    rate: float | None = given or getattr(policy, "control_freq", None)
+    if rate is None:
+        raise UserError("the policy does not know the rate of its demonstrations: give --rate-hz")
+    return rate
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a policy's file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def refuse_device(device: str | None, precision: Precision) -> None:
+    """Raise UserError if a bundle is requested on a GPU or in another precision."""
+    if precision != "fp32":
+        raise UserError(
+            f"--precision {precision}: a bundle has the precision of its export; name the "
+            "checkpoint"
+        )
+    if device not in (None, "cpu"):
+        raise UserError(f"--device {device}: bundles run on the CPU; name the checkpoint")
+
+
+def read_token(path: Path | None) -> str | None:
+    """Read the token in a file, without the line end.
+
+    Raises:
+        UserError: the file cannot be read or is empty.
+    """
+    if path is None:
+        return None
+    try:
+        token = path.expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--token-file {path}: cannot be read: {error}") from error
+    if not token or len(token.split()) != 1 or not token.isascii():
+        raise UserError(f"--token-file {path}: expected one word of ASCII characters")
+    return token

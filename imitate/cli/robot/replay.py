@@ -1,0 +1,154 @@
+"""``imitate replay``: send recorded actions to a robot."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from imitate.cli.robot.robots import (
+    AnyLimits,
+    Limits,
+    RobotArgs,
+    RobotEnv,
+    SafetyArgs,
+    Slow,
+    released,
+)
+from imitate.errors import UserError
+
+STOPPED = 1
+
+
+class RecordedActions:
+    """Policy that returns the actions of a demonstration one after the other and ignores observations.
+
+    Args:
+        actions: (T, A) recorded actions.
+        rate_hz: rate at which they were recorded, or None if unknown.
+        names: names of the numbers of an action, where the file has them.
+    """
+
+    def __init__(
+        self, actions: NDArray[Any], rate_hz: float | None, names: Sequence[str] = ()
+    ) -> None:
+        self._actions, self._next = np.asarray(actions, dtype=np.float64), 0
+        self.control_freq, self.number_names = rate_hz, {"actions": tuple(names)}
+
+    def start_episode(self, lang: str | None = None) -> None:
+        """Start again with the first action."""
+        self._next = 0
+
+    def __call__(self, ob: Mapping[str, Any]) -> NDArray[np.float64] | None:
+        """Return the next action, or None after the last one."""
+        if self._next >= len(self._actions):
+            return None
+        self._next += 1
+        action: NDArray[np.float64] = self._actions[self._next - 1]
+        return action
+
+
+def command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="HDF5 file of demonstrations.")],
+    robot: Annotated[
+        str,
+        typer.Option(
+            "--robot",
+            help="sim (the environment of the file or of --env, simulated in real time), an "
+            "installed robot, lerobot:TYPE, module:Class, or file.py:Class.",
+        ),
+    ],
+    robot_arg: RobotArgs = None,
+    env: RobotEnv = None,
+    demo: Annotated[
+        str | None, typer.Option("--demo", help="Name of the demo; default: the first.")
+    ] = None,
+    rate_hz: Annotated[
+        float | None,
+        typer.Option("--rate-hz", min=0.01, help="Control rate; default: the rate in the file."),
+    ] = None,
+    any_rate: Annotated[
+        bool,
+        typer.Option("--any-rate", help="Allow a rate other than that of the file or the robot."),
+    ] = False,
+    limits: Limits = None,
+    any_limits: AnyLimits = False,
+    slow: Slow = 1.0,
+    safety: SafetyArgs = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Send the actions of a demonstration to a robot, within its limits.
+
+    Arrange the scene as it was at the beginning of the demo. If the robot does
+    not repeat the recorded motion, its actions, rate or limits differ from those of the file: find the cause before
+    training on it.
+
+    Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
+    """
+    from imitate.cli.robot.robots import robot_of, safety_of
+    from imitate.data import DatasetFile
+    from imitate.data.file.features import features_of, number_names
+    from imitate.deploy.robot.driver import solved
+    from imitate.deploy.robot.loop import ControlLoop
+    from imitate.deploy.robot.watchdog import slow_stop
+    from imitate.errors import RobotError
+
+    rules = safety_of(robot, safety or ())
+    with DatasetFile(file) as data:
+        demos = data.demos()
+        name = demos[0] if demo is None else demo
+        if name not in demos:
+            raise UserError(f"{file}: there is no demo '{name}'; it has {demos[0]} to {demos[-1]}")
+        actions = data.read(name, "actions")
+        recorded = data.control_freq
+        own = data.env_meta
+        features = features_of(data.file_attrs, str(file))
+    rate = rate_hz or recorded
+    if rate is None:
+        raise UserError(f"{file}: does not contain its control rate: give --rate-hz")
+    policy = RecordedActions(actions, recorded, number_names(features).get("actions", ()))
+    with contextlib.ExitStack() as stack:
+        simulated = own if own.get("type") in (1, 2) else None
+        body = robot_of(
+            robot,
+            robot_arg or [],
+            env=env,
+            own=simulated,
+            rate_hz=rate,
+            limits=limits,
+            any_limits=any_limits,
+        )
+        interrupts = stack.enter_context(released(body))
+        loop = ControlLoop(
+            body,
+            policy,
+            float(rate),
+            safety=rules,
+            any_rate=any_rate,
+            dry_run=dry_run,
+            slow=slow,
+            on_step=interrupts.checked(None),
+        )
+        try:
+            report = loop.run(len(actions))
+            success = solved(body)
+        except RobotError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(STOPPED) from None
+    if json_:
+        typer.echo(json.dumps({"demo": name, "success": success, "report": report.to_dict()}))
+    else:
+        verdict = "" if success is None else f"; success: {success}"
+        typer.echo(
+            f"{name}: {report}{verdict}" + ("; dry run: nothing was sent" if dry_run else "")
+        )
+    if slow_words := slow_stop(report.stop_s):
+        typer.echo(f"error: {slow_words}", err=True)
+        raise typer.Exit(STOPPED)

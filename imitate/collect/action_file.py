@@ -1,0 +1,302 @@
+"""Meaning of a file's actions: number of arms, relative or absolute, units and frame.
+
+Poses of the grippers at each step of a demonstration: from observations, or from recorded states in a simulator.
+
+Controllers in the description of a robosuite 1.5 environment.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from imitate.collect.recorded import scene_of
+from imitate.data import DatasetFile
+from imitate.data.file.action_scale import refuse_rescaled
+from imitate.envs import make_env
+from imitate.envs.migration import ARM_TYPES, COMMAND, ROBOSUITE, version_note
+from imitate.envs.robosuite_env import RobosuiteEnv, import_robosuite
+from imitate.errors import DatasetError
+from imitate.functional.rotations import CommandRange, HandPoses, quaternion_to_matrix
+
+PoseKeys = tuple[str, str]
+"""Observations of a hand: its position, and its quaternion x, y, z, w."""
+
+
+class PoseSource(Protocol):
+    """Source of the hands' poses, one demo after the other; a context manager."""
+
+    name: str
+
+    def of(self, demo: str) -> tuple[HandPoses, Tensor]:
+        """Return hands (T, arms, ...), and positions of their bases (T, arms, 3) in metres."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class ObservedPoses:
+    """Hands' poses from the file's observations; commands are assumed to be along the world's axes."""
+
+    name = "poses"
+
+    def __init__(self, file: DatasetFile, keys: Sequence[PoseKeys]) -> None:
+        self._file, self._keys = file, keys
+
+    def of(self, demo: str) -> tuple[HandPoses, Tensor]:
+        """See :class:`PoseSource`; bases are not known and taken to be at the origin."""
+        position, quaternion = (
+            torch.from_numpy(
+                np.stack([self._read(demo, keys[index]) for keys in self._keys], axis=1)
+            ).double()
+            for index in range(2)
+        )
+        if position.shape[-1] != 3 or quaternion.shape[-1] != 4:
+            raise DatasetError(
+                f"{self._file.path}: {demo}: poses of {tuple(position.shape)} and {tuple(quaternion.shape)} values: "
+                "a position has 3 and a quaternion 4 per step: name them with --pose-keys"
+            )
+        rotation = quaternion_to_matrix(quaternion)
+        return HandPoses(position, rotation, torch.eye(3).double()), torch.zeros_like(position)
+
+    def _read(self, demo: str, key: str) -> Any:
+        return self._file.read(demo, f"obs/{key}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Do nothing: there is nothing to close."""
+
+
+class SimulatedPoses:
+    """Gripper poses from robosuite's controllers, after setting the recorded states.
+
+    Args:
+        file: open.
+        env_args: of its environment.
+        base_frame: commands are given along the axes of the robots' bases.
+    """
+
+    name = "simulator"
+
+    def __init__(self, file: DatasetFile, env_args: dict[str, Any], *, base_frame: bool) -> None:
+        env = make_env(env_args, obs_keys=[])
+        if not isinstance(env, RobosuiteEnv):
+            env.close()
+            raise DatasetError(f"{file.path}: --source simulator is for files of robosuite")
+        self._file, self._env, self._base_frame = file, env, base_frame
+
+    def of(self, demo: str) -> tuple[HandPoses, Tensor]:
+        """See :class:`PoseSource`."""
+        steps = []
+        for number, state in enumerate(self._file.read(demo, "states")):
+            scene = scene_of(self._file, demo) if number == 0 else {}
+            self._env.reset_to({"states": state, **scene})
+            steps.append(self._env.arm_poses())
+        position, rotation, base_position, base_rotation = (
+            torch.from_numpy(np.array([[arm[field] for arm in step] for step in steps]))
+            for field in range(4)
+        )
+        frame = base_rotation if self._base_frame else torch.eye(3).double()
+        return HandPoses(position, rotation, frame), base_position
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the simulator."""
+        self._env.close()
+
+
+DEFAULT_ROBOT = "Panda"
+
+
+def robot_names(env_kwargs: Mapping[str, Any]) -> list[str]:
+    """Return the names of the robots, in the order of their actions."""
+    robots = env_kwargs.get("robots", DEFAULT_ROBOT)
+    return [robots] if isinstance(robots, str) else list(robots)
+
+
+def with_explicit_controllers(env_args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return env_args with robosuite's default controllers written out if none are given.
+
+    Raises:
+        EnvError: robosuite is not installed.
+    """
+    new: dict[str, Any] = copy.deepcopy(dict(env_args))
+    kwargs = new.setdefault("env_kwargs", {})
+    robots = robot_names(kwargs)
+    configs = kwargs.get("controller_configs")
+    if configs is None:
+        import_robosuite()
+        load = importlib.import_module("robosuite.controllers").load_composite_controller_config
+        configs = [load(robot=robot) for robot in robots]
+        kwargs["controller_configs"] = configs if len(robots) > 1 else configs[0]
+    return new
+
+
+def arm_controllers(env_kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return settings of the arms' controllers, robot by robot; the dicts are references into the description."""
+    configs = env_kwargs.get("controller_configs")
+    return [
+        part
+        for config in (configs if isinstance(configs, list) else [configs])
+        if isinstance(config, dict)
+        for part in (config.get("body_parts") or {}).values()
+        if isinstance(part, dict) and part.get("type") in ARM_TYPES and "gripper" in part
+    ]
+
+
+_MOTION = (0.05, 0.05, 0.05, 0.5, 0.5, 0.5)
+"""robosuite's, where a controller names none: metres and radians of a command of 1."""
+
+
+@dataclass(frozen=True)
+class ActionFile:
+    """An open file and the meaning of its actions.
+
+    Attributes:
+        file: open demonstration file.
+        env_args: of a robosuite file with its controllers written out; else those of the file.
+        mode: kind of 'actions': absolute or delta.
+        arms: number of arms, whose actions are concatenated.
+        limits: limits of relative commands.
+        base_frame: true if commands are along the axes of the robots' bases, false for the world's.
+        playable: true if robosuite can execute them.
+    """
+
+    file: DatasetFile
+    env_args: dict[str, Any]
+    mode: Literal["delta", "absolute"]
+    arms: int
+    limits: CommandRange
+    base_frame: bool
+    playable: bool
+
+    @classmethod
+    def of(
+        cls, file: DatasetFile, *, to: str | None, scale: tuple[float, float] | None
+    ) -> ActionFile:
+        """Read the meaning of the actions.
+
+        Args:
+            file: open demonstration file.
+            to: target kind of the actions; where no simulator defines their kind, they are the opposite.
+            scale: metres and radians that a command of 1 means, if no controller defines it.
+
+        Raises:
+            DatasetError: the controller is another, the file is of another robosuite, or its actions are rescaled.
+        """
+        refuse_rescaled(file)
+        if file.env_meta.get("type") != ROBOSUITE:
+            metres, radians = scale or (1.0, 1.0)
+            limits = _limits({"output_max": [metres] * 3 + [radians] * 3})
+            mode: Literal["delta", "absolute"] = "absolute" if to == "delta" else "delta"
+            return cls(file, file.env_meta, mode, 1, limits, base_frame=False, playable=False)
+        if version_note(file.env_meta) is not None:
+            raise DatasetError(
+                f"{file.path}: recorded with another robosuite: first do: {COMMAND.replace('FILE', str(file.path))}"
+            )
+        env_args = with_explicit_controllers(file.env_meta)
+        kwargs = env_args["env_kwargs"]
+        robots, arms = robot_names(kwargs), arm_controllers(kwargs)
+        first = arms[0] if arms else {}
+        kind = f"{first.get('type')}, impedance_mode {first.get('impedance_mode', 'fixed')}"
+        if len(arms) not in (1, len(robots)) or kind != "OSC_POSE, impedance_mode fixed":
+            raise DatasetError(
+                f"{file.path}: {len(robots)} robot(s) with {len(arms)} arm controller(s), {kind}: actions are "
+                "converted for robots with one arm each and OSC_POSE with fixed impedance"
+            )
+        return cls(
+            file,
+            env_args,
+            "absolute" if first.get("input_type") == "absolute" else "delta",
+            len(robots),
+            _limits(first),
+            base_frame=first.get("input_ref_frame", "base") == "base",
+            playable=True,
+        )
+
+    def env_args_for(self, mode: str) -> dict[str, Any]:
+        """Return env_args of an environment that takes actions of a kind; absolute ones are in the world's frame."""
+        new = with_explicit_controllers(self.env_args)
+        for arm in arm_controllers(new["env_kwargs"]):
+            arm["input_type"] = mode
+            if mode == "absolute":
+                arm["input_ref_frame"] = "world"
+        return new
+
+
+def open_poses(
+    about: ActionFile, source: str, keys: tuple[PoseKeys, ...] | None = None
+) -> PoseSource:
+    """Choose the source of the gripper poses.
+
+    Args:
+        about: the file.
+        source: 'poses', 'simulator', or 'auto': poses where they do.
+        keys: observations of each gripper, or None for robosuite's.
+
+    Raises:
+        DatasetError: the file has no such source.
+    """
+    file = about.file
+    keys = keys or tuple(
+        (f"robot{number}_eef_pos", f"robot{number}_eef_quat_site") for number in range(about.arms)
+    )
+    missing = [key for pair in keys for key in pair if not file.has(file.demos()[0], f"obs/{key}")]
+    oblique = about.base_frame and (about.arms > 1 or about.mode == "absolute")
+    if source == "poses" or (source == "auto" and not missing and not oblique):
+        if missing or oblique or len(keys) != about.arms:
+            raise DatasetError(f"{file.path}: {_why_no_poses(about, keys, missing)}")
+        return ObservedPoses(file, keys)
+    if not about.playable or not file.has(file.demos()[0], "states"):
+        raise DatasetError(
+            f"{file.path}: neither observed poses ({', '.join(missing)}) nor states of robosuite: "
+            "name the observations of position and quaternion (x, y, z, w) with --pose-keys"
+        )
+    return SimulatedPoses(file, about.env_args, base_frame=about.base_frame)
+
+
+def _why_no_poses(about: ActionFile, keys: tuple[PoseKeys, ...], missing: list[str]) -> str:
+    if missing:
+        return f"no observation '{missing[0]}': name position and quaternion with --pose-keys, or --source simulator"
+    if len(keys) != about.arms:
+        return f"{len(keys)} pair(s) in --pose-keys for {about.arms} arm(s): name one pair for each"
+    return "commands are given in the frames of the robots' bases, which only the simulator knows: --source simulator"
+
+
+def _limits(controller: Mapping[str, Any]) -> CommandRange:
+    def six(key: str, default: Any) -> torch.Tensor:
+        return torch.as_tensor(controller.get(key, default), dtype=torch.float64).expand(6)
+
+    most = six("output_max", _MOTION)
+    least = six("output_min", (-most).tolist())
+    return CommandRange(six("input_min", -1.0), six("input_max", 1.0), least, most)

@@ -1,0 +1,379 @@
+"""Files of a collection: a single one, or shards of a folder, each with a range of episodes.
+
+A file appears under its name when all of its episodes are finished; until then its demos are in ``<file>.partial``. The
+demos and their names do not depend on how they are divided: ``demo_k`` is the k-th that was recorded.
+
+Collection into a folder of shards: its files, and the index that is written last.
+
+Episodes that an interrupted collection has recorded, for another one of the same plan to continue.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import Self
+
+from imitate.collect.demonstrate import Plan
+from imitate.data import DatasetFile, DatasetWriter, Episode
+from imitate.data.file.journal import is_being_written, partial_of, roll_back
+from imitate.envs.migration import installed_robosuite
+from imitate.envs.worlds import RATES_HZ
+from imitate.errors import DatasetError
+
+PLAN = "collected"
+"""Attribute of ``data``: the plan of the demonstrations, as JSON."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An episode in the file of an interrupted collection.
+
+    Attributes:
+        name: of its demo.
+        episode: its number in the plan.
+        quality: level of its demonstrator.
+        success: it solves the task.
+        attempts: tries of the demonstrator until this one.
+        steps: its length.
+    """
+
+    name: str
+    episode: int
+    quality: str
+    success: bool
+    attempts: int
+    steps: int
+
+
+def settings_of(plan: Plan, **more: int) -> str:
+    """Return all that episodes depend on, as JSON.
+
+    Args:
+        plan: of the episodes.
+        **more: what else the files depend on.
+    """
+    return json.dumps({**asdict(plan), "robosuite": installed_robosuite() or "none", **more})
+
+
+def recorded_so_far(path: Path, settings: str) -> list[Recorded]:
+    """Return the episodes that lie in the partial file of ``path``; none where there is no such file.
+
+    Raises:
+        DatasetError: it belongs to another plan or is being written.
+    """
+    partial = partial_of(path)
+    if not partial.is_file():
+        return []
+    if is_being_written(partial):
+        raise DatasetError(
+            f"{path}: another process is writing it: wait for it or choose another name"
+        )
+    roll_back(partial)
+    if not partial.stat().st_size:  # killed as it began
+        partial.unlink()
+        return []
+    return _read(partial, path, settings)
+
+
+def recorded_in(path: Path, settings: str) -> list[Recorded]:
+    """Return the episodes of a finished file.
+
+    Raises:
+        DatasetError: it belongs to another plan.
+    """
+    return _read(path, path, settings)
+
+
+def _read(place: Path, path: Path, settings: str) -> list[Recorded]:
+    with DatasetFile(place) as file:
+        _check_same(place, path, file.file_attrs.get(PLAN), settings)
+        return [_recorded(file, demo) for demo in file.demos()]
+
+
+def _recorded(file: DatasetFile, demo: str) -> Recorded:
+    attrs = file.attrs(demo)
+    return Recorded(
+        demo,
+        int(attrs["episode"]),
+        str(attrs["quality"]),
+        bool(attrs["success"]),
+        int(attrs["attempts"]),
+        file.length(demo),
+    )
+
+
+def _check_same(place: Path, path: Path, found: str | None, wanted: str) -> None:
+    if found is None:
+        raise DatasetError(
+            f"{place}: does not name its plan, so that it cannot be resumed: make a file of it with "
+            f"`imitate dataset finish {path}`, or start again with --overwrite"
+        )
+    was, now = json.loads(found), json.loads(wanted)
+    for key in sorted(was.keys() | now.keys()):
+        if was.get(key) != now.get(key):
+            raise DatasetError(
+                f"{place}: was started with {key} = {was.get(key)!r}, now it is {now.get(key)!r}: "
+                "resume with the same options, or start again with --overwrite"
+            )
+
+
+Split = Callable[[Mapping[int, str]], Mapping[str, Sequence[int]]]
+"""Function from the quality of each episode's demonstrator to the episodes of each filter key."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file of a collection.
+
+    Attributes:
+        path: path of the file.
+        episodes: numbers of its episodes.
+    """
+
+    path: Path
+    episodes: range
+
+
+class CollectedFiles:
+    """Files that take a collection's demos in the order of their episodes; a context manager.
+
+    Leaving the context with an exception, or a kill -9, leaves the finished files and a partial one with whole demos.
+
+    Args:
+        pieces: the files, in the order of their episodes.
+        settings: everything that the demos depend on, as JSON; files of other settings are not continued.
+        split: to filter keys.
+        qualities: those of all episodes; filter keys are chosen from all, before it is known which ones are recorded.
+            None: each file's are chosen from those that were recorded.
+        overwrite: true to replace existing files.
+        resume: true to continue existing files.
+
+    Attributes:
+        missing: episodes to record.
+        earlier: demos that were recorded before, in order.
+        lost: episodes that an interrupted collection could not record.
+
+    Raises:
+        DatasetError: a file exists and neither option is set, or it has other settings.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        settings: str,
+        split: Split,
+        *,
+        qualities: Mapping[int, str] | None = None,
+        overwrite: bool = False,
+        resume: bool = False,
+    ) -> None:
+        self._settings, self._split, self._qualities = settings, split, qualities
+        self._overwrite = overwrite
+        self.missing: list[int] = []
+        self.earlier: list[Recorded] = []
+        self.lost: list[int] = []
+        self._unfinished: list[Piece] = []
+        for piece in pieces:
+            self._look_at(piece, resume=resume, may_be_whole=len(pieces) > 1)
+        self._recorded = {demo.episode: (demo.name, demo.quality) for demo in self.earlier}
+        self._order = sorted(self._recorded)
+        self._added = 0
+        self._env_meta: dict[str, Any] = {}
+        self._writer: DatasetWriter | None = None
+
+    def _look_at(self, piece: Piece, *, resume: bool, may_be_whole: bool) -> None:
+        """Record which parts of a file exist and which are missing."""
+        may_continue = resume and not self._overwrite and piece.path.exists()
+        is_whole = may_continue and (may_be_whole or self._holds_last(piece))
+        if not is_whole:
+            check_free(piece.path, overwrite=self._overwrite, resume=resume)
+            self._unfinished.append(piece)
+        find = recorded_in if is_whole else recorded_so_far
+        found = find(piece.path, self._settings) if resume else []
+        there = {demo.episode for demo in found}
+        begun = (
+            piece.episodes.stop if is_whole else max(there, default=piece.episodes.start - 1) + 1
+        )
+        self.lost += sorted(set(range(piece.episodes.start, begun)) - there)
+        self.missing += range(begun, piece.episodes.stop)
+        self.earlier += found
+
+    def _holds_last(self, piece: Piece) -> bool:
+        """Return true for a finished file with the last episode: settings of a single file do not name their number."""
+        try:
+            found = recorded_in(piece.path, self._settings)
+        except DatasetError:  # another file
+            return False
+        return max((demo.episode for demo in found), default=-1) == piece.episodes.stop - 1
+
+    @property
+    def are_finished(self) -> bool:
+        """True if all files are there."""
+        return not self._unfinished
+
+    def begin(self, env_meta: dict[str, Any]) -> None:
+        """Open the first file that is not finished.
+
+        Args:
+            env_meta: env_args of the demos.
+
+        Raises:
+            DatasetError: it cannot be written.
+        """
+        self._env_meta = env_meta
+        self._next_piece()
+
+    def add(self, number: int, quality: str, episode: Episode) -> None:
+        """Write the demo of an episode; safe on disk when this returns.
+
+        Args:
+            number: of the episode, a missing one; greater than at the last call.
+            quality: of its demonstrator.
+            episode: its arrays.
+
+        Raises:
+            DatasetError: it cannot be written.
+        """
+        while number not in self._unfinished[0].episodes:
+            self._finish_piece()
+            self._next_piece()
+        assert self._writer is not None
+        name = f"demo_{bisect_left(self._order, number) + self._added}"
+        self._writer.append_episode(episode, name)
+        self._recorded[number] = (name, quality)
+        self._added += 1
+
+    def _next_piece(self) -> None:
+        """Open the file of the first piece that is not finished, if there is any."""
+        if not self._unfinished:
+            return
+        path = self._unfinished[0].path
+        self._writer = DatasetWriter(
+            path,
+            self._env_meta,
+            overwrite=self._overwrite,
+            append=partial_of(path).exists() and not self._overwrite,
+            control_freq=_rate_hz(self._env_meta),
+            attrs={PLAN: self._settings},
+            strict=False,
+        )
+
+    def _finish_piece(self) -> None:
+        """Give the open file its filter keys and its name; one without a demo is left out."""
+        piece, writer = self._unfinished.pop(0), self._writer
+        assert writer is not None
+        if not writer.num_episodes and self._recorded:
+            with suppress(DatasetError):  # it reports that it has no demo, and leaves no file
+                writer.close()
+            return
+        own = {
+            number: self._recorded[number] for number in piece.episodes if number in self._recorded
+        }
+        qualities = self._qualities or {number: quality for number, (_, quality) in own.items()}
+        for key, numbers in self._split(qualities).items():
+            names = [own[number][0] for number in numbers if number in own]
+            if names:
+                writer.add_filter_key(key, names)
+        writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        if kind is not None:
+            if self._writer is not None:
+                self._writer.__exit__(kind, *error)
+            return
+        while self._unfinished:
+            self._finish_piece()
+            self._next_piece()
+
+
+def check_free(path: Path, *, overwrite: bool, resume: bool) -> None:
+    """Refuse to overwrite a file without permission.
+
+    Raises:
+        DatasetError: it is there, or a part of it.
+    """
+    if overwrite and resume:
+        raise DatasetError(
+            f"{path}: --resume continues what is there, --overwrite starts again: give one of them"
+        )
+    if path.exists() and not overwrite:
+        raise DatasetError(
+            f"{path}: exists already; choose another name, or replace it with --overwrite"
+        )
+    if partial_of(path).exists() and not (overwrite or resume):
+        raise DatasetError(
+            f"{partial_of(path)}: is left from an interrupted collection: --resume continues it, --overwrite "
+            "starts again"
+        )
+
+
+def _rate_hz(env_meta: Mapping[str, Any]) -> float | None:
+    """Return the actions per second of an environment; None if unknown."""
+    rate: float | None = env_meta.get("env_kwargs", {}).get("control_freq")
+    if rate is None:
+        rate = RATES_HZ.get(str(env_meta["env_name"]).partition(":")[0])
+    return rate
+
+
+# Imports of the index stand in the functions: each worker of a collection imports this file, and none needs them.
+
+
+def shards_of(folder: Path, num: int, per_shard: int) -> list[Piece]:
+    """Divide a collection into the files ``000.hdf5``, ``001.hdf5`` ... of a folder.
+
+    Args:
+        folder: of the files.
+        num: episodes.
+        per_shard: episodes of each file but the last.
+    """
+    starts = range(0, num, per_shard)
+    width = max(3, len(str(len(starts) - 1)))
+    return [
+        Piece(folder / f"{number:0{width}d}.hdf5", range(first, min(first + per_shard, num)))
+        for number, first in enumerate(starts)
+    ]
+
+
+def prepare_folder(folder: Path, pieces: Sequence[Piece], *, overwrite: bool, resume: bool) -> None:
+    """Check that a folder is one for these shards; an index, which says that all are there, is taken away.
+
+    Raises:
+        DatasetError: it is a file, or holds something that is neither replaced nor continued.
+    """
+    from imitate.config.data_paths import INDEX_NAME
+
+    if folder.exists() and not folder.is_dir():
+        raise DatasetError(f"{folder}: is a file: name a folder with --out for --shard-demos")
+    own = {piece.path.name for piece in pieces}
+    there = sorted(path.name for path in folder.glob("*.hdf5"))
+    foreign = [name for name in there if name not in own]
+    if foreign:
+        raise DatasetError(
+            f"{folder}: holds {foreign[0]}, which is none of the {len(pieces)} shards: choose an empty folder, or the "
+            "options of the collection that is there"
+        )
+    if there and not (overwrite or resume):
+        raise DatasetError(
+            f"{folder}: holds {there[0]}: --resume continues what is there, --overwrite starts again"
+        )
+    if overwrite or any(not piece.path.exists() for piece in pieces):
+        (folder / INDEX_NAME).unlink(missing_ok=True)
+
+
+def finish_folder(folder: Path, pieces: Sequence[Piece]) -> None:
+    """Write the index of the shards that there are; one none of whose episodes could be recorded is missing."""
+    from imitate.config.data_paths import INDEX_NAME
+    from imitate.data.shards.describe import write_index
+
+    if not (folder / INDEX_NAME).exists():
+        write_index(folder, [piece.path for piece in pieces if piece.path.exists()])

@@ -1,0 +1,292 @@
+"""Recording of a demonstration: an expert acts in an environment.
+
+Runs in worker processes, so it imports neither torch nor the file format.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from imitate.envs import Env, make_env
+from imitate.envs.env import Array, Obs, watched
+from imitate.envs.experts import (
+    LEVELS,
+    QUALITIES,
+    Demonstrator,
+    ExpertKind,
+    Habits,
+    HumanLike,
+    Style,
+    arms_of,
+    find_expert,
+)
+from imitate.errors import EnvError, UserError
+from imitate.system.processes import Beat
+
+MAX_ATTEMPTS = 25
+DESCRIBE = "env_args"
+"""Item of a worker that asks for the full description of the environment."""
+
+# Noise at --noise 1, per level of quality: white noise on all motion axes, and sometimes a push in one direction for a
+# few steps, from which the demonstrator must recover.
+_WHITE_STD = (0.03, 0.06, 0.12, 0.0)
+_PUSH_STD = (0.3, 0.4, 0.5, 0.0)
+_PUSH_PROBABILITY = 0.03
+_PUSH_STEPS = (3, 8)
+_PAUSE_STEPS = (5, 16)
+_OF_THE_SCENE = {"model_file": "model", "ep_meta": "ep_meta"}
+"""Attributes of a demonstration, by the part of ``get_state`` that they hold, where an environment has a scene."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings of demonstrations, the same for all episodes of a collection.
+
+    Attributes:
+        env_meta: description for ``make_env``.
+        seed: base seed; an episode's own seed follows from it and the episode's number.
+        qualities: levels of demonstrators, taken in turn.
+        noise: scale of the action noise.
+        horizon: steps after which an attempt has failed.
+        hold_steps: steps after the first success.
+        keep_failures: record the first attempt even if it fails.
+        label: kind of the recorded ``actions``: ``executed`` (with noise; plays back) or ``expert`` (without).
+        habits: habits of a person, of the level ``better``, or None.
+
+    Raises:
+        UserError: levels of quality for a task of two arms, which has the expert and the person alone.
+    """
+
+    env_meta: dict[str, Any]
+    seed: int = 0
+    qualities: tuple[str, ...] = QUALITIES[:1]
+    noise: float = 1.0
+    horizon: int | None = None
+    hold_steps: int = 8
+    keep_failures: bool = False
+    label: str = "executed"
+    habits: Habits | None = None
+
+    def __post_init__(self) -> None:
+        """See the class."""
+        name = str(self.env_meta.get("env_name"))
+        if arms_of(name) > 1 and self.qualities != QUALITIES[:1]:
+            raise UserError(f"{name} has demonstrators of one level: leave --quality mixed out")
+
+    def quality(self, index: int) -> str:
+        """Return the level of an episode's demonstrator."""
+        return self.qualities[index % len(self.qualities)]
+
+    def attempt_steps(self, expert: ExpertKind) -> int:
+        """Return the number of steps after which an attempt has failed: a scripted person gets twice the expert's."""
+        return self.horizon or expert.horizon * (1 if self.habits is None else 2)
+
+    def demonstrator(self, expert: Any, quality: str, rng: np.random.Generator) -> Demonstrator:
+        """Make the demonstrator, which acts between the expert and the arm."""
+        if self.habits is not None:
+            return HumanLike(expert, rng, self.habits)
+        return LEVELS[quality](expert, rng)
+
+
+@dataclass
+class Demonstration:
+    """One recorded episode, as (T, ...) arrays, and what is known about it."""
+
+    obs: dict[str, Array]
+    next_obs: dict[str, Array]
+    actions: Array
+    rewards: Array
+    successes: Array
+    states: Array
+    executed: Array
+    attrs: dict[str, Any]
+    quality: str
+    attempts: int = 1
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def success(self) -> bool:
+        """True if the task was solved at some step."""
+        return bool(self.successes.any())
+
+
+class ActionNoise:
+    """White noise, pushes and pauses on the motion axes; the grippers' commands are left alone.
+
+    Args:
+        rng: source of all draws.
+        scale: of the noise.
+        quality: level of the demonstrator.
+        pause: probability per step of standing still for a moment.
+        axes: the first so many numbers of an arm's part of the action are motions, up to three of them translations.
+        arms: that the action is divided among, in equal parts.
+        low: lower limits of the action.
+        high: upper limits.
+    """
+
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        scale: float,
+        quality: str,
+        pause: float,
+        *,
+        axes: int = 6,
+        arms: int = 1,
+        low: Array | float = -1.0,
+        high: Array | float = 1.0,
+    ) -> None:
+        self._axes, self._arms, self._low, self._high = axes, arms, low, high
+        level = QUALITIES.index(quality)
+        self._rng, self._scale = rng, scale
+        self._white, self._push_std = scale * _WHITE_STD[level], scale * _PUSH_STD[level]
+        self._pause_probability = pause
+        self._push, self._push_left, self._pause_left = np.zeros((arms, 3)), 0, 0
+
+    def __call__(self, action: Array) -> Array:
+        """The action that is executed in place of ``action`` (A,)."""
+        if self._axes == 0:
+            return action
+        rng = self._rng
+        executed = np.array(action)
+        parts = executed.reshape(self._arms, -1)
+        if self._scale > 0 and self._push_left == 0 and rng.random() < _PUSH_PROBABILITY:
+            self._push_left = int(rng.integers(*_PUSH_STEPS))
+            self._push = rng.normal(0.0, self._push_std, self._push.shape)
+        if self._pause_left == 0 and rng.random() < self._pause_probability:
+            self._pause_left = int(rng.integers(*_PAUSE_STEPS))
+        if self._pause_left > 0:
+            self._pause_left -= 1
+            parts[:, : self._axes] = 0.0
+        if self._push_left > 0:
+            self._push_left -= 1
+            translations = min(3, self._axes)
+            parts[:, :translations] += self._push[:, :translations]
+        parts[:, : self._axes] += rng.normal(0.0, 1.0, (self._arms, self._axes)) * self._white
+        return np.clip(executed, self._low, self._high)
+
+
+def prepare_demonstrations(plan: Plan, beat: Beat) -> Callable[[int | str], Any]:
+    """Make a worker's function: from an episode's number to the demonstration, from ``DESCRIBE`` to the env_args."""
+
+    def work(item: int | str) -> Any:
+        return demonstrate(plan, item, beat) if isinstance(item, int) else describe(plan, beat)
+
+    return work
+
+
+def describe(plan: Plan, beat: Beat | None = None) -> dict[str, Any]:
+    """Return the full ``env_args`` of the plan's environment."""
+    return watched(partial(_worker_env, json.dumps(plan.env_meta)), beat).serialize()
+
+
+def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstration:
+    """Record episode ``index`` of a collection; ``beat`` receives each call of the environment that begins.
+
+    A failed attempt is replaced by the next one, unless failures are kept.
+
+    Raises:
+        EnvError: the expert failed ``MAX_ATTEMPTS`` times.
+    """
+    quality = plan.quality(index)
+    kind = find_expert(str(plan.env_meta["env_name"]))
+    horizon = plan.attempt_steps(kind)
+    problems: list[str] = []
+    for attempt in range(MAX_ATTEMPTS):
+        env_seed, rng = _seeds(plan.seed, index, attempt)
+        style = Style.sample(rng, quality)
+        try:
+            env = watched(partial(_worker_env, json.dumps(plan.env_meta)), beat)
+            noise = ActionNoise(
+                rng,
+                plan.noise,
+                quality,
+                style.hesitation,
+                axes=kind.motion_axes,
+                arms=arms_of(kind.env_name),
+                low=env.action_low,
+                high=env.action_high,
+            )
+            who = plan.demonstrator(kind(style), quality, rng)
+            episode = _record(env, who, noise, env_seed, horizon, plan)
+        except UserError:
+            raise
+        except (
+            Exception
+        ) as error:  # a simulator that failed: the attempt is lost, a new simulator is made
+            _worker_env.cache_clear()
+            problems.append(f"episode {index}, attempt {attempt}: {type(error).__name__}: {error}")
+            continue
+        if episode.success or plan.keep_failures:
+            episode.attempts, episode.problems, episode.quality = attempt + 1, problems, quality
+            episode.attrs.update(quality=quality, seed=env_seed, success=episode.success)
+            episode.attrs.update(episode=index, attempts=attempt + 1)
+            if kind.instruction is not None:
+                episode.attrs["language"] = kind.instruction
+            return episode
+    raise EnvError(
+        f"{plan.env_meta['env_name']}: the expert failed {MAX_ATTEMPTS} times in a row at episode {index} "
+        f"(horizon {horizon}, noise {plan.noise:g}"
+        + (f"; last problem: {problems[-1]}" if problems else "")
+        + "); use a longer --horizon, less --noise, or --keep-failures"
+    )
+
+
+@functools.cache
+def _worker_env(env_meta: str) -> Env:
+    """Return the environment of this process, created at the first episode."""
+    return make_env(json.loads(env_meta))
+
+
+def _seeds(seed: int, index: int, attempt: int) -> tuple[int, np.random.Generator]:
+    sequence = np.random.SeedSequence([seed, index, attempt])
+    return int(sequence.generate_state(1)[0]), np.random.default_rng(sequence)
+
+
+def _record(
+    env: Env, who: Demonstrator, noise: ActionNoise, seed: int, horizon: int, plan: Plan
+) -> Demonstration:
+    obs, _ = env.reset(seed=seed)
+    start = env.get_state()
+    frames: list[Obs] = [obs]
+    states = [start["states"]]
+    actions: list[Array] = []
+    executed_actions: list[Array] = []
+    rewards: list[float] = []
+    successes: list[bool] = []
+    stop, over = horizon, False
+    while not over and len(actions) < stop and not (who.gave_up and not any(successes)):
+        wanted = np.clip(who.act(obs), env.action_low, env.action_high)
+        executed = wanted if who.still else noise(wanted)
+        obs, reward, terminated, truncated, info = env.step(executed)
+        over = terminated or truncated
+        if info["success"] and not any(successes):
+            stop = min(horizon, len(actions) + 1 + plan.hold_steps)
+        actions.append(executed if plan.label == "executed" else wanted)
+        executed_actions.append(executed)
+        rewards.append(reward)
+        successes.append(bool(info["success"]))
+        frames.append(obs)
+        states.append(env.get_state()["states"])
+    series = {key: np.stack([frame[key] for frame in frames]) for key in obs}
+    return Demonstration(
+        obs={key: values[:-1] for key, values in series.items()},
+        next_obs={key: values[1:] for key, values in series.items()},
+        actions=np.stack(actions),
+        rewards=np.asarray(rewards),
+        successes=np.asarray(successes),
+        states=np.stack(states[:-1]),
+        executed=np.stack(executed_actions),
+        attrs={
+            **{attr: start[key] for attr, key in _OF_THE_SCENE.items() if key in start},
+            "action_label": plan.label,
+        },
+        quality="",
+    )

@@ -1,0 +1,233 @@
+"""Replay of recorded states and actions, also to compare an environment with the one of the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imitate.collect.recorded import RecordedDemo, recorded_demo
+from imitate.crew import Crew, Limits, Lost
+from imitate.crew.backend import Backend
+from imitate.data import DatasetFile
+from imitate.data.file.episode import Episode
+from imitate.data.formats.base import Demo, Options, Report, Source
+from imitate.envs import Env, make_env
+from imitate.envs.env import Array, watched
+from imitate.envs.migration import fitted
+from imitate.errors import DatasetError, EnvError
+from imitate.system.processes import STEP_TIMEOUT_S, Beat
+
+_SCENE = {"model": "model_file", "ep_meta": "ep_meta"}
+
+
+def replayed(source: Source, options: Options, report: Report) -> Iterator[Demo]:
+    """Yield the demos of a source, with the simulator's observations in their states.
+
+    ``obs[t]`` is of ``states[t]``; ``next_obs[t]`` of ``states[t + 1]``, at the last step of the state that its action
+    leads to. A step that leads to success is terminal and has reward 1. The demos do not depend on ``options.workers``.
+
+    Raises:
+        DatasetError: a demo has no states.
+        EnvError: the environment cannot be made, or does not take a demo's states.
+    """
+    report.synthesised["obs and next_obs"] = "from the simulator, set to each recorded state"
+    report.synthesised["rewards"] = "1 at each step that leads to success, else 0"
+    report.synthesised["terminals"] = "at each step that leads to success"
+    return _from_workers(source, options.workers or 1, Path(report.source))
+
+
+def _from_workers(source: Source, workers: int, path: Path) -> Iterator[Demo]:
+    prepare = partial(_prepared, fitted(source.env_meta))
+    with Crew[Demo, Episode](prepare, workers) as crew:
+        for done in crew.in_order(source.demos):
+            if isinstance(done.result, Lost):
+                raise _not_replayed(path, done.item.name, done.result.reason)
+            yield Demo(done.item.name, done.result)
+
+
+def _not_replayed(path: Path, name: str, reason: str) -> EnvError:
+    return EnvError(f"{path}: demo '{name}' cannot be replayed ({reason}): remove the demo")
+
+
+def _prepared(env_meta: dict[str, Any], beat: Beat) -> Callable[[Demo], Episode]:
+    """Make a worker's function from a demo with states to its episode with observations."""
+    env = watched(partial(make_env, env_meta), beat)
+    return lambda demo: _observed(env, demo)
+
+
+def _observed(env: Env, demo: Demo) -> Episode:
+    episode = demo.episode
+    if episode.states is None:
+        raise DatasetError(
+            f"demo '{demo.name}' has no 'states': it cannot be replayed; remove the demo"
+        )
+    states, actions = np.asarray(episode.states), np.asarray(episode.actions)
+    scene = {key: episode.attrs[name] for key, name in _SCENE.items() if name in episode.attrs}
+    seen: list[dict[str, Array]] = []
+    success: list[bool] = []
+    for step, state in enumerate(states):
+        seen.append(env.reset_to({"states": state, **(scene if step == 0 else {})}))
+        success.append(env.is_success()["task"])
+    last, *_ = env.step(actions[-1])
+    seen.append(last)
+    success.append(env.is_success()["task"])
+    terminals = np.array(success[1:])
+    timeouts = np.zeros(len(terminals), dtype=bool)
+    timeouts[-1] = not terminals[-1]
+    return replace(
+        episode,
+        obs=_stacked(seen[:-1]),
+        next_obs=_stacked(seen[1:]),
+        rewards=terminals.astype(np.float32),
+        terminals=terminals,
+        timeouts=timeouts,
+        attrs={**episode.attrs, "success": bool(terminals.any())},
+    )
+
+
+def _stacked(seen: list[dict[str, Array]]) -> dict[str, Any]:
+    return {key: np.stack([obs[key] for obs in seen]) for key in seen[0]}
+
+
+_HAND = "_eef_pos"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Replay of one demonstration in the installed simulator.
+
+    Attributes:
+        steps: its length.
+        obs_error_m: the largest distance between a recorded observation of a hand's position and the hand in the
+            recorded state; None where the file has no such observations.
+        hand_error_m: the largest distance between the hand in the recorded state and where the actions, played from
+            the first state, have led it.
+        was_solved: as recorded; None where the file does not record it.
+        is_solved: at some step of the actions' replay.
+    """
+
+    steps: int
+    obs_error_m: float | None
+    hand_error_m: float
+    was_solved: bool | None
+    is_solved: bool
+
+
+def replay_some(
+    file: DatasetFile,
+    env_args: dict[str, Any],
+    wanted: int,
+    step_timeout_s: float = STEP_TIMEOUT_S,
+    backend: Backend[Any] | None = None,
+) -> dict[str, Replay]:
+    """Play demos, spread over the file, by their states and by their actions; those without states are left out.
+
+    Args:
+        file: open.
+        env_args: of the environment to play them in.
+        wanted: how many.
+        step_timeout_s: a call of the simulator that takes longer ends the check.
+        backend: where the simulator runs; None: in a process of this machine.
+
+    Raises:
+        DatasetError: the actions or the states do not fit the environment.
+        EnvError: it cannot be made, or hangs.
+    """
+    names = [demo for demo in file.demos() if file.has(demo, "states")]
+    if wanted < 1 or not names:
+        return {}
+    chosen = np.unique(np.linspace(0, len(names) - 1, min(wanted, len(names))).astype(int))
+    replays: dict[str, Replay] = {}
+    limits = Limits(call_s=step_timeout_s)
+    prepare = partial(_replay_check_prepared, str(file.path), env_args)
+    with Crew[_Recording, Replay](prepare, limits=limits, backend=backend) as crew:
+        for done in crew.in_order(_recording(file, names[number]) for number in chosen):
+            demo, found = done.item.demo.name, done.result
+            if isinstance(found, Lost):
+                if found.died:
+                    raise EnvError(f"{file.path}: {demo} cannot be played: {found.reason}")
+                raise DatasetError(found.reason)
+            replays[demo] = found
+    return replays
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """A demo to play, with what was recorded of it.
+
+    Attributes:
+        demo: its states and commands.
+        hands: (T, 3) per recorded observation of a hand's position.
+        was_solved: None where it is not recorded.
+    """
+
+    demo: RecordedDemo
+    hands: dict[str, Array]
+    was_solved: bool | None
+
+
+def _recording(file: DatasetFile, demo: str) -> _Recording:
+    hands = {
+        key: np.asarray(file.read(demo, f"obs/{key}"))
+        for key in file.obs_keys(demo)
+        if key.endswith(_HAND)
+    }
+    return _Recording(recorded_demo(file, demo), hands, _was_solved(file, demo))
+
+
+def _replay_check_prepared(
+    path: str, env_args: dict[str, Any], beat: Beat
+) -> Callable[[_Recording], Replay]:
+    """Make a worker's function from a demo to its replay; ``path`` is for messages."""
+    env = watched(partial(make_env, env_args), beat)
+    return lambda recording: _replay(path, recording, env)
+
+
+def _replay(path: str, recording: _Recording, env: Env) -> Replay:
+    demo = recording.demo
+    states, actions = demo.states, demo.commands
+    assert actions is not None
+    if actions.shape[1:] != (env.action_dim,) or len(actions) != len(states):
+        raise DatasetError(
+            f"{path}: {demo.name}: actions {actions.shape} and {len(states)} states do not fit the "
+            f"environment, which takes ({env.action_dim},) per step: correct env_args, or --check 0"
+        )
+    first = env.reset_to(demo.start)
+    reached = [_hands(env.reset_to({"states": state})) for state in states]
+    keys = [name for name in first if name.endswith(_HAND)]
+    obs_error = _obs_error(recording.hands, keys, reached)
+    env.reset_to({"states": states[0]})
+    hand_error, solved = 0.0, False
+    for step, action in enumerate(actions):
+        obs, *_ = env.step(action)
+        solved = solved or env.is_success()["task"]
+        if step + 1 < len(states):
+            hand_error = max(hand_error, _distance(_hands(obs), reached[step + 1]))
+    return Replay(len(states), obs_error, hand_error, recording.was_solved, solved)
+
+
+def _hands(obs: dict[str, Array]) -> Array:
+    """Return the positions (hands, 3)."""
+    return np.stack([value for key, value in obs.items() if key.endswith(_HAND)])
+
+
+def _distance(first: Array, second: Array) -> float:
+    return float(np.linalg.norm(first - second, axis=-1).max())
+
+
+def _obs_error(hands: dict[str, Array], keys: list[str], reached: list[Array]) -> float | None:
+    if any(key not in hands for key in keys):
+        return None
+    return _distance(np.stack([hands[key] for key in keys], axis=1), np.stack(reached))
+
+
+def _was_solved(file: DatasetFile, demo: str) -> bool | None:
+    success = file.attrs(demo).get("success")
+    if success is not None:
+        return bool(success)
+    return bool(file.read(demo, "rewards").max() > 0) if file.has(demo, "rewards") else None

@@ -1,0 +1,129 @@
+"""Catalogue of public demonstration files, ``datasets/catalogue.json``, which is part of the installed package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from urllib.parse import urljoin
+
+from imitate.errors import UserError, nearest
+
+VERSION = 1
+_ACTIONS = "`imitate dataset actions --to absolute --action-dict` makes it"
+
+
+@dataclass(frozen=True)
+class PublicFile:
+    """One downloadable file.
+
+    Attributes:
+        name: name, such as ``robomimic/lift/ph/low_dim``.
+        url: address of the file.
+        place: path below the folder of downloads.
+        licence: licence of the data; None: the publisher states none.
+        size_bytes: exact size; None: not known.
+        about_bytes: rounded size, if the exact one is not known.
+        sha256: checksum; None: not known.
+        horizon: steps of an evaluation episode, as used by the publisher.
+        note: remarks on the file.
+    """
+
+    name: str
+    url: str
+    place: PurePosixPath
+    licence: str | None
+    size_bytes: int | None
+    about_bytes: int | None
+    sha256: str | None
+    horizon: int
+    note: str | None = None
+
+
+def catalogue_path() -> Path:
+    """Return the path of the catalogue: in the installed package, or at the root of a clone."""
+    package = Path(__file__).resolve().parents[2]
+    installed = package / "catalogue.json"
+    return installed if installed.is_file() else package.parent / "datasets" / "catalogue.json"
+
+
+def load_catalogue(path: Path | None = None, base_url: str | None = None) -> list[PublicFile]:
+    """Read all files of the catalogue, in order.
+
+    Args:
+        path: path of another catalogue than the package's.
+        base_url: address of another server with the same paths.
+    """
+    tree = json.loads((path or catalogue_path()).read_text(encoding="utf-8"))
+    if tree["version"] != VERSION:
+        raise UserError(
+            f"{path}: a catalogue of version {tree['version']}; this imitate reads {VERSION}"
+        )
+    files = []
+    for entry in tree["files"]:
+        source = tree["sources"][entry["source"]]
+        base = source["base_url"] if base_url is None else base_url.rstrip("/") + "/"
+        folder = PurePosixPath(entry["name"]).parent
+        files.append(
+            PublicFile(
+                name=entry["name"],
+                url=urljoin(base, entry["path"]),
+                place=folder / PurePosixPath(entry["path"]).name,
+                licence=source["licence"],
+                size_bytes=entry["size_bytes"],
+                about_bytes=entry["about_bytes"],
+                sha256=entry["sha256"],
+                horizon=entry["horizon"],
+                note=entry.get("note"),
+            )
+        )
+    return files
+
+
+def download_advice(path: str) -> str | None:
+    """Return the commands that download a file whose path ends like one of the catalogue.
+
+    None if there is no such file.
+
+    Args:
+        path: path such as ``datasets/lift/ph/low_dim_v15.hdf5``: the task, the kind of demonstrations, the name.
+    """
+    wanted = PurePosixPath(path.replace("\\", "/"))
+    beside = [file for file in load_catalogue() if file.place.parts[-3:-1] == wanted.parts[-3:-1]]
+    same = [file for file in beside if file.place.name == wanted.name]
+    if len(wanted.parts) < 3 or not beside:
+        return None
+    if same:
+        return (
+            f"`imitate dataset download {same[0].name}` brings it: then give "
+            f"--dataset {PurePosixPath('datasets') / same[0].place}"
+        )
+    from_images = wanted.name.startswith("image")
+    step = "`imitate dataset render` makes the images" if from_images else _ACTIONS
+    source = next((file for file in beside if file.name.endswith("/low_dim")), beside[0])
+    return f"`imitate dataset download {source.name}` brings its demonstrations, of which {step}"
+
+
+def chosen(files: Sequence[PublicFile], names: Sequence[str]) -> list[PublicFile]:
+    """Return the files of these names; ``*`` matches any characters, as in ``robomimic/*/ph/low_dim``.
+
+    Raises:
+        UserError: a name matches no file; the message lists the nearest names.
+    """
+    found: dict[str, PublicFile] = {}
+    for name in names:
+        fitting = [file for file in files if fnmatchcase(file.name, name)]
+        if not fitting:
+            below = [file.name for file in files if file.name.startswith(name.rstrip("/") + "/")]
+            near = (
+                f"did you mean '{name.rstrip('/')}/*' ({len(below)} files)?"
+                if below
+                else nearest(name, (file.name for file in files))
+            )
+            raise UserError(
+                f"'{name}' is not in the catalogue; {near[:300]} (imitate dataset download --list)"
+            )
+        found.update((file.name, file) for file in fitting)
+    return list(found.values())

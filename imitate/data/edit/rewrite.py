@@ -1,0 +1,335 @@
+"""Copying of a demonstration file with changes: fewer demos, other keys, other rows, other values."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.dataset_file import DatasetFile
+from imitate.data.file.confined import ConfinedFile, check_below
+from imitate.data.file.encoded_frames import VIDEO_ATTRS
+from imitate.data.file.hdf5_format import DemoFile
+from imitate.data.file.image_codec import FrameReader, storage_of
+from imitate.data.file.image_files import encode_image
+from imitate.errors import DatasetError, nearest
+
+_PIECE_BYTES = 16 * 2**20
+_PIECE_FRAMES = 32
+Values = NDArray[Any]
+
+
+STEP_ARRAYS = frozenset(
+    ("actions", "actions_abs", "rewards", "dones", "terminals", "timeouts", "states")
+    + ("interventions", "policy_actions", "executed_actions", "labelled", "round")
+)
+
+
+def is_per_step(key: str) -> bool:
+    """Return true if an array of this name has one value per step in this format."""
+    return key in STEP_ARRAYS or key.startswith(("obs/", "next_obs/", "action_dict/"))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a demo that are kept.
+
+    Attributes:
+        seen: (n,) rows of ``obs`` and ``next_obs``.
+        done: (n,) rows of all other arrays.
+    """
+
+    seen: NDArray[np.int64]
+    done: NDArray[np.int64]
+
+    def of(self, key: str) -> NDArray[np.int64]:
+        """Return the kept rows of array ``key``, in order."""
+        return self.seen if key.startswith(("obs/", "next_obs/")) else self.done
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Differences between a file and its copy.
+
+    Attributes:
+        demos: demos to keep, in any order; None: all.
+        drop: arrays to leave out, such as 'obs/object'.
+        rename: new names of arrays by old names.
+        rows: rows to keep by demo, if not all are kept, for arrays with a row per step.
+        values: function for the values of an array, by its old name; called with pieces of a few steps.
+        masks: filter keys to write; None: those of the file. Names of demos that are not kept are removed in either
+            case.
+        attrs: attributes of ``data`` to set; None removes one.
+    """
+
+    demos: Collection[str] | None = None
+    drop: Collection[str] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, Rows] = field(default_factory=dict)
+    values: Mapping[str, Callable[[Values], Values]] = field(default_factory=dict)
+    masks: Mapping[str, Sequence[str]] | None = None
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    def touches(self, demo: str) -> bool:
+        """Return true if a demo is changed when it is copied."""
+        return bool(self.drop or self.rename or self.values or demo in self.rows)
+
+
+def rewrite(
+    source: Path,
+    part: Path,
+    changes: Changes,
+    on_demo: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Write a changed copy of ``source`` to ``part``; ``num_samples`` and ``total`` are recomputed.
+
+    Args:
+        source: a demonstration file.
+        part: the file to write.
+        changes: the changes in the copy.
+        on_demo: called after each demo with the number of copied demos and the number of all demos.
+
+    Raises:
+        DatasetError: a kept demo cannot be read, or no demo is kept.
+    """
+    with (
+        DatasetFile(source) as file,
+        ConfinedFile(file.hdf5_path, "r") as old,
+        h5py.File(part, "w") as new,
+    ):
+        names = file.demos()
+        kept = [name for name in names if changes.demos is None or name in changes.demos]
+        if not kept:
+            raise DatasetError(f"{source}: no demo would be left: nothing is written")
+        with file.reading("the part outside the demos"):
+            _copy_around(old, new)
+        total = 0
+        for number, name in enumerate(kept, 1):
+            with copying(file, name):
+                total += copy_demo(old["data"][name], new["data"], name, changes)
+            on_demo(number, len(kept))
+        masks = read_masks(file) if changes.masks is None else changes.masks
+        write_masks(new, {key: [d for d in demos if d in kept] for key, demos in masks.items()})
+        new["data"].attrs["total"] = total
+        for key, value in changes.attrs.items():
+            if value is None:
+                new["data"].attrs.pop(key, None)
+            else:
+                new["data"].attrs[key] = value
+
+
+@contextmanager
+def copying(file: DemoFile, demo: str) -> Iterator[None]:
+    """Read like :meth:`DemoFile.reading`, but let the error of a full disk pass to the writer."""
+    try:
+        with file.reading(f"demo '{demo}'"):
+            yield
+    except DatasetError as error:
+        if os.strerror(errno.ENOSPC) in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise
+
+
+def read_masks(file: DemoFile) -> dict[str, list[str]]:
+    """Read the masks of a file, including names of demos that are not in it."""
+    known = set(file.demos())
+    return {key: [d for d in demos if d in known] for key, demos in file.filter_keys().items()}
+
+
+def write_masks(new: h5py.File, masks: Mapping[str, Sequence[str]]) -> None:
+    """Replace the masks of an open file; masks without demos are left out."""
+    if "mask" in new:
+        del new["mask"]
+    for key, demos in masks.items():
+        if demos:
+            put_mask(new, key, demos)
+
+
+def put_mask(file: h5py.File, name: str, demos: Sequence[str]) -> None:
+    """Write one mask into an open file; a mask of that name is replaced."""
+    masks = file.require_group("mask")
+    if name in masks:
+        del masks[name]
+    names = [demo.encode("utf-8", "surrogateescape") for demo in demos]
+    masks.create_dataset(name, data=np.array(names, dtype=np.bytes_))
+
+
+def _copy_around(old: h5py.File, new: h5py.File) -> None:
+    copy_attrs(old, new)
+    for name in old:
+        if name not in ("data", "mask"):
+            found = old[name]
+            check_below(found)
+            old.copy(found, new, name=name)
+    copy_attrs(old["data"], new.create_group("data"))
+
+
+def copy_attrs(old: Any, new: Any) -> None:
+    """Copy the attributes of a group or array to another."""
+    for name, value in old.attrs.items():
+        if isinstance(name, bytes):
+            raise DatasetError(
+                f"{old.file.filename}: '{old.name}' has an attribute whose name {name!r} is not valid UTF-8: rename it"
+            )
+        new.attrs[name] = value
+
+
+def copy_demo(demo: h5py.Group, data: h5py.Group, name: str, changes: Changes) -> int:
+    """Copy one demo into the group ``data`` under ``name``.
+
+    Returns:
+        number of its steps.
+    """
+    if not isinstance(demo, h5py.Group):
+        raise ValueError("it is an array, not a group of arrays")
+    old_name = demo.name.rpartition("/")[2]
+    if changes.touches(old_name):
+        new = data.create_group(name)
+        copy_attrs(demo, new)
+        _copy_group(demo, new, "", changes, changes.rows.get(old_name), _length(demo))
+    else:
+        check_below(demo)
+        demo.file.copy(demo, data, name=name)
+        new = data[name]
+    length = _length(new)
+    if new.attrs.get("num_samples") != length:
+        new.attrs["num_samples"] = length
+    return length
+
+
+def _length(demo: h5py.Group) -> int:
+    actions = demo.get("actions")
+    return int(actions.shape[0]) if isinstance(actions, h5py.Dataset) and actions.shape else 0
+
+
+def _copy_group(
+    old: h5py.Group,
+    root: h5py.Group,
+    prefix: str,
+    changes: Changes,
+    rows: Rows | None,
+    length: int,
+) -> None:
+    """Copy the arrays below ``old``, whose path below the demo is ``prefix``; the demo has ``length`` steps."""
+    for name, item in old.items():
+        key = prefix + name
+        if key in changes.drop:
+            continue
+        if isinstance(item, h5py.Group):
+            group = root.require_group(changes.rename.get(key, key))
+            copy_attrs(item, group)
+            _copy_group(item, root, f"{key}/", changes, rows, length)
+            continue
+        folder = changes.rename.get(key, key).rpartition("/")[0]
+        has_rows = bool(item.shape) and (is_per_step(key) or item.shape[0] == length)
+        into = root.require_group(folder) if folder else root
+        _copy_array(item, into, key, changes, rows.of(key) if rows and has_rows else None)
+
+
+def _copy_array(
+    old: h5py.Dataset,
+    into: h5py.Group,
+    key: str,
+    changes: Changes,
+    chosen: NDArray[np.int64] | None,
+) -> None:
+    name = changes.rename.get(key, key).rpartition("/")[2]
+    change = changes.values.get(key)
+    if chosen is None and change is None:
+        old.file.copy(old, into, name=name)
+        return
+    frame = storage_of(old).frame if old.dtype.kind == "O" else None
+    if frame is not None and (change is not None or storage_of(old).kind == "video"):
+        kept = np.arange(old.shape[0]) if chosen is None else chosen[chosen < old.shape[0]]
+        _copy_frames(old, into, name, kept, change)
+        return
+    chosen = np.arange(old.shape[0]) if chosen is None else chosen[chosen < old.shape[0]]
+    step_bytes = max(1, math.prod(old.shape[1:]) * old.dtype.itemsize)
+    piece = max(1, _PIECE_BYTES // step_bytes)
+    first = _rows(old, chosen[:piece], change)
+    new = into.create_dataset(
+        name,
+        shape=(len(chosen), *first.shape[1:]),
+        dtype=first.dtype if frame is None else old.dtype,
+        chunks=_chunks(old, first),
+        compression=old.compression,
+        compression_opts=old.compression_opts,
+        shuffle=old.shuffle or None,
+    )
+    copy_attrs(old, new)
+    new[: len(first)] = first
+    for start in range(piece, len(chosen), piece):
+        values = _rows(old, chosen[start : start + piece], change)
+        new[start : start + len(values)] = values
+
+
+def _copy_frames(
+    old: h5py.Dataset,
+    into: h5py.Group,
+    name: str,
+    chosen: NDArray[np.int64],
+    change: Callable[[Values], Values] | None,
+) -> None:
+    """Copy compressed frames that must be re-encoded as JPEGs: changed frames, and parts of a video."""
+    frame, reader = storage_of(old).frame, FrameReader(old)
+    encoding = "png" if reader.encoding == "png" else "jpeg"
+    new = into.create_dataset(name, (len(chosen),), dtype=h5py.vlen_dtype(np.uint8))
+    copy_attrs(old, new)
+    for attribute in VIDEO_ATTRS:
+        new.attrs.pop(attribute, None)
+    new.attrs["encoding"], new.attrs["shape"] = encoding, frame
+    for start in range(0, len(chosen), _PIECE_FRAMES):
+        rows = chosen[start : start + _PIECE_FRAMES]
+        low = int(rows.min())
+        images = reader.read(low, int(rows.max()) + 1)[rows - low]
+        images = images if change is None else change(images)
+        if images.shape[1:] != frame or images.dtype != np.uint8:
+            raise ValueError(
+                f"compressed frames {frame} cannot become {images.shape[1:]} {images.dtype}"
+            )
+        for step, image in enumerate(images):
+            new[start + step] = encode_image(image, encoding)
+
+
+def _chunks(old: h5py.Dataset, first: Values) -> tuple[int, ...] | bool | None:
+    """Return the old chunks if the shape allows them."""
+    if old.chunks is None:
+        return None
+    fits = first.shape[1:] == old.shape[1:] and len(first) >= old.chunks[0]
+    return tuple(old.chunks) if fits else True
+
+
+def _rows(
+    old: h5py.Dataset, chosen: NDArray[np.int64], change: Callable[[Values], Values] | None
+) -> Values:
+    low, end = (int(chosen.min()), int(chosen.max()) + 1) if len(chosen) else (0, 0)
+    values: Values = old[low:end]
+    if len(values) != len(chosen) or (np.diff(chosen) != 1).any():
+        values = values[chosen - low]
+    return values if change is None else change(values)
+
+
+def check_keys(file: DemoFile, keys: Collection[str]) -> None:
+    """Refuse a key that is not an array or group of arrays of any demo.
+
+    Raises:
+        DatasetError: a key does not exist; the message names the nearest one.
+    """
+    known: set[str] = set()
+    for demo in file.demos():
+        known.update(file.keys(demo))
+        if known.issuperset(keys):
+            return
+    groups = {key[:at] for key in known for at, letter in enumerate(key) if letter == "/"}
+    for key in keys:
+        if key not in known | groups:
+            raise DatasetError(f"{file.path}: no demo has '{key}'; {nearest(key, known)}")

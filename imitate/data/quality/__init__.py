@@ -1,0 +1,1 @@
+"""Faults of demonstration files (``doctor``) and a page that shows a file (``report``)."""

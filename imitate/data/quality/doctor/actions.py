@@ -1,0 +1,355 @@
+"""Checks of actions and ranges: limits, NaN, constants, and jumps of a representation."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from imitate.data.file.faults import ACTION_LIMIT
+from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
+from imitate.data.quality.doctor.following import Motions, own_positions
+from imitate.data.quality.doctor.survey import Array, Piece
+
+_SAID, _BAD = 0.2, 0.5  # fraction of the steps at a limit
+_FEW_VALUES = 3  # a dimension with at most this many values is a switch, such as a gripper's
+
+
+class Clipping:
+    """Counter of the steps at which each dimension is at its smallest or largest value.
+
+    Args:
+        motions: also receives the pieces; position targets are at an end of their range when the robot does not move.
+    """
+
+    def __init__(self, motions: Motions) -> None:
+        self._motions = motions
+        self._turns: Array = np.zeros(0, dtype=np.int64)
+        self._steps = 0
+        self._low: Array | None = None
+        self._high: Array | None = None
+        self._at_low: Array = np.zeros(0, dtype=np.int64)
+        self._at_high: Array = np.zeros(0, dtype=np.int64)
+        self._values: list[set[float]] = []
+
+    def see(self, piece: Piece) -> None:
+        """Count the steps of a piece."""
+        actions = piece.small.get("actions")
+        if actions is None or len(actions) == 0:
+            return
+        actions = actions.reshape(len(actions), -1)
+        columns = np.ascontiguousarray(actions.T)  # reductions along long rows are fast
+        low, high = columns.min(axis=1), columns.max(axis=1)
+        at_low = np.count_nonzero(columns == low[:, None], axis=1)
+        at_high = np.count_nonzero(columns == high[:, None], axis=1)
+        self._note_values(actions)
+        turns = np.array(
+            [_turns(column, a, b) for column, a, b in zip(columns, low, high, strict=True)]
+        )
+        self._turns = turns if self._low is None else self._turns + turns
+        self._steps += len(actions)
+        if self._low is None or self._high is None:
+            self._low, self._high, self._at_low, self._at_high = low, high, at_low, at_high
+            return
+        self._at_low = np.where(low < self._low, 0, self._at_low) + at_low * (low <= self._low)
+        self._at_high = np.where(high > self._high, 0, self._at_high) + at_high * (
+            high >= self._high
+        )
+        self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
+
+    def _note_values(self, actions: Array) -> None:
+        if not self._values:
+            self._values = [set() for _ in range(actions.shape[1])]
+        for column, values in zip(actions.T, self._values, strict=True):
+            if len(values) <= _FEW_VALUES:
+                values.update(np.unique(column)[: _FEW_VALUES + 1].tolist())
+
+    def findings(self) -> Iterator[Finding]:
+        """Return the dimensions that are often at a limit."""
+        if self._low is None or self._high is None:
+            return
+        targets = own_positions(self._motions.pairs)
+        for column, values in enumerate(self._values):
+            share = int(self._at_low[column] + self._at_high[column]) / self._steps
+            if len(values) <= _FEW_VALUES or share < _SAID or column in targets:
+                continue
+            ramps = self._turns[column] == 0
+            low, high = float(self._low[column]), float(self._high[column])
+            yield Finding(
+                "clipping",
+                Level.warning if share >= _BAD and not ramps else Level.info,
+                f"dimension {column} of 'actions' is at its limit ({low:.4g} or {high:.4g}) in {100 * share:.0f} % of "
+                "the steps",
+                [Place(key="actions")],
+                advice="nothing to do, if it is a gripper, which goes from one end to the other"
+                if ramps
+                else "record with a lower gain, or a wider range",
+            )
+
+
+def _turns(column: Array, low: float, high: float) -> int:
+    """Count how often a dimension reverses between its limits; one that moves from end to end never does."""
+    inner = (column > low) & (column < high)
+    moved = np.flatnonzero(np.diff(column))
+    direction = np.sign(np.diff(column.astype(np.float64))[moved])
+    turned = (direction[1:] != direction[:-1]) & inner[moved[1:]]
+    return int(np.count_nonzero(turned))
+
+
+# fraction of a key's largest value; a smaller range is shifted, never scaled, by the normalization
+_ROUNDING = 1e-6
+_CLIPPABLE = 0.05  # largest fraction of the steps outside the limits that may be clipped
+_MAX_RUNS = 100
+_WIDE = 512
+
+
+def _extremes(columns: Array) -> tuple[Array, Array]:
+    """Return the smallest and largest value per column. Many rows are processed as one, which is ten times faster."""
+    rows, width = columns.shape
+    group = max(1, _WIDE // max(1, width))
+    whole = rows // group * group
+    if whole == 0 or group == 1:
+        return columns.min(axis=0), columns.max(axis=0)
+    wide = columns[:whole].reshape(-1, group * width)
+    low, high = (x.reshape(group, width) for x in (wide.min(axis=0), wide.max(axis=0)))
+    rest = columns[whole:]
+    return np.vstack([low, rest]).min(axis=0), np.vstack([high, rest]).max(axis=0)
+
+
+class Ranges:
+    """Smallest and largest value of each dimension over all demos, and steps that are not finite or out of bounds.
+
+    Args:
+        clips_itself: true if the environment clips actions at +-1, so that a repair may clip them too.
+    """
+
+    def __init__(self, clips_itself: bool = False) -> None:
+        self._clips_itself = clips_itself
+        self._low: dict[str, Array] = {}
+        self._high: dict[str, Array] = {}
+        self._steps: defaultdict[str, int] = defaultdict(int)
+        self._not_finite: list[Place] = []
+        self._beyond: list[Place] = []
+        self._beyond_steps = 0
+
+    def see(self, piece: Piece) -> None:
+        """Update the ranges of the arrays with small steps."""
+        for key, values in piece.small.items():
+            if values.size == 0:
+                continue
+            columns = values.reshape(len(values), -1)
+            if columns.dtype == bool:
+                columns = columns.astype(np.uint8)
+            low, high = _extremes(columns)
+            if values.dtype.kind == "f" and not np.isfinite(low + high).all():
+                columns = self._note_not_finite(piece, key, columns)
+                if len(columns) == 0:
+                    continue
+                low, high = _extremes(columns)
+            if key == "actions" and max(high.max(), -low.min()) > ACTION_LIMIT:
+                beyond = np.flatnonzero((np.abs(columns) > ACTION_LIMIT).any(axis=1))
+                self._beyond_steps += len(beyond)
+                runs = runs_of(beyond + piece.start)[:_MAX_RUNS]
+                self._beyond.append(Place(piece.demo, key, runs))
+            known = key in self._low
+            self._low[key] = np.minimum(self._low[key], low) if known else low
+            self._high[key] = np.maximum(self._high[key], high) if known else high
+            self._steps[key] += len(values)
+        if piece.large is not None:
+            self._see_large(piece, *piece.large)
+
+    def _see_large(self, piece: Piece, key: str, values: Array) -> None:
+        if values.dtype.kind == "f":
+            columns = values.reshape(len(values), -1)
+            if not np.isfinite(columns.min() + columns.max()):
+                self._note_not_finite(piece, key, columns)
+
+    def _note_not_finite(self, piece: Piece, key: str, columns: Array) -> Array:
+        """Return the finite rows, and record the places of the others."""
+        finite = np.isfinite(columns).all(axis=1)
+        bad = np.flatnonzero(~finite)
+        if len(bad):
+            runs = runs_of(bad + piece.start)[:_MAX_RUNS]
+            self._not_finite.append(Place(piece.demo, key, runs))
+        kept: Array = columns[finite]
+        return kept
+
+    def findings(self) -> Iterator[Finding]:
+        """Return the findings on all arrays."""
+        yield from self._find_not_finite()
+        yield from self._find_beyond()
+        yield from self._find_constant()
+
+    def _find_not_finite(self) -> Iterator[Finding]:
+        keys = sorted({place.key or "" for place in self._not_finite})
+        demos = list(dict.fromkeys(place.demo or "" for place in self._not_finite))
+        if demos:
+            named = ", ".join(f"'{key}'" for key in keys[:3]) + (" ..." if len(keys) > 3 else "")
+            yield Finding(
+                "nan",
+                Level.error,
+                f"{counted(len(demos), 'has have')} NaN or inf in {named}",
+                self._not_finite,
+                Remedy(drop_demos=demos),
+            )
+
+    def _find_beyond(self) -> Iterator[Finding]:
+        if not self._beyond:
+            return
+        low, high = float(self._low["actions"].min()), float(self._high["actions"].max())
+        share = self._beyond_steps / self._steps["actions"]
+        demos = len({place.demo for place in self._beyond})
+        rare = share <= _CLIPPABLE and self._clips_itself
+        yield Finding(
+            "action_range",
+            Level.warning if rare else Level.info,
+            f"actions of {counted(demos)} leave [-1, 1] in {100 * share:.1f} % of the steps: {low:.4g} to {high:.4g}",
+            self._beyond,
+            Remedy(values={"actions": lambda values: np.clip(values, -1, 1)}) if rare else None,
+            f"{'' if rare else 'imitate config init scales them; '}in a configuration of your own: "
+            "--set train.action_config.actions.normalization=min_max",
+        )
+
+    def _find_constant(self) -> Iterator[Finding]:
+        for key in sorted(self._low):
+            if key.startswith("next_obs/") or not (key == "actions" or key.startswith("obs/")):
+                continue
+            spread = self._high[key].astype(np.float64) - self._low[key]
+            if self._steps[key] < 2 or spread.size == 0:
+                continue
+            largest = max(np.abs(self._low[key]).max(), np.abs(self._high[key]).max())
+            still, nearly = spread == 0, (spread > 0) & (spread <= _ROUNDING * largest)
+            if still.all() and not self._low[key].any() and key != "actions":
+                yield Finding(
+                    "constant",
+                    Level.warning,
+                    f"'{key}' is 0 everywhere: a sensor that was not connected?",
+                    [Place(key=key)],
+                    Remedy(drop_keys=[key, f"next_obs/{key[4:]}"])
+                    if f"next_obs/{key[4:]}" in self._low
+                    else Remedy(drop_keys=[key]),
+                )
+                continue
+            for code, words, found in (
+                ("constant", "never changes", still),
+                ("near_constant", f"changes by less than a millionth of {largest:.3g}", nearly),
+            ):
+                if found.any():
+                    numbers = ", ".join(map(str, np.flatnonzero(found)[:10]))
+                    what = f"'{key}' {words} in {found.sum()} of {found.size} dimensions: {numbers}"
+                    yield Finding(code, Level.info, what, [Place(key=key)])
+
+
+_UNIT = 1e-3
+_TURN = 2 * math.pi
+_NEAR = 0.5  # in rad: largest difference of a jump from a whole turn
+_HALF = (
+    1.05 * math.pi
+    # angles that wrap at pi are within this range; angles that wrap at 2 pi are within twice this range
+)
+
+
+def quaternion_flips(values: Array) -> Array:
+    """Return the steps (n - 1,) at which a unit quaternion (n, 4) becomes its negative, which is the same rotation."""
+    flips: Array = (values[1:] * values[:-1]).sum(axis=1) < 0
+    return flips
+
+
+def with_one_sign(values: Array) -> Array:
+    """Return the same rotations (n, 4), each with the sign that is nearer to the previous one."""
+    signs = np.cumprod(np.where(quaternion_flips(values), -1, 1))
+    return np.concatenate([values[:1], values[1:] * signs[:, None].astype(values.dtype)])
+
+
+class Representations:
+    """Search for quaternions whose sign flips, and angles that wrap."""
+
+    def __init__(self) -> None:
+        self._quaternions: dict[str, bool] = {}
+        self._flips: defaultdict[str, list[Place]] = defaultdict(list)
+        self._wraps: defaultdict[str, list[Place]] = defaultdict(list)
+        self._dims: defaultdict[str, set[int]] = defaultdict(set)
+        self._largest: defaultdict[str, float] = defaultdict(float)
+        self._signed: defaultdict[str, bool] = defaultdict(bool)
+        self._before: dict[str, tuple[str, Array]] = {}
+
+    def see(self, piece: Piece) -> None:
+        """Check the observations and actions of a piece."""
+        for key, values in piece.small.items():
+            if not (key == "actions" or key.startswith("obs/")) or values.dtype.kind != "f":
+                continue
+            if values.ndim == 2 and len(values) and np.isfinite(values).all():
+                self._look(piece, key, values.astype(np.float64))
+
+    def _look(self, piece: Piece, key: str, values: Array) -> None:
+        demo, last = self._before.get(key, ("", values[:0]))
+        joined = np.concatenate([last, values]) if demo == piece.demo and piece.start else values
+        self._before[key] = piece.demo, values[-1:]
+        first = piece.start + len(values) - len(joined) + 1
+        is_unit = values.shape[1] == 4 and bool((np.abs((values**2).sum(axis=1) - 1) < _UNIT).all())
+        self._quaternions[key] = self._quaternions.get(key, True) and is_unit
+        if is_unit:
+            self._note(self._flips[key], piece, key, quaternion_flips(joined), first)
+            return
+        self._largest[key] = max(self._largest[key], float(np.abs(values).max()))
+        self._signed[key] |= bool((values < -_NEAR).any())
+        steps = np.abs(np.diff(joined, axis=0))
+        if not len(steps):
+            return
+        low, high = joined.min(axis=0), joined.max(axis=0)
+        signed = (low >= -_TURN / 2 - _NEAR) & (high <= _TURN / 2 + _NEAR)
+        unsigned = (low >= -_NEAR) & (high <= _TURN + _NEAR)
+        slow = (np.median(steps, axis=0) < _NEAR) & (signed | unsigned)
+        turns = (np.abs(steps - _TURN) < _NEAR) & slow
+        self._dims[key] |= set(np.flatnonzero(turns.any(axis=0)).tolist())
+        self._note(self._wraps[key], piece, key, turns.any(axis=1), first)
+
+    @staticmethod
+    def _note(places: list[Place], piece: Piece, key: str, found: Array, first: int) -> None:
+        steps = np.flatnonzero(found) + first
+        if len(steps):
+            places.append(Place(piece.demo, key, runs_of(steps)[:_MAX_RUNS]))
+
+    def findings(self) -> Iterator[Finding]:
+        """Return a finding for each array."""
+        for key, places in sorted(self._flips.items()):
+            if places and self._quaternions[key]:
+                yield _flipped(key, places)
+        for key, places in sorted(self._wraps.items()):
+            if places and self._largest[key] <= (_HALF if self._signed[key] else 2 * _HALF):
+                yield _wrapped(key, places, sorted(self._dims[key]))
+
+
+def _flipped(key: str, places: list[Place]) -> Finding:
+    names = (key, f"next_{key}") if key.startswith("obs/") else (key,)
+    return Finding(
+        "quaternion_sign",
+        Level.warning,
+        f"'{key}' flips its sign from q to -q, the same rotation, in {counted(len({p.demo for p in places}))}: each "
+        "flip is a jump for a network",
+        places,
+        Remedy(values=dict.fromkeys(names, with_one_sign)),
+        _step("observed_rotation_6d" if key != "actions" else "rotation_6d", key, None),
+    )
+
+
+def _wrapped(key: str, places: list[Place], dims: list[int]) -> Finding:
+    return Finding(
+        "angle_wrap",
+        Level.warning,
+        f"'{key}' jumps by a whole turn (2 pi) in {counted(len({p.demo for p in places}))}, in dimension "
+        f"{', '.join(map(str, dims))}: an angle goes on from pi to -pi",
+        places,
+        advice=_step("sin_cos", key, dims)
+        if key != "actions"
+        else "train on differences (train.preprocess delta_actions) or on another form of the rotation (rotation_6d)",
+    )
+
+
+def _step(name: str, key: str, dims: list[int] | None) -> str:
+    if key == "actions":
+        return 'train with {"step": "rotation_6d", "dims": [...], "form": "quaternion"} in train.preprocess'
+    words = f'"observation": "{key[4:]}"' + (f', "dims": {dims}' if dims else "")
+    return f'train with {{"step": "{name}", {words}}} in train.preprocess, which has no jump whatever the robot sends'

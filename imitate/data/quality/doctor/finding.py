@@ -1,0 +1,189 @@
+"""Findings of the doctor, and its report on a file."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from imitate.data.edit.rewrite import Rows, Values
+
+_MAX_NAMES = 20
+_MOST_NAMES = 200
+Runs = tuple[tuple[int, int], ...]
+"""Ranges of steps: the first step, and the one after the last."""
+
+
+class Level(str, Enum):
+    """Severity of a finding."""
+
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+EXIT_CODES = {Level.info: 0, Level.warning: 1, Level.error: 3}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Place of a finding; None means all demos or keys."""
+
+    demo: str | None = None
+    key: str | None = None
+    steps: Runs = ()
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Changes that repair a finding; see :class:`imitate.data.edit.rewrite.Changes`.
+
+    Attributes:
+        drop_demos: demos to leave out.
+        drop_keys: arrays to leave out.
+        rows: rows to keep by demo.
+        values: functions for values by array.
+        masks: filter keys with their new demos; empty ones are removed.
+        attrs: attributes of the group ``data``.
+    """
+
+    drop_demos: Sequence[str] = ()
+    drop_keys: Sequence[str] = ()
+    rows: Mapping[str, Rows] = field(default_factory=dict)
+    values: Mapping[str, Callable[[Values], Values]] = field(default_factory=dict)
+    masks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A fault, or a remark about a file.
+
+    Attributes:
+        code: kind of the finding, as used by ``--only``.
+        level: severity of the finding.
+        what: description of the finding.
+        places: demos, arrays and steps concerned.
+        remedy: changes that make a copy without the finding; None: there is no automatic repair.
+        advice: advice if there is no remedy, or as an alternative to it.
+    """
+
+    code: str
+    level: Level
+    what: str
+    places: Sequence[Place] = ()
+    remedy: Remedy | None = None
+    advice: str = ""
+
+    @property
+    def demos(self) -> list[str]:
+        """Return the demos of its places, without duplicates."""
+        return list(dict.fromkeys(place.demo for place in self.places if place.demo is not None))
+
+    def command(self, path: Path) -> str | None:
+        """Return the command that writes a file without this finding, or None."""
+        if self.remedy is None:
+            return None
+        fixed = path.with_name(f"{path.stem}_fixed{path.suffix}")
+        remedy = self.remedy
+        words = ["imitate", "dataset"]
+        others = remedy.rows or remedy.values or remedy.masks or remedy.attrs
+        names = [*remedy.drop_demos, *remedy.drop_keys]
+        if others or not 0 < len(names) <= _MAX_NAMES or any("," in name for name in names):
+            words += ["doctor", str(path), "--fix", "--only", self.code]
+        else:
+            words += ["delete", str(path)]
+            words += ["--demos", ",".join(remedy.drop_demos)] if remedy.drop_demos else []
+            words += ["--keys", ",".join(remedy.drop_keys)] if remedy.drop_keys else []
+        return shlex.join([*words, "--out", str(fixed)])
+
+    def alternative(self, path: Path) -> str:
+        """Return advice beside or instead of the repair, so that deletion is never the only option."""
+        remedy = self.remedy
+        if self.advice or remedy is None:
+            return self.advice
+        names = ",".join(remedy.drop_demos)
+        if names and len(remedy.drop_demos) <= _MOST_NAMES and not remedy.drop_keys:
+            key = f"without_{self.code}"
+            words = ["imitate", "dataset", "filter", str(path), key, "--without", names]
+            return f"keep them, and train on the others: {shlex.join([*words, '--in-place'])}"
+        if names:
+            return (
+                "look at some of them with imitate dataset playback, and keep those that are good"
+            )
+        if remedy.drop_keys:
+            return "keep it in the file, and leave it out of observation.modalities"
+        return ""
+
+    def to_dict(self, path: Path) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {
+            "code": self.code,
+            "level": self.level.value,
+            "what": self.what,
+            "where": [
+                {"demo": place.demo, "key": place.key, "steps": [list(run) for run in place.steps]}
+                for place in self.places
+            ],
+            "repair": self.command(path),
+            "advice": self.alternative(path) or None,
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """The doctor's report of one file.
+
+    Attributes:
+        path: the file.
+        demos: number of demos.
+        steps: number of steps.
+        read_bytes: size of all values that were read.
+        findings: the findings, most severe first.
+    """
+
+    path: Path
+    demos: int
+    steps: int
+    read_bytes: int
+    findings: Sequence[Finding]
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code: 0 without faults, 1 for warnings, 3 for errors."""
+        return max((EXIT_CODES[finding.level] for finding in self.findings), default=0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        counts = Counter(finding.level for finding in self.findings)
+        return {
+            "path": str(self.path),
+            "demos": self.demos,
+            "steps": self.steps,
+            "read_bytes": self.read_bytes,
+            "exit_code": self.exit_code,
+            "counts": {level.value: counts[level] for level in Level},
+            "findings": [finding.to_dict(self.path) for finding in self.findings],
+        }
+
+
+def counted(count: int, verbs: str = "") -> str:
+    """Return ``1 demo`` or ``3 demos``, with a verb that agrees: ``counted(1, "has have")`` is ``1 demo has``."""
+    one, _, many = verbs.partition(" ")
+    words = ("demo", one) if count == 1 else ("demos", many)
+    return " ".join(filter(None, (str(count), *words)))
+
+
+def runs_of(steps: Sequence[int] | Any) -> Runs:
+    """Convert sorted step numbers to ranges."""
+    runs: list[tuple[int, int]] = []
+    for step in map(int, steps):
+        if runs and runs[-1][1] == step:
+            runs[-1] = runs[-1][0], step + 1
+        else:
+            runs.append((step, step + 1))
+    return tuple(runs)

@@ -1,0 +1,191 @@
+"""Checks of images: blank frames, values that are no pixels, images that are upside down."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
+from imitate.data.quality.doctor.survey import Array, Layout, Piece
+
+_HAND = re.compile(r"^obs/(\w+_)?(eef|ee|tcp)_pos$")
+_UNFIT = re.compile(r"hand|wrist|bird|top|overhead|depth|segmentation")
+_MAX_DEMOS = 10
+_MIN_FRAMES = 60
+_FLICKER = 8  # on a scale of 255; smaller changes are noise
+_SURE = 0.6  # correlation coefficient
+
+
+class Orientation:
+    """Correlation of the hand's height with the image row in which most pixels change.
+
+    Args:
+        layout: layout of the file.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        hands = [key for key, form in layout.steps.items() if _HAND.match(key)]
+        self._hand = next((key for key in hands if layout.steps[key].step == (3,)), None)
+        self._keys = [
+            key
+            for key, form in layout.steps.items()
+            if form.is_image and key.startswith("obs/") and not _UNFIT.search(key)
+        ]
+        self._heights: tuple[str, int, Array] | None = None
+        self._demos: set[str] = set()
+        self._seen: defaultdict[str, list[tuple[Array, Array]]] = defaultdict(list)
+
+    def see(self, piece: Piece) -> None:
+        """Record the motion in the first demos."""
+        if self._hand is None or not self._keys:
+            return
+        if self._hand in piece.small:
+            self._heights = piece.demo, piece.start, piece.small[self._hand][:, 2]
+        arrays = dict([piece.large]) if piece.large else piece.small
+        for key in self._keys:
+            if key in arrays and (len(self._demos) < _MAX_DEMOS or piece.demo in self._demos):
+                self._demos.add(piece.demo)
+                self._follow(piece, key, arrays[key])
+
+    def _follow(self, piece: Piece, key: str, images: Array) -> None:
+        if self._heights is None or self._heights[0] != piece.demo or len(images) < 2:
+            return
+        _, start, heights = self._heights
+        heights = heights[piece.start - start :][: len(images)]
+        if piece.start < start or len(heights) < len(images):
+            return
+        gray = images[..., images.shape[-1] // 2].astype(np.float32)
+        change = np.abs(np.diff(gray, axis=0))
+        change[change < _FLICKER] = 0
+        by_row = change.sum(axis=2)
+        weight = by_row.sum(axis=1)
+        clear = weight > 0.1 * weight.max()
+        rows = by_row @ np.arange(by_row.shape[1]) / np.maximum(weight, 1e-9)
+        between = (heights[1:] + heights[:-1]) / 2
+        self._seen[key].append((rows[clear], between[clear]))
+
+    def findings(self) -> Iterator[Finding]:
+        """Return the cameras whose images are upside down."""
+        for key, seen in sorted(self._seen.items()):
+            rows, heights = (np.concatenate([pair[i] for pair in seen]) for i in (0, 1))
+            if len(rows) < _MIN_FRAMES or rows.std() == 0 or heights.std() == 0:
+                continue
+            correlation = float(np.corrcoef(rows, heights)[0, 1])
+            if correlation > _SURE:
+                yield Finding(
+                    "orientation",
+                    Level.info,
+                    f"images of '{key}' look upside down: moving pixels go down when "
+                    f"'{self._hand}' goes up (correlation {correlation:.2f}); look at some images",
+                    [Place(key=key)],
+                    Remedy(values={name: flip for name in (key, f"next_{key}")}),
+                )
+
+
+def flip(images: Array) -> Array:
+    """Flip images (n, H, W, C) vertically."""
+    return images[:, ::-1]
+
+
+_MAX_RUNS = 100
+_NO_COLOURS = re.compile("depth|segmentation")
+
+
+class Images:
+    """Check of image arrays (H, W, C) with 1, 3 or 4 channels, but not of depth and segmentation.
+
+    Args:
+        layout: layout of the file.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._keys = {
+            key: form
+            for key, form in layout.steps.items()
+            if key.startswith("obs/") and form.is_image and not _NO_COLOURS.search(key)
+        }
+        self._blank: defaultdict[str, list[Place]] = defaultdict(list)
+        self._low: dict[str, float] = {}
+        self._high: dict[str, float] = {}
+        self._convention = layout.file.file_attrs.get("macros_image_convention")
+
+    def see(self, piece: Piece) -> None:
+        """Check the frames of a piece."""
+        arrays = dict([piece.large]) if piece.large else piece.small
+        for key in self._keys.keys() & arrays.keys():
+            if arrays[key].size == 0:
+                continue
+            frames = arrays[key].reshape(len(arrays[key]), -1)
+            low, high = frames.min(axis=1), frames.max(axis=1)
+            self._note(piece, key, low, high)
+
+    def _note(self, piece: Piece, key: str, low: Array, high: Array) -> None:
+        blank = np.flatnonzero(low == high)
+        if len(blank):
+            runs = runs_of(blank + piece.start)[:_MAX_RUNS]
+            self._blank[key].append(Place(piece.demo, key, runs))
+        self._low[key] = min(self._low.get(key, np.inf), float(low.min()))
+        self._high[key] = max(self._high.get(key, -np.inf), float(high.max()))
+
+    def findings(self) -> Iterator[Finding]:
+        """Return the findings on all frames."""
+        for key, places in sorted(self._blank.items()):
+            demos = list(dict.fromkeys(place.demo or "" for place in places))
+            yield Finding(
+                "blank_images",
+                Level.warning,
+                f"{counted(len(demos), 'has have')} frames of one colour in '{key}'",
+                places,
+                Remedy(drop_demos=demos),
+            )
+        for key in sorted(self._high):
+            yield from self._find_range(key)
+        if self._convention == "opengl" and self._keys:
+            yield self._upside_down()
+
+    def _find_range(self, key: str) -> Iterator[Finding]:
+        low, high, dtype = self._low[key], self._high[key], self._keys[key].dtype
+        if dtype == np.uint8 and high > 1:
+            return
+        if dtype != np.uint8 and (low < 0 or high > 255):
+            what = (
+                f"images of '{key}' are {dtype} from {low:.4g} to {high:.4g}: normalized, no pixels"
+            )
+            yield Finding(
+                "image_range",
+                Level.error,
+                what,
+                [Place(key=key)],
+                advice="write them as uint8 from 0 to 255",
+            )
+            return
+        scale = 255 if high <= 1 else 1
+        if dtype == np.uint8 and high == 0:
+            return  # blank images are reported by another finding
+        yield Finding(
+            "image_range",
+            Level.info if dtype.kind == "f" and high <= 1 else Level.warning,
+            f"images of '{key}' are {dtype} from {low:.4g} to {high:.4g}: expected uint8 from 0 to 255",
+            [Place(key=key)],
+            Remedy(values={name: _to_pixels(scale) for name in (key, f"next_{key}")}),
+        )
+
+    def _upside_down(self) -> Finding:
+        keys = [name for key in sorted(self._keys) for name in (key, f"next_{key}")]
+        return Finding(
+            "upside_down",
+            Level.warning,
+            "images are upside down: attribute 'macros_image_convention' is 'opengl', whose first row is the lowest",
+            [Place(key=key) for key in sorted(self._keys)],
+            Remedy(
+                values=dict.fromkeys(keys, flip),
+                attrs={"macros_image_convention": "opencv"},
+            ),
+        )
+
+
+def _to_pixels(scale: int) -> Callable[[Array], Array]:
+    return lambda values: np.rint(values * np.float32(scale)).clip(0, 255).astype(np.uint8)

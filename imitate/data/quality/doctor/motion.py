@@ -1,0 +1,235 @@
+"""Checks of motion over time: idle stretches, jumps, and irregular time stamps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from imitate.data.edit.rewrite import Rows
+from imitate.data.file.step_times import CLOCK
+from imitate.data.file.step_times import Clock as Times
+from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
+from imitate.data.quality.doctor.survey import Array, Layout, Piece
+from imitate.errors import DatasetError
+
+_POSITION = re.compile(
+    r"(^|_)(q?pos|positions?|state|qpos|pose|ee|eef|joints?|joint_states|ee_states)$"
+)
+_NOT_ROBOT = re.compile(r"gripper|object|quat")
+
+_QUIET_ACTION = 0.01  # fraction of the demo's largest action or usual motion
+_QUIET_MOTION = 0.02  # of the usual motion
+_IDLE_STEPS = 10
+_KEPT_STEPS = 5
+_IDLE_SHARE = 0.1
+_JUMP = 15.0  # factor over a large step elsewhere
+_ENOUGH = 2_000
+
+
+def is_position(key: str) -> bool:
+    """Return true if the name of an observation suggests a position of the robot."""
+    if not key.startswith("obs/"):
+        return False
+    return bool(_POSITION.search(key[4:])) and not _NOT_ROBOT.search(key)
+
+
+def is_switch(actions: Array) -> Array:
+    """Return true (A,) for each dimension that only has its smallest and its largest value."""
+    columns = np.ascontiguousarray(actions.T)  # reductions along long rows are fast
+    low, high = columns.min(axis=1, keepdims=True), columns.max(axis=1, keepdims=True)
+    switch: Array = ((columns == low) | (columns == high)).all(axis=1)
+    return switch
+
+
+def _positions(piece: Piece) -> Array | None:
+    """Return the robot's positions (n, D) as far as names show them, else None."""
+    keys = sorted(key for key in piece.small if is_position(key))
+    arrays = [piece.small[key].reshape(len(piece.small[key]), -1) for key in keys]
+    if not arrays or len(arrays[0]) < 2:
+        return None
+    joined: Array = np.concatenate(arrays, axis=1)
+    if joined.dtype.kind != "f":
+        joined = joined.astype(np.float64)
+    return joined
+
+
+def _some(values: Array) -> Array:
+    """Return evenly spread rows, as many as a quantile needs."""
+    return values[:: max(1, len(values) // _ENOUGH)]
+
+
+class Idle:
+    """Search for stretches in which no action, or the same target, is commanded and nothing moves."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._places: list[Place] = []
+        self._rows: dict[str, Rows] = {}
+        self._whole: set[str] = set()
+
+    def see(self, piece: Piece) -> None:
+        """Search a piece of a demo."""
+        actions, positions = piece.small.get("actions"), _positions(piece)
+        if actions is None:
+            return
+        self._steps += len(actions)
+        if positions is None or len(actions) <= _IDLE_STEPS:
+            return
+        idle = _idle_steps(actions.reshape(len(actions), -1) * 1.0, positions)
+        stretches = runs_of(np.flatnonzero(idle))
+        runs = [(a, b) for a, b in stretches if b - a >= _IDLE_STEPS]
+        if not runs:
+            return
+        at = piece.start
+        self._places.append(Place(piece.demo, "actions", tuple((a + at, b + at) for a, b in runs)))
+        if at == 0 and piece.is_last:
+            kept = _without(len(actions), runs)
+            self._rows[piece.demo] = Rows(kept, kept)
+
+    def findings(self) -> Iterator[Finding]:
+        """Return one finding with all stretches."""
+        if not self._places:
+            return
+        idle = sum(b - a for place in self._places for a, b in place.steps)
+        share = idle / self._steps
+        yield Finding(
+            "idle",
+            Level.warning if share > _IDLE_SHARE else Level.info,
+            f"nothing happens in {idle} steps ({100 * share:.1f} %), in stretches of {_IDLE_STEPS} and more",
+            self._places,
+            Remedy(rows=self._rows) if len(self._rows) == len(self._places) else None,
+            "keep them, if the task is to wait"
+            if len(self._rows) == len(self._places)
+            else "cut the demos into shorter ones",
+        )
+
+
+def _idle_steps(actions: Array, positions: Array) -> Array:
+    arm = ~is_switch(actions)
+    columns = np.ascontiguousarray(actions.T)  # (A, n): reductions along long rows are fast
+    size = np.abs(columns)
+    change = np.abs(np.diff(columns, axis=1, prepend=columns[:, :1]))
+    limit = _QUIET_ACTION * max(float(size.max()), 1e-12)
+    largest = change[arm].max(axis=0, initial=0.0)
+    quiet: Array = (size[arm].max(axis=0, initial=0.0) <= limit) | (largest <= limit / 100)
+    quiet &= change[~arm].max(axis=0, initial=0.0) <= limit  # the change of a switch is an action
+    if not quiet.any():
+        return quiet
+    places = np.ascontiguousarray(positions.T)
+    motion = np.abs(np.diff(places, axis=1, append=places[:, -1:])).max(axis=0)
+    moving = motion[
+        (motion > 0) & ~quiet
+    ]  # number of idle steps that are kept, so that cutting creates no new idle steps
+    usual = float(np.quantile(_some(moving), 0.75)) if len(moving) else 0.0
+    idle: Array = quiet & (motion <= _QUIET_MOTION * usual)
+    return idle
+
+
+def _without(length: int, runs: list[tuple[int, int]]) -> Array:
+    """Return all steps except the stretches, of which the first few and the demo's last step are kept."""
+    kept = np.ones(length, dtype=bool)
+    for first, end in runs:
+        kept[first + _KEPT_STEPS : end] = False
+    kept[-1] = True
+    return np.flatnonzero(kept)
+
+
+class Jumps:
+    """Search for steps in which the robot moves many times farther than elsewhere."""
+
+    def __init__(self) -> None:
+        self._largest: list[tuple[str, int, Array]] = []
+        self._usual: list[tuple[str, Array]] = []
+
+    def see(self, piece: Piece) -> None:
+        """Record the size of a large step, and the largest steps."""
+        positions = _positions(piece)
+        if positions is None or len(positions) < 5 or not np.isfinite(positions).all():
+            return
+        steps = np.abs(np.diff(positions, axis=0))
+        self._usual.append((piece.demo, np.quantile(_some(steps), 0.95, axis=0)))
+        farthest = np.unique(steps.argmax(axis=0))
+        self._largest += [(piece.demo, int(t) + 1 + piece.start, steps[t]) for t in farthest]
+
+    def findings(self) -> Iterator[Finding]:
+        """Return one finding with all jumps."""
+        if not self._usual:
+            return
+        found: dict[str, list[int]] = {}
+        while len(found) < len(more := self._beyond(found)):  # without these demos, no jump remains
+            found = more
+        if found:
+            yield Finding(
+                "jump",
+                Level.warning,
+                f"the robot jumps in {counted(len(found))}, {_JUMP:.0f} times farther than in a large step elsewhere",
+                [Place(demo, "obs", runs_of(sorted(set(steps)))) for demo, steps in found.items()],
+                Remedy(drop_demos=list(found)),
+            )
+
+    def _beyond(self, apart: Mapping[str, list[int]]) -> dict[str, list[int]]:
+        """Return jumps by demo; for demos in ``apart``, compared with the usual motion of the others."""
+        usual = [size for demo, size in self._usual if demo not in apart]
+        if not usual:
+            return {}
+        limit = _JUMP * np.median(usual, axis=0)
+        found = {demo: list(steps) for demo, steps in apart.items()}
+        for demo, step, size in self._largest:
+            if demo not in apart and (size[limit > 1e-9] > limit[limit > 1e-9]).any():
+                found.setdefault(demo, []).append(step)
+        return found
+
+
+class Clock:
+    """Search for lost or repeated steps, if the file records the time.
+
+    Args:
+        layout: layout of the file.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        keys = [key for key in layout.steps if CLOCK.search(key)]
+        try:
+            rate_hz = layout.file.control_freq
+        except DatasetError:
+            rate_hz = None
+        self._clocks = {key: Times(rate_hz) for key in keys}
+        if not keys and _is_robosuite(layout):
+            self._clocks = {"states": Times(None)}
+        self._places: dict[str, list[Place]] = {key: [] for key in self._clocks}
+        self._demos = 0
+
+    def see(self, piece: Piece) -> None:
+        """Check the intervals of a piece."""
+        for key in self._clocks.keys() & piece.small.keys():
+            self._demos += 1
+            faults = self._clocks[key].see(piece.small[key], f"'{piece.demo}'")
+            if len(faults):
+                runs = runs_of(faults + piece.start)[:100]
+                self._places[key].append(Place(piece.demo, key, runs))
+
+    def findings(self) -> Iterator[Finding]:
+        """Return per array one finding with all irregular intervals, or its rate if that differs from the file's."""
+        for key, clock in self._clocks.items():
+            places, doubt = self._places[key], clock.doubt()
+            if doubt is None or (key == "states" and len(places) > self._demos / 2):
+                continue  # states that do not begin with the time
+            yield Finding(
+                "clock",
+                Level.warning,
+                f"by '{key}' {doubt}",
+                places or [Place(key=key)],
+                Remedy(drop_demos=list(dict.fromkeys(str(place.demo) for place in places)))
+                if places
+                else None,
+                "" if places else "correct the attribute 'control_freq' of the group 'data'",
+            )
+
+
+def _is_robosuite(layout: Layout) -> bool:
+    try:
+        return layout.file.env_meta.get("type") == 1 and "states" in layout.steps
+    except DatasetError:
+        return False

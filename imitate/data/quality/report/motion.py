@@ -1,0 +1,281 @@
+"""Plots of actions, of the robot's paths, and of the initial scenes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from imitate.data.file.faults import ACTION_LIMIT
+from imitate.data.quality.doctor.motion import is_position, is_switch
+from imitate.data.quality.doctor.survey import DemoLayout
+from imitate.data.quality.report.markup import Html, el, figure, join, number, percent, section
+from imitate.data.quality.report.subject import Array, Subject, spread
+from imitate.data.quality.report.svg import Line, Plot, histogram, padded
+from imitate.system.text import counted
+
+_HAND = re.compile(r"^obs/(\w+_)?(eef|ee|tcp)_pos$")
+_PLACE = re.compile(r"_pos(ition)?$")
+_ROBOT = re.compile(r"robot|eef|ee_|tcp|gripper|joint|qpos|_to_")
+_MOST_PATHS, _MOST_POINTS = 60, 80
+_MOST_CURVES = 6
+_MOST_STARTS = 500
+_MOST_PLACES = 4
+_VIEWS = (("seen from above", 0, 1), ("seen from the side", 0, 2))
+_AXES = ("x, m", "y, m", "z, m")
+
+
+def trajectories(subject: Subject) -> Html:
+    """Plot the paths of the hands; for files without hands, the first observations over time."""
+    hands = [
+        key for key, form in subject.layout.steps.items() if _HAND.match(key) and form.step == (3,)
+    ]
+    demos = spread(subject.sample, _MOST_PATHS)
+    drawings = [drawing for key in hands for drawing in _paths(subject, key, demos)]
+    if drawings:
+        note = f"{counted(len(demos), 'demo')}; a circle where they begin, a dot where they end."
+        body = join([_legend(subject, demos), el("div", *drawings, class_="grid")])
+        return section("trajectories", "Trajectories", body, note=note)
+    curves = el("div", *_curves(subject), class_="grid")
+    return section(
+        "trajectories",
+        "Trajectories",
+        curves,
+        note="The first low-dimensional observations over time.",
+    )
+
+
+def _legend(subject: Subject, demos: list[DemoLayout]) -> Html | None:
+    outcomes = {subject.outcomes[demo.name] for demo in demos}
+    if False not in outcomes:
+        return None
+    return el(
+        "p",
+        el("span", class_="key solved"),
+        "solved ",
+        el("span", class_="key failed"),
+        "not solved",
+        class_="legend",
+    )
+
+
+def _paths(subject: Subject, key: str, demos: list[DemoLayout]) -> Iterator[Html]:
+    found = [(demo, subject.values(demo, key, _MOST_POINTS)) for demo in demos]
+    paths = [(demo, values) for demo, values in found if values is not None]
+    if not paths:
+        return
+    every = np.concatenate([values for _, values in paths])
+    for words, across, up in _VIEWS:
+        plot = Plot(
+            padded(every[:, across]),
+            padded(every[:, up]),
+            width=460,
+            height=340,
+            labels=(_AXES[across], _AXES[up]),
+            title=f"paths of {key} {words}",
+            equal=True,
+        )
+        for demo, values in paths:
+            kind = "failed" if subject.outcomes[demo.name] is False else "solved"
+            plot.line(Line(values[:, [across, up]], f"way {kind}", demo.name))
+        for demo, values in paths:
+            kind = "failed" if subject.outcomes[demo.name] is False else "solved"
+            plot.dot(values[0, across], values[0, up], f"start {kind}", f"{demo.name} begins")
+            plot.dot(values[-1, across], values[-1, up], f"end {kind}", f"{demo.name} ends", 2.5)
+        yield figure(plot.draw(), key.removeprefix("obs/"), words)
+
+
+def _curves(subject: Subject) -> Iterator[Html]:
+    keys = [
+        key
+        for key, form in subject.layout.steps.items()
+        if key.startswith("obs/") and len(form.step) <= 1 and form.is_numeric
+    ]
+    keys.sort(key=lambda key: (not is_position(key), key))
+    demos = spread(subject.sample, 5)
+    for key in keys[:_MOST_CURVES]:
+        found = [(demo, subject.values(demo, key, 200)) for demo in demos]
+        curves = [(demo, values) for demo, values in found if values is not None]
+        if not curves:
+            continue
+        values = np.concatenate([values[:, 0] for _, values in curves])
+        last = max(demo.length for demo, _ in curves)
+        plot = Plot(
+            (0, last - 1),
+            padded(values),
+            width=460,
+            height=220,
+            labels=("step", "value"),
+            title=f"{key} over time",
+        )
+        for place, (demo, values) in enumerate(curves):
+            at = np.linspace(0, demo.length - 1, len(values))
+            plot.line(Line(np.stack([at, values[:, 0]], axis=1), f"curve c{place}", demo.name))
+        names = join(
+            el("span", el("span", class_=f"key c{place}"), demo.name, " ")
+            for place, (demo, _) in enumerate(curves)
+        )
+        yield figure(plot.draw(), f"{key.removeprefix('obs/')}, dimension 0", names)
+
+
+def initial_states(subject: Subject) -> Html:
+    """Plot the positions of objects at the first step."""
+    demos = spread(subject.sample, _MOST_STARTS)
+    drawings: list[Html] = []
+    for key, form in subject.layout.steps.items():
+        if len(form.step) == 1 and key.startswith("obs/") and not _ROBOT.search(key):
+            drawings += _scatters(subject, key, demos)
+    if not drawings:
+        return Html("")
+    note = (
+        f"Objects at the first step of {counted(len(demos), 'demo')}: how much the scenes differ."
+    )
+    grid = el("div", *drawings[:_MOST_PLACES], class_="grid starts")
+    return section("starts", "Initial states", grid, note=note)
+
+
+def _scatters(subject: Subject, key: str, demos: list[DemoLayout]) -> Iterator[Html]:
+    found = [(demo, subject.values(demo, key, 1)) for demo in demos]
+    kept = [(demo, values[0]) for demo, values in found if values is not None]
+    if not kept:
+        return
+    starts = np.stack([values for _, values in kept])
+    name = key.removeprefix("obs/")
+    for first in places_in(key, starts):
+        x, y = starts[:, first], starts[:, first + 1]
+        plot = Plot(
+            padded(x),
+            padded(y),
+            width=300,
+            height=260,
+            labels=(f"{name}[{first}], m", f"{name}[{first + 1}], m"),
+            title=f"{key} at the first step",
+            equal=True,
+        )
+        for (demo, _), a, b in zip(kept, x, y, strict=True):
+            kind = "failed" if subject.outcomes[demo.name] is False else "solved"
+            plot.dot(float(a), float(b), f"end {kind}", demo.name, 2.5)
+        yield figure(plot.draw(), name, f"dimensions {first} and {first + 1}")
+
+
+def places_in(key: str, starts: Array) -> list[int]:
+    """Return the first dimensions of the positions in an observation.
+
+    A position is an observation with such a name. In ``object``, into which robosuite joins a whole scene, it is the
+    three dimensions before a unit quaternion.
+
+    Args:
+        key: name of the observation.
+        starts: (n, D) its values at the first steps.
+    """
+    width = starts.shape[1]
+    if _PLACE.search(key):
+        return [0] if width in (2, 3) else []
+    if not key.endswith("object"):
+        return []
+    found = []
+    first = 0
+    while first + 7 <= width:
+        norms = np.linalg.norm(starts[:, first + 3 : first + 7], axis=1)
+        if np.abs(norms - 1).max() < 1e-3:
+            found.append(first)
+            first += 7
+        else:
+            first += 1
+    return found or ([0] if width >= 2 else [])
+
+
+_MOST_STEPS = 200_000
+_MOST_DIMS = 32
+_PHASES = 50
+
+
+def actions(subject: Subject) -> Html:
+    """Return histograms per dimension, and the magnitude over time."""
+    values = subject.pooled("actions", _MOST_STEPS)
+    if values is None:
+        return section("actions", "Actions", el("p", "There are no actions that can be read."))
+    low, high = values.min(axis=0), values.max(axis=0)
+    bounded = bool(max(high.max(), -low.min()) <= ACTION_LIMIT)
+    drawings = [
+        _dimension(values[:, d], d, bounded) for d in range(min(values.shape[1], _MOST_DIMS))
+    ]
+    note = f"{counted(len(values), 'step')} of {counted(len(subject.sample), 'demo')}"
+    note += (
+        "; dashed lines are the limits −1 and 1."
+        if bounded
+        else "; the actions leave [−1, 1]: the limits are the smallest and largest value."
+    )
+    if values.shape[1] > _MOST_DIMS:
+        note += f" The first {_MOST_DIMS} of {values.shape[1]} dimensions are shown."
+    course = _course(subject, values)
+    return section(
+        "actions", "Actions", el("div", *drawings, class_="grid small"), course, note=note
+    )
+
+
+def _dimension(values: Array, dimension: int, bounded: bool) -> Html:
+    low, high = float(values.min()), float(values.max())
+    drawing = histogram(
+        values,
+        noun="step",
+        label="action",
+        limits=(-1.08, 1.08) if bounded else _range(low, high),
+        marks=(-1, 1) if bounded else (),
+        width=232,
+        height=150,
+        title=f"histogram of action {dimension}",
+    )
+    if low == high:
+        words = f"always {number(low)}"
+    elif bool(is_switch(values[:, None])[0]):
+        words = f"a switch: {number(low, 3)} in {percent(float((values == low).mean()))}, else {number(high, 3)}"
+    else:
+        words = f"{number(low, 3)} to {number(high, 3)}, mean {number(float(values.mean()), 2)}"
+        words += f"; {percent(float(_stuck(values, bounded).mean()))} at a limit"
+    return figure(drawing, f"dimension {dimension}", words)
+
+
+def _stuck(values: Array, bounded: bool) -> Array:
+    """Return (n,), true where a value is at -1 or 1, or at its smallest or largest value if actions are not bounded."""
+    if bounded:
+        return np.asarray(np.abs(values) >= 1)
+    return np.asarray((values == values.min()) | (values == values.max()))
+
+
+def _range(low: float, high: float) -> tuple[float, float]:
+    room = 0.04 * (high - low) or 0.5
+    return low - room, high + room
+
+
+def _course(subject: Subject, pooled: Array) -> Html:
+    """Plot the magnitude of actions over the course of a demo: median, and the middle 80 %."""
+    arm = ~is_switch(pooled)
+    if not arm.any():
+        return Html("")
+    phases: list[list[Array]] = [[] for _ in range(_PHASES)]
+    for demo in subject.sample:
+        values = subject.values(demo, "actions", 2_000)
+        if values is None:
+            continue
+        norms = np.linalg.norm(values[:, arm], axis=1)
+        parts = np.arange(len(norms)) * _PHASES // len(norms)
+        for part in np.unique(parts):
+            phases[part].append(norms[parts == part])
+    at = np.array([k for k in range(_PHASES) if phases[k]])
+    spread = np.array([np.quantile(np.concatenate(phases[k]), (0.1, 0.5, 0.9)) for k in at])
+    progress = 100 * (at + 0.5) / _PHASES
+    plot = Plot(
+        (0, 100),
+        (0, float(spread.max()) * 1.05),
+        width=720,
+        height=220,
+        labels=("progress of the demo, %", "size of the action"),
+        title="size of the action in the course of a demo",
+    )
+    plot.band(progress, spread[:, 0], spread[:, 2])
+    plot.line(Line(np.stack([progress, spread[:, 1]], axis=1), "curve", "median"))
+    switches = "; switches such as a gripper's are left out" if not arm.all() else ""
+    words = f"norm of the action: median, and the middle 80 % of the steps{switches}"
+    return figure(plot.draw(), "Action in the course of a demo", words)

@@ -1,0 +1,323 @@
+"""The page: one file that needs and requests nothing else. Its head, and the disk space by key."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from imitate.data.dataset_file import DatasetFile
+from imitate.data.edit.target import Target
+from imitate.data.file.extents import Extents
+from imitate.data.quality.doctor.finding import Finding, Level, Place
+from imitate.data.quality.report.episodes import demo_table, episodes
+from imitate.data.quality.report.markup import (
+    SCRIPT,
+    STYLE,
+    Html,
+    el,
+    join,
+    number,
+    percent,
+    section,
+    size,
+    table,
+    text,
+)
+from imitate.data.quality.report.motion import actions, initial_states, trajectories
+from imitate.data.quality.report.observations import observations, thumbnails
+from imitate.data.quality.report.subject import Progress, Subject, subject_of
+from imitate.data.quality.report.svg import share_bar
+from imitate.errors import DatasetError
+from imitate.system.text import counted
+
+_KINDS = {"1": "robosuite", "2": "gymnasium", "3": "iGibson", "4": "real robot"}
+_KNOWN = frozenset(("env_args", "control_freq", "total", "imitate_format"))
+_MAX_TEXT = 160
+_MAX_ATTRS = 24
+_MAX_PLACES = 6
+_SIGNS = {Level.error: "✖", Level.warning: "▲", Level.info: "ℹ"}
+
+
+def head(subject: Subject) -> Html:
+    """Return the title, the main numbers and further facts."""
+    path = subject.file.path
+    lead = el("p", str(path.resolve()), class_="path")
+    return el(
+        "header", el("h1", path.name), lead, _tiles(subject), _facts(subject), _reading(subject)
+    )
+
+
+def _tiles(subject: Subject) -> Html:
+    steps = sum(demo.length for demo in subject.demos)
+    number, unit = counted(len(subject.demos), "demo").split()
+    tiles = [(unit, number), ("step" if steps == 1 else "steps", f"{steps:,}".replace(",", " "))]
+    if subject.control_freq and steps:
+        tiles.append(("recorded", _duration(steps / subject.control_freq)))
+    known = [outcome for outcome in subject.outcomes.values() if outcome is not None]
+    if known:
+        tiles.append(("solved", f"{percent(sum(known) / len(known))}"))
+    tiles.append(("on disk", size(subject.file.hdf5_path.stat().st_size)))
+    levels = [finding.level for finding in subject.health.findings]
+    for level in (Level.error, Level.warning):
+        count = levels.count(level)
+        tiles.append((level.value if count == 1 else f"{level.value}s", str(count)))
+    return el(
+        "div",
+        *(
+            el(
+                "div",
+                el("b", value),
+                el("span", name),
+                class_=f"tile {_alarm(name, value)}".strip(),
+            )
+            for name, value in tiles
+        ),
+        class_="tiles",
+    )
+
+
+def _alarm(name: str, value: str) -> str:
+    return name.rstrip("s") if name.rstrip("s") in ("error", "warning") and value != "0" else ""
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _facts(subject: Subject) -> Html:
+    rows = [(name, value) for name, value in _described(subject) if value]
+    return el("dl", *(el("div", el("dt", name), el("dd", value)) for name, value in rows))
+
+
+def _described(subject: Subject) -> Iterator[tuple[str, object]]:
+    meta, attrs = subject.env_meta, subject.file.file_attrs
+    robots = subject.env_kwargs.get("robots")
+    kind = _KINDS.get(str(meta.get("type")))
+    yield "environment", " ".join(_words(meta.get("env_name"))) or "not said"
+    yield "simulator", " ".join([*_words(kind), *_words(meta.get("env_version"))])
+    yield "robot", ", ".join(map(str, robots)) if isinstance(robots, list) else robots
+    rate = subject.control_freq
+    yield "control rate", f"{number(rate)} Hz" if rate else "not said"
+    masks = [f"{name} ({len(demos)})" for name, demos in subject.masks.items()]
+    yield "filter keys", ", ".join(masks) or "none"
+    version = attrs.get("imitate_format")
+    yield "format", "robomimic HDF5" + (f", imitate version {version}" if version else "")
+    changed = subject.file.hdf5_path.stat().st_mtime
+    yield "last changed", time.strftime("%Y-%m-%d %H:%M", time.localtime(changed))
+    others = [name for name in attrs if name not in _KNOWN]
+    for name in others[:_MAX_ATTRS]:
+        yield name, _shortened(attrs[name])
+
+
+def _words(value: Any) -> list[str]:
+    return [str(value)] if value else []
+
+
+def _shortened(value: object) -> str:
+    said = " ".join(str(value).split())
+    return said if len(said) <= _MAX_TEXT else f"{said[:_MAX_TEXT]} … ({len(said)} characters)"
+
+
+def _reading(subject: Subject) -> Html:
+    """Describe the part of the file that the page shows."""
+    of = f" of filter key “{subject.filter_key}”" if subject.filter_key else ""
+    if subject.is_whole:
+        words = f"Values of all {len(subject.demos)} demos{of} were read."
+    else:
+        words = (
+            f"Values of {len(subject.sample)} of {counted(len(subject.demos), 'demo')}{of}, evenly spread, were read; "
+            "lengths are those of all demos."
+        )
+    return el("p", words, class_="note")
+
+
+def doctor(subject: Subject) -> Html:
+    """Return the findings, most severe first, each with the command that repairs it."""
+    findings = subject.health.findings
+    looked = (
+        ""
+        if subject.is_whole
+        else f" Values were examined in {counted(len(subject.sample), 'demo')} only."
+    )
+    if not findings:
+        body = el("p", "✔ Nothing is wrong with this file.", class_="well")
+    else:
+        body = join(_finding(subject, finding) for finding in findings)
+    return section("doctor", "Doctor", body, note=f"Findings of imitate dataset doctor.{looked}")
+
+
+def _finding(subject: Subject, finding: Finding) -> Html:
+    command = finding.command(subject.file.path)
+    advice = finding.alternative(subject.file.path)
+    level = finding.level.value
+    badge = el("span", f"{_SIGNS[finding.level]} {level}", class_=f"badge {level}")
+    places = ", ".join(_place(place) for place in finding.places[:_MAX_PLACES])
+    more = len(finding.places) - _MAX_PLACES
+    if more > 0:
+        places += f" and {more} more"
+    return el(
+        "div",
+        el("p", badge, el("b", finding.code), " ", finding.what),
+        el("p", places, class_="places") if places else None,
+        el("pre", command) if command else None,
+        el("p", f"{'Or' if command else 'Advice'}: {advice}") if advice else None,
+        class_=f"finding {level}",
+    )
+
+
+def _place(place: Place) -> str:
+    steps = ", ".join(str(a) if b == a + 1 else f"{a}–{b - 1}" for a, b in place.steps[:3])
+    tail = f" steps {steps}{' …' if len(place.steps) > 3 else ''}" if steps else ""
+    return " ".join(filter(None, (place.demo, place.key))) + tail
+
+
+_FEW = 8
+_ATTRIBUTES = "attributes of the demos"
+
+
+def storage(subject: Subject) -> Html:
+    """Return a table of the disk space by key."""
+    stored, raw, forms = _sizes(subject)
+    if not stored:
+        return Html("")
+    whole = sum(stored.values())
+    rows = []
+    for key in sorted(stored, key=lambda key: -stored[key]):
+        share = stored[key] / max(1, whole)
+        saved = f"{number(raw[key] / stored[key])} ×" if stored[key] and key in raw else "–"
+        rows.append(
+            (
+                key,
+                forms.get(key, "text"),
+                share_bar(share, percent(share)),
+                percent(share),
+                size(stored[key]),
+                saved,
+            )
+        )
+    words = "all demos" if subject.is_whole else f"the {counted(len(subject.sample), 'demo')} read"
+    note = f"{size(whole)} in arrays and attributes of {words}; compression is raw size by stored size."
+    header = ("key", "one step", "", "share", "stored", "compression")
+    return section("storage", "Size by key", table(header, rows, left=3), note=note)
+
+
+def _sizes(subject: Subject) -> tuple[dict[str, int], dict[str, int], dict[str, str]]:
+    stored: dict[str, int] = {}
+    raw: dict[str, int] = {}
+    forms: dict[str, str] = {}
+    for demo in subject.sample:
+        for key, form in demo.arrays.items():
+            array = subject.file.array(demo.name, key)
+            with subject.file.reading(f"demo '{demo.name}', '{key}'"):
+                stored[key] = stored.get(key, 0) + _stored(array)
+            raw[key] = raw.get(key, 0) + int(np.prod(form.shape)) * form.dtype.itemsize
+            shape = " × ".join(map(str, form.step)) or "number"
+            forms[key] = f"{shape} {form.dtype}"
+        texts = sum(len(str(value)) for value in subject.file.attrs(demo.name).values())
+        stored[_ATTRIBUTES] = stored.get(_ATTRIBUTES, 0) + texts
+    return stored, raw, forms
+
+
+def _stored(array: h5py.Dataset) -> int:
+    """Return the number of bytes on the disk; for individually compressed frames, estimated from a few of them."""
+    if h5py.check_vlen_dtype(array.dtype) is None:
+        return int(array.id.get_storage_size())
+    some = range(0, array.shape[0], max(1, array.shape[0] // _FEW))
+    return int(np.mean([len(array[step]) for step in some])) * array.shape[0] if some else 0
+
+
+_SECTIONS = (
+    doctor,
+    episodes,
+    trajectories,
+    initial_states,
+    actions,
+    thumbnails,
+    observations,
+    storage,
+    demo_table,
+)
+_TITLE = re.compile(r'<section id="(\w+)"><h2>(.*?)</h2>')
+
+
+def write_report(
+    path: str | Path,
+    target: Target,
+    *,
+    filter_key: str | None = None,
+    max_demos: int = 200,
+    on_demo: Progress = lambda done, total: None,
+) -> Subject:
+    """Write a page about a demonstration file, atomically.
+
+    Args:
+        path: the HDF5 file.
+        target: the page to write.
+        filter_key: only the demos of this mask; None: all.
+        max_demos: read the values of at most this number of demos, evenly spread, and of at most 2 GB.
+        on_demo: called with the number of processed demos and the number of all demos.
+
+    Returns:
+        the subject of the page; its file is closed.
+
+    Raises:
+        DatasetError: the file cannot be read, there is no such filter key, or the page cannot be written.
+    """
+    if target.path.exists() and Path(path).exists() and target.path.samefile(path):
+        raise DatasetError(f"{path}: is the file that is read: name another with --out")
+    with DatasetFile(path) as file, Extents(file) as extents:
+        subject = subject_of(extents, filter_key=filter_key, max_demos=max_demos, on_demo=on_demo)
+        with target.writing() as part:
+            part.write_text(page(subject), encoding="utf-8")
+    return subject
+
+
+def page(subject: Subject) -> str:
+    """Return the whole page."""
+    parts = [build(subject) for build in _SECTIONS]
+    links = [
+        el("a", Html(title), href=f"#{anchor}")
+        for part in parts
+        for anchor, title in _TITLE.findall(part)
+    ]
+    body = el(
+        "main",
+        head(subject),
+        el("nav", *links),
+        *parts,
+        el(
+            "footer",
+            f"Written by imitate {version('imitate')}: imitate dataset report {subject.file.path}",
+        ),
+    )
+    # security policy: only our script runs, and no address is contacted, whatever a file contains
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_digest(STYLE)}'; script-src '{_digest(SCRIPT)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    top = el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", http_equiv="Content-Security-Policy", content=policy),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("title", f"{subject.file.path.name}: demonstrations"),
+        el("link", rel="icon", href="data:,"),
+        el("style", Html(STYLE)),
+    )
+    script = el("script", Html(SCRIPT))
+    return "<!DOCTYPE html>\n" + el("html", top, el("body", join([body, script])), lang=text("en"))
+
+
+def _digest(source: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()

@@ -1,0 +1,249 @@
+"""Findings of a deployment check.
+
+Compare vectors with the training: units, coordinate frames, stuck sensors.
+
+Checks of images: range, blank and frozen pictures, order of colours, brightness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.check.statistics import Range, image_range
+from imitate.system.text import counted
+
+
+class Level(str, Enum):
+    """Severity of a finding: a note is not counted, a problem makes the check fail."""
+
+    note = "note"
+    warning = "warning"
+    problem = "problem"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem, or something that could not be checked.
+
+    Attributes:
+        level: severity.
+        kind: keyword for programs: ``missing``, ``shape``, ``rate``, ``range``, ``channels`` ...
+        key: affected observation; empty if it is not about a single one.
+        words: message for people.
+    """
+
+    level: Level
+    kind: str
+    key: str
+    words: str
+
+
+def verdict(findings: Iterable[Finding]) -> str:
+    """Return the result of a check: ``ok``, ``warnings`` or ``fails``."""
+    levels = {finding.level for finding in findings}
+    if Level.problem in levels:
+        return "fails"
+    return "warnings" if Level.warning in levels else "ok"
+
+
+FAR, OUTSIDE = 10.0, 0.1
+"""Distance in standard deviations that counts as far; fraction of the training's range by which a value may exceed
+it."""
+SHARE = 0.1
+"""A dimension is reported if more than this share of its steps is far or outside."""
+STILL = 1 / 20
+"""A dimension is reported if its deviation is below this multiple of the training's."""
+_CONSTANT = 1e-6
+_UNITS = {
+    180 / np.pi: "degrees in place of radians",
+    np.pi / 180: "radians in place of degrees",
+    1000.0: "millimetres in place of metres",
+    0.001: "metres in place of millimetres",
+    100.0: "centimetres in place of metres",
+    0.01: "metres in place of centimetres",
+}
+
+
+def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Finding]:
+    """Compare an observation with its statistics in training.
+
+    Args:
+        key: key of the observation.
+        values: (N, D) values of all steps.
+        training: statistics in training, (D,) each.
+    """
+    x = values.reshape(len(values), -1).astype(np.float64)
+    size = np.maximum(np.abs(training.mean), 1.0)
+    span = training.high - training.low
+    constant = np.where(np.isfinite(span), span, training.std) <= _CONSTANT * size
+    std = np.where(constant, 1.0, np.maximum(training.std, _CONSTANT * size))
+    far = (np.abs(x - training.mean) > FAR * std).mean(axis=0)
+    room = OUTSIDE * np.where(np.isfinite(span), span, 0.0)
+    outside = ((x < training.low - room) | (x > training.high + room)).mean(axis=0)
+    ratio, words = x.std(axis=0) / std, "the deviation"
+    if len(x) == 1:  # one observation that does not vary: its size indicates its unit
+        ratio = np.abs(x[0]) / np.maximum(np.abs(training.mean), _CONSTANT)
+        words = "the training's mean"
+    findings = []
+
+    def add(level: Level, kind: str, dims: NDArray[np.bool_], words: str) -> None:
+        if dims.any():
+            named = _named(key, dims)
+            findings.append(Finding(level, kind, key, f"{named} {words}"))
+
+    is_far = ~constant & (far > SHARE)
+    add(
+        Level.problem,
+        "units",
+        is_far,
+        f"lie more than {FAR:.0f} standard deviations from the training's mean in {_most(far, is_far)} of the steps"
+        f"{_hint(ratio, is_far, words)}: compare units and frames",
+    )
+    is_outside = ~constant & ~is_far & (outside > SHARE)
+    add(
+        Level.warning,
+        "range",
+        is_outside,
+        f"are outside the training's range in {_most(outside, is_outside)} of the steps: the policy has not seen such "
+        "values",
+    )
+    moved = np.abs(x - training.mean).max(axis=0) > 1e-3 * size
+    add(
+        Level.warning,
+        "constant",
+        constant & moved,
+        "had one value in training and have others here: the policy has not learned what they mean",
+    )
+    still = ~constant & ~is_far & (ratio < STILL)
+    add(
+        Level.warning,
+        "still",
+        still,
+        f"vary less than a twentieth as much as in training{_hint(ratio, still, words)}: is a "
+        "sensor stuck, or are the units different?",
+    )
+    return findings
+
+
+def _named(key: str, dims: NDArray[np.bool_]) -> str:
+    """Format as ``joints[0, 3]``."""
+    return f"{key}[{', '.join(map(str, np.flatnonzero(dims)))}]"
+
+
+def _most(shares: NDArray[Any], dims: NDArray[np.bool_]) -> str:
+    return f"{shares[dims].max():.0%}" if dims.any() else ""
+
+
+def _hint(ratio: NDArray[Any], dims: NDArray[np.bool_], of: str) -> str:
+    """Return a change of units that explains the ratio to the training's values."""
+    if not dims.any():
+        return ""
+    typical = float(np.median(ratio[dims]))
+    for factor, words in _UNITS.items():
+        if 0.6 < typical / factor < 1.6:
+            return f" (about {typical:.3g} times {of}: {words}?)"
+    return ""
+
+
+BRIGHTNESS = 0.15
+"""Largest difference of a channel's mean from training, in [0, 1]."""
+_COLOURED = 0.02
+"""Smallest difference of red and blue in training with which their order can be recognized."""
+_DARK = 2 / 255
+_SHARE = 0.05
+_FROZEN_STEPS = 10
+
+
+def image_findings(
+    key: str, demos: Sequence[NDArray[Any]], training: Range | None
+) -> list[Finding]:
+    """Examine the images of some demos.
+
+    Args:
+        key: key of the observation.
+        demos: (T, H, W, C) images of each demo.
+        training: statistics of the training's images per channel, or None if unknown.
+    """
+    kind = demos[0].dtype.kind
+    high = max(float(images.max()) for images in demos)
+    low = min(float(images.min()) for images in demos)
+    broken = _range_words(kind in "iu", low, high)
+    if broken:
+        return [Finding(Level.problem, "image range", key, f"'{key}': {broken}")]
+    findings = _blank(key, demos)
+    if training is None:
+        return findings
+    seen = image_range(demos)
+    if seen.mean.shape != training.mean.shape:
+        return findings  # another number of channels: reported with the shapes
+    return findings + _colours(key, seen.mean, training.mean)
+
+
+def _range_words(integer: bool, low: float, high: float) -> str:
+    if low == high == 0:
+        return "all images are black"
+    if integer and high <= 1:
+        return f"integer pixels from {low:g} to {high:g}: divided by 255 before they became integers? Expected 0 to 255"
+    if not integer and high <= _DARK:
+        return f"float pixels from {low:.3g} to {high:.3g}: divided by 255 twice? Expected 0 to 1"
+    if not integer and (high > 1.01 or low < -0.01):
+        return (
+            f"float pixels from {low:.3g} to {high:.3g}: the policy expects uint8, or "
+            "floats from 0 to 1"
+        )
+    return ""
+
+
+def _blank(key: str, demos: Sequence[NDArray[Any]]) -> list[Finding]:
+    """Find images of a single colour, and demos in which the image never changes."""
+    blank = np.concatenate([np.ptp(images, axis=(1, 2)).max(axis=-1) == 0 for images in demos])
+    findings = []
+    if blank.mean() > _SHARE:
+        level = Level.problem if blank.mean() > 0.5 else Level.warning
+        words = f"'{key}': {blank.mean():.0%} of the images have a single colour"
+        findings.append(Finding(level, "blank image", key, words))
+    frozen = sum(
+        len(images) > _FROZEN_STEPS and bool((images == images[0]).all()) for images in demos
+    )
+    if frozen and not blank.all():
+        words = f"'{key}': the image never changes in {frozen} of {counted(len(demos), 'demo')}: is the camera frozen?"
+        findings.append(Finding(Level.warning, "frozen image", key, words))
+    return findings
+
+
+def _colours(key: str, seen: NDArray[Any], trained: NDArray[Any]) -> list[Finding]:
+    """Check the order of the channels, then the brightness."""
+    straight = float(np.abs(seen - trained).sum())
+    means = f"means {_shown(seen)}, in training {_shown(trained)}"
+    if len(seen) == 3:
+        swapped = float(np.abs(seen[::-1] - trained).sum())
+        difference = abs(trained[0] - trained[2])
+        if difference < _COLOURED:
+            words = (
+                f"'{key}': red and blue were equally bright in training: their order cannot "
+                "be checked"
+            )
+            return [Finding(Level.note, "channels", key, words), *_brightness(key, seen, trained)]
+        if straight > difference and swapped < straight / 2:
+            words = f"'{key}': red and blue seem to be swapped (BGR instead of RGB): {means}"
+            return [Finding(Level.problem, "channels", key, words)]
+    return _brightness(key, seen, trained)
+
+
+def _brightness(key: str, seen: NDArray[Any], trained: NDArray[Any]) -> list[Finding]:
+    if np.abs(seen - trained).max() <= BRIGHTNESS:
+        return []
+    words = (
+        f"'{key}': other colours or brightness: means {_shown(seen)}, in training {_shown(trained)}"
+    )
+    return [Finding(Level.warning, "brightness", key, words)]
+
+
+def _shown(means: NDArray[Any]) -> str:
+    return " ".join(f"{mean:.2f}" for mean in means)

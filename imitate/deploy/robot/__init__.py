@@ -1,0 +1,1 @@
+"""Robots, devices and the control loop: ``robot.py`` is the interface, ``loop.py`` the loop."""

@@ -1,0 +1,132 @@
+"""Camera faults during an episode: pictures that repeat, or are suddenly exchanged, turned or recoloured.
+
+Each camera's picture is compared with its previous one, in a grid of pixels. Between two control steps a scene changes
+little; if a restarted driver has exchanged, turned or recoloured a picture, it fits the previous one only after this is
+undone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.robot.robot import Observation
+from imitate.errors import RobotError
+
+Grid = NDArray[np.float64]
+
+_SIDE = 32
+"""Number of rows and columns of pixels to compare."""
+_CHANGED = 0.02
+"""Mean change of a pixel (of 1) that is too large for a control step, if undoing it leaves at most a third."""
+_UNDOING: dict[str, Callable[[Grid], Grid]] = {
+    "is upside down": lambda grid: grid[::-1, ::-1],
+    "is mirrored": lambda grid: grid[:, ::-1],
+    "has its red and blue exchanged": lambda grid: grid[..., ::-1],
+}
+
+
+class Cameras:
+    """Checks each picture of an episode.
+
+    Args:
+        frozen: number of repetitions that is an error; 0 allows any number.
+        least_s: shortest duration of the repetitions, in seconds.
+    """
+
+    def __init__(self, frozen: int, least_s: float) -> None:
+        self._frozen, self._least_s = frozen, least_s
+        self._last: dict[str, NDArray[Any]] = {}
+        self._since_s: dict[str, float] = {}
+        self._repeated: Counter[str] = Counter()
+        self._grids: dict[str, Grid] = {}
+
+    def fault(self, observation: Observation, now_s: float) -> str:
+        """Return the reason why a picture is unusable, or ''.
+
+        Raises:
+            RobotError: a picture has not changed for too long.
+        """
+        pictures = {key: value for key, value in observation.values.items() if _is_picture(value)}
+        for key, value in pictures.items():
+            self._count(key, value, now_s)
+        grids = {key: _grid(value) for key, value in pictures.items()}
+        words = _changed(grids, self._grids)
+        if not words:
+            self._grids = grids
+        return words
+
+    def _count(self, key: str, value: NDArray[Any], now_s: float) -> None:
+        if not self._frozen:
+            return
+        last = self._last.get(key)
+        same = last is not None and np.array_equal(last, value)
+        self._repeated[key] = self._repeated[key] + 1 if same else 0
+        lasted_s = now_s - self._since_s.setdefault(key, now_s)
+        if self._repeated[key] >= self._frozen and lasted_s >= self._least_s - 1e-6:
+            raise RobotError(
+                f"the image '{key}' has been the same for {self._repeated[key]} steps, so the camera is frozen; "
+                "the robot was stopped"
+            )
+        if not same:
+            self._last[key], self._since_s[key] = np.array(value), now_s
+
+
+def _changed(now: dict[str, Grid], before: dict[str, Grid]) -> str:
+    """Describe pictures that fit the previous ones only after a change is undone."""
+    keys = [key for key in now if key in before and now[key].shape == before[key].shape]
+    for key in keys:
+        if _is_blank(now[key]) and not _is_blank(before[key]):
+            return f"the image '{key}' has a single colour"
+    odd = [key for key in keys if _difference(now[key], before[key]) > _CHANGED]
+    for key in odd:
+        for words, undo in _UNDOING.items():
+            if _fits(_difference(undo(now[key]), before[key]), now[key], before[key]):
+                return f"the image '{key}' {words}, unlike before"
+    for a, b in combinations([key for key in keys if now[key].shape[-1] == 3], 2):
+        if now[a].shape != now[b].shape or not {a, b} & set(odd):
+            continue
+        if np.array_equal(now[a], now[b]) and not np.array_equal(before[a], before[b]):
+            return f"the images '{a}' and '{b}' are the same, unlike before"
+        crossed = max(_difference(now[a], before[b]), _difference(now[b], before[a]))
+        if all(_fits(crossed, now[key], before[key]) for key in (a, b)):
+            return f"the images '{a}' and '{b}' have been exchanged"
+    return ""
+
+
+def _fits(undone: float, now: Grid, before: Grid) -> bool:
+    """Return True if a picture fits the one before much better with a difference of ``undone``."""
+    return 3 * undone < _difference(now, before)
+
+
+def _difference(a: Grid, b: Grid) -> float:
+    return float(np.abs(a - b).mean())
+
+
+def _is_blank(grid: Grid) -> bool:
+    return bool((np.ptp(grid, axis=(0, 1)) == 0).all())
+
+
+def _grid(value: NDArray[Any]) -> Grid:
+    """Sample (h, w, C) pixels of a picture (H, W, C) in [0, 1], evenly and symmetrically spread."""
+    rows, columns = (_places(size) for size in value.shape[:2])
+    scale = 255.0 if value.dtype.kind in "iu" else 1.0
+    found: Grid = value[rows[:, None], columns].astype(np.float64) / scale
+    return found
+
+
+def _places(size: int) -> NDArray[np.int64]:
+    half = np.linspace(0, (size - 1) / 2, _SIDE // 2 + 1).astype(np.int64)
+    found: NDArray[np.int64] = np.unique(np.concatenate([half, size - 1 - half]))
+    return found
+
+
+def _is_picture(value: Any) -> bool:
+    """Return True for an image with any channels, of integers or floats."""
+    is_array = getattr(value, "ndim", 0) == 3
+    return is_array and (value.dtype == np.uint8 or value.shape[-1] == 3) and value.size > 0

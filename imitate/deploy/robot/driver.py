@@ -1,0 +1,162 @@
+"""Calls of drivers and devices: check what they return, and turn what they raise into one line.
+
+A driver may raise anything, even ``SystemExit``, and return anything: None for a lost frame, text, another shape.
+KeyboardInterrupt, :class:`RobotError` and :class:`UserError` pass unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.robot.robot import Guidance, Observation, Robot, Teleoperator
+from imitate.errors import RobotError, UserError
+from imitate.system import clock
+
+Vector = NDArray[np.float64]
+
+
+class DriverError(RobotError):
+    """A call of a driver or device raised an error or returned an invalid value."""
+
+
+def called(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a method of a driver or device.
+
+    Raises:
+        DriverError: it raised anything but a RobotError, a UserError or KeyboardInterrupt.
+    """
+    try:
+        return function(*args)
+    except (RobotError, UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # sys.exit() in a driver must not end the process silently
+        raise DriverError(f"{_name(function)}() failed ({words_of(error)})") from error
+
+
+def words_of(error: BaseException) -> str:
+    """Return the type and the first line of an error, even if its text cannot be read."""
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:
+        lines = []
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def observed(robot: Robot) -> Observation:
+    """Return the robot's observation; a plain mapping is accepted as one without a time stamp.
+
+    Raises:
+        DriverError: it could not observe, or returned something else.
+    """
+    return checked(called(robot.observe), "observe")
+
+
+def first_seen(robot: Robot, looks: int = 3) -> Observation:
+    """Return the first observation of a newly connected robot, whose first packets may be lost.
+
+    Raises:
+        DriverError: it failed ``looks`` times.
+    """
+    try:
+        return observed(robot)
+    except DriverError:
+        if looks <= 1:
+            raise
+    clock.sleep(0.05)
+    return first_seen(robot, looks - 1)
+
+
+def checked(seen: Any, name: str) -> Observation:
+    """Convert a driver's value to an observation with arrays that the driver cannot change any more.
+
+    Args:
+        seen: an Observation or a mapping.
+        name: name of the call that returned it.
+
+    Raises:
+        DriverError: it is something else.
+    """
+    if isinstance(seen, Mapping):
+        seen = Observation(seen)
+    if not isinstance(seen, Observation):
+        raise DriverError(f"{name}() gave {_kind(seen)}; wanted an Observation")
+    if not isinstance(seen.values, Mapping):
+        raise DriverError(f"{name}() gave an Observation of {_kind(seen.values)}; wanted a mapping")
+    for key, value in seen.values.items():
+        if not isinstance(key, str) or not _is_numeric(value):
+            raise DriverError(f"{name}() gave '{key}' as {_kind(value)}; wanted numbers")
+    if isinstance(seen.stamp_s, bool) or not isinstance(
+        seen.stamp_s, int | float | np.number | None
+    ):
+        raise DriverError(f"{name}() gave a stamp of {_kind(seen.stamp_s)}; wanted seconds")
+    return Observation({key: np.array(value) for key, value in seen.values.items()}, seen.stamp_s)
+
+
+def pose_of(robot: Robot, observation: Observation) -> Vector | None:
+    """Return the action (A,) that keeps an observation's pose, or None if the robot does not provide it.
+
+    Raises:
+        DriverError: ``pose()`` raised, or returned something else than A finite numbers.
+    """
+    pose = called(robot.pose, observation)
+    if pose is None:
+        return None
+    size = robot.limits.size
+    if not _is_numeric(pose) or np.shape(pose) != (size,):
+        raise DriverError(f"pose() gave {_kind(pose)}; wanted {size} numbers")
+    if not np.isfinite(pose).all():
+        odd, names = np.flatnonzero(~np.isfinite(pose)), robot.action_names
+        told = odd if names is None or len(names) != size else [names[place] for place in odd]
+        raise DriverError(f"pose() gave numbers that are not finite: {', '.join(map(str, told))}")
+    return np.array(pose, dtype=np.float64)
+
+
+def guided(device: Teleoperator, observation: Observation) -> Guidance:
+    """Return the guidance of a person at a device.
+
+    Raises:
+        DriverError: ``guide()`` raised, or returned something else than a Guidance of numbers and words.
+    """
+    wish = called(device.guide, observation)
+    if not isinstance(wish, Guidance):
+        raise DriverError(f"guide() gave {_kind(wish)}; wanted a Guidance")
+    if wish.action is not None and not _is_numeric(wish.action):
+        raise DriverError(f"guide() gave {_kind(wish.action)} as action; wanted numbers")
+    events = wish.events if isinstance(wish.events, set | frozenset | tuple | list) else (None,)
+    if not all(isinstance(event, str) for event in events):
+        raise DriverError("guide() gave events that are not a set of words")
+    action = None if wish.action is None else np.asarray(wish.action, dtype=np.float64)
+    return Guidance(action, frozenset(events))
+
+
+def solved(robot: Robot) -> bool | None:
+    """Return the robot's verdict, or None if it cannot tell.
+
+    Raises:
+        DriverError: ``success()`` raised, or returned something else.
+    """
+    verdict = called(robot.success)
+    if verdict is not None and not isinstance(verdict, bool | np.bool_):
+        raise DriverError(f"success() gave {_kind(verdict)}; wanted True, False or None")
+    return None if verdict is None else bool(verdict)
+
+
+def _is_numeric(value: Any) -> bool:
+    try:
+        return np.asarray(value).dtype.kind in "biuf"
+    except Exception:  # ragged lists, or a driver's own objects
+        return False
+
+
+def _kind(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    name = type(value).__name__
+    return name if shape is None else f"{name} of shape {shape}, {getattr(value, 'dtype', '')}"
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", "the driver's call")

@@ -1,0 +1,492 @@
+"""Read the observations of an episode, and decide whether one is valid for acting.
+
+Settings of the control loop: when it holds the robot, and when it stops.
+
+Rule that decides whether a measured pose is valid or a fault of the sensor.
+
+A pose is invalid if it exceeds the action limits by more than a margin, if it is further from the last measured pose
+than three times the speed limit allows, or if it is bit-identical for several steps in which the commands ask for clear
+motion, or in which a number that had sensor noise before has none. Not faults are an object in the gripper, contact,
+and a robot that is moved back or guided by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.robot.cameras import Cameras
+from imitate.deploy.robot.driver import DriverError, Vector, observed, pose_of
+from imitate.deploy.robot.limits import ActionLimits
+from imitate.deploy.robot.robot import Observation, Robot
+from imitate.errors import RobotError, UserError
+from imitate.system import clock
+
+
+@dataclass(frozen=True)
+class Safety:
+    """When to hold and when to stop. Defaults suit an arm at 10 to 30 Hz.
+
+    Attributes:
+        max_age_periods: an observation is not used for acting if it is older than this many control periods ...
+        max_age_s: ... and than this many seconds, and than one and a half periods of the robot's slowest camera
+            (:attr:`Robot.camera_hz`).
+        hold_s: seconds without an action of the policy after which the episode ends.
+        late: this many late steps ...
+        late_of: ... among this many end the episode; 0 late steps for never.
+        watchdog_s: seconds without a finished step after which another thread stops the robot; three periods at least.
+        frozen: steps with identical images after which the camera counts as frozen, at least half a second; 0 disables
+            the check.
+        frozen_pose: steps with clear motion of the commands but a bit-identical measured pose after which the pose is
+            invalid; 0 disables the check.
+        first_action: whether a first action far from the current pose is approached within the limits or refused.
+        stop_attempts: number of attempts if a stop raises an error.
+
+    Raises:
+        UserError: a value would silently disable its check.
+    """
+
+    max_age_periods: float = 3.0
+    max_age_s: float = 0.15
+    hold_s: float = 1.0
+    late: int = 3
+    late_of: int = 10
+    watchdog_s: float = 0.5
+    frozen: int = 10
+    frozen_pose: int = 10
+    first_action: Literal["approach", "refuse"] = "approach"
+    stop_attempts: int = 3
+
+    def oldest_s(self, period_s: float, robot: Robot) -> float:
+        """Return the largest age of an observation for acting; infinite if time stands still between actions."""
+        if robot.in_step:
+            return math.inf
+        camera_s = 0.0 if robot.camera_hz is None else 1.5 / robot.camera_hz
+        return max(self.max_age_periods * period_s, self.max_age_s, camera_s)
+
+    def __post_init__(self) -> None:
+        for name in ("max_age_periods", "max_age_s", "hold_s", "watchdog_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise UserError(f"{name} is {value}; wanted a finite number above 0")
+        for name, least in (
+            ("stop_attempts", 1),
+            ("late", 0),
+            ("frozen", 0),
+            ("frozen_pose", 0),
+        ):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} is {getattr(self, name)}; wanted at least {least}")
+        if self.late > self.late_of:
+            raise UserError(
+                f"late is {self.late} of late_of {self.late_of} steps, which never happens; wanted late_of at least "
+                "late, or late 0 to allow late steps"
+            )
+        if self.first_action not in ("approach", "refuse"):
+            raise UserError(f"first_action is '{self.first_action}'; wanted approach or refuse")
+
+
+_FASTER = 3.0
+"""Factor by which a measured pose may move faster than commands."""
+_GLANCE = 2.0
+"""Number of periods after which a reading counts as one after a gap, which a second one must confirm."""
+_MOVES, _CLEAR = 0.002, 0.02
+"""Fractions of a dimension's range by which commands must move per step and in total to ask for motion."""
+_NOISY = 10
+"""Successive readings, each of them new, by which a number at rest shows that its sensor has noise ..."""
+_REST, _REVERSALS = 0.005, 3
+"""... within this part of its range, while their change reverses so many times. An encoder that flickers between two
+of its ticks has no new readings, and an arm that comes to rest does not reverse, or its changes get smaller."""
+
+
+class MeasuredPoses:
+    """Checks each measured pose of an episode.
+
+    Args:
+        limits: limits of the robot.
+        period_s: control period.
+        frozen: number of steps with clear motion of the commands but a bit-identical pose that is a fault; 0 allows any
+            number.
+        names: names of the numbers of a pose, for messages, or None to use their indices.
+    """
+
+    def __init__(
+        self,
+        limits: ActionLimits,
+        period_s: float,
+        frozen: int,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self._limits, self._period_s = limits, period_s
+        self._names = names if names is not None and len(names) == limits.size else None
+        self._told: dict[tuple[str, tuple[int, ...]], str] = {}
+        self._noise = Noise(limits, frozen)
+        self._reach = _reach(limits, period_s)
+        self._stillness = Stillness(limits, frozen)
+        self._trusted: Vector | None = None
+        self._last: Vector | None = None
+        self._seen_s, self._blind_s, self._is_free = 0.0, 0.0, True
+
+    def pause(self) -> None:
+        """Allow the robot to be moved by anybody: the next pose is trusted only after two readings agree."""
+        self._is_free = True
+
+    def commanded(self, action: Vector) -> None:
+        """Record a sent action (A,)."""
+        self._stillness.commanded(action)
+
+    def fault(self, pose: Vector | None, seen: Observation, now_s: float) -> str:
+        """Return the reason why a measured pose is invalid, or ''.
+
+        Args:
+            pose: (A,) finite pose, or None if the robot does not provide it.
+            seen: observation with the pose.
+            now_s: time of :mod:`imitate.system.clock` at which it arrived.
+        """
+        if pose is None:
+            return "" if self._trusted is None else "the robot does not tell its pose any more"
+        outside = self._limits.far_outside(pose)
+        if outside.any():
+            return self._words("is far outside of the limits", outside, "at", pose)
+        trusted = self._trusted
+        if self._has_jumped(pose, now_s):
+            return self._words("has jumped", self._gone(pose, trusted), "to", pose)
+        self._trusted, self._blind_s, self._is_free = pose, 0.0, False
+        silent = self._noise.silent(pose)
+        if silent.any():
+            return self._words("repeats itself without a sensor's noise", silent, "at", pose)
+        if self._stillness.is_frozen(pose, seen):
+            return "the measured pose stands still while commands move it"
+        return ""
+
+    def _words(self, fault: str, dims: NDArray[np.bool_], word: str, pose: Vector) -> str:
+        """Describe a fault of some numbers with their first readings; the text is constant for the same numbers."""
+        places = tuple(np.flatnonzero(dims).tolist())
+        if (fault, places) not in self._told:
+            names = [
+                f"number {place}" if self._names is None else self._names[place] for place in places
+            ]
+            shown = ", ".join(
+                f"{name} {word} {pose[place]:.4g}"
+                for name, place in zip(names, places, strict=True)
+            )
+            self._told[fault, places] = f"the measured pose {fault}" + (
+                f": {shown}" if shown else ""
+            )
+        return self._told[fault, places]
+
+    def _gone(self, pose: Vector, trusted: Vector | None) -> NDArray[np.bool_]:
+        """Return (A,) True where a pose is too far from the trusted one for a single step."""
+        if self._reach is None or trusted is None:
+            return np.zeros(len(pose), dtype=bool)
+        found: NDArray[np.bool_] = np.abs(pose - trusted) > self._reach
+        return found
+
+    def _has_jumped(self, pose: Vector, now_s: float) -> bool:
+        """Check the distance from the last trusted pose; after a gap the previous reading must agree.
+
+        A gap after a reading that has jumped does not explain that it had jumped before.
+        """
+        first, trusted, before = self._last is None, self._trusted, self._last
+        passed_s = max(now_s - self._seen_s, self._period_s)
+        self._last, self._seen_s = pose, now_s
+        if self._reach is None or trusted is None:
+            return self._reach is not None and not (first or self._near(before, pose, passed_s))
+        if before is trusted:
+            self._blind_s = passed_s
+        if self._near(trusted, pose, self._period_s if before is not trusted else passed_s):
+            return False
+        gone = np.abs(pose - trusted)
+        is_gap = self._blind_s >= _GLANCE * self._period_s
+        reach = self._reach * (self._blind_s / self._period_s)
+        may_be = self._is_free or is_gap and bool((gone <= reach).all())
+        return not (may_be and self._near(before, pose, passed_s))
+
+    def _near(self, before: Vector | None, pose: Vector, passed_s: float) -> bool:
+        assert self._reach is not None and before is not None
+        periods = min(passed_s / self._period_s, _GLANCE)
+        return bool((np.abs(pose - before) <= self._reach * periods).all())
+
+
+class Noise:
+    """Detects a number that repeats its last reading although its sensor has noise.
+
+    Args:
+        limits: limits of the robot.
+        frozen: number of repetitions that is a fault; 0 allows any number.
+    """
+
+    def __init__(self, limits: ActionLimits, frozen: int) -> None:
+        self._frozen, self._rest = frozen, _REST * limits.ranges()
+        self._readings: list[Vector] = []
+        self._is_noisy = np.zeros(limits.size, dtype=bool)
+        self._repeated = np.zeros(limits.size, dtype=int)
+
+    def silent(self, pose: Vector) -> NDArray[np.bool_]:
+        """Return (A,) True where this pose repeats for too long a reading that had noise before."""
+        if self._readings:
+            self._repeated = np.where(pose == self._readings[-1], self._repeated + 1, 0)
+        self._readings = [*self._readings, pose][-_NOISY:]
+        if len(self._readings) == _NOISY:
+            self._is_noisy |= _has_noise(np.array(self._readings), self._rest)
+        found: NDArray[np.bool_] = self._is_noisy & (self._repeated >= self._frozen)
+        return found & bool(self._frozen)
+
+
+def _has_noise(readings: NDArray[np.float64], rest: Vector) -> NDArray[np.bool_]:
+    """Return (A,) True where successive readings (T, A) show a number at rest whose sensor has noise."""
+    changes = np.diff(readings, axis=0)
+    reversals = (changes[1:] * changes[:-1] < 0).sum(axis=0)
+    sizes = np.abs(changes)
+    lasts = sizes[len(sizes) // 2 :].max(axis=0) >= 0.5 * sizes.max(axis=0)
+    is_new = (np.diff(np.sort(readings, axis=0), axis=0) > 0).all(axis=0)
+    found: NDArray[np.bool_] = (
+        is_new & lasts & (reversals >= _REVERSALS) & (np.ptp(readings, axis=0) <= rest)
+    )
+    return found
+
+
+class Stillness:
+    """Detects a sensor that repeats its last reading.
+
+    A single number that does not follow may be held by an object or by contact. So a fault needs two numbers that are
+    still although commanded to move, or one that was commanded to both sides of its position. Numbers of a pose that
+    are not measured (0 for relative actions, the last command of a gripper) are left out; if none remain, the
+    observation's vectors, which moved before, must be bit-identical.
+
+    Args:
+        limits: limits of the robot.
+        frozen: see :class:`MeasuredPoses`.
+    """
+
+    def __init__(self, limits: ActionLimits, frozen: int) -> None:
+        self._frozen = frozen
+        self._range = limits.ranges()
+        self._is_measured = np.zeros(limits.size, dtype=bool)
+        self._is_told = np.zeros(limits.size, dtype=bool)
+        self._pose: Vector | None = None
+        self._vectors: dict[str, bytes] = {}
+        self._is_alive = False
+        self._sent: Vector | None = None
+        self._since_pose, self._since_vectors = _Wishes(), _Wishes()
+
+    def commanded(self, action: Vector) -> None:
+        """Record a sent action (A,)."""
+        change = np.zeros_like(action) if self._sent is None else action - self._sent
+        for wishes, way in ((self._since_pose, change), (self._since_vectors, action)):
+            wishes.add(action, bool((np.abs(way) >= _MOVES * self._range).any()))
+        self._sent = action
+
+    def is_frozen(self, pose: Vector, seen: Observation) -> bool:
+        """Return True if this pose (A,) and its observation repeat earlier ones for too long."""
+        if not self._frozen:
+            return False
+        vectors = {
+            key: np.asarray(value).tobytes()
+            for key, value in seen.values.items()
+            if np.ndim(value) == 1 and np.asarray(value).dtype.kind == "f"
+        }
+        before, self._pose = self._pose, pose
+        known = self._is_measured
+        self._is_told = self._is_told | (pose != 0.0)
+        if self._sent is not None:
+            self._is_measured = known | (pose != 0.0) & (pose != self._sent)
+        measured = self._is_measured
+        if (measured != known).any() or before is None or (pose != before)[measured].any():
+            self._since_pose = _Wishes()
+        if vectors != self._vectors:
+            self._is_alive |= bool(self._vectors)
+            self._vectors, self._since_vectors = vectors, _Wishes()
+        if measured.any():
+            asked = self._since_pose.asked(pose, self._range) & measured
+            crossed = self._since_pose.crossed(pose, self._range) & measured
+            return self._since_pose.count >= self._frozen and self._are_too_many(asked, crossed)
+        zero = np.zeros_like(pose)
+        asked = self._since_vectors.reached(self._range)
+        crossed = self._since_vectors.crossed(zero, self._range)
+        is_relative = not self._is_told[: max(len(pose) - 1, 1)].any()
+        return (
+            is_relative
+            and self._is_alive
+            and bool(vectors)
+            and self._since_vectors.count >= self._frozen
+            and self._are_too_many(asked, crossed)
+        )
+
+    @staticmethod
+    def _are_too_many(asked: NDArray[np.bool_], crossed: NDArray[np.bool_]) -> bool:
+        return int(asked.sum()) >= 2 or bool(crossed.any())
+
+
+class _Wishes:
+    """Commands since the last change of a reading."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._low: Vector | None = None
+        self._high: Vector | None = None
+
+    def add(self, action: Vector, is_moving: bool) -> None:
+        self.count += is_moving
+        self._low = action if self._low is None else np.minimum(self._low, action)
+        self._high = action if self._high is None else np.maximum(self._high, action)
+
+    def asked(self, pose: Vector, size: Vector) -> NDArray[np.bool_]:
+        """Return (A,) True where the commands have moved clearly."""
+        if self._low is None or self._high is None:
+            return np.zeros(len(pose), dtype=bool)
+        found: NDArray[np.bool_] = self._high - self._low >= _CLEAR * size
+        return found
+
+    def reached(self, size: Vector) -> NDArray[np.bool_]:
+        """Return (A,) True where relative commands were clearly not 0."""
+        if self._low is None or self._high is None:
+            return np.zeros(len(size), dtype=bool)
+        found: NDArray[np.bool_] = np.maximum(self._high, -self._low) >= _CLEAR * size
+        return found
+
+    def crossed(self, pose: Vector, size: Vector) -> NDArray[np.bool_]:
+        """Return (A,) True where the commands were clearly on both sides of a position."""
+        if self._low is None or self._high is None:
+            return np.zeros(len(pose), dtype=bool)
+        below, above = self._low <= pose - _CLEAR * size, self._high >= pose + _CLEAR * size
+        found: NDArray[np.bool_] = below & above
+        return found
+
+
+def _reach(limits: ActionLimits, period_s: float) -> Vector | None:
+    """Return (A,) the distance that a measured pose may move per control period; None if the speed is unlimited."""
+    ways = [] if limits.step is None else [np.asarray(limits.step)]
+    ways += [] if limits.speed is None else [np.asarray(limits.speed) * period_s]
+    return _FASTER * np.minimum.reduce(ways) if ways else None
+
+
+_FROZEN_S = 0.5
+"""Shortest time, in seconds, after which identical images mean a frozen camera: cameras may be slower than control."""
+_AHEAD_S = 0.02
+"""Seconds by which a time stamp may be ahead of the clock, for example if computed from a camera's clock."""
+_ANOTHER_S = 10.0
+"""Age of an observation, in seconds, from which its stamp may come from another clock."""
+
+
+class Observer:
+    """Reads a robot's observations.
+
+    Args:
+        robot: connected robot.
+        period_s: control period.
+        safety: settings of which observations are invalid.
+    """
+
+    def __init__(self, robot: Robot, period_s: float, safety: Safety) -> None:
+        self._robot = robot
+        self._max_age_s = safety.oldest_s(period_s, robot)
+        self._cameras = Cameras(safety.frozen, 0.0 if robot.in_step else _FROZEN_S)
+        self.poses = MeasuredPoses(robot.limits, period_s, safety.frozen_pose, robot.action_names)
+        self._last: Observation | None = None
+        self._came_s = 0.0
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._types: dict[str, np.dtype[Any]] = {}
+        self.pose: Vector | None = None
+        """(A,) The action that keeps the pose of the newest usable observation; None where the robot does not tell."""
+        self.unstamped = False
+        """True where the robot does not tell when it observed, so that freshness is not checked."""
+
+    def first(self) -> Observation:
+        """The observation before the episode, whose keys and shapes later ones must have.
+
+        Raises:
+            RobotError: the robot could not observe.
+        """
+        try:
+            seen = observed(self._robot)
+            self.pose = pose_of(self._robot, seen)
+        except DriverError as error:
+            raise RobotError(f"the robot was not moved: {error}") from error
+        self._shapes = _shapes(seen)
+        self._types = {key: value.dtype for key, value in seen.values.items()}
+        for key, told in self._robot.observation_shapes.items():
+            found = self._shapes.get(key)
+            if found != tuple(told):
+                raise RobotError(
+                    f"the robot was not moved: observe() gives '{key}' as {found or 'nothing'}, and "
+                    f"{type(self._robot).__name__}.observation_shapes has {tuple(told)}: correct one of them"
+                )
+        self._last, self._came_s = seen, clock.now()
+        return seen
+
+    def begin(self) -> None:
+        """Use the first observation's pose as the initial one, until the next one agrees."""
+        if self._last is not None and not self.poses.fault(self.pose, self._last, clock.now()):
+            self.poses.pause()
+
+    def next(self) -> tuple[Observation, str]:
+        """Return the newest observation, and the reason why it must not be used for acting ('' if it may).
+
+        If the robot could not observe, the previous observation is returned.
+
+        Raises:
+            RobotError: a camera is frozen, or the robot reports a failure.
+        """
+        before = self.first() if self._last is None else self._last
+        try:
+            seen = observed(self._robot)
+            fault = self._changed(seen)
+            pose = None if fault else pose_of(self._robot, seen)
+        except DriverError as error:  # even after a single lost frame
+            return before, str(error)
+        now = clock.now()
+        self.unstamped |= seen.stamp_s is None
+        if fault:
+            return before, fault
+        fault = self._cameras.fault(seen, now) or self.poses.fault(pose, seen, now)
+        if fault:
+            return before, fault
+        self._last, self._came_s, self.pose = seen, now, pose
+        return seen, self.fault_of_age()
+
+    def fault_of_age(self) -> str:
+        """Return the reason why the newest observation is too old for acting or has an unknown age, or ''.
+
+        The age of one without a stamp counts from its arrival.
+        """
+        stamp_s = None if self._last is None else self._last.stamp_s
+        age_s = clock.now() - (self._came_s if stamp_s is None else stamp_s)
+        if math.isnan(age_s) or age_s < -_AHEAD_S:
+            return "the observation's stamp is not from time.monotonic()"
+        if age_s > _ANOTHER_S:
+            return (
+                f"the observation is more than {_ANOTHER_S:g} s old by its stamp: the driver "
+                "hangs, or its stamps are not from time.monotonic()"
+            )
+        return "the observation is old" if age_s > self._max_age_s else ""
+
+    def _changed(self, seen: Observation) -> str:
+        """Describe keys or shapes that differ from those at the beginning."""
+        now = _shapes(seen)
+        for key in sorted(self._shapes.keys() | now.keys()):
+            if self._shapes.get(key) != now.get(key):
+                was, is_ = (str(found.get(key, "absent")) for found in (self._shapes, now))
+                return f"the observation '{key}' was {was} at the beginning and is {is_}"
+        for key, value in seen.values.items():
+            if value.ndim == 3 and value.dtype != self._types[key]:  # 255 and 1 may both mean white
+                return f"the image '{key}' was {self._types[key]} at the beginning and is {value.dtype}"
+        return ""
+
+
+def not_finite(observation: Observation, keys: tuple[str, ...]) -> str:
+    """Describe a vector among the keys that is not finite, or return ''; without keys check all vectors."""
+    values = observation.values
+    for key in keys or values:
+        if key in values and np.ndim(values[key]) <= 1 and not np.isfinite(values[key]).all():
+            return f"observation '{key}' is not finite"
+    return ""
+
+
+def _shapes(observation: Observation) -> dict[str, tuple[int, ...]]:
+    return {key: np.shape(value) for key, value in observation.values.items()}

@@ -1,0 +1,251 @@
+"""Interfaces of robots and teleoperation devices for the control loop; entry points find them by name.
+
+Your own robot is a subclass of :class:`Robot` with four members:
+
+    class MyArm(Robot):
+        observation_shapes = {"joints": (7,), "wrist_image": (240, 320, 3)}
+        limits = ActionLimits(low=-2.8, high=[2.8] * 7, speed=1.0)
+
+        def observe(self):
+            stamp = time.monotonic()
+            return Observation({"joints": self.driver.joints(), "wrist_image": self.camera.read()}, stamp)
+
+        def send(self, action):
+            self.driver.set_targets(action)
+
+        def stop(self):
+            self.driver.halt()
+
+A package makes it known by an entry point of the group ``imitate.robots`` (or ``imitate.teleoperators``); the command
+line also takes ``module:Class`` and ``path/to/file.py:Class``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.deploy.robot.limits import ActionLimits
+from imitate.envs.trust import typed_object
+from imitate.errors import RobotError, UserError, nearest
+from imitate.system.extras import installed_points
+
+ROBOTS, TELEOPERATORS = "imitate.robots", "imitate.teleoperators"
+"""Groups of entry points."""
+_BUILT_IN = {
+    TELEOPERATORS: {
+        "keyboard": "imitate.deploy.robot.keyboard:Keyboard",
+        "gamepad": "imitate.deploy.robot.gamepad:Gamepad",
+        "spacemouse": "imitate.deploy.robot.spacemouse:SpaceMouse",
+        "lerobot": "imitate.deploy.robot.lerobot_teleoperator:LeRobotTeleoperator",
+    },
+    ROBOTS: {
+        "sim": "imitate.deploy.robot.simulated:SimulatedRobot",
+        "lerobot": "imitate.deploy.robot.lerobot_robot:LeRobotRobot",
+    },
+}
+_WITH_TYPE = "lerobot"
+"""Name that may be followed by a type: ``lerobot:so101_follower``."""
+_EXPERT = "imitate.deploy.robot.simulated:ExpertTeleoperator"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Observation of a robot.
+
+    Attributes:
+        values: float arrays (D,), images (H, W, 3) uint8 red first; keys and units as in the demonstrations.
+        stamp_s: ``time.monotonic()`` when the oldest part was captured; None if the driver does not know; its age is
+            then not checked.
+    """
+
+    values: Mapping[str, NDArray[Any]]
+    stamp_s: float | None = None
+
+
+class Robot(ABC):
+    """A real or simulated robot that observes and executes actions at a fixed rate.
+
+    The loop calls :meth:`observe`, :meth:`send` and :meth:`hold` from one thread, and :meth:`stop` from any thread,
+    also while another call blocks.
+
+    Attributes:
+        observation_shapes: shape of each observation, known before connecting.
+        limits: limits of the actions.
+        rate_hz: rate at which the robot needs its actions, or None for any rate.
+        action_names: names of the numbers of an action, if the robot has them; devices use this order.
+        observation_names: the same for observations, by key.
+        camera_hz: images per second of the slowest camera, which may be older than other observations, or None if
+            unknown.
+        in_step: true if its time stands still between two actions, as in a simulator in tests; never for a robot.
+    """
+
+    observation_shapes: Mapping[str, tuple[int, ...]]
+    limits: ActionLimits
+    rate_hz: float | None = None
+    action_names: tuple[str, ...] | None = None
+    observation_names: Mapping[str, tuple[str, ...]] = {}
+    camera_hz: float | None = None
+    in_step: bool = False
+
+    @abstractmethod
+    def observe(self) -> Observation:
+        """Return the newest observation. It should return within a control step."""
+
+    @abstractmethod
+    def send(self, action: NDArray[np.float64]) -> None:
+        """Pass an action (A,) to the controller, and return at once."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Bring the robot to rest and keep it there. Works from any thread, more than once, and before connecting."""
+
+    def hold(self) -> None:
+        """Keep the current pose for a control step without an action. By default the same as :meth:`stop`.
+
+        Sending nothing is not enough: velocity-controlled robots would keep moving.
+        """
+        self.stop()
+
+    def pose(self, observation: Observation) -> NDArray[np.float64] | None:
+        """Return the action (A,) that keeps the robot at the observed pose.
+
+        It is joint angles for a robot with joint targets, and zeros for one with relative actions. It limits the first
+        action and the distance from the measured pose; None disables these limits.
+        """
+        return None
+
+    def reset(self) -> Observation | None:
+        """Bring robot and scene to the beginning of an episode, if possible; return None if a person must do it."""
+        return None
+
+    def reset_to(self, start: int) -> Observation | None:
+        """Bring robot and scene to the initial state with this number, if possible.
+
+        The same number gives the same state. By default :meth:`reset`: a person restores the scene.
+        """
+        return self.reset()
+
+    def success(self) -> bool | None:
+        """Return True if the task is solved, or None if the robot cannot tell and a person decides."""
+        return None
+
+    def ended(self) -> bool:
+        """Return True if the episode cannot go on, such as with the object out of reach, if the robot can tell."""
+        return False
+
+    def reward(self) -> float | None:
+        """Return the sum of the rewards since the last call, or None if the robot measures none."""
+        return None
+
+    def connect(self) -> None:  # noqa: B027 - a hook, empty by default
+        """Open the devices. Called once, before anything else."""
+
+    def close(self) -> None:  # noqa: B027 - a hook, empty by default
+        """Release the devices. Called once, after :meth:`stop`."""
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """Input of a person at a teleoperation device in one control step.
+
+    Attributes:
+        action: (A,) the person's action, or None to let the policy act.
+        events: names of keys or buttons pressed since the last step: ``success``, ``failure``, ``discard``, ``redo``,
+            ``end``, ``quit``, ``pause`` ...
+    """
+
+    action: NDArray[np.float64] | None = None
+    events: frozenset[str] = field(default_factory=frozenset)
+
+
+class Teleoperator(ABC):
+    """A device by which a person moves a robot."""
+
+    def connect(self, robot: Robot) -> None:  # noqa: B027 - a hook, empty by default
+        """Open the device for a robot that is connected."""
+
+    def start_episode(self) -> None:  # noqa: B027 - a hook, empty by default
+        """Begin a new episode. Called at the beginning of each one."""
+
+    @abstractmethod
+    def guide(self, observation: Observation) -> Guidance:
+        """Return the person's guidance in this control step, without waiting."""
+
+    def follow(self, action: NDArray[np.float64]) -> None:  # noqa: B027 - a hook, empty by default
+        """Record the sent action, from any source: a device with motors follows it, for a smooth hand-over."""
+
+    def close(self) -> None:  # noqa: B027 - a hook, empty by default
+        """Release the device."""
+
+
+def make_robot(name: str, **options: Any) -> Robot:
+    """Create the robot of a name, without connecting it.
+
+    Args:
+        name: name of an entry point in the group ``imitate.robots``, ``module:Class``, ``path/to/file.py:Class``, or
+            ``lerobot:TYPE``.
+        options: passed to the class.
+
+    Raises:
+        UserError: there is no such robot, it cannot be imported, or it does not accept the options.
+    """
+    made = _made(ROBOTS, "robot", name, options)
+    if isinstance(made, Robot):
+        return made
+    raise UserError(
+        f"'{name}' makes a {type(made).__name__}; wanted a subclass of imitate.deploy.Robot"
+    )
+
+
+def make_teleoperator(name: str, **options: Any) -> Teleoperator:
+    """Create the teleoperation device of a name, without connecting it.
+
+    See :func:`make_robot`; ``expert:TASK`` is a scripted expert.
+    """
+    kind, _, task = name.partition(":")
+    if kind == "expert":
+        options = {"task": task, **options}
+    made = _made(TELEOPERATORS, "teleoperator", name, options)
+    if isinstance(made, Teleoperator):
+        return made
+    raise UserError(
+        f"'{name}' makes a {type(made).__name__}; wanted a subclass of imitate.deploy.Teleoperator"
+    )
+
+
+def names_of(group: str) -> dict[str, str]:
+    """Return the names of a group, including other packages' names, and their import paths."""
+    return {**_BUILT_IN[group], **{p.name: p.value for p in sorted(installed_points(group))}}
+
+
+def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
+    """Create an object of the class named by an entry point or ``module:Class``."""
+    installed = names_of(group)
+    kind, _, variant = name.partition(":")
+    if kind == _WITH_TYPE and variant:
+        name, options = kind, {"type": variant, **options}
+    place = installed.get(name, name)
+    if group == TELEOPERATORS and name.startswith("expert:"):
+        place = _EXPERT
+    if name not in installed and ":" not in name:
+        raise UserError(
+            f"there is no {word} '{name}' (one of your own: module:Class, file.py:Class, or an entry point in the "
+            f"group {group}); {nearest(name, installed)}"
+        )
+    try:
+        maker = typed_object(place)
+    except (ImportError, AttributeError, ValueError, OSError) as error:
+        raise UserError(f"the {word} '{name}' ({place}) cannot be imported: {error}") from error
+    try:
+        return maker(**options)
+    except (RobotError, UserError):
+        raise
+    except (Exception, SystemExit) as error:  # a driver may raise any error
+        words = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"the {word} '{name}' ({place}) cannot be made: {words}") from error

@@ -1,0 +1,291 @@
+"""A policy server: WebSocket connections to one policy, with tokens, TLS, and limits on what a client may take.
+
+Messages and sessions are in :mod:`imitate.deploy.server.session`.
+
+Needs websockets and msgpack (``pip install "imitate[deploy]"``).
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from imitate.deploy.schema import HEADER
+from imitate.deploy.server.handshake import Handshake
+from imitate.deploy.server.session import (
+    Ask,
+    ChunkAsk,
+    Desk,
+    Prediction,
+    Served,
+    Session,
+    Statistics,
+    one_line,
+)
+from imitate.deploy.server.transport import Channel, ClosedError, Stream
+from imitate.deploy.server.wire import MAX_MESSAGE, WireError, decode, encode
+from imitate.errors import UserError
+
+__all__ = ["HEADER", "Ask", "ChunkAsk", "PolicyServer", "Prediction", "Served", "Statistics"]
+
+LOG = logging.getLogger(__name__)
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+_TOKEN_BYTES = 16
+_HANDSHAKE_S = 10.0
+_SEND_S = 10.0
+_PING_S = 20.0
+MAX_WAITING = 32
+"""Largest number of connections without a checked token; one more closes the oldest of them."""
+MAX_TOGETHER = 64
+"""Largest number of messages of a session that are read together; further ones wait in the connection."""
+
+
+class _Waiting:
+    """A connection whose token was not checked yet."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock, self.gone = sock, threading.Event()
+
+    def secure(self, tls: ssl.SSLContext) -> None:
+        """Perform the TLS handshake, which :meth:`end` can interrupt."""
+        self.sock = tls.wrap_socket(self.sock, server_side=True, do_handshake_on_connect=False)
+        Stream(self.sock).secure(time.monotonic() + _HANDSHAKE_S)
+
+    def end(self) -> None:
+        """Close the connection, so that its thread, which waits for the other side, ends."""
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+
+class PolicyServer:
+    """Serves one policy to several clients. Use as a context manager, or call :meth:`close`.
+
+    Args:
+        served: the policy.
+        host: address to listen on. All except loopback need a ``token``.
+        port: port number; 0 chooses a free one, see :attr:`port`.
+        token: token that clients must send as ``Authorization: Bearer TOKEN`` (or openpi's ``Api-Key TOKEN``).
+        tls: certificate and key, for ``wss://``.
+        max_sessions: largest number of connections; further ones are refused with status 503.
+        idle_s: seconds without a message after which a session is closed.
+        max_bytes: size limit of one message.
+
+    Raises:
+        UserError: the host is reachable by others and there is no token, the token is short, or the port is taken.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        *,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        max_sessions: int = 64,
+        idle_s: float = 300.0,
+        max_bytes: int = MAX_MESSAGE,
+    ) -> None:
+        if token is None and host not in _LOOPBACK:
+            raise UserError(
+                f"the server would listen on '{host}', where others reach it: give it a token (--token-file), or "
+                "leave it on 127.0.0.1"
+            )
+        if token is not None and len(token) < _TOKEN_BYTES:
+            raise UserError(
+                f"the token has {len(token)} characters; wanted at least {_TOKEN_BYTES}"
+            )
+        self._desk, self._token = Desk(served), token
+        self.statistics = self._desk.statistics
+        self._idle_s, self._max_bytes, self._max_sessions = idle_s, max_bytes, max_sessions
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._channels: set[Channel] = set()
+        self._waiting: list[_Waiting] = []
+        self._closed = threading.Event()
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._listener = socket.create_server((host, port), family=family, backlog=max_sessions)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"cannot listen on {host}:{port}: {reason}") from error
+        self.host, self.port = host, int(self._listener.getsockname()[1])
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Address for clients on this machine."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'wss' if self._tls else 'ws'}://{host}:{self.port}"
+
+    def serve_forever(self) -> None:
+        """Answer clients until :meth:`close` is called, which may be called from another thread or a signal handler."""
+        while not self._closed.is_set():
+            try:
+                sock, _ = self._listener.accept()
+            except OSError as error:
+                if self._closed.is_set():
+                    return
+                LOG.warning("a connection was not accepted: %s", error)
+                self._closed.wait(0.1)  # such as when all file descriptors are in use
+                continue
+            self._start(_Waiting(sock))
+
+    def _start(self, waiting: _Waiting) -> None:
+        """Start the thread of a connection; if all are in use, it replaces the one that waits longest."""
+        with self._lock:
+            self._waiting.append(waiting)
+            ended = self._waiting[:-MAX_WAITING]
+        for oldest in ended:
+            self.statistics.count("refused")
+            oldest.end()
+            oldest.gone.wait(_HANDSHAKE_S)
+        try:
+            threading.Thread(target=self._welcome, args=(waiting,), daemon=True).start()
+        except RuntimeError as error:  # the system cannot start more threads
+            LOG.warning("a connection was not accepted: %s", error)
+            waiting.end()
+            self._forget(waiting)
+
+    def _forget(self, waiting: _Waiting) -> None:
+        with self._lock:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+        waiting.gone.set()
+
+    def __enter__(self) -> PolicyServer:
+        self._thread = threading.Thread(
+            target=self.serve_forever, name="policy server", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all sessions and free the port."""
+        self._closed.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
+        self._listener.close()
+        with self._lock:
+            channels = list(self._channels)
+        for channel in channels:
+            channel.abort()
+        if self._thread is not None:
+            self._thread.join(5)
+
+    # ---- connections -----------------------------------------------------------------------------
+
+    def _welcome(self, waiting: _Waiting) -> None:
+        """Handle one connection in its own thread."""
+        try:
+            waiting.sock.settimeout(_HANDSHAKE_S)
+            if self._tls is not None:
+                waiting.secure(self._tls)
+            handshake = Handshake(waiting.sock, _HANDSHAKE_S, self._max_bytes)
+            channel = self._admitted(handshake)
+        except (OSError, ValueError):
+            waiting.sock.close()
+            return
+        finally:
+            self._forget(waiting)
+        if channel is None:
+            return
+        try:
+            self.serve(channel)
+        finally:
+            with self._lock:
+                self._channels.discard(channel)
+
+    def _admitted(self, handshake: Handshake) -> Channel | None:
+        """Answer ``/healthz``, and refuse clients without the token or beyond the session limit."""
+        if handshake.request.path == "/healthz":
+            handshake.answer(200, "OK\n")
+            return None
+        words = handshake.request.headers.get_all("Authorization")
+        if not self._knows_token(words[0] if len(words) == 1 else ""):
+            self.statistics.count("refused")
+            handshake.answer(401, "wrong or missing token\n")
+            return None
+        with self._lock:
+            free = len(self._channels) < self._max_sessions
+            if free:
+                self._channels.add(handshake.channel)
+        if not free:
+            self.statistics.count("refused")
+            handshake.answer(503, "all sessions are in use\n")
+            return None
+        channel = None
+        try:
+            channel = handshake.accept()
+        finally:
+            if channel is None:
+                with self._lock:
+                    self._channels.discard(handshake.channel)
+        return channel
+
+    def _knows_token(self, header: str) -> bool:
+        if self._token is None:
+            return True
+        scheme, _, word = header.partition(" ")
+        same = hmac.compare_digest(word.strip().encode(), self._token.encode())
+        return same and scheme.lower() in ("bearer", "api-key")
+
+    def serve(self, channel: Channel) -> None:
+        """Answer an admitted client until its connection ends, in the caller's thread."""
+        session, number = Session(self._desk), self.statistics.count("sessions")
+        try:
+            channel.send(encode(self._desk.metadata(number, self._max_bytes)), _SEND_S)
+            while True:
+                for reply in session.answers(self._received(channel)):
+                    channel.send(reply, _SEND_S)
+        except TimeoutError:
+            channel.close(1001, "no message for too long")
+        except ClosedError:
+            channel.abort()
+        except WireError as error:
+            self.statistics.count("errors")
+            channel.close(1007, one_line(error, 100))
+        except BaseException:
+            channel.abort()
+            raise
+
+    def _received(self, channel: Channel) -> list[dict[str, Any]]:
+        """Return the waiting messages: at least one, at most :data:`MAX_TOGETHER`."""
+        data = self._awaited(channel)
+        messages, size = [self._decoded(data)], len(data)
+        with suppress(TimeoutError):
+            while not channel.emptied and len(messages) < MAX_TOGETHER and size < self._max_bytes:
+                data = channel.recv(0.0)
+                messages.append(self._decoded(data))
+                size += len(data)
+        return messages
+
+    def _awaited(self, channel: Channel) -> memoryview | str:
+        """Return the next message; ask a silent client for a sign of life meanwhile."""
+        waited = 0.0
+        while True:
+            patience = min(_PING_S, self._idle_s - waited)
+            try:
+                return channel.recv(patience)
+            except TimeoutError:
+                waited += patience
+                if waited >= self._idle_s:
+                    raise
+                channel.ping(_SEND_S)
+
+    def _decoded(self, data: str | memoryview) -> dict[str, Any]:
+        if isinstance(data, str):
+            raise WireError("a text frame is not a message")
+        message = decode(data, self._max_bytes)
+        if not isinstance(message, dict):
+            raise WireError("a message must be a map")
+        return message

@@ -1,0 +1,263 @@
+"""Episodes in lockstep: one process per environment, one batched policy call for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from imitate.crew import Lost
+from imitate.envs.cameras import sizes_of
+from imitate.envs.vector import HungCopiesError, make_vector_env
+from imitate.errors import EnvError, NotFiniteError
+from imitate.evaluate.environments import label
+from imitate.evaluate.episodes import (
+    Episode,
+    check_action_size,
+    check_obs_shapes,
+    failed_episode,
+    hopeless,
+    in_order,
+)
+from imitate.evaluate.eval_result import Losses
+from imitate.evaluate.late import EpisodePlan
+from imitate.evaluate.policy_source import PolicySource
+from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.system.processes import MAKE, Beat, cpu_model
+from imitate.system.seeding import preserved_rng, seed_everything
+
+
+@dataclass
+class _Slot:
+    """Episode that one environment is playing; index -1 if none is left."""
+
+    index: int
+    success: bool = False
+    total: float = 0.0
+    length: int = 0
+
+
+@dataclass(frozen=True)
+class VectorJob:
+    """A whole evaluation for one process; picklable."""
+
+    policy: PolicySource
+    env_meta: dict[str, Any]
+    plan: EpisodePlan
+    device: str
+    episodes: int
+    num_envs: int
+    give_up_after: int | None = None
+
+    def play(self, on_episode: Callable[[Episode], None], beat: Beat | None) -> list[Episode]:
+        """Load the policy and play every episode."""
+        return run_vector_episodes(
+            self.policy.load(self.device),
+            self.env_meta,
+            self.plan,
+            self.episodes,
+            self.num_envs,
+            on_episode,
+            self.give_up_after,
+            beat,
+        )
+
+
+def run_vector_episodes(
+    policy: RolloutPolicy,
+    env_meta: dict[str, Any],
+    plan: EpisodePlan,
+    episodes: int,
+    num_envs: int,
+    on_episode: Callable[[Episode], None] | None = None,
+    give_up_after: int | None = None,
+    beat: Beat | None = None,
+) -> list[Episode]:
+    """Play episodes 0 .. episodes - 1; each environment takes the next one as soon as its own ends.
+
+    A policy that samples draws for all environments at once, so its results depend on `num_envs`; the initial states
+    and a deterministic policy's results do not. If an environment takes longer for a step than the plan's
+    `step_timeout_s`, all are made again and their episodes played once more; the second time they count as failed.
+
+    Raises:
+        EnvError: policy and environment do not fit each other, or the environment cannot be made.
+        EvaluationError: environments hang and no episode could be played.
+    """
+    results: dict[int, Episode] = {}
+    losses = Losses(label(env_meta), plan)
+    tell = beat or (lambda call: None)
+
+    def ended(index: int, answer: Episode | Lost) -> bool:
+        episode = losses.episode(index, answer)
+        if episode is not None:
+            results[index] = episode
+            if on_episode is not None:
+                on_episode(episode)
+        return hopeless(results, give_up_after)
+
+    while len(results) < episodes and not hopeless(results, give_up_after):
+        left = [index for index in range(episodes) if index not in results]
+        lockstep = _Lockstep(policy, plan, left, num_envs, ended, env_meta.get("lang"), tell)
+        try:
+            with _copies(policy, env_meta, plan, len(lockstep.slots), tell) as venv:
+                lockstep.run(venv)
+        except HungCopiesError as error:
+            hung = [lockstep.slots[copy].index for copy in error.copies]
+            for index in (index for index in hung if index >= 0):
+                losses.add(index, error.reason, results)
+                ended(index, Lost(error.reason, died=True))
+    return in_order(results, give_up_after)
+
+
+@contextmanager
+def _copies(
+    policy: RolloutPolicy,
+    env_meta: dict[str, Any],
+    plan: EpisodePlan,
+    num_envs: int,
+    tell: Beat,
+) -> Iterator[Any]:
+    """Make the environments and check that they fit the policy, with the random seeds of an evaluation."""
+    tell(MAKE)
+    venv = make_vector_env(
+        env_meta,
+        num_envs,
+        obs_keys=policy.obs_keys,
+        camera_size=sizes_of(policy.raw_shapes),
+        autoreset_mode=AutoresetMode.DISABLED,
+        step_timeout_s=plan.step_timeout_s,
+    )
+    tell("")
+    try:
+        _check_fit(policy, env_meta, venv)
+        with preserved_rng():
+            seed_everything(plan.seed)
+            yield venv
+    finally:
+        venv.close()
+
+
+class _Lockstep:
+    def __init__(
+        self,
+        policy: RolloutPolicy,
+        plan: EpisodePlan,
+        numbers: Sequence[int],
+        num_envs: int,
+        ended: Callable[[int, Episode], bool],
+        lang: str | None,
+        tell: Beat,
+    ) -> None:
+        self.policy, self.plan, self.ended, self.lang = policy, plan, ended, lang
+        self.tell = tell
+        self.numbers = iter(numbers)
+        self.slots = [_Slot(next(self.numbers)) for _ in range(min(num_envs, len(numbers)))]
+        self.enough = False
+
+    def run(self, venv: Any) -> None:
+        obs = self._reset(venv, np.ones(len(self.slots), dtype=bool))
+        while any(slot.index >= 0 for slot in self.slots) and not self.enough:
+            try:
+                actions = self.policy(self._with_idle_filled(obs), batched_ob=True)
+            except NotFiniteError as error:
+                obs = self._next_episodes(venv, self._failed(error))
+                continue
+            obs, rewards, terminated, truncated, info = venv.step(actions)
+            self.policy.observe(rewards)
+            self.tell("")  # alive: the environment watches its copies
+            success = _successes(info, len(self.slots))
+            if success.any():
+                success = success & self._finite(obs)
+            over = np.array(
+                [
+                    self._advance(
+                        slot,
+                        float(rewards[i]),
+                        bool(success[i]),
+                        bool(terminated[i] or truncated[i]),
+                    )
+                    for i, slot in enumerate(self.slots)
+                ]
+            )
+            if over.any():
+                obs = self._next_episodes(venv, over)
+
+    def _with_idle_filled(self, obs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Fill the observations of idle environments with those of the first one that plays an episode."""
+        idle = [i for i, slot in enumerate(self.slots) if slot.index < 0]
+        if idle:
+            live = next(i for i, slot in enumerate(self.slots) if slot.index >= 0)
+            for value in obs.values():
+                value[idle] = value[live]
+        return obs
+
+    def _finite(self, obs: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return a mask of rows with finite observations: a broken simulator may report success."""
+        try:
+            self.policy.check(obs, batched_ob=True)
+        except NotFiniteError as error:
+            return ~np.array(error.rows)
+        return np.ones(len(self.slots), dtype=bool)
+
+    def _failed(self, error: NotFiniteError) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Record the episodes whose observation or action is not finite; return the mask of their environments."""
+        bad = np.array(error.rows)
+        for slot, is_bad in zip(self.slots, bad, strict=True):
+            if is_bad and slot.index >= 0:
+                self._record(failed_episode(self.plan, slot.index, str(error)))
+        return bad
+
+    def _next_episodes(
+        self, venv: Any, over: np.ndarray[Any, np.dtype[np.bool_]]
+    ) -> Mapping[str, Any]:
+        """Begin the next episodes in the masked environments; return all environments' observations."""
+        for i in np.flatnonzero(over):
+            self.slots[i] = _Slot(next(self.numbers, -1))
+        return self._reset(venv, over)
+
+    def _reset(self, venv: Any, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Mapping[str, Any]:
+        """Start the episodes of the masked environments; those without an episode are also reset and then ignored."""
+        seeds = [self.plan.seed + max(slot.index, 0) for slot in self.slots]
+        obs, _ = venv.reset(seed=seeds, options={"reset_mask": mask})
+        self.policy.start_episode(self.lang, mask=mask)
+        return dict(obs)
+
+    def _advance(self, slot: _Slot, reward: float, success: bool, ended: bool) -> bool:
+        """Count one step; return true if the environment needs a reset."""
+        if slot.index < 0:
+            return ended
+        slot.total += reward
+        slot.length += 1
+        slot.success = slot.success or success
+        over = ended or slot.length >= self.plan.horizon
+        if not over and not (slot.success and self.plan.terminate_on_success):
+            return False
+        seed = self.plan.seed + slot.index
+        episode = Episode(slot.index, seed, slot.success, slot.total, slot.length, success)
+        self._record(replace(episode, cpu=cpu_model()))
+        return True
+
+    def _record(self, episode: Episode) -> None:
+        self.enough = self.ended(episode.index, episode) or self.enough
+
+
+def _check_fit(policy: RolloutPolicy, env_meta: Mapping[str, Any], venv: Any) -> None:
+    name = str(env_meta.get("env_name"))
+    if policy.goal_keys:
+        raise EnvError(
+            f"environment '{name}': mode 'vector' plays no goal-conditioned policies; use mode 'processes'"
+        )
+    check_action_size(policy, name, int(venv.single_action_space.shape[0]))
+    spaces = venv.single_observation_space.spaces
+    check_obs_shapes(policy, name, {key: space.shape for key, space in spaces.items()})
+
+
+def _successes(info: Mapping[str, Any], num_envs: int) -> Any:
+    for key in ("success", "is_success"):
+        if key in info:
+            return np.asarray(info[key]).reshape(num_envs)
+    raise EnvError("the vector environment's info has no 'success'; use --mode processes")

@@ -1,0 +1,173 @@
+"""Steps on vectors: two-valued numbers such as a gripper's command, and padding to a common length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from imitate.errors import ConfigError
+from imitate.models.fitting import Statistics
+from imitate.models.preprocessing.step import Observations, PreprocessStep, Spec, columns
+
+_TOLERANCE = 0.02
+"""Largest fraction of the variance of two-valued data that may be missing."""
+
+
+class BinaryActions(PreprocessStep):
+    """Numbers with two values: networks learn -1 and 1, and the nearer of the two values is sent to the robot.
+
+    Args:
+        dims: indices of the numbers in the whole action.
+        values: the lower and the higher value; None: the extremes of the data, which must have no other values.
+
+    Attributes:
+        low, high: (len(dims),) the two values of each number.
+    """
+
+    changes_actions = True
+    imitates = True
+    invertible = False
+    side = "before"
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, dims: Sequence[int], values: Sequence[float] | None = None) -> None:
+        super().__init__()
+        self._dims = [int(dim) for dim in dims]
+        self._values = None if values is None else [float(value) for value in values]
+        if self._values is not None and not (
+            len(self._values) == 2 and self._values[0] < self._values[1]
+        ):
+            raise ConfigError(
+                f"binary_actions: values is {self._values}; expected [low, high], the lower first"
+            )
+        low, high = self._values or (-1.0, 1.0)
+        self.register_buffer("low", torch.full((len(self._dims),), low))
+        self.register_buffer("high", torch.full((len(self._dims),), high))
+        self._spec = Spec({}, {})
+
+    def bind(self, spec: Spec) -> Spec:
+        """Return the spec of the step's output."""
+        total = sum(spec.actions.values())
+        if not self._dims or sorted(set(self._dims)) != sorted(
+            dim for dim in self._dims if dim in range(total)
+        ):
+            raise ConfigError(
+                f"{self.name}: dims is {self._dims}; expected different ones from 0 to {total - 1}"
+            )
+        self._spec = spec
+        return Spec(spec.obs, spec.actions, spec.unscaled | frozenset(self._dims))
+
+    def fit(self, statistics: Statistics) -> None:
+        """Learn from the statistics of the incoming values."""
+        if self._values is not None:
+            return
+        found = [statistics["actions"][key] for key in self._spec.actions]
+        low, high, mean, std = (
+            np.concatenate([np.asarray(getattr(stats, name), np.float64) for stats in found])
+            for name in ("min", "max", "mean", "std")
+        )
+        for place, dim in enumerate(self._dims):
+            ends = low[dim], high[dim]
+            # The variance equals (mean - low) (high - mean) only if all values are one of the two.
+            widest = (mean[dim] - ends[0]) * (ends[1] - mean[dim])
+            if ends[0] == ends[1] or std[dim] ** 2 < (1 - _TOLERANCE) * widest:
+                raise ConfigError(
+                    f"{self.name}: number {dim} of the action goes from {ends[0]:g} to "
+                    f"{ends[1]:g}, so it has more than two values; name the two values with "
+                    "'values': [low, high], or leave the number out"
+                )
+            self.low[place], self.high[place] = ends
+
+    def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """Convert actions ``(*B, A)`` to the form that networks learn."""
+        is_high = columns(actions, self._dims) > (self.low + self.high) / 2
+        return self._replaced(actions, is_high.to(actions) * 2 - 1)
+
+    def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """Invert :meth:`forward_actions`."""
+        is_high = columns(actions, self._dims) > 0
+        return self._replaced(actions, torch.where(is_high, self.high, self.low).to(actions))
+
+    def _replaced(self, actions: Tensor, values: Tensor) -> Tensor:
+        parts = list(actions.unbind(-1))
+        for dim, value in zip(self._dims, values.unbind(-1), strict=True):
+            parts[dim] = value
+        return torch.stack(parts, dim=-1)
+
+
+class Pad(PreprocessStep):
+    """Append zeros to an observation or the action, up to a length, for one network of several robots.
+
+    Args:
+        dim: length of the padded vector.
+        observation: key of the observation; None: the action.
+
+    Attributes:
+        mask: (dim,) bool, true for real numbers, false for padding.
+    """
+
+    side = "after"
+    mask: Tensor
+
+    def __init__(self, dim: int, observation: str | None = None) -> None:
+        super().__init__()
+        self.dim = int(dim)
+        self._key = observation
+        self.changes_actions = observation is None
+        self.register_buffer("mask", torch.ones(self.dim, dtype=torch.bool))
+        self._real = self.dim
+
+    def bind(self, spec: Spec) -> Spec:
+        """Return the spec of the step's output."""
+        if self._key is None:
+            self._set_real(sum(spec.actions.values()), "the action")
+            missing = self.dim - self._real
+            padding = {PADDING: missing} if missing else {}
+            return spec._replace(actions={**spec.actions, **padding})
+        space = spec.space(self._key, self.name)
+        if space.modality != "low_dim" or len(space.shape) != 1:
+            raise ConfigError(
+                f"{self.name}: observation '{self._key}' is {space.modality} of shape {space.shape}; expected a vector"
+            )
+        self._set_real(space.shape[0], f"observation '{self._key}'")
+        return spec.with_obs({self._key: space._replace(shape=(self.dim,))})
+
+    def _set_real(self, size: int, what: str) -> None:
+        if size > self.dim:
+            raise ConfigError(
+                f"{self.name}: dim is {self.dim}, but {what} has {size} numbers; expected at least {size}"
+            )
+        self._real = size
+        self.mask[size:] = False
+
+    def acts_on(self, key: str) -> bool:
+        """Return true for the chosen observation."""
+        return key == self._key
+
+    def forward_obs(self, key: str, value: Tensor) -> Tensor:
+        """Convert an observation ``(*B, ...)`` that the step acts on."""
+        return self._padded(value)
+
+    def inverse_obs(self, key: str, value: Tensor) -> Tensor:
+        """Invert :meth:`forward_obs`."""
+        return value[..., : self._real]
+
+    def forward_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """Convert actions ``(*B, A)`` to the form that networks learn."""
+        return self._padded(actions)
+
+    def inverse_actions(self, actions: Tensor, reference: Observations) -> Tensor:
+        """Invert :meth:`forward_actions`."""
+        return actions[..., : self._real]
+
+    def _padded(self, value: Tensor) -> Tensor:
+        return pad(value, (0, self.dim - self._real))
+
+
+PADDING = "padding"
+"""Action key of the padding, which is not sent to a robot."""

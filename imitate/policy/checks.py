@@ -1,0 +1,144 @@
+"""Checks of observations and actions: missing keys, stacked frames, shapes, finite values, the rate. Needs no torch.
+
+Checks that refuse observations and actions of a policy that are not finite.
+
+A single NaN in an observation would stay in the state of a recurrent policy until the episode's end. This module does
+not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.errors import NotFiniteError, UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def refuse_missing(raw: Mapping[str, Any], keys: Iterable[str]) -> None:
+    """Raise UserError if an observation lacks one of the keys."""
+    missing = [key for key in keys if key not in raw]
+    if missing:
+        raise UserError(
+            f"the policy needs {', '.join(missing)}, but was given {', '.join(raw) or 'nothing'}"
+        )
+
+
+def newest_frames(
+    arrays: dict[str, Any],
+    shapes: Mapping[str, Sequence[int]],
+    stacks: Collection[int],
+    *,
+    batched: bool = False,
+    told: str | None = None,
+) -> dict[str, Any]:
+    """Return observations without a time axis: the newest frame if frames are stacked.
+
+    Args:
+        arrays: arrays or tensors by key, (T, ...) where frames are stacked; with ``batched`` (B, T, ...).
+        shapes: shape of one step of each key.
+        stacks: allowed numbers of stacked frames T.
+        batched: a batch dimension B comes first.
+        told: key of an observation that the policy adds itself and that is never stacked.
+
+    Raises:
+        UserError: a key has neither the shape of one step nor that of a stack, or only some keys are stacked.
+    """
+    stacked = [key for key, value in arrays.items() if value.ndim != len(shapes[key]) + batched]
+    if not stacked:
+        return arrays
+    for key in arrays:
+        shape, single = tuple(arrays[key].shape), shapes[key]
+        before = shape[: len(shape) - len(single)]
+        is_stack = len(before) == 1 + batched and before[-1] in stacks
+        if not (is_stack if key in stacked else key == told):
+            wanted = ", ".join(map(str, ("B", *single) if batched else single))
+            longer = sorted(set(stacks) - {1})
+            frames = f"1 or {' or '.join(map(str, longer))} frames" if longer else "1 frame"
+            raise UserError(
+                f"observation '{key}' has shape {shape}; expected ({wanted}), or all of them stacked as "
+                f"{frames}; several environments: batched_ob=True"
+            )
+    return {
+        key: (value[:, -1] if batched else value[-1]) if key in stacked else value
+        for key, value in arrays.items()
+    }
+
+
+def check_rate(policy: object, rate_hz: float) -> None:
+    """Compare the rate of the loop with that of the policy's demonstrations, if the checkpoint records it.
+
+    Raises:
+        UserError: they differ by more than 1 %.
+    """
+    trained = getattr(policy, "control_freq", None)
+    if trained is not None and abs(rate_hz - trained) > 0.01 * trained:
+        raise UserError(
+            f"the rate is {rate_hz:g} Hz, but the demonstrations have {trained:g} Hz: use that "
+            "rate, or allow any (--any-rate)"
+        )
+
+
+_ENOUGH = float(np.finfo(np.float32).max)
+"""A sum of squares below it proves that every value is finite, in float32 too."""
+
+
+def refuse_not_finite(key: str, value: NDArray[Any] | Tensor) -> None:
+    """Check that the values of an observation (B, ...) are finite, before anything is computed from it.
+
+    Raises:
+        NotFiniteError: a value is NaN, infinite, or beyond float32, in which networks compute.
+        UserError: the values are not numbers.
+    """
+    if not isinstance(value, np.ndarray):
+        if not value.is_floating_point() or bool(value.isfinite().all()):
+            return
+        value = value.float().cpu().numpy()
+    if value.dtype.kind not in "fiub":
+        raise UserError(f"observation '{key}' has dtype {value.dtype}; expected numbers")
+    # One dot product is several times as fast as a check of each value; a comparison with NaN is false.
+    if value.dtype.kind != "f" or np.vdot(value, value) < _ENOUGH:
+        return
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(value.astype(np.float32))
+    if not finite.all():
+        raise NotFiniteError(
+            f"observation '{key}' has {_places(value, finite)}: look at its sensor or simulator; the policy did not "
+            "act and remembers the observations before",
+            _bad_rows(finite),
+        )
+
+
+def refuse_action(action: NDArray[np.floating[Any]]) -> None:
+    """Check that an action (B, A), in the units of the data and not yet clipped, is finite.
+
+    Raises:
+        NotFiniteError: a value is NaN or infinite.
+    """
+    if np.vdot(action, action) < np.inf:
+        return
+    finite = np.isfinite(action)
+    if not finite.all():
+        raise NotFiniteError(
+            f"the policy's action has {_places(action, finite)}, from finite observations: they may be far from the "
+            "data, or its training may have failed; nothing was returned, and its state is as before",
+            _bad_rows(finite),
+        )
+
+
+def _bad_rows(finite: NDArray[np.bool_]) -> tuple[bool, ...]:
+    return tuple((~finite.reshape(len(finite), -1).all(axis=1)).tolist())
+
+
+def _places(value: NDArray[Any], finite: NDArray[np.bool_]) -> str:
+    """Describe how many values are not finite, and the first of them."""
+    first = tuple(int(i) for i in np.argwhere(~finite)[0])
+    where = ", ".join(map(str, first[1:]))
+    row = f" of row {first[0]}" if len(value) > 1 else ""
+    total = "1 value" if (count := int((~finite).sum())) == 1 else f"{count} values"
+    return f"{total} not finite in float32, first {value[first]} at [{where}]{row}"

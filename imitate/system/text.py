@@ -1,0 +1,32 @@
+"""Words and progress bars that commands print.
+
+Progress bars with a lock of this process's own.
+
+tqdm's default lock is shared with forked processes. If one is killed while drawing, the lock is never released, and the
+others wait forever.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from tqdm import tqdm
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: ``1 episode``, ``3 episodes``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+class ProgressBar(tqdm):  # type: ignore[misc]
+    """tqdm's bar; bars of several processes are not kept apart on the screen."""
+
+
+def _renew_lock() -> None:
+    ProgressBar.set_lock(threading.RLock())
+
+
+_renew_lock()
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_renew_lock)  # another thread may hold the lock at the fork

@@ -1,0 +1,332 @@
+"""Interactive imitation learning in rounds: the policy acts, a supervisor corrects it, and it is trained on all data.
+
+DAgger (Ross, Gordon, Bagnell, AISTATS 2011, arXiv:1011.0686): an expert labels the states that the policy visits, all
+or every n-th, and acts itself with probability beta^k in round k. HG-DAgger (Kelly et al., ICRA 2019,
+arXiv:1810.02890): a person takes over when needed, and the policy learns from these steps (and from the
+demonstrations).
+
+All data are in one file, ``demos.hdf5``: round 0 contains the initial demonstrations. Each round trains a run below
+``round_<k>/``. ``progress.json`` lists the finished rounds, so that an interrupted run resumes: with the round's next
+episode, or with its training.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from imitate.config import Config
+from imitate.crew.places import open_backend
+from imitate.data import Episode
+from imitate.data.language import LANGUAGE_KEY
+from imitate.envs.env import first_observation
+from imitate.envs.make import is_robot
+from imitate.errors import ConfigError, EnvError, TrainingError, UserError
+from imitate.policy.loading import policy_from_checkpoint
+from imitate.system.processes import LOCAL, STEP_TIMEOUT_S
+from imitate.system.text import counted
+from imitate.train.interactive.dagger_episodes import Player, Players, Scene, SuperviseRound
+from imitate.train.interactive.dagger_file import LABELLED, Progress, Round, RoundFiles, alike
+from imitate.train.trainer import RunResult, train
+
+__all__ = ["DaggerPlan", "Progress", "Round", "SuperviseRound", "dagger"]
+
+
+@dataclass(frozen=True)
+class DaggerPlan:
+    """Settings of the rounds.
+
+    Attributes:
+        rounds: number of rounds after the demonstrations.
+        episodes: number of episodes per round.
+        seed: seed of the episodes.
+        horizon: steps per episode.
+        hold_steps: steps after the first success.
+        demos: number of demonstrations to use, or None for all.
+        label_every: the supervisor labels every n-th step, and only these are learned.
+    """
+
+    rounds: int = 5
+    episodes: int = 10
+    seed: int = 0
+    horizon: int = 200
+    hold_steps: int = 8
+    demos: int | None = None
+    label_every: int = 1
+
+
+def dagger(
+    config: Config,
+    plan: DaggerPlan,
+    supervise: SuperviseRound,
+    env_meta: dict[str, Any],
+    folder: str | Path,
+    *,
+    dataset: str | Path | None = None,
+    init: str | Path | None = None,
+    labels_all: bool = True,
+    on_round: Callable[[Round], None] | None = None,
+    on_episode: Callable[[int, int], None] | None = None,
+    quiet: bool = True,
+    stream: TextIO | None = None,
+    workers: int | None = 1,
+    on: str = LOCAL,
+    step_timeout_s: float = STEP_TIMEOUT_S,
+) -> Progress:
+    """Run all rounds, or resume with the remaining ones.
+
+    Args:
+        config: configuration of the policy. Each round trains it from scratch on all data, or with ``init`` from the
+            last weights.
+        plan: rounds, episodes, seeds; ``rounds`` may be raised on resuming.
+        supervise: returns the supervisor of a round.
+        env_meta: the environment.
+        folder: output folder; an existing one is resumed.
+        dataset: demonstrations.
+        init: a checkpoint to begin with, or None.
+        labels_all: true if the supervisor labels steps; otherwise the steps in which it acted are learned.
+        on_round: called after each round.
+        on_episode: called with the round and the number of its episodes so far.
+        quiet: true to print nothing during training.
+        stream: stream for the output of trainings; stderr by default.
+        workers: number of processes that play episodes, which need a picklable ``supervise``; 1 means this process.
+            Results do not depend on it. None means as many as fit.
+        on: back end of the workers, ``local``, ``ray`` or ``ray:HOST:PORT``.
+        step_timeout_s: in a worker, a call of the environment that takes longer, or making it in five times that, ends
+            the process; the episode is played again.
+
+    Raises:
+        UserError: there is nothing to begin with, or the folder was begun with other settings.
+        TrainingError: a training failed.
+    """
+    if dataset is None and init is None:
+        raise ConfigError(
+            "interactive imitation begins with a policy: give demonstrations (--dataset) or a checkpoint (--init)"
+        )
+    if tuple(config.train.action_keys) != ("actions",):
+        raise ConfigError(
+            f"train.action_keys: {list(config.train.action_keys)}; supervisors give 'actions': set it to ['actions']"
+        )
+    if plan.label_every > 1 and config.train.sample_weight.kind is not None:
+        raise ConfigError(
+            f"train.sample_weight.kind: '{config.train.sample_weight.kind}'; if not all steps "
+            "are labelled, the sample weights mark the labelled ones: leave it out, or label "
+            "every step"
+        )
+    if config.experiment.rollout.horizon is None:  # from the data it would grow from round to round
+        config = config.with_overrides({"experiment.rollout.horizon": plan.horizon})
+    work = _Work(config, plan, Path(folder), env_meta, init, labels_all, quiet, stream)
+    try:
+        work.try_environment()
+        with work.players(supervise, workers, on, step_timeout_s):
+            return _rounds(work, plan, supervise, dataset, init, on_round, on_episode)
+    finally:
+        work.close()
+
+
+def _rounds(
+    work: _Work,
+    plan: DaggerPlan,
+    supervise: SuperviseRound,
+    dataset: str | Path | None,
+    init: str | Path | None,
+    on_round: Callable[[Round], None] | None,
+    on_episode: Callable[[int, int], None] | None,
+) -> Progress:
+    progress = work.files.begun(dataset, plan.demos)
+    while len(progress.rounds) <= plan.rounds:
+        number = len(progress.rounds)
+        if number > 0:
+            last = progress.rounds[-1].checkpoint
+            work.roll_out(number, supervise, last, on_episode)
+        over = work.files.counted(number)
+        result = work.learn(number, progress.rounds[-1].checkpoint if number else None)
+        if result is None:
+            over.checkpoint = str(Path(str(init)).resolve())
+        elif result.exit_code:
+            progress.exit_code = result.exit_code
+            return progress
+        else:
+            over.checkpoint = str(result.checkpoint)
+            over.success_rate = _success_rate(result)
+        progress.rounds.append(over)
+        work.files.save(progress)
+        if on_round is not None:
+            on_round(over)
+    return progress
+
+
+class _Work:
+    """The steps of a round, each of which resumes where it was interrupted."""
+
+    def __init__(
+        self,
+        config: Config,
+        plan: DaggerPlan,
+        folder: Path,
+        env_meta: dict[str, Any],
+        init: str | Path | None,
+        labels_all: bool,
+        quiet: bool,
+        stream: TextIO | None,
+    ) -> None:
+        self._config, self._plan, self._folder, self._init = config, plan, folder, init
+        self._env_meta, self._labels_all = env_meta, labels_all
+        self._quiet, self._stream = quiet, stream
+        self._scene = Scene(
+            env_meta, config.all_obs_keys, plan.seed, plan.horizon, plan.hold_steps, str(folder)
+        )
+        self._player = Player(self._scene)
+        self._players: Players | None = None
+        settings = {
+            **{key: value for key, value in vars(plan).items() if key != "rounds"},
+            "env_name": env_meta.get("env_name"),
+            "algo_name": config.algo_name,
+            "labels_all": labels_all,
+            "init": None if init is None else str(Path(init).resolve()),
+        }
+        self.files = RoundFiles(folder, config, env_meta, settings, labels_all=labels_all)
+
+    def try_environment(self) -> None:
+        """Open the environment before anything is trained or copied.
+
+        Raises:
+            EnvError: it cannot be made, or lacks an observation that the policy uses.
+        """
+        try:
+            obs = first_observation(self._player.env())
+        except UserError:
+            raise
+        except Exception as error:  # a simulator may raise any exception
+            raise EnvError(
+                f"{self._env_meta.get('env_name')}: cannot be opened ({type(error).__name__}: {error}): "
+                "see what imitate check-env says of it"
+            ) from error
+        served = {*obs, LANGUAGE_KEY}
+        missing = [key for key in self._config.all_obs_keys if key not in served]
+        if missing:
+            raise EnvError(
+                f"{self._env_meta.get('env_name')}: the environment has no observation '{missing[0]}', "
+                f"but {', '.join(obs)}"
+            )
+
+    @contextmanager
+    def players(
+        self, supervise: SuperviseRound, workers: int | None, on: str, step_timeout_s: float
+    ) -> Iterator[None]:
+        """Return the players of episodes: workers if requested, otherwise this process.
+
+        Raises:
+            ConfigError: the supervisor cannot be copied to workers.
+        """
+        if on == LOCAL and workers == 1:
+            yield
+            return
+        _check_copies(supervise, self._env_meta)
+        self._player.close()
+        with (
+            open_backend(on) as backend,
+            Players(
+                self._scene,
+                supervise,
+                workers or min(backend.places, self._plan.episodes),
+                backend=backend,
+                step_timeout_s=step_timeout_s,
+            ) as self._players,
+        ):
+            yield
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._player.close()
+
+    def roll_out(
+        self,
+        number: int,
+        supervise: SuperviseRound,
+        checkpoint: str,
+        on_episode: Callable[[int, int], None] | None,
+    ) -> None:
+        """Record the missing episodes of a round."""
+        if self.files.counted(number).episodes >= self._plan.episodes:
+            return
+        with self.files.appended() as writer:
+            states = "states" in writer.arrays if writer.arrays else self._env_meta["type"] == 1
+            before = self.files.recorded_before()
+            if writer.num_episodes < before:
+                raise ConfigError(
+                    f"{self.files.demos}: has {counted(writer.num_episodes, 'episode')}, but "
+                    f"{before} were recorded before round {number}: restore the file, or use "
+                    "another folder"
+                )
+            done = writer.num_episodes - before
+            for episode in self._episodes(number, done, supervise, checkpoint, states):
+                writer.append_episode(alike(episode, writer))
+                done += 1
+                if on_episode is not None:
+                    on_episode(number, done)
+
+    def _episodes(
+        self, number: int, first: int, supervise: SuperviseRound, checkpoint: str, states: bool
+    ) -> Iterator[Episode]:
+        """Yield the episodes of a round from a given one on."""
+        last = self._plan.episodes
+        if self._players is not None:
+            yield from self._players.episodes(number, first, last, checkpoint, states=states)
+            return
+        policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=checkpoint)
+        supervisor = supervise(number)
+        for index in range(first, last):
+            yield self._player.play(number, index, policy, supervisor, states=states)
+
+    def learn(self, number: int, last: str | None) -> RunResult | None:
+        """Train on all data so far; return None in round 0 if a policy was given."""
+        if number == 0 and self._init is not None:
+            return None
+        place = self._folder / f"round_{number}"
+        cut = sorted(place.glob("*/*/checkpoints/last.pth"))
+        if cut:
+            return train(resume=cut[-1].parents[1], quiet=self._quiet, stream=self._stream)
+        changes: dict[str, Any] = {
+            "train.data": [{"path": str(self.files.demos.resolve())}],
+            "train.output_dir": str(place.resolve()),
+            "train.hdf5_filter_key": None,
+            "train.hdf5_validation_filter_key": None,
+            "experiment.validate": False,
+            "experiment.save.on_best_validation": False,
+        }
+        if self._init is not None:
+            changes["experiment.ckpt_path"] = last
+        if self._plan.label_every > 1:
+            changes["train.sample_weight.kind"] = "key"
+            changes["train.sample_weight.key"] = LABELLED
+        elif not self._labels_all and self._config.train.sample_weight.kind is None:
+            changes["train.sample_weight.kind"] = "interventions"
+        result = train(self._config.with_overrides(changes), quiet=self._quiet, stream=self._stream)
+        if result.checkpoint is None and not result.exit_code:
+            raise TrainingError(
+                "experiment.save.enabled is false, but each round begins with the last one's policy"
+            )
+        return result
+
+
+def _check_copies(supervise: SuperviseRound, env_meta: dict[str, Any]) -> None:
+    """Refuse workers for a robot, a person, or a supervisor that cannot be sent to another process."""
+    advice = "leave --workers and --on out"
+    if is_robot(env_meta):
+        raise ConfigError(f"{env_meta.get('env_name')}: is a single robot: {advice}")
+    try:
+        pickle.dumps(supervise)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(f"the supervisor cannot be sent to workers ({error}): {advice}") from None
+
+
+def _success_rate(result: RunResult) -> float | None:
+    """Return the success rate of the evaluation that the checkpoint comes from."""
+    entry = result.results.get("best") or result.results.get("final")
+    rate = None if not entry else entry.get("success_rate")
+    return None if rate is None else float(rate)

@@ -1,0 +1,363 @@
+"""Supervision of a policy's rollouts: by an expert that labels actions, or a person who takes over.
+
+Recorded per step: ``policy_actions``, the policy's action; ``executed_actions``, the executed action; ``actions``, the
+    action to learn, which is the label if there is one, else the executed action; ``labelled``, 1 if there is a label;
+    ``interventions``, 1 if the supervisor acted.
+
+Supervisors named on the command line; they can be sent to other processes, which build their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from imitate.data.file.episode import Episode
+from imitate.envs import Env
+from imitate.envs.env import Obs
+from imitate.envs.experts import Style, find_expert
+from imitate.envs.trust import typed_object
+from imitate.errors import ConfigError
+from imitate.policy.loading import policy_from_checkpoint
+from imitate.policy.rollout_policy import RolloutPolicy
+
+Action = NDArray[np.float64]
+
+
+class Word(NamedTuple):
+    """Decision of a supervisor at one step.
+
+    Attributes:
+        label: (A,) the correct action, or None if there is no label.
+        takes_over: true to execute ``label`` instead of the policy's action.
+    """
+
+    label: Action | None = None
+    takes_over: bool = False
+
+
+class DiscardedError(Exception):
+    """A person discarded the episode."""
+
+
+class Supervisor(Protocol):
+    """Observer of an episode that may label and execute actions."""
+
+    def start_episode(self, seed: int) -> None:
+        """Begin a new episode, with a seed for random draws."""
+
+    def watch(self, obs: Obs, wanted: Action) -> Word:
+        """Return a decision for an observation and the policy's action (A,)."""
+
+
+Expert = Callable[[Obs], Any]
+"""Function from an observation to the right action (A,); ``start_episode(seed)`` and, at steps without a label,
+``follow(obs)`` are called if it has them."""
+
+Hand = Callable[[Obs, Action], Any]
+"""Function from an observation and the policy's action to an action (A,) while a person controls the robot, else
+None."""
+
+
+class ScriptedExpert:
+    """Scripted expert of a task with fixed habits, so that labels do not contradict each other."""
+
+    def __init__(self, env_name: str) -> None:
+        still = np.zeros(3)
+        style = Style(speed=0.65, hover_m=0.075, grasp_offset_m=still, detour_m=still[:2])
+        self._new = partial(find_expert(env_name), style)
+        self._expert = self._new()
+
+    def start_episode(self, seed: int) -> None:
+        """Make a new expert, because it may remember the progress of the task."""
+        self._expert = self._new()
+
+    def __call__(self, obs: Obs) -> Action:
+        """Return the action (A,)."""
+        return np.asarray(self._expert.act(obs), dtype=np.float64)
+
+
+class PolicyExpert:
+    """A trained policy as an expert, such as one with more observations than the learning policy."""
+
+    def __init__(self, policy: RolloutPolicy) -> None:
+        self._policy = policy
+
+    def start_episode(self, seed: int) -> None:
+        """Reset the memory of the last episode."""
+        self._policy.start_episode()
+
+    def __call__(self, obs: Obs) -> Action:
+        """Plan again at each call: only the first action of a chunk is for this state."""
+        self._policy.cut_plan()
+        return self._policy(obs)
+
+    def follow(self, obs: Obs) -> None:
+        """Observe a step without acting, so that the policy's memory has no gaps."""
+        self._policy(obs)
+
+
+class Labels:
+    """Supervisor of DAgger: labels each step, and acts with probability ``beta``.
+
+    Args:
+        expert: gives the labels.
+        beta: probability that it acts at a labelled step.
+        every: it labels every n-th step; neighbouring states are similar, so their labels add little.
+    """
+
+    def __init__(self, expert: Expert, beta: float, every: int = 1) -> None:
+        self._expert, self._beta, self._every = expert, beta, every
+        self._rng, self._step = np.random.default_rng(0), 0
+
+    def start_episode(self, seed: int) -> None:
+        """Reset the labels for a new episode."""
+        self._rng, self._step = np.random.default_rng([seed, 1]), 0
+        _tell(self._expert, seed)
+
+    def watch(self, obs: Obs, wanted: Action) -> Word:
+        """Label the step if it is due, and act with probability ``beta``."""
+        step, self._step = self._step, self._step + 1
+        if step % self._every:
+            follow = getattr(self._expert, "follow", None)
+            if follow is not None:
+                follow(obs)
+            return Word()
+        label = np.asarray(self._expert(obs), dtype=np.float64).reshape(wanted.shape)
+        return Word(label, bool(self._rng.random() < self._beta))
+
+
+class TakesOver:
+    """Supervisor of HG-DAgger: labels only the steps in which it acts."""
+
+    def __init__(self, hand: Hand) -> None:
+        self._hand = hand
+
+    def start_episode(self, seed: int) -> None:
+        """Reset for a new episode."""
+        _tell(self._hand, seed)
+
+    def watch(self, obs: Obs, wanted: Action) -> Word:
+        """Label the step if the person acts."""
+        given = self._hand(obs, wanted)
+        if given is None:
+            return Word()
+        return Word(np.asarray(given, dtype=np.float64).reshape(wanted.shape), takes_over=True)
+
+
+class Vigilant:
+    """Scripted person: takes over after the policy was wrong for some steps, lets go after it was right for some steps.
+
+    Args:
+        expert: gives the actions of the person.
+        tolerance: largest difference of an action's numbers that counts as right.
+        patience: consecutive steps before taking over, and before letting go.
+    """
+
+    def __init__(self, expert: Expert, *, tolerance: float = 0.5, patience: int = 5) -> None:
+        self._expert, self._tolerance, self._patience = expert, tolerance, patience
+        self._holds, self._count = False, 0
+
+    def start_episode(self, seed: int) -> None:
+        """Let go of the robot."""
+        self._holds, self._count = False, 0
+        _tell(self._expert, seed)
+
+    def __call__(self, obs: Obs, wanted: Action) -> Action | None:
+        """Return the expert's action while it controls the robot."""
+        action = np.asarray(self._expert(obs), dtype=np.float64)
+        is_wrong = float(np.abs(action - wanted).max()) > self._tolerance
+        self._count = self._count + 1 if is_wrong != self._holds else 0
+        if self._count >= self._patience:
+            self._holds, self._count = not self._holds, 0
+        return action if self._holds else None
+
+
+def _tell(who: object, seed: int) -> None:
+    """Announce a new episode to an expert that has ``start_episode``."""
+    begin = getattr(who, "start_episode", None)
+    if begin is not None:
+        begin(seed)
+
+
+def supervised_episode(
+    env: Env,
+    policy: RolloutPolicy,
+    supervisor: Supervisor,
+    *,
+    seed: int,
+    horizon: int,
+    hold_steps: int = 8,
+    round_number: int = 0,
+    states: bool = True,
+) -> Episode:
+    """Play one episode of a policy under supervision.
+
+    The policy observes each step, also while the supervisor acts. After the supervisor acted, the policy's running
+    chunk is dropped, so that it plans from the robot's new state. A person may act in the environment too, as on a
+    robot with a
+    device: ``info["intervened"]`` and ``info["executed_action"]`` then determine what is recorded.
+
+    Args:
+        env: environment with the observations of policy and supervisor; the policy's are recorded.
+        policy: policy in evaluation mode.
+        supervisor: supervisor that observes each step.
+        seed: seed of the environment, the policy and the supervisor.
+        horizon: number of steps after which the episode ends.
+        hold_steps: steps after the first success.
+        round_number: round number to record.
+        states: true to also record the simulator's states.
+
+    Raises:
+        DiscardedError: ``info["discarded"]`` marks the episode as void.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        obs, _ = env.reset(seed=seed)
+        policy.start_episode()
+        supervisor.start_episode(seed)
+        start = env.get_state() if states else {}
+        rows: list[dict[str, Any]] = []
+        stop, ended = horizon, False
+        while len(rows) < stop and not ended:
+            wanted = policy(obs)
+            word = supervisor.watch(obs, wanted)
+            label = wanted if word.label is None else word.label
+            executed = label if word.takes_over else wanted
+            if word.takes_over:
+                policy.cut_plan()
+            row = {
+                "obs": {key: obs[key] for key in policy.obs_keys},
+                "actions": label,
+                "executed_actions": executed,
+                "policy_actions": wanted,
+                "labelled": word.label is not None,
+                "interventions": word.takes_over,
+                "round": round_number,
+            }
+            if states:
+                row["states"] = env.get_state()["states"]
+            obs, reward, terminated, truncated, info = env.step(executed)
+            policy.observe(reward)
+            if info.get("discarded"):
+                raise DiscardedError
+            if "executed_action" in info:
+                row["executed_actions"] = np.asarray(info["executed_action"], dtype=np.float64)
+            if info.get("intervened"):
+                policy.cut_plan()
+                row.update(actions=row["executed_actions"], labelled=True, interventions=True)
+            elif word.label is None:
+                row["actions"] = row["executed_actions"]
+            success = bool(info.get("success", False))
+            if success and stop == horizon:
+                stop = min(horizon, len(rows) + 1 + hold_steps)
+            ended = bool(terminated or truncated)
+            rows.append({**row, "rewards": reward, "terminals": bool(success or terminated)})
+            rows[-1]["success"] = success
+    return _episode(rows, start)
+
+
+def _episode(rows: list[dict[str, Any]], start: dict[str, Any]) -> Episode:
+    """Convert the steps to an episode of the file."""
+    series = {key: np.stack([row[key] for row in rows]) for key in rows[0] if key != "obs"}
+    timeouts = np.zeros(len(rows), dtype=bool)
+    timeouts[-1] = not series["terminals"][-1]
+    attrs = {name: start[key] for name, key in _ATTRS.items() if start.get(key)}
+    return Episode(
+        obs={key: np.stack([row["obs"][key] for row in rows]) for key in rows[0]["obs"]},
+        actions=series["actions"],
+        rewards=series["rewards"],
+        terminals=series["terminals"],
+        timeouts=timeouts,
+        states=series.get("states"),
+        attrs={**attrs, "success": bool(series["success"].any()), "round": int(rows[0]["round"])},
+        steps={
+            "labelled": series["labelled"].astype(np.uint8),
+            "interventions": series["interventions"].astype(np.uint8),
+            "policy_actions": series["policy_actions"],
+            "executed_actions": series["executed_actions"],
+            "round": series["round"].astype(np.int32),
+        },
+    )
+
+
+_ATTRS = {"model_file": "model", "ep_meta": "ep_meta"}
+
+
+SCRIPTED = "scripted"
+
+
+@dataclass(frozen=True)
+class LabelsOf:
+    """Supervision of DAgger.
+
+    Attributes:
+        expert: ``scripted``, a checkpoint, or ``module:function``.
+        env_name: name of the environment.
+        beta: in round k the expert acts with probability ``beta**k`` at labelled steps.
+        every: it labels every n-th step.
+    """
+
+    expert: str
+    env_name: str
+    beta: float
+    every: int = 1
+
+    def __call__(self, number: int) -> Supervisor:
+        """Return the supervisor of a round."""
+        return Labels(named_expert(self.expert, self.env_name), self.beta**number, self.every)
+
+
+@dataclass(frozen=True)
+class CorrectionsOf:
+    """Supervision of HG-DAgger by an expert that acts while the policy errs.
+
+    Attributes:
+        expert: see :class:`LabelsOf`.
+        env_name: name of the environment.
+    """
+
+    expert: str
+    env_name: str
+
+    def __call__(self, number: int) -> Supervisor:
+        """Return the supervisor of a round."""
+        return TakesOver(Vigilant(named_expert(self.expert, self.env_name)))
+
+
+def named_expert(name: str, env_name: str) -> Expert:
+    """Return a new expert of that name.
+
+    Raises:
+        ConfigError: the expert does not exist.
+    """
+    if name == SCRIPTED:
+        return ScriptedExpert(env_name)
+    path = Path(name).expanduser()
+    if path.exists():
+        policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=path)
+        return PolicyExpert(policy)
+    expert: Expert = imported(name, "--expert")
+    return expert
+
+
+def imported(name: str, option: str) -> Any:
+    """Import ``module:attribute``; if it is a class, make an object.
+
+    Raises:
+        ConfigError: it does not exist; the message names the option.
+    """
+    try:
+        found = typed_object(name)
+    except (ImportError, AttributeError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"{option}: '{name}' is neither a file nor module:function that can be imported ({error})"
+        ) from None
+    return found() if isinstance(found, type) else found

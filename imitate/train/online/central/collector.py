@@ -1,0 +1,324 @@
+"""Collector in the training process for environment workers whose actions come from policy workers.
+
+Environments of one environment worker, and the worker that currently has them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from imitate.algo.base.algo import Algo
+from imitate.crew import Lost
+from imitate.crew.backend import Answer, Backend, Member, Unprepared
+from imitate.crew.local import LocalBackend
+from imitate.errors import EnvError
+from imitate.train.online.central.env_worker import EnvPlan, EnvWork, Stalled, Steps, StepsWanted
+from imitate.train.online.central.policies import PolicyWorker, PolicyWorkers
+from imitate.train.online.central.policy_worker import PolicyPlan, Weights
+from imitate.train.online.seats import (
+    PATIENCE_S,
+    Blueprint,
+    Publisher,
+    StalenessBound,
+    collector_limits,
+    merged_parts,
+)
+from imitate.train.online.steps import Collected
+from imitate.train.online.workers import MAX_REPLACEMENTS, START_S
+
+
+class EnvSeat:
+    """The environments of a plan, the current worker, and its current request.
+
+    Attributes:
+        request: current request, or None if the worker is idle.
+        version: version of the policy worker's weights when it was asked.
+        is_stalled: true if it waits for a policy worker.
+    """
+
+    def __init__(self, plan: EnvPlan, backend: Backend[Any]) -> None:
+        self.plan, self._backend = plan, backend
+        self.state: dict[str, Any] | None = None
+        self._restores = False
+        self._start()
+
+    def _start(self) -> None:
+        self.member: Member = self._backend.start(partial(EnvWork, self.plan))
+        self.request: StepsWanted | None = None
+        self.version, self.is_stalled, self._stalls = 0, False, 0
+        self._policy: PolicyWorker | None = None
+
+    @property
+    def lanes(self) -> list[int]:
+        """Lane numbers of its environments."""
+        numbers: list[int] = self.plan.lanes.reshape(-1).tolist()
+        return numbers
+
+    def send(self, request: StepsWanted, policy: PolicyWorker) -> None:
+        """Ask for steps with the actions of a policy worker."""
+        if self._restores:
+            self._restores, request = False, replace(request, state=self.state)
+        self.request, self.version = request, policy.has.version
+        self._give(request, policy)
+
+    def resume(self, policy: PolicyWorker) -> None:
+        """Continue the environment worker's request with the actions of a policy worker."""
+        if self.request is not None:
+            self.is_stalled = False
+            self._give(replace(self.request, resumes=True), policy)
+
+    def _give(self, request: StepsWanted, policy: PolicyWorker) -> None:
+        assert policy.status is not None
+        self._policy = policy
+        self.member.give(self._backend.pack(replace(request, address=policy.status.address)))
+
+    def receive(self) -> Steps | Lost | None:
+        """Return the received steps, or the loss of the worker, or None if it waits for a policy worker.
+
+        Raises:
+            UserError: the worker could not be prepared, or its environments fail each time.
+        """
+        answer = self.member.answer()
+        if isinstance(answer, Unprepared):
+            raise answer.error
+        if isinstance(answer, Lost) and answer.died:
+            return answer
+        if not isinstance(answer, Answer):
+            reason = f"environments {self.lanes} failed: {getattr(answer, 'reason', answer)}"
+            raise getattr(answer, "error", None) or EnvError(reason)
+        if isinstance(answer.value, Stalled):
+            self._stall(answer.value)
+            return None
+        self.request, self._stalls = None, 0
+        steps: Steps = answer.value
+        self.state = steps.state
+        return steps
+
+    def _stall(self, stalled: Stalled) -> None:
+        self.is_stalled, self._stalls = True, self._stalls + 1
+        if self._policy is not None:
+            self._policy.is_suspect = True
+        if self._stalls >= MAX_REPLACEMENTS:
+            raise EnvError(
+                f"environments {self.lanes} get no actions: {stalled.reason}; "
+                f"{MAX_REPLACEMENTS} times in a row"
+            )
+
+    def start_anew(self) -> None:
+        """Start another worker, whose episodes have different seeds than the lost ones."""
+        self.member.stop()
+        self._start()
+        if self.state is not None:
+            begun = [number + 1_000_000 for number in self.state["begun"]]
+            self.restore({**self.state, "begun": begun})
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Let the worker resume from a state at its next request."""
+        self.state, self._restores = state, state is not None
+
+
+class CentralCollector:
+    """Collects steps with one environment worker per blueprint; all of them ask policy workers for actions.
+
+    If ``max_staleness`` is None, a collection waits for all environment workers; otherwise each continues as soon as
+    its last steps were received. A policy worker that dies or hangs is replaced while its environments wait, without
+    loss. An environment worker is replaced as by :class:`imitate.train.online.workers.ProcessCollector`.
+
+    Args:
+        blueprints: blueprints of the environment workers.
+        algo: algorithm whose weights act.
+        policy_workers: number of policy workers.
+        ring: number of groups into which a worker's environments are divided.
+        num_agents: number of agents per environment, each of which has a lane.
+        step_timeout_s: a process that takes longer for a step or a prediction counts as hung.
+        max_staleness: largest number of updates by which weights may lag, or None to alternate collecting and learning.
+        push_every_s: shortest time between two versions of the weights that policy workers get.
+        place: back end opened for the workers and closed with the collector, or None for processes on this machine.
+
+    Attributes:
+        version: number of updates so far, to be set by the learner.
+    """
+
+    def __init__(
+        self,
+        blueprints: Sequence[Blueprint],
+        algo: Algo,
+        *,
+        policy_workers: int = 1,
+        ring: int = 1,
+        num_agents: int = 1,
+        step_timeout_s: float,
+        max_staleness: int | None = None,
+        push_every_s: float = 0.0,
+        place: AbstractContextManager[Backend[Any]] | None = None,
+    ) -> None:
+        self.algo, self.version, self.progress = algo, 0, 0.0
+        self._limits = collector_limits(step_timeout_s, START_S)
+        self._bound, self._in_step = StalenessBound(max_staleness), max_staleness is None
+        self._publisher = Publisher(algo, every_s=push_every_s)
+        self._messages: list[str] = []
+        self._replaced = 0
+        self._all_by_s = time.monotonic() + START_S
+        # One seed for all: random draws depend on the numbers of the environments, not on their worker.
+        token, seed = secrets.token_bytes(32), blueprints[0].seed
+        with ExitStack() as opened:
+            place = place or nullcontext(LocalBackend("imitate-collector"))
+            self._backend: Backend[Any] = opened.enter_context(place)
+            plan = PolicyPlan(blueprints[0].algo, str(algo.device), seed, token, self._backend.host)
+            self._policies = PolicyWorkers(
+                plan, policy_workers, self._backend, self._limits, self._lose_policy
+            )
+            self._seats = [
+                EnvSeat(
+                    EnvPlan(
+                        make=blueprint.make,
+                        lanes=blueprint.lanes.reshape(-1, num_agents),
+                        ring=ring,
+                        group=blueprint.group,
+                        obs_keys=tuple(algo.obs_shapes),
+                        low=blueprint.low,
+                        high=blueprint.high,
+                        num_choices=blueprint.num_choices,
+                        mask_key=algo.action_mask.key,
+                        seed=seed,
+                        timeout_s=step_timeout_s,
+                        token=token,
+                    ),
+                    self._backend,
+                )
+                for blueprint in blueprints
+            ]
+            self._opened = opened.pop_all()
+
+    @property
+    def staleness(self) -> int:
+        """Largest number of updates by which the weights of received steps lagged."""
+        return self._bound.seen
+
+    def collect(self, num_steps: int, *, random: bool = False) -> Collected:
+        """Collect ``num_steps`` steps of each environment, or of only some of them if updates do not wait."""
+        parts: list[Collected] = []
+        lost: list[int] = []
+        with self._bound.waiting(self.version):
+            while not parts:
+                self._send(num_steps, random)
+                more, more_lost = self._receive()
+                parts, lost = more, lost + more_lost
+        messages, self._messages = self._messages, []
+        advice = self._bound.advice()
+        if not self._in_step:
+            self._send(num_steps, random)
+        return merged_parts(parts, lost, [*messages, *([advice] if advice else [])])
+
+    def updates_allowed(self) -> int | None:
+        """Return the number of updates until weights in use become too old, or None if there is no limit."""
+        newest = self.version if self._publisher.version is None else self._publisher.version
+        return self._bound.allowed(self.version, min(self._versions_out(), default=newest))
+
+    def metrics(self) -> dict[str, float]:
+        """``Metrics/Staleness``, and ``Metrics/ActingBatch``: mean number of observations of a prediction."""
+        return {
+            "Metrics/Staleness": float(self.staleness),
+            "Metrics/ActingBatch": self._policies.batch_size(),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the episode counters, as last received."""
+        return {"workers": [seat.state for seat in self._seats]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore :meth:`state_dict`; running episodes are dropped."""
+        for seat, saved in zip(self._seats, state["workers"], strict=True):
+            seat.restore(saved)
+
+    def close(self) -> None:
+        """End the workers and close their back end."""
+        with self._opened:
+            idle = [seat.member for seat in self._seats if seat.request is None]
+            for member in idle:
+                member.dismiss()
+            for seat in self._seats:
+                seat.member.stop(patience_s=PATIENCE_S if seat.member in idle else 0.0)
+            self._policies.close()
+
+    def _versions_out(self) -> list[int]:
+        """Return the versions of the weights of steps in progress.
+
+        A worker that has not started takes no steps yet; later it uses its policy worker's newest weights.
+        """
+        busy = [seat for seat in self._seats if seat.request is not None]
+        return [seat.version for seat in busy if not seat.member.waits()]
+
+    def _send(self, num_steps: int, random: bool) -> None:
+        """Ask all idle environment workers for steps, unless learning waits."""
+        idle = [seat for seat in self._seats if seat.request is None]
+        if not idle or self._bound.is_used_up(self.version, self._versions_out()):
+            return
+        self._policies.publish(Weights(self.progress, self._publisher.newest(self.version, ())))
+        for number, seat in enumerate(self._seats):
+            policy = self._policies.of(number)
+            if seat in idle and policy is not None:
+                seat.send(StepsWanted(num_steps, random), policy)
+
+    def _receive(self) -> tuple[list[Collected], list[int]]:
+        """Receive steps: from all started workers if learning waits for them, otherwise from at least one."""
+        parts: list[Collected] = []
+        lost: list[int] = []
+        waiting = [seat for seat in self._seats if seat.request is not None]
+        while waiting and (self._in_step or not (parts or lost)):
+            self._policies.tend()
+            seats = {seat.member: seat for seat in waiting if not seat.is_stalled}
+            busy = self._policies.busy()
+            for member in self._backend.heard([*seats, *busy], self._limits):
+                if member in busy:
+                    self._policies.hear(busy[member])
+                    continue
+                came = seats[member].receive()
+                if isinstance(came, Lost):
+                    lost += self._lose(seats[member], came)
+                elif isinstance(came, Steps):
+                    parts += self._counted(came.parts)
+            self._resume()
+            waiting = [seat for seat in waiting if seat.request is not None]
+            if parts and time.monotonic() > self._all_by_s:
+                waiting = [seat for seat in waiting if not seat.member.waits()]
+        return parts, lost
+
+    def _resume(self) -> None:
+        """Let environment workers that lost their policy worker continue with a ready one."""
+        for number, seat in enumerate(self._seats):
+            policy = self._policies.of(number) if seat.is_stalled else None
+            if policy is not None:
+                seat.resume(policy)
+
+    def _counted(self, parts: Sequence[Collected]) -> Sequence[Collected]:
+        self._replaced = 0
+        for part in parts:
+            self._bound.came(self.version, part.version)
+        return parts
+
+    def _lose(self, seat: EnvSeat, loss: Lost) -> list[int]:
+        """Replace a worker that died or hangs; return the numbers of its environments."""
+        lanes: list[int] = seat.lanes
+        words = f"environments {lanes}: {loss.reason}"
+        self._note_loss(words, "its episodes are left out, another one takes its place")
+        seat.start_anew()
+        return lanes
+
+    def _lose_policy(self, words: str) -> None:
+        self._note_loss(words, "another one takes its place, environments wait for it")
+
+    def _note_loss(self, words: str, consequence: str) -> None:
+        self._messages.append(f"{words}; {consequence}")
+        self._replaced += 1
+        if self._replaced >= MAX_REPLACEMENTS:
+            raise EnvError(
+                f"{words}; {MAX_REPLACEMENTS} in a row: run imitate check-env, or collect with "
+                "train.online.num_workers 0"
+            )

@@ -1,0 +1,256 @@
+"""Policy worker: acts for the environments of all environment workers, with the newest weights."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.factory import algo_factory
+from imitate.algo.base.policy_state import PolicyState, joined_states
+from imitate.config import load_config
+from imitate.crew import Reports
+from imitate.functional.sampling import RowGenerator, split_mix
+from imitate.system.processes import MAKE
+from imitate.train.online.central.messages import Address
+from imitate.train.online.central.server import Request, RequestServer
+from imitate.train.online.seats import Published, load_acting_weights
+
+MAX_REQUESTS = 256
+"""Largest number of requests in a batch; further ones wait for the next batch."""
+
+
+@dataclass(frozen=True)
+class PolicyPlan:
+    """Picklable description from which a policy worker builds its policy.
+
+    Attributes:
+        algo: the algorithm's name, configuration (JSON), shapes of observations and action dimensions.
+        device: device on which it acts, such as "cuda:1"; a machine without it uses its first GPU or the CPU.
+        seed: seed of the exploration noise.
+        token: token that environment workers must know.
+        host: address of the training's machine. The worker listens on loopback on that machine, and elsewhere at the
+            address from which it reaches that machine.
+    """
+
+    algo: tuple[str, str, dict[str, tuple[int, ...]], int]
+    device: str
+    seed: int
+    token: bytes = field(repr=False)
+    host: str
+
+
+@dataclass(frozen=True)
+class Weights:
+    """New weights for a policy worker.
+
+    Attributes:
+        progress: fraction of the training that is over.
+        published: the weights and their version.
+    """
+
+    progress: float
+    published: Published
+
+
+@dataclass(frozen=True)
+class Status:
+    """A policy worker's answer to weights, or to None, which asks for a sign of life.
+
+    Attributes:
+        address: address at which it accepts requests.
+        batches: number of predictions so far.
+        rows: number of observations in them.
+    """
+
+    address: Address
+    batches: int
+    rows: int
+
+
+class PolicyWork:
+    """Work of a policy worker: receives weights, while a thread answers requests.
+
+    Items are handled only between two batches, so a hanging policy shows as a missing sign of life.
+
+    Attributes:
+        policy: policy that answers requests.
+    """
+
+    def __init__(self, plan: PolicyPlan, reports: Reports) -> None:
+        reports(MAKE)
+        self.policy = BatchedPolicy(plan)
+        self._server = RequestServer(address_towards(plan.host), plan.token)
+        self._errands = deque[tuple[Future[None], Callable[[], None]]]()
+        self._batches = self._rows = 0
+        self._is_over = False
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        reports("")
+
+    def __call__(self, item: Weights | None) -> Status:
+        """Act with new weights from the next batch on; with None, do nothing between two batches."""
+        done = Future[None]()
+        self._errands.append((done, partial(self.policy.load, item)))
+        self._server.wake()
+        done.result()
+        return Status(self._server.address, self._batches, self._rows)
+
+    def close(self) -> None:
+        """End the connections, after the batch that is being computed."""
+        if not self._is_over:
+            self._is_over = True
+            self._server.wake()
+            self._thread.join()
+            self._server.close()
+
+    def _serve(self) -> None:
+        torch.set_num_threads(1)
+        while not self._is_over:
+            while self._errands:
+                done, errand = self._errands.popleft()
+                try:
+                    errand()
+                except Exception as error:
+                    done.set_exception(error)
+                else:
+                    done.set_result(None)
+            requests = self._server.requests(MAX_REQUESTS)
+            if requests:
+                self._answer(requests)
+
+    def _answer(self, requests: Sequence[Request]) -> None:
+        try:
+            answers = self.policy([request.content for request in requests])
+        except Exception as error:  # the workers' environments would wait forever
+            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            answers = [{"error": words}] * len(requests)
+        self._batches += 1
+        for request, answer in zip(requests, answers, strict=True):
+            self._rows += len(answer.get("actions", ()))
+            self._server.answer(request, answer)
+
+
+class BatchedPolicy:
+    """A policy that acts for several groups of environments at once and keeps no state of them.
+
+    A request has ``obs``, raw (n, ...) by key; ``fresh`` (n,), true where an episode begins; ``clock`` (n, 3), number
+    of the environment, of its episode, and of the step in it, which determine the exploration noise; and ``state`` of
+    the last answer, if the policy has one. An answer has ``actions`` (n, A) in the environment's units, not yet
+    clipped; ``extras``; ``state``; and ``version`` of the weights.
+
+    Args:
+        plan: plan of the policy.
+
+    Attributes:
+        version: version of its weights; -1 before the first.
+    """
+
+    def __init__(self, plan: PolicyPlan) -> None:
+        name, config, shapes, ac_dim = plan.algo
+        device = device_here(plan.device)
+        self._algo: Algo = algo_factory(
+            name, load_config(config), shapes, ac_dim, device, load_pretrained=False
+        )
+        self._algo.ema = None
+        self._algo.set_eval()
+        self._seed, self.version = plan.seed, -1
+
+    def load(self, item: Weights | None) -> None:
+        """Load other weights to act with from now on."""
+        if item is not None:
+            load_acting_weights(self._algo, item.published.shared.get())
+            self._algo.set_progress(item.progress)
+            self.version = item.published.version
+
+    @torch.inference_mode()
+    def __call__(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Answer requests with one prediction."""
+        algo = self._algo
+        obs = {
+            key: np.concatenate([request["obs"][key] for request in requests])
+            for key in algo.obs_shapes
+        }
+        state = joined_states([self._state(request) for request in requests])
+        clock = torch.from_numpy(np.concatenate([request["clock"] for request in requests]))
+        step = algo.act(
+            algo.preprocess.prepare_obs(obs, tuple(algo.obs_shapes)),
+            state,
+            explore=True,
+            generator=RowGenerator(noise_seeds(self._seed, clock), algo.device),
+        )
+        tree = {
+            "actions": algo.preprocess.unnormalize_actions(step.action),
+            "extras": step.extras,
+            "state": dict(step.state),
+        }
+        ends = np.cumsum([len(request["fresh"]) for request in requests]).tolist()
+        arrays = _arrays(tree)
+        return [
+            {**_rows(arrays, start, end), "version": self.version}
+            for start, end in zip([0, *ends], ends, strict=False)
+        ]
+
+    def _state(self, request: Mapping[str, Any]) -> PolicyState:
+        """Return the policy state of a request's environments, reset where an episode begins."""
+        fresh = torch.from_numpy(np.array(request["fresh"])).to(self._algo.device)
+        if not request.get("state"):
+            return self._algo.initial_state(len(fresh))
+        return self._algo.reset_state(_tensors(request["state"], self._algo.device), fresh)
+
+
+def address_towards(host: str) -> str:
+    """Return this machine's address on the route to another one; nothing is sent."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.connect((host, 9))
+        return str(sock.getsockname()[0])
+
+
+def noise_seeds(seed: int, clock: Tensor) -> Tensor:
+    """Return seeds (n,) of the exploration noise at ``clock`` (n, 3): all int64 (environment, episode, step)."""
+    seeds = torch.full((len(clock),), seed, dtype=torch.int64)
+    for number in clock.unbind(1):
+        seeds = split_mix(seeds) + number
+    return seeds
+
+
+def _arrays(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _arrays(value) if isinstance(value, Mapping) else value.cpu().numpy()
+        for key, value in tree.items()
+    }
+
+
+def _rows(tree: Mapping[str, Any], start: int, end: int) -> dict[str, Any]:
+    return {
+        key: _rows(value, start, end) if isinstance(value, Mapping) else value[start:end]
+        for key, value in tree.items()
+    }
+
+
+def device_here(wanted: str) -> str:
+    """Return the wanted device, or this machine's first GPU or its CPU if it is missing."""
+    kind, _, number = wanted.partition(":")
+    if kind != "cuda" or not torch.cuda.is_available():
+        return "cpu"
+    return wanted if int(number or 0) < torch.cuda.device_count() else kind
+
+
+def _tensors(tree: Mapping[str, Any], device: torch.device) -> Any:
+    return {
+        key: _tensors(value, device)
+        if isinstance(value, Mapping)
+        else torch.from_numpy(value).to(device)
+        for key, value in tree.items()
+    }

@@ -1,0 +1,162 @@
+"""Collection of environment steps in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imitate.algo.base.algo import Algo
+from imitate.algo.base.policy_state import PolicyState
+from imitate.models.categorical import uniform_choice
+from imitate.train.online.env_group import EnvGroup
+from imitate.train.online.steps import Array, Collected, Step
+
+
+class Collector(Protocol):
+    """Source of environment steps, taken with an algorithm's policy.
+
+    Attributes:
+        version: number of updates of the current weights, set before each collection.
+        progress: fraction of the training that is over, in [0, 1], set before each collection.
+    """
+
+    version: int
+    progress: float
+
+    def collect(self, num_steps: int, *, random: bool = False) -> Collected:
+        """Take about ``num_steps`` steps, over all environments; with random actions if ``random``."""
+
+    def updates_allowed(self) -> int | None:
+        """Return the number of updates allowed before the next collection, or None if there is no limit."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return additional numbers to log with an epoch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that an exact resume needs."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from :meth:`state_dict`."""
+
+    def close(self) -> None:
+        """Free simulators and end processes."""
+
+
+class LocalCollector:
+    """Collects a policy's steps in a group of environments; episodes continue from one call to the next.
+
+    Args:
+        group: the environments.
+        algo: algorithm that acts with ``explore=True`` and its latest weights.
+        action_low, action_high: (A,) limits of the environment.
+        num_choices: number of discrete choices, one-hot in the first values of an action.
+
+    Attributes:
+        version: number of updates of the weights, set by the learner.
+        progress: fraction of the training that is over.
+        on_step: called after each step.
+    """
+
+    def __init__(
+        self,
+        group: EnvGroup,
+        algo: Algo,
+        action_low: Array,
+        action_high: Array,
+        *,
+        num_choices: int = 0,
+    ) -> None:
+        self.group, self.algo, self.version, self.progress = group, algo, 0, 0.0
+        self.on_step: Callable[[], None] | None = None
+        self._low, self._high = action_low.astype(np.float32), action_high.astype(np.float32)
+        self._num_choices = num_choices
+        self._state: PolicyState | None = None
+
+    def collect(self, num_steps: int, *, random: bool = False) -> Collected:
+        """Take ``num_steps`` steps in each environment, with uniform actions if ``random``."""
+        group = self.group
+        if not group.obs:
+            group.reset()
+        if self._state is None:
+            self._state = self.algo.initial_state(len(group))
+        training = self.algo.nets.training
+        self.algo.set_eval()
+        self.algo.set_progress(self.progress)
+        with torch.inference_mode():
+            steps = [self._step(random) for _ in range(num_steps)]
+        if training:
+            self.algo.set_train()
+        episodes, messages = group.finished, tuple(group.messages)
+        group.finished, group.messages = [], []
+        return Collected(steps, group.lanes, episodes, self.version, messages)
+
+    def updates_allowed(self) -> int | None:
+        """Return None: the weights never become too old, so the number of updates has no limit."""
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        """Return an empty dictionary."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the numbers of the episodes; a resume restarts episodes without a step."""
+        return {"begun": (self.group.begun - (self.group.lengths == 0)).tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from :meth:`state_dict`: running episodes are dropped, the next ones begin."""
+        self.group.begun[:] = np.maximum(state["begun"], 0)
+        self.group.obs, self._state = {}, None
+
+    def close(self) -> None:
+        """Free the simulators."""
+        self.group.close()
+
+    def _step(self, random: bool) -> Step:
+        algo, group = self.algo, self.group
+        assert self._state is not None
+        obs = algo.preprocess.prepare_obs(group.obs, tuple(algo.obs_shapes))
+        decided = algo.act(obs, self._state, explore=True)
+        self._state = decided.state
+        actions = self._random() if random else self._sent(decided.action)
+        step = group.step(actions)
+        if self.on_step is not None:
+            self.on_step()
+        if step.ends.any():
+            ended = torch.from_numpy(step.ends).to(algo.device)
+            self._state = algo.reset_state(self._state, ended)
+        step.extras.update({key: value.cpu().numpy() for key, value in decided.extras.items()})
+        return step
+
+    def _sent(self, action: Tensor) -> NDArray[np.float32]:
+        """Convert normalized actions to the environment's form."""
+        sent = self.algo.preprocess.unnormalize_actions(action).cpu().numpy()
+        clipped: NDArray[np.float32] = np.minimum(np.maximum(sent, self._low), self._high)
+        return clipped
+
+    def _random(self) -> NDArray[np.float32]:
+        """Draw uniform actions from torch's generator, whose state a checkpoint contains."""
+        count, size = len(self.group), len(self._low)
+        choices = self._num_choices
+        chosen = torch.eye(choices)[self._random_choice(count)] if choices else None
+        if chosen is not None and choices == size:
+            one_hot: NDArray[np.float32] = chosen.numpy()
+            return one_hot
+        share = torch.rand(count, size).numpy()
+        low = np.where(np.isfinite(self._low), self._low, -1.0)
+        high = np.where(np.isfinite(self._high), self._high, 1.0)
+        actions: NDArray[np.float32] = (low + share * (high - low)).astype(np.float32)
+        if chosen is not None:
+            actions[:, :choices] = chosen.numpy()
+        return actions
+
+    def _random_choice(self, count: int) -> Tensor:
+        """Draw uniform choices (N,) among those that the environments allow."""
+        mask = self.algo.action_mask.of({k: torch.from_numpy(v) for k, v in self.group.obs.items()})
+        if mask is None:
+            return torch.randint(self._num_choices, (count,))
+        return uniform_choice(torch.rand(count), mask, self._num_choices)

@@ -1,0 +1,335 @@
+"""Several copies of an environment, stepped one after another; those that fail are replaced.
+
+Each agent of a copy is a lane; most environments have one. An agent that leaves before the others has no steps until
+all begin the next episode: its lane is marked ``lost`` until then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.config.observation import ACTION_MASK
+from imitate.envs.env import Env, Outcome, lanes_of
+from imitate.errors import EnvError, RobotError
+from imitate.train.online.steps import Array, EpisodeRecord, Obs, Step
+
+MAX_FAILURES = 10
+"""Number of consecutive failures, without a finished episode between them, that end the training."""
+
+
+class EnvGroup:
+    """N lanes of environments and their running episodes.
+
+    Episode k of a copy whose first lane is n begins with a seed that depends on ``seed``, n and k alone.
+
+    Args:
+        make: makes one environment with K agents.
+        lanes: (N,) lane numbers among all lanes of a training; K consecutive ones are the agents of one copy.
+        seed: seed of the training.
+        horizon: steps after which an episode ends by timeout.
+        discount: discount of the episodes' discounted returns.
+        end_at_success: true if success of all agents ends an episode as a terminal.
+
+    Attributes:
+        obs: (N, ...) current observations by key.
+        begun: (N,) number of episodes begun in each lane.
+        lengths: (N,) steps so far of the running episodes.
+        finished: the episodes that ended since the list was last emptied.
+        messages: descriptions of failures.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Env],
+        lanes: NDArray[np.int64],
+        *,
+        seed: int,
+        horizon: int,
+        discount: float = 1.0,
+        end_at_success: bool = False,
+    ) -> None:
+        self.lanes, self.obs = lanes, Obs()
+        self.finished: list[EpisodeRecord] = []
+        self.messages: list[str] = []
+        self.begun = np.zeros(len(lanes), dtype=np.int64)
+        self._make, self._seed, self._horizon = make, seed, horizon
+        self._discount, self._end_at_success = discount, end_at_success
+        first = make()
+        self._agents = lanes_of(first).agents
+        self._team = len(self._agents)
+        if len(lanes) % self._team:
+            raise EnvError(
+                f"{len(lanes)} lanes cannot be divided among copies of {self._team} agents: "
+                "give a multiple"
+            )
+        self._envs = [first, *(make() for _ in range(len(lanes) // self._team - 1))]
+        self._copies = [lanes_of(env) for env in self._envs]
+        self._away = np.zeros(len(lanes), dtype=np.bool_)
+        self._waiting: list[dict[int, EpisodeRecord]] = [{} for _ in self._envs]
+        self._failures = 0
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self.lengths = np.zeros(len(lanes), dtype=np.int64)
+        self._return = np.zeros(len(lanes))
+        self._discounted = np.zeros(len(lanes))
+        self._weight = np.zeros(len(lanes))
+        self._weighted = np.zeros(len(lanes))
+        self._success = np.zeros(len(lanes), dtype=np.bool_)
+
+    @property
+    def envs(self) -> list[Env]:
+        """The environments."""
+        return self._envs
+
+    def __len__(self) -> int:
+        return len(self.lanes)
+
+    def reset(self) -> Obs:
+        """Begin an episode in each environment."""
+        self.obs = self._stacked([obs for n in range(len(self._envs)) for obs in self._begin(n)])
+        return self.obs
+
+    def step(self, actions: Array) -> Step:
+        """Step all environments; where an episode ends, :attr:`obs` is the first observation of the next."""
+        before, count = self.obs, len(self)
+        rewards = np.zeros(count, dtype=np.float32)
+        terminals, timeouts, lost = np.zeros((3, count), dtype=np.bool_)
+        seen: list[Mapping[str, Any]] = []
+        infos: list[Mapping[str, Any]] = []
+        outcomes, broken = self._outcomes(actions)
+        for n, outcome in enumerate(outcomes):
+            if outcome is None:
+                outcome = {key: x[n] for key, x in before.items()}, 0.0, False, False, {}
+            obs, rewards[n], terminals[n], timeouts[n], info = outcome
+            seen.append(obs)
+            infos.append(info)
+        next_obs = self._stacked(seen)
+        for n, key in self._not_finite(next_obs):
+            self._say(n // self._team, ValueError(f"observation '{key}' holds NaN or inf"))
+            broken.add(n // self._team)
+        for number in broken:
+            rows = self._rows(number)
+            lost[rows], rewards[rows], terminals[rows], timeouts[rows] = True, 0.0, False, False
+            infos[rows] = [{}] * self._team
+            for name, value in next_obs.items():
+                value[rows] = before[name][rows]
+        lost |= self._away
+        self._count(rewards, infos)
+        if self._end_at_success:
+            solved = np.repeat(self._success.reshape(-1, self._team).all(1), self._team)
+            terminals |= solved & ~lost
+        timeouts = (timeouts | (self.lengths >= self._horizon)) & ~terminals & ~lost
+        step = Step(
+            before,
+            _executed(actions, infos),
+            rewards,
+            terminals,
+            timeouts,
+            next_obs,
+            lost if lost.any() else None,
+            intervened=_intervened(infos),
+        )
+        self.obs = self._go_on(step, next_obs, infos, broken)
+        return step
+
+    def _outcomes(self, actions: Array) -> tuple[list[Outcome | None], set[int]]:
+        """Step all copies; return each lane's outcome (None if its agent has left) and the failed copies."""
+        outcomes: list[Outcome | None] = []
+        broken: set[int] = set()
+        for number, copy in enumerate(self._copies):
+            try:
+                came = copy.step(actions[self._rows(number)])
+                for outcome in came:
+                    if outcome is not None:
+                        self._check(outcome[0], outcome[1])
+            except RobotError:  # a person must check the robot before it moves again
+                raise
+            except Exception as error:  # a simulator may raise any exception
+                self._say(number, error)
+                broken.add(number)
+                came = [None] * self._team
+            outcomes += came
+        return outcomes, broken
+
+    def close(self) -> None:
+        """Free the simulators."""
+        for env in self._envs:
+            env.close()
+
+    # ---- episodes --------------------------------------------------------------------------------
+
+    def _rows(self, number: int) -> slice:
+        """Return the lanes of a copy."""
+        return slice(number * self._team, (number + 1) * self._team)
+
+    def _go_on(
+        self, step: Step, next_obs: Obs, infos: list[Mapping[str, Any]], broken: set[int]
+    ) -> Obs:
+        """Return the next observations: after an episode's end the first one of the next, for all agents of a copy."""
+        ended = np.flatnonzero(step.terminals | step.timeouts)
+        if not len(ended) and not broken:
+            return next_obs
+        obs = {key: value.copy() for key, value in next_obs.items()}
+        for n in ended:
+            self._away[n] = True
+            self._waiting[n // self._team][n] = self._record(n, infos[n])
+            for (
+                key,
+                value,
+            ) in (
+                obs.items()
+            ):  # these observations are not used for acting, but an empty mask would be an error
+                value[n] = key == ACTION_MASK
+        over = self._away.reshape(-1, self._team).all(1)
+        for number in sorted({*broken, *np.flatnonzero(over).tolist()}):
+            if number in broken:
+                self._replace(number)
+            else:
+                self._failures = 0
+                self.finished += self._of_team(self._waiting[number])
+            for n, first in enumerate(self._begin(number), number * self._team):
+                for key, value in first.items():
+                    if key in obs:
+                        obs[key][n] = value
+        return obs
+
+    def _begin(self, number: int) -> list[Mapping[str, Any]]:
+        """Reset one copy; after a failure make it again and retry."""
+        rows = self._rows(number)
+        while True:
+            entropy = [self._seed, int(self.lanes[rows][0]), int(self.begun[rows][0])]
+            seed = int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
+            self.begun[rows] += 1
+            self.lengths[rows], self._return[rows], self._discounted[rows] = 0, 0.0, 0.0
+            self._weight[rows] = self._weighted[rows] = 0.0
+            self._success[rows] = self._away[rows] = False
+            self._waiting[number] = {}
+            try:
+                seen, _ = self._copies[number].reset(seed=seed)
+                for obs in seen:
+                    self._check(obs, 0.0)
+                for _, key in self._not_finite(self._stacked(seen)):
+                    raise ValueError(f"observation '{key}' holds NaN or inf")
+            except RobotError:
+                raise
+            except Exception as error:  # a simulator may raise any exception
+                self._say(number, error)
+                self._replace(number)
+            else:
+                return seen
+
+    def _replace(self, n: int) -> None:
+        try:
+            self._envs[n].close()
+        except Exception as error:  # the copy is broken anyway
+            self.messages.append(f"{self._name(n)}: closing failed too ({error})")
+        self._envs[n] = self._make()
+        self._copies[n] = lanes_of(self._envs[n])
+
+    def _of_team(self, records: dict[int, EpisodeRecord]) -> list[EpisodeRecord]:
+        """Return the agents' episodes; with several agents, their info contains the returns of all."""
+        if self._team == 1:
+            return list(records.values())
+        each = {f"return_{self._agents[n % self._team]}": r.env_return for n, r in records.items()}
+        team = {"team_return": sum(each.values()), **each}
+        return [replace(record, info={**record.info, **team}) for record in records.values()]
+
+    def _record(self, n: int, info: Mapping[str, Any]) -> EpisodeRecord:
+        numbers = {
+            key: float(value)
+            for key, value in info.items()
+            if isinstance(value, (bool, int, float, np.bool_, np.number))
+        }
+        return EpisodeRecord(
+            float(self._return[n]),
+            float(self._discounted[n]),
+            int(self.lengths[n]),
+            bool(self._success[n]),
+            numbers,
+            float(self._weighted[n] / self.lengths[n]),
+        )
+
+    def _count(self, rewards: Array, infos: list[Mapping[str, Any]]) -> None:
+        self._return += rewards
+        self._discounted += rewards * self._discount**self.lengths
+        # Reward l is in the returns from steps 1 to l, so discounted by discount^0 to discount^(l - 1).
+        self._weight = 1.0 + self._discount * self._weight
+        self._weighted += rewards * self._weight
+        self.lengths += ~self._away
+        self._success |= np.array([bool(info.get("success", False)) for info in infos])
+
+    # ---- faults ----------------------------------------------------------------------------------
+
+    def _check(self, obs: Mapping[str, Any], reward: Any) -> None:
+        """Raise ValueError if an observation changes its shape or the reward is not a finite number."""
+        if not isinstance(reward, float) and np.size(reward) != 1:
+            raise ValueError(f"the reward has shape {np.shape(reward)}, wanted one number")
+        if not math.isfinite(reward):
+            raise ValueError(f"the reward is {reward}, wanted a finite number")
+        if not self._shapes:
+            self._shapes = {key: np.shape(value) for key, value in obs.items()}
+        for key, shape in self._shapes.items():
+            value = obs[key]
+            found = value.shape if isinstance(value, np.ndarray) else np.shape(value)
+            if found != shape:
+                raise ValueError(f"observation '{key}' has shape {found}, but {shape} before")
+
+    def _not_finite(self, obs: Obs) -> list[tuple[int, str]]:
+        """Return the environments with NaN or inf in their observations (N, ...), each with one such key."""
+        return list(
+            {
+                int(n): key
+                for key, value in obs.items()
+                if value.dtype == np.float32 and not np.isfinite(value).all()
+                for n in np.flatnonzero(~np.isfinite(value.reshape(len(value), -1)).all(1))
+            }.items()
+        )
+
+    def _say(self, n: int, error: Exception) -> None:
+        self._failures += 1
+        words = f"{self._name(n)} failed ({type(error).__name__}: {error})"
+        if self._failures >= MAX_FAILURES:
+            raise EnvError(
+                f"{words}; {MAX_FAILURES} failures without one whole episode between them: "
+                "run imitate check-env"
+            ) from error
+        self.messages.append(f"{words}; its episode is left out, a new copy takes its place")
+
+    def _name(self, number: int) -> str:
+        """Return the name of a copy for messages: the number of its lane."""
+        lanes = self.lanes[self._rows(number)].tolist()
+        return f"environment {lanes[0]}" if len(lanes) == 1 else f"environment of lanes {lanes}"
+
+    def _stacked(self, seen: list[Mapping[str, Any]]) -> Obs:
+        """Stack observations to (N, ...) arrays: images uint8, all else float32."""
+        stacked = {}
+        for key, shape in self._shapes.items():
+            first = np.asarray(seen[0][key])
+            kind = np.uint8 if first.dtype == np.uint8 else np.float32
+            rows = np.empty((len(seen), *shape), dtype=kind)
+            for n, obs in enumerate(seen):
+                rows[n] = obs[key]
+            stacked[key] = rows
+        return stacked
+
+
+def _executed(actions: Array, infos: list[Mapping[str, Any]]) -> Array:
+    """Return the executed actions (N, A), from ``info["executed_action"]`` if environments report it."""
+    told = [n for n, info in enumerate(infos) if "executed_action" in info]
+    if not told:
+        return actions
+    executed = np.array(actions)
+    for n in told:
+        executed[n] = infos[n]["executed_action"]
+    return executed
+
+
+def _intervened(infos: list[Mapping[str, Any]]) -> NDArray[np.bool_] | None:
+    """Return (N,) true where a person acted, or None if there is none."""
+    by_person = np.array([bool(info.get("intervened", False)) for info in infos])
+    return by_person if by_person.any() else None

@@ -1,0 +1,328 @@
+"""Build learner, replay buffer and collector of online RL from a setup."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from imitate.algo.base.actor_critic import ActorCritic
+from imitate.algo.base.on_policy import OnPolicy
+from imitate.config import Config
+from imitate.config.data_needs import Transitions
+from imitate.config.online import OnlineConfig
+from imitate.crew.places import open_backend
+from imitate.data.batches.build import training_sources
+from imitate.data.batches.rewards import RewardTransform
+from imitate.data.shards.data_files import data_files
+from imitate.errors import ConfigError
+from imitate.system.processes import LOCAL
+from imitate.train.online.central.collector import CentralCollector
+from imitate.train.online.collector import Collector
+from imitate.train.online.demonstrations import demonstrations_of, load_demonstrations
+from imitate.train.online.goals import goals_alike, make_hindsight
+from imitate.train.online.learners import (
+    Corrected,
+    Learner,
+    MixedBuffer,
+    ReplayLearner,
+    RolloutLearner,
+)
+from imitate.train.online.normalization import ObsNormalizer, RewardScaler
+from imitate.train.online.replay import PrioritizedReplay, ReplayBuffer, SequenceReplay, Source
+from imitate.train.online.setup import OnlineSetup
+from imitate.train.online.workers import Blueprint, ProcessCollector
+
+
+def make_learner(setup: OnlineSetup) -> Learner:
+    """Build the learner of the algorithm."""
+    config, algo = setup.config, setup.algo
+    train, online, ranks = config.train, config.train.online, algo.ranks
+    batch_size = ranks.share_of(train.batch_size, "train.batch_size")
+    num_lanes = ranks.share_of(online.num_envs, "train.online.num_envs") * setup.env.num_agents
+    normalizer = None
+    # Networks that begin with a checkpoint's weights keep its preprocessing.
+    if train.obs_normalization == "mean_std" and config.experiment.ckpt_path is None:
+        left_out = {*setup.env.image_keys, config.observation.mask_key()}
+        vectors = {k: v for k, v in setup.env.obs_shapes.items() if k not in left_out}
+        is_running = online.obs_statistics == "running"
+        normalizer = ObsNormalizer(vectors, goals_alike(config), is_running=is_running, ranks=ranks)
+    if algo.experience == "rollout":
+        reward = train.reward
+        running = config.algo["discount"] if reward.normalization == "running" else None
+        return RolloutLearner(
+            cast(OnPolicy, algo),
+            rollout_steps=online.collect_steps,
+            batch_size=batch_size,
+            reward_scaler=RewardScaler(
+                RewardTransform(reward.scale, reward.shift, clip=reward.clip),
+                num_lanes,
+                running,
+                ranks,
+            ),
+            obs_normalizer=normalizer,
+            demos=expert_steps(setup) if cast(OnPolicy, algo).expert_passes else None,
+        )
+    memory = make_memory(setup)
+    source: Source = memory
+    demos = None
+    if train.data and (online.demo_ratio > 0 or online.pretrain_updates > 0):
+        demos = demonstrations_of(config, memory, setup.env.action_dim, ranks)
+        corrected = Corrected(demos, memory)
+        source = MixedBuffer([(memory, 1.0 - online.demo_ratio), (corrected, online.demo_ratio)])
+        if normalizer is not None:
+            normalizer.add_all(
+                {key: np.asarray(x) for key, x in episode.obs.items()}
+                for episode in demos.episodes()
+            )
+            normalizer.apply(algo.preprocess)
+            normalizer = None
+    return ReplayLearner(
+        algo,
+        memory,
+        source,
+        demos=demos,
+        batch_size=batch_size,
+        update_ratio=online.update_ratio,
+        warmup_steps=online.warmup_steps,
+        obs_normalizer=normalizer,
+    )
+
+
+def expert_steps(setup: OnlineSetup) -> ReplayBuffer:
+    """Return the demonstrations with which a policy's steps are compared.
+
+    Raises:
+        ConfigError: if there are none.
+    """
+    config, env = setup.config, setup.env
+    if not config.train.data:
+        raise ConfigError(
+            f"algo_name: {config.algo_name} learns from demonstrations: name them in train.data or by --dataset"
+        )
+    with data_files(config) as files:
+        return load_demonstrations(
+            training_sources(config, files),
+            env.obs_shapes,
+            env.action_dim,
+            files,
+            action_keys=config.train.action_keys,
+            images=env.image_keys,
+            transitions=Transitions(config.algo["discount"]),
+            reward=RewardTransform(),
+            reward_free=True,
+            seed=setup.algo.ranks.seed(config.train.seed + 1),
+            ranks=setup.algo.ranks,
+        )
+
+
+def make_memory(setup: OnlineSetup) -> ReplayBuffer:
+    """Build the replay buffer or rollout buffer of the algorithm.
+
+    Raises:
+        ConfigError: the algorithm does not learn from transitions.
+    """
+    config = setup.config
+    needs = config.algo.data_needs(config)
+    if needs.transitions is None:
+        raise ConfigError(
+            f"algo_name: '{config.algo_name}' is offline-only; for online training choose an RL algorithm (sac, td3, "
+            "ppo, ...)"
+        )
+    online, ranks = config.train.online, setup.algo.ranks
+    num_envs = ranks.share_of(online.num_envs, "train.online.num_envs")
+    capacity = max(1, online.buffer_size // ranks.world)
+    shape = (setup.env.stored_shapes, setup.env.action_dim, capacity)
+    settings: dict[str, Any] = {
+        "num_envs": num_envs * setup.env.num_agents,
+        "images": setup.env.image_keys,
+        "transitions": needs.transitions,
+        "returns": needs.returns,
+        "frame_stack": config.train.frame_stack,
+        "reward": fixed_rewards(config),
+        "seed": ranks.seed(config.train.seed),
+    }
+    if config.train.online.hindsight.enabled:
+        settings["hindsight"] = make_hindsight(config, setup.make(), setup.env.stored_shapes)
+    states = setup.algo.state_shapes
+    if needs.sequences is not None and states is not None:
+        return SequenceReplay(
+            *shape,
+            state_shapes=states,
+            seq_length=needs.sequences.length,
+            burn_in=needs.sequences.burn_in,
+            **settings,
+        )
+    prioritized = config.train.online.prioritized
+    if not prioritized.enabled:
+        return ReplayBuffer(*shape, **settings)
+    if not setup.algo.gives_errors:
+        raise ConfigError(
+            f"train.online.prioritized.enabled: {config.algo_name} has no critics whose TD "
+            "errors could be priorities: set it to false"
+        )
+    cast(ActorCritic, setup.algo).keeps_errors = True
+    return PrioritizedReplay(
+        *shape, alpha=prioritized.alpha, beta=prioritized.beta, ranks=ranks, **settings
+    )
+
+
+def fixed_rewards(config: Config) -> RewardTransform:
+    """Return the reward transform of ``train.reward`` for training without data to fit it to.
+
+    Raises:
+        ConfigError: it needs to be fitted.
+    """
+    reward = config.train.reward
+    if reward.normalization is not None:
+        raise ConfigError(
+            f"train.reward.normalization: '{reward.normalization}' is fitted to "
+            "demonstrations, not to a replay buffer: set it to null and choose "
+            "train.reward.scale"
+        )
+    return RewardTransform(reward.scale, reward.shift, clip=reward.clip)
+
+
+def make_collector(setup: OnlineSetup) -> Collector:
+    """Build the collector: in this process, or in ``num_workers`` workers on the machines of ``cluster.on``.
+
+    Raises:
+        ConfigError: the environments cannot be divided among the workers, or weights would be too old for the
+            algorithm.
+    """
+    online = setup.config.train.online
+    _check_workers(setup)
+    blueprints = make_blueprints(setup)
+    if not online.num_workers:
+        return blueprints[0].collector(setup.algo)
+    cluster = setup.config.cluster
+    place = open_backend(
+        cluster.on,
+        cpus=cluster.cpus_per_worker,
+        gpus=cluster.gpus_per_worker,
+        start_timeout_s=cluster.start_timeout_s,
+        spread=cluster.spread,
+        name="imitate-collector",
+    )
+    if online.acting == "central":
+        return CentralCollector(
+            blueprints,
+            setup.algo,
+            policy_workers=min(online.policy_workers, len(blueprints)),
+            ring=online.ring,
+            num_agents=setup.env.num_agents,
+            step_timeout_s=online.step_timeout_s,
+            max_staleness=online.max_staleness,
+            push_every_s=online.push_every_s,
+            place=place,
+        )
+    return ProcessCollector(
+        blueprints,
+        setup.algo,
+        step_timeout_s=online.step_timeout_s,
+        max_staleness=online.max_staleness,
+        push_every_s=online.push_every_s,
+        place=place,
+    )
+
+
+def make_blueprints(setup: OnlineSetup) -> list[Blueprint]:
+    """Divide the environments among the workers; without workers, return one blueprint with all of them.
+
+    With several ranks, rank r has the environments r, r + world, r + 2 world ..., and its part of the workers.
+
+    Raises:
+        ConfigError: the ranks cannot share environments or workers equally.
+    """
+    config, env, algo = setup.config, setup.env, setup.algo
+    online, ranks = config.train.online, algo.ranks
+    ranks.share_of(online.num_envs, "train.online.num_envs")
+    num_workers = ranks.share_of(online.num_workers, "train.online.num_workers")
+    group = {
+        "seed": config.train.seed,
+        "horizon": online.horizon or config.experiment.rollout.horizon,
+        "discount": config.algo.get("discount", 1.0),
+        "end_at_success": online.end_at_success,
+    }
+    lanes = np.arange(setup.num_lanes).reshape(online.num_envs, -1)
+    parts = np.array_split(lanes[ranks.rank :: ranks.world], max(1, num_workers))
+    return [
+        Blueprint(
+            setup.make,
+            part.reshape(-1),
+            group,
+            (config.algo_name, config.to_json(), algo.obs_key_shapes, algo.ac_dim),
+            env.low,
+            env.high,
+            env.num_choices,
+            config.train.seed + 1 + ranks.rank + ranks.world * number,
+        )
+        for number, part in enumerate(parts)
+    ]
+
+
+def _check_workers(setup: OnlineSetup) -> None:
+    """Refuse impossible numbers of workers and maximum ages of weights.
+
+    Raises:
+        ConfigError: names the key, its value and what to set.
+    """
+    online = setup.config.train.online
+    rollouts = setup.algo.experience == "rollout"
+    if online.max_staleness is not None and (rollouts or not online.num_workers):
+        raise ConfigError(
+            "train.online.max_staleness: needs num_workers of 1 or more and an algorithm "
+            "with a replay buffer: set it to null"
+        )
+    if online.max_staleness == 0:
+        raise ConfigError(
+            "train.online.max_staleness: 0 allows no update, since workers always act while others learn: set it to 1 "
+            "or more, or to null, with which learning and collecting take turns"
+        )
+    if online.push_every_s and online.max_staleness is None:
+        raise ConfigError(
+            f"train.online.push_every_s: {online.push_every_s:g}, but max_staleness is null, "
+            "so steps are collected with the newest weights: set max_staleness, or "
+            "push_every_s to 0"
+        )
+    if online.num_workers > online.num_envs:
+        raise ConfigError(
+            f"train.online.num_workers: {online.num_workers} processes for {online.num_envs} environments: raise "
+            "train.online.num_envs"
+        )
+    on = setup.config.cluster.on
+    if on != LOCAL and not online.num_workers:
+        raise ConfigError(
+            f"cluster.on: '{on}', but train.online.num_workers is 0, so that the training process collects: set "
+            "train.online.num_workers and num_envs, or leave --on out"
+        )
+    _check_acting(online)
+
+
+def _check_acting(online: OnlineConfig) -> None:
+    """Refuse policy workers and rings that no environment worker would use.
+
+    Raises:
+        ConfigError: names the key, its value and what to set.
+    """
+    if online.acting == "collector":
+        for key, value in (("policy_workers", online.policy_workers), ("ring", online.ring)):
+            if value != 1:
+                raise ConfigError(
+                    f"train.online.{key}: {value} needs train.online.acting 'central', got 'collector'"
+                )
+        return
+    if not online.num_workers:
+        raise ConfigError(
+            "train.online.acting: 'central' needs environment workers: set train.online.num_workers to 1 or more"
+        )
+    if online.policy_workers > online.num_workers:
+        raise ConfigError(
+            f"train.online.policy_workers: {online.policy_workers} for {online.num_workers} "
+            f"environment workers: at most {online.num_workers} can be used"
+        )
+    if online.num_workers * online.ring > online.num_envs:
+        raise ConfigError(
+            f"train.online.ring: {online.num_workers} workers with {online.ring} groups each need "
+            f"{online.num_workers * online.ring} environments, got train.online.num_envs {online.num_envs}"
+        )

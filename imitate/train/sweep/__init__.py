@@ -1,0 +1,1 @@
+"""Many runs from one configuration, and their results over seeds: ``sweep.py`` first."""

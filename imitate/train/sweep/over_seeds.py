@@ -1,0 +1,415 @@
+"""Metrics of runs, read from their folders, and statistics over runs that differ in their seed alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imitate.config.axes import Axes, short_name
+from imitate.data.file.hdf5_format import natural_key
+from imitate.errors import UserError
+from imitate.functional.statistics import FEWEST_SEEDS, Estimate, Statistic, estimate
+from imitate.system.plain_files import read_json
+from imitate.system.run_folder import RunFolder, open_run_folder
+from imitate.train.metrics import MetricsFile
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Records of one run.
+
+    Attributes:
+        label: name in the legend.
+        epochs: records of epochs, in order.
+        rollouts: records of evaluations, in order.
+        config: the run's resolved configuration.
+        folder: the run's folder.
+    """
+
+    label: str
+    epochs: tuple[Record, ...]
+    rollouts: tuple[Record, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path = Path()
+
+    def place(self, record: Record, over: str) -> float:
+        """Return the position of a record on the horizontal axis."""
+        if over != "cpu" and over not in record:
+            raise UserError(
+                f"run '{self.label}': a line of its metrics has no {over}: copy the file from the run again"
+            )
+        if over != "cpu":
+            return float(record[over])
+        known = {r["epoch"]: r["Timing/CPU_s"] for r in self.epochs if "Timing/CPU_s" in r}
+        if record["epoch"] not in known:
+            raise UserError(
+                f"run '{self.label}': its metrics have no CPU seconds (an older run); choose another --over"
+            )
+        return float(known[record["epoch"]])
+
+    @property
+    def is_online(self) -> bool:
+        """True for online RL, whose steps are environment steps."""
+        return any("Metrics/EnvironmentSteps" in record for record in self.epochs)
+
+
+def read_curves(paths: Iterable[str | Path]) -> list[Curve]:
+    """Read the curves of run folders; a folder of runs is replaced by all runs in it.
+
+    Raises:
+        UserError: there is no run, or it has no metrics yet.
+    """
+    folders = [folder for path in paths for folder in _runs(Path(path).expanduser())]
+    configs = [_config_in(folder) for folder in folders]
+    names = [str(config["experiment"].get("name")) for config in configs]
+    curves = []
+    for folder, name, config in zip(folders, names, configs, strict=True):
+        records = MetricsFile(folder.metrics).read()
+        label = name if names.count(name) == 1 else f"{name} {folder.path.name}"
+        epochs = [record for record in records if record.get("kind") == "epoch"]
+        rollouts = [record for record in records if record.get("kind") == "rollout"]
+        if not epochs:
+            raise UserError(f"{folder.path}: no epoch is finished yet, so there is nothing to draw")
+        curves.append(
+            Curve(
+                label,
+                tuple(sorted(epochs, key=_epoch)),
+                tuple(sorted(rollouts, key=_epoch)),
+                config,
+                folder.path,
+            )
+        )
+    return curves
+
+
+def _config_in(folder: RunFolder) -> dict[str, Any]:
+    """Read the configuration of a run and check that its sections are JSON objects.
+
+    Raises:
+        UserError: a section is not an object.
+    """
+    config = read_json(folder.config)
+    parts = [config]
+    if isinstance(config, dict):
+        parts = [config.get("experiment"), config.get("train", {})]
+    if not all(isinstance(part, dict) for part in parts):
+        raise UserError(
+            f"{folder.config}: is not the configuration of a run: copy it from the run again"
+        )
+    return dict(config)
+
+
+def _runs(path: Path) -> list[RunFolder]:
+    if (path / "config.json").is_file():
+        return [open_run_folder(path)]
+    found = sorted(
+        (config.parent for config in path.rglob("config.json") if _is_run(config.parent)),
+        key=lambda folder: [natural_key(part) for part in folder.parts],
+    )
+    if not found:
+        raise UserError(f"{path}: neither a run folder nor a folder that holds runs")
+    return [RunFolder(folder) for folder in found]
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "metrics.jsonl").is_file()
+
+
+def _epoch(record: Record) -> int:
+    return int(record["epoch"])
+
+
+SEED = "train.seed"
+NOT_OF_THE_SETTING = (
+    "experiment.name",
+    "experiment.logging",
+    "experiment.render_video",
+    "experiment.keep_all_videos",
+    "experiment.video_skip",
+    "meta",
+    "train.output_dir",
+    "train.cuda",
+    "train.device",
+    "train.num_data_workers",
+    "train.num_threads",
+    "train.data_on_device",
+    "train.hdf5_cache_mode",
+)
+"""Configuration keys for name, folder and machine, which do not change the training."""
+MISSING = object()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Runs of one configuration, one per seed.
+
+    Attributes:
+        label: name in legends and tables.
+        values: by dotted key, the values in which it differs from the other settings.
+        curves: its runs, in the order of their seeds.
+        wanted: number of seeds in the sweep; without a sweep the number of runs.
+    """
+
+    label: str
+    values: Mapping[str, Any]
+    curves: tuple[Curve, ...]
+    wanted: int
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Return the training seeds, in order."""
+        return tuple(_seed(curve) for curve in self.curves)
+
+    @property
+    def title(self) -> str:
+        """The label, with the number of seeds if there are several."""
+        return self.label if len(self.curves) == 1 else f"{self.label} ({len(self.curves)} seeds)"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A final result of a run.
+
+    Attributes:
+        words: description of the measure.
+        of: function that reads it from a run; returns None if the run does not have it.
+        is_rate: true if it is in [0, 1] and shown in percent.
+    """
+
+    words: str
+    of: Callable[[Curve], float | None]
+    is_rate: bool = False
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Range of possible values."""
+        return (0.0, 1.0) if self.is_rate else (-math.inf, math.inf)
+
+
+def _last(tag: str) -> Callable[[Curve], float | None]:
+    def of(curve: Curve) -> float | None:
+        records = curve.rollouts if tag.startswith("Rollout/") else curve.epochs
+        return _finite(records[-1].get(tag)) if records else None
+
+    return of
+
+
+def _best(tag: str) -> Callable[[Curve], float | None]:
+    def of(curve: Curve) -> float | None:
+        values = [value for r in curve.rollouts if (value := _finite(r.get(tag))) is not None]
+        return max(values, default=None)
+
+    return of
+
+
+MEASURES = {
+    "success_last": Measure("success, last", _last("Rollout/Success_Rate"), is_rate=True),
+    "success_best": Measure("success, best", _best("Rollout/Success_Rate"), is_rate=True),
+    "return_last": Measure("return, last", _last("Rollout/Return")),
+    "train_loss": Measure("train loss", _last("Train/Loss")),
+    "valid_loss": Measure("valid loss", _last("Valid/Loss")),
+}
+
+
+def settings_of(curves: Sequence[Curve], axes: Axes | None = None) -> list[Setting]:
+    """Group runs of the same configuration, ordered by the first run of each.
+
+    If two runs have the same seed, they form two settings if their experiments' names differ; otherwise only the later
+    run counts.
+
+    Args:
+        curves: the runs, with their configurations.
+        axes: a sweep's values to try; by default settings are distinguished by all keys in which they differ.
+    """
+    groups: dict[str, list[Curve]] = {}
+    for curve in curves:
+        groups.setdefault(json.dumps(_compared(curve), sort_keys=True), []).append(curve)
+    parted = [part for group in groups.values() for part in _a_run_per_seed(group)]
+    flat = [dict(_flat(_compared(part[0]))) for part in parted]
+    keys = _differing(flat) if axes is None else [key for key in axes if key != SEED]
+    made = []
+    for part, values in zip(parted, flat, strict=True):
+        own = {key: values[key] for key in keys if key in values}
+        wanted = len((axes or {}).get(SEED, ())) or len(part)
+        made.append(Setting(_label(part, own), own, tuple(sorted(part, key=_seed)), wanted))
+    return _told_apart(made)
+
+
+def estimate_of(setting: Setting, measure: Measure, statistic: Statistic) -> Estimate | None:
+    """Compute a measure over the setting's seeds; None if too few runs have it."""
+    values = [value for curve in setting.curves if (value := measure.of(curve)) is not None]
+    if len(values) < FEWEST_SEEDS[statistic]:
+        return None
+    return estimate(values, statistic, bounds=measure.bounds)
+
+
+def require_seeds(settings: Sequence[Setting], statistic: Statistic) -> None:
+    """Refuse a statistic that needs more seeds.
+
+    Raises:
+        UserError: names the setting with too few.
+    """
+    for setting in settings:
+        if len(setting.curves) < FEWEST_SEEDS[statistic]:
+            raise UserError(
+                f"--statistic {statistic} needs at least {FEWEST_SEEDS[statistic]} seeds; '{setting.label}' has "
+                f"{len(setting.curves)}: choose mean or median, or train more seeds"
+            )
+
+
+@dataclass(frozen=True)
+class Band:
+    """A statistic over seeds during the training.
+
+    Attributes:
+        x: positions on the axis, increasing.
+        value, low, high: statistic and interval at each x; without an interval ``low`` and ``high`` equal ``value``.
+    """
+
+    x: tuple[float, ...]
+    value: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+def band(
+    setting: Setting,
+    tag: str,
+    over: str,
+    statistic: Statistic = "mean",
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> Band:
+    """Compute a tag of the metrics over seeds, epoch by epoch.
+
+    A seed that was not evaluated at an epoch is linearly interpolated between its neighbouring evaluations. Epochs that
+    some seed has not reached are left out, so every point includes all seeds.
+
+    Args:
+        setting: setting whose runs are used.
+        tag: metric such as ``Train/Loss`` or ``Rollout/Success_Rate``.
+        over: 'step', 'epoch' or 'cpu' (mean CPU seconds of the seeds at that epoch).
+        statistic: see :func:`imitate.functional.statistics.estimate`.
+        bounds: range of possible values.
+    """
+    tracks = [list(_track(curve, tag, over)) for curve in setting.curves]
+    if not all(tracks):
+        return Band((), (), (), ())
+    first = max(track[0][0] for track in tracks)
+    last = min(track[-1][0] for track in tracks)
+    epochs = sorted({epoch for track in tracks for epoch, _, _ in track if first <= epoch <= last})
+    points = []
+    for epoch in epochs:
+        places, values = zip(*(_between(track, epoch) for track in tracks), strict=True)
+        made = estimate(values, statistic, bounds=bounds)
+        ends = [made.value if end is None else end for end in (made.low, made.high)]
+        points.append((float(np.mean(places)), made.value, *ends))
+    columns = zip(*points, strict=True) if points else iter(((), (), (), ()))
+    return Band(*columns)
+
+
+def _track(curve: Curve, tag: str, over: str) -> Iterator[tuple[float, float, float]]:
+    """Return epoch, axis position and value of each record with the tag."""
+    records: Sequence[Record] = curve.rollouts if tag.startswith("Rollout/") else curve.epochs
+    for record in records:
+        value = _finite(record.get(tag))
+        if value is not None:
+            yield float(record["epoch"]), curve.place(record, over), value
+
+
+def _between(track: Sequence[tuple[float, float, float]], epoch: float) -> tuple[float, float]:
+    known, places, values = zip(*track, strict=True)
+    return float(np.interp(epoch, known, places)), float(np.interp(epoch, known, values))
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _seed(curve: Curve) -> int:
+    seed = curve.config.get("train", {}).get("seed", 0)
+    return seed if type(seed) is int else 0
+
+
+def _compared(curve: Curve) -> dict[str, Any]:
+    """Return the configuration without the keys that do not distinguish settings."""
+    tree: dict[str, Any] = json.loads(json.dumps(curve.config))
+    for path in (SEED, *NOT_OF_THE_SETTING):
+        *sections, key = path.split(".")
+        node: Any = tree
+        for section in sections:
+            node = node.get(section) if isinstance(node, dict) else None
+        if isinstance(node, dict):
+            node.pop(key, None)
+    # A run without a configuration (made in Python) is its own setting.
+    return tree or {"label": curve.label}
+
+
+def _a_run_per_seed(group: Sequence[Curve]) -> list[list[Curve]]:
+    if len({_seed(curve) for curve in group}) == len(group):
+        return [list(group)]
+    named: dict[str, dict[int, Curve]] = {}
+    for curve in sorted(group, key=lambda curve: curve.folder.name):
+        named.setdefault(_name(curve), {})[_seed(curve)] = curve
+    return [list(part.values()) for part in named.values()]
+
+
+def _name(curve: Curve) -> str:
+    return str(curve.config.get("experiment", {}).get("name", curve.label))
+
+
+def _flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        here = f"{path}.{key}" if path else key
+        if isinstance(value, dict) and value:
+            yield from _flat(value, here)
+        else:
+            yield here, value
+
+
+def _differing(flat: Sequence[Mapping[str, Any]]) -> list[str]:
+    keys = {key: None for values in flat for key in values}
+    return [
+        key for key in keys if any(v.get(key, MISSING) != flat[0].get(key, MISSING) for v in flat)
+    ]
+
+
+def _label(part: Sequence[Curve], values: Mapping[str, Any]) -> str:
+    """Return the experiment's name if all seeds have the same, otherwise the differing values, or the folder's name."""
+    names = {_name(curve) for curve in part}
+    if len(names) == 1:
+        return names.pop()
+    if values:
+        return _value_words(values)
+    return part[0].folder.parent.parent.name or str(part[0].config.get("algo_name", "all"))
+
+
+def words(value: Any) -> str:
+    """Format a value as in JSON, without the quotes of a text."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _told_apart(settings: Sequence[Setting]) -> list[Setting]:
+    """Make labels unique: add one or two values that differ, or the run's folder."""
+    labels = [setting.label for setting in settings]
+    made = []
+    for setting in settings:
+        label = setting.label
+        if labels.count(label) > 1:
+            few = 0 < len(setting.values) <= 2
+            label += f" {_value_words(setting.values) if few else setting.curves[0].folder.name}"
+        made.append(replace(setting, label=label))
+    return made
+
+
+def _value_words(values: Mapping[str, Any]) -> str:
+    if list(values) == ["algo_name"]:
+        return words(values["algo_name"])
+    return ", ".join(f"{short_name(key, values)}={words(value)}" for key, value in values.items())

@@ -1,0 +1,191 @@
+"""Tables of results over seeds: for the screen, as CSV, Markdown, LaTeX and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from imitate.errors import UserError, nearest
+from imitate.functional.statistics import Estimate, Statistic
+from imitate.system.run_folder import to_json, write_text
+from imitate.train.sweep.over_seeds import MEASURES, Measure, Setting, estimate_of, words
+
+Cells = tuple[list[str], list[list[str]]]
+INTERVALS = {
+    "mean": "Student's t interval",
+    "iqm": "percentile bootstrap over seeds",
+    "median": "percentile bootstrap over seeds",
+}
+NAMES = {"mean": "mean", "iqm": "interquartile mean", "median": "median"}
+
+
+def caption(statistic: Statistic) -> str:
+    """Return a line that explains the numbers."""
+    return f"{NAMES[statistic]} over training seeds (95 % interval: {INTERVALS[statistic]})"
+
+
+def as_json(settings: Sequence[Setting], statistic: Statistic) -> list[dict[str, Any]]:
+    """Return a dictionary per setting: label, values, seeds, and each measure with its value per seed."""
+    return [
+        {
+            "label": setting.label,
+            "values": dict(setting.values),
+            "seeds": list(setting.seeds),
+            "seeds_wanted": setting.wanted,
+            "runs": [str(curve.folder) for curve in setting.curves],
+            "statistic": statistic,
+            "confidence": 0.95,
+            "measures": {
+                name: {
+                    "per_seed": [measure.of(curve) for curve in setting.curves],
+                    **(
+                        made._asdict() if (made := estimate_of(setting, measure, statistic)) else {}
+                    ),
+                }
+                for name, measure in _present(settings).items()
+            },
+        }
+        for setting in settings
+    ]
+
+
+def cells(settings: Sequence[Setting], statistic: Statistic) -> Cells:
+    """Return header and rows to read: values, seeds, then each measure as ``86.0 % (79.1 - 93.4)``."""
+    return _cells(settings, statistic, _for_people)
+
+
+def save_table(settings: Sequence[Setting], statistic: Statistic, path: Path) -> Path:
+    """Write the table in the format of the file's suffix: .csv, .md, .tex or .json.
+
+    Raises:
+        UserError: the suffix is another one.
+    """
+    forms = {".csv": csv_text, ".md": markdown_text, ".tex": latex_text, ".json": _json_text}
+    if path.suffix.lower() not in forms:
+        raise UserError(
+            f"{path}: a table cannot be written as '{path.suffix}'; {nearest(path.suffix, forms)}"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, forms[path.suffix.lower()](settings, statistic))
+    return path
+
+
+def csv_text(settings: Sequence[Setting], statistic: Statistic) -> str:
+    """Return CSV of plain numbers (rates in [0, 1]): statistic, interval, deviation and n of each measure."""
+    measures, keys = _present(settings), list({key: 0 for s in settings for key in s.values})
+    parts = ("", "_low", "_high", "_std", "_n")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        [
+            "setting",
+            *keys,
+            "seeds",
+            "statistic",
+            *(f"{m}{part}" for m in measures for part in parts),
+        ]
+    )
+    for setting in settings:
+        row: list[Any] = [setting.label, *(words(setting.values.get(key, "")) for key in keys)]
+        row += [len(setting.seeds), statistic]
+        for measure in measures.values():
+            row += estimate_of(setting, measure, statistic) or [None] * len(parts)
+        writer.writerow(row)
+    return text.getvalue()
+
+
+def markdown_text(settings: Sequence[Setting], statistic: Statistic) -> str:
+    """Return a Markdown table and a line that explains its numbers."""
+    header, rows = cells(settings, statistic)
+    lines = [header, ["---"] * len(header), *rows]
+    table = "".join("| " + " | ".join(c.replace("|", r"\|") for c in row) + " |\n" for row in lines)
+    return f"{table}\n{caption(statistic)}\n"
+
+
+def latex_text(settings: Sequence[Setting], statistic: Statistic) -> str:
+    """Return a LaTeX tabular that uses the package booktabs."""
+    header, rows = _cells(settings, statistic, _for_latex)
+    left = 1 + len(_keys(settings))
+    lines = [
+        f"% {caption(statistic)}",
+        rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(header) - left)}}}",
+        r"\toprule",
+        " & ".join(map(_escaped, header)) + r" \\",
+        r"\midrule",
+        *(" & ".join([*map(_escaped, row[:left]), *row[left:]]) + r" \\" for row in rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _json_text(settings: Sequence[Setting], statistic: Statistic) -> str:
+    return to_json(as_json(settings, statistic), indent=2) + "\n"
+
+
+def _cells(
+    settings: Sequence[Setting],
+    statistic: Statistic,
+    shown: Callable[[Estimate, Measure], str],
+) -> Cells:
+    measures, keys = _present(settings), _keys(settings)
+    header = ["setting", *keys, "seeds", *(measure.words for measure in measures.values())]
+    rows = []
+    for setting in settings:
+        row = [setting.label, *(words(setting.values.get(key, "")) for key in keys)]
+        row.append(_seeds(setting))
+        for measure in measures.values():
+            made = estimate_of(setting, measure, statistic)
+            row.append("-" if made is None else shown(made, measure))
+        rows.append(row)
+    return header, rows
+
+
+def _keys(settings: Sequence[Setting]) -> list[str]:
+    """Return the keys with a column of their own: none if the label contains them."""
+    keys = {key: None for setting in settings for key in setting.values}
+    return list(keys) if len(keys) <= 3 and all("=" not in s.label for s in settings) else []
+
+
+def _present(settings: Sequence[Setting]) -> dict[str, Measure]:
+    """Return the measures that some run has; the return is shown only for online RL."""
+    curves = [curve for setting in settings for curve in setting.curves]
+    return {
+        name: measure
+        for name, measure in MEASURES.items()
+        if any(measure.of(curve) is not None for curve in curves)
+        and (name != "return_last" or any(curve.is_online for curve in curves))
+    }
+
+
+def _seeds(setting: Setting) -> str:
+    n = len(setting.curves)
+    return str(n) if n == setting.wanted else f"{n} of {setting.wanted}"
+
+
+def _for_people(made: Estimate, measure: Measure) -> str:
+    value, low, high = _texts(made, measure)
+    text = f"{value} %" if measure.is_rate else value
+    return text if made.low is None else f"{text} ({low} - {high})"
+
+
+def _for_latex(made: Estimate, measure: Measure) -> str:
+    value, low, high = _texts(made, measure)
+    percent = r"\,\%" if measure.is_rate else ""
+    return f"${value}{percent}$" if made.low is None else f"${value}{percent}\\ [{low}, {high}]$"
+
+
+def _texts(made: Estimate, measure: Measure) -> list[str]:
+    if measure.is_rate:
+        return ["" if v is None else f"{100 * v:.1f}" for v in made[:3]]
+    return ["" if v is None else f"{v:.4g}" for v in made[:3]]
+
+
+def _escaped(text: str) -> str:
+    """Escape a text for LaTeX."""
+    for character in "&%$#_{}":
+        text = text.replace(character, "\\" + character)
+    return text

@@ -1,0 +1,209 @@
+"""Sweeps: one run per combination of alternative values, in parallel, resumable, with a table at the end."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from imitate.config import Config
+from imitate.config.axes import combinations, expand
+from imitate.config.loading import Source
+from imitate.errors import ConfigError
+from imitate.evaluate.environments import trust_named
+from imitate.functional.statistics import FEWEST_SEEDS, Statistic
+from imitate.system.plain_files import read_json
+from imitate.system.processes import available_cores
+from imitate.system.run_folder import RunFolder, to_json, write_text
+from imitate.train.setup import load_resolved
+from imitate.train.sweep.order import Halving, InTurn, Order, halving_of
+from imitate.train.sweep.over_seeds import SEED, Setting, read_curves, settings_of
+from imitate.train.sweep.plot import draw_settings
+from imitate.train.sweep.results_table import save_table
+from imitate.train.sweep.state import (
+    SweepResult,
+    SweepRun,
+    newest_run,
+    read_run,
+    table_rows,
+)
+from imitate.train.sweep.work import Resources, SweepWork
+
+__all__ = ["Resources", "Sweep", "SweepResult", "SweepRun", "default_workers", "table_rows"]
+
+
+class Sweep:
+    """Runs of one sweep in their folder, ``<output_dir>/<name>``.
+
+    The same call with the same alternatives resumes the sweep: finished runs are kept, others are resumed from their
+    last checkpoint.
+
+    Args:
+        source: configuration with lists of values to try, see :func:`imitate.config.axes.expand`.
+        grid: further alternatives, such as ``"train.seed=[1, 2, 3]"``.
+        overrides: ``"a.b=value"`` overrides for all runs.
+        dataset: demonstration file that replaces ``train.data``.
+        output_dir: folder that replaces ``train.output_dir``.
+        name: name of the sweep; by default the experiment's.
+
+    Raises:
+        ConfigError: a combination is invalid, or the folder holds another sweep.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        grid: Iterable[str] = (),
+        *,
+        overrides: Iterable[str] = (),
+        dataset: str | Path | None = None,
+        output_dir: str | Path | None = None,
+        name: str | None = None,
+    ) -> None:
+        tree, self.axes = expand(source, grid)
+        if not self.axes:
+            raise ConfigError(
+                'no list of values to try: write "seed": [1, 2, 3] in the configuration, or --grid train.seed=[1,2,3]'
+            )
+        self._configs = {
+            combination: load_resolved(config, overrides, dataset, output_dir, self.axes)
+            for combination, config in combinations(tree, self.axes)
+        }
+        for config in self._configs.values():
+            trust_named(config)
+        first = next(iter(self._configs.values()))
+        self.folder = Path(first.train.output_dir).expanduser() / (name or first.experiment.name)
+        self._claim()
+        self._stop = threading.Event()
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Return the names of the runs."""
+        return tuple(self._configs)
+
+    def run(
+        self,
+        workers: int | None = 1,
+        on_change: Callable[[SweepRun], None] | None = None,
+        statistic: Statistic = "mean",
+        *,
+        resources: Resources | None = None,
+        halving: Halving | None = None,
+    ) -> SweepResult:
+        """Run the unfinished runs.
+
+        Args:
+            workers: number of runs at a time.
+            on_change: called with each run when it starts or ends.
+            statistic: statistic over the seeds.
+            resources: place and size of the trainings, in place of ``workers``.
+            halving: settings to train only promising runs to the end, or None to train all.
+
+        Raises:
+            ConfigError: ``statistic`` needs more seeds than there are, the runs cannot be compared during training, or
+                another process runs this sweep.
+        """
+        self.require_seeds(statistic)
+        with RunFolder(self.folder).locked():
+            return self._run(
+                resources or Resources(workers=workers),
+                on_change or (lambda run: None),
+                statistic,
+                halving,
+            )
+
+    def _run(
+        self,
+        resources: Resources,
+        tell: Callable[[SweepRun], None],
+        statistic: Statistic,
+        halving: Halving | None,
+    ) -> SweepResult:
+        states = [self.state(name) for name in self._configs]
+        order: Order = InTurn(states)
+        if halving is not None:
+            order = halving_of(halving, self._configs, states, self.folder)
+        for run in states:
+            if run.is_over:
+                tell(run)
+        values = {run.name: run.values for run in states}
+        work = SweepWork(self.folder, self._configs, values, order, tell, self._stop)
+        failures = work.run(resources)
+        runs = tuple(self._state(name, failures) for name in self._configs)
+        if not self._stop.is_set():
+            runs = tuple(map(order.final, runs))
+        return self._finished(runs, statistic)
+
+    def require_seeds(self, statistic: Statistic) -> None:
+        """Refuse a statistic that needs more seeds than the sweep has.
+
+        Raises:
+            ConfigError: the message names the number of seeds needed.
+        """
+        seeds = len(self.axes.get(SEED, ())) or 1
+        if seeds < FEWEST_SEEDS[statistic]:
+            raise ConfigError(
+                f"--statistic {statistic} needs at least {FEWEST_SEEDS[statistic]} seeds, the sweep has {seeds}: "
+                "add values to train.seed, or choose mean or median"
+            )
+
+    def settings(self, runs: Iterable[SweepRun]) -> list[Setting]:
+        """Group the finished runs into settings, which differ in more than the seed."""
+        places = [self.folder / run.name for run in runs if run.is_over]
+        over = [folder.path for place in places if (folder := newest_run(place))]
+        return settings_of(read_curves(over), self.axes) if over else []
+
+    def state(self, name: str) -> SweepRun:
+        """Return the state of a run, read from its folder."""
+        values = {path: _at(self._configs[name], path) for path in self.axes}
+        return read_run(self.folder / name, values)
+
+    def _state(self, name: str, failures: dict[str, str]) -> SweepRun:
+        run = self.state(name)
+        return replace(run, status=failures[name]) if name in failures and not run.results else run
+
+    def _claim(self) -> None:
+        """Write the sweep's description, or check that an existing one is the same."""
+        path = self.folder / "sweep.json"
+        content = {"axes": self.axes, "runs": list(self._configs)}
+        if path.is_file():
+            if read_json(path) != json.loads(to_json(content)):
+                raise ConfigError(
+                    f"{self.folder}: holds a sweep over other values; choose another --name"
+                )
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(path, to_json(content) + "\n")
+
+    def _finished(self, runs: tuple[SweepRun, ...], statistic: Statistic) -> SweepResult:
+        rows = [
+            {"name": run.name, "values": run.values, "status": run.status, "results": run.results}
+            for run in runs
+        ]
+        write_text(self.folder / "results.json", to_json(rows, indent=2) + "\n")
+        picture, settings = None, self.settings(runs)
+        if settings:
+            for form in ("json", "csv", "md", "tex"):
+                save_table(settings, statistic, self.folder / f"settings.{form}")
+            pictures = [self.folder / "curves.png", self.folder / "curves.pdf"]
+            picture = draw_settings(settings, pictures, statistic=statistic)[0]
+        return SweepResult(self.folder, runs, picture, self._stop.is_set(), tuple(settings))
+
+
+def _at(config: Config, path: str) -> Any:
+    node: Any = config.to_dict()
+    for key in path.split("."):
+        node = node[int(key)] if isinstance(node, list) else node[key]
+    return node
+
+
+def default_workers(cpus: int | None = None) -> int:
+    """Return the number of runs at a time here: half of the cores, because each run evaluates while it trains.
+
+    Args:
+        cpus: cores per run, including evaluations.
+    """
+    return max(1, available_cores() // (cpus or 2))

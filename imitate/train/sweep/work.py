@@ -1,0 +1,451 @@
+"""Run the trainings of a sweep on a crew of workers, each with its own GPUs; retry lost trainings.
+
+GPUs for trainings that run at the same time on this machine.
+
+Trainings as jobs of a crew's workers: each is a subprocess that ends with the worker that started it.
+
+A worker on this machine trains in the run's own folder. A worker on another machine trains in its own folder and sends
+all changes, including checkpoints: the sweep's folder then has the whole run, so that a worker on any machine can
+resume it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from imitate.config import Config
+from imitate.crew import CancelledError, Crew, Limits, Lost, Reports
+from imitate.crew.places import open_backend
+from imitate.envs.trust import trust_given
+from imitate.errors import ConfigError, TrainingError
+from imitate.system.plain_files import appended
+from imitate.system.processes import LOCAL
+from imitate.system.run_folder import RunFolder, runs_in, write_text
+from imitate.train.interrupts import ending_signals
+from imitate.train.sweep.order import Order
+from imitate.train.sweep.run_copy import Changes, Sender, content_to_resume, lay_out, received
+from imitate.train.sweep.state import SweepRun, newest_run, read_run
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class GpuShares:
+    """Assigns GPUs to processes.
+
+    Args:
+        names: GPU names as in ``CUDA_VISIBLE_DEVICES``.
+        each: GPUs per process, used by it alone; 0 gives each process the GPU with the fewest users.
+    """
+
+    def __init__(self, names: Sequence[str], each: int = 0) -> None:
+        self._users = dict.fromkeys(names, 0)
+        self._each = each
+
+    @property
+    def places(self) -> int | None:
+        """Return the number of processes for which there are GPUs, or None if there is no limit.
+
+        Raises:
+            ConfigError: there are too few GPUs for one process.
+        """
+        if not self._each:
+            return None
+        if len(self._users) < self._each:
+            raise ConfigError(
+                f"--gpus {self._each}: this machine has {len(self._users)} visible GPUs; ask "
+                f"for fewer, or check {VISIBLE}"
+            )
+        return len(self._users) // self._each
+
+    def take(self, device: str | None = None) -> dict[str, str]:
+        """Assign GPUs to a process; return its additional environment variables.
+
+        Args:
+            device: ``train.device`` of the process; if it has a number or is ``cpu``, nothing is assigned.
+        """
+        if device not in (None, "cuda") or (len(self._users) < 2 and not self._each):
+            return {}
+        by_users = sorted(self._users, key=self._users.__getitem__)
+        taken = by_users[: self._each or 1]
+        for name in taken:
+            self._users[name] += 1
+        return {VISIBLE: ",".join(taken)}
+
+    def give_back(self, variables: Mapping[str, str]) -> None:
+        """Release the GPUs that :meth:`take` assigned."""
+        for name in variables.get(VISIBLE, "").split(","):
+            if name in self._users:
+                self._users[name] -= 1
+
+
+def visible_gpus(variables: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the GPUs that this process may use, named as in ``CUDA_VISIBLE_DEVICES``."""
+    named = variables.get(VISIBLE)
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    import torch
+
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+POLL_S = 0.2
+LOOK_S = 1.0
+"""Seconds between two looks for signs of life of a training."""
+SENDING_SHARE = 0.05
+"""Largest share of the time that is spent on sending files."""
+TRAINER_ENDS_S = 30.0
+"""Seconds that a training has to save and end after its sweep was killed."""
+SCRATCH = "IMITATE_SCRATCH"
+"""Environment variable: a folder from which nothing is fetched after the worker has ended."""
+# Not `-m imitate`: the process must end with the worker, which holds the other end of its stdin.
+PROGRAM = f"""
+import os
+from imitate.system.processes import end_with_stdin
+scratch = os.environ.get("{SCRATCH}")
+end_with_stdin(0.0 if scratch else {TRAINER_ENDS_S}, scratch)
+from imitate.cli.main import main
+main()
+"""
+CONFIG = "config_of_run.json"
+OUTPUT = "output.txt"
+
+
+@dataclass
+class Training:
+    """Work item: a run to begin or to resume.
+
+    Attributes:
+        name: name of the run, and of the folder with its run folders.
+        config: configuration of a new run, as JSON; its ``train.output_dir`` is the folder of the sweep on the driver's
+            machine.
+        output_dir: the folder of the sweep.
+        until_epoch: epoch after which the run pauses, or None to train to the end.
+        variables: environment variables, such as the GPUs that it sees.
+        away: true if the worker may be on another machine, has its own folder and sends changes.
+        files: if ``away``, the run's files so far, by path below ``output_dir/name``.
+        program: Python program that receives the command-line arguments.
+    """
+
+    name: str
+    config: str
+    output_dir: str
+    until_epoch: int | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    away: bool = False
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    program: str = PROGRAM
+
+
+def prepare(reports: Reports) -> Callable[[Training], int]:
+    """Make a worker's function, which runs a training and returns the exit code of its process."""
+
+    def work(item: Training) -> int:
+        with _place(item) as place:
+            return _trained(item, place, reports)
+
+    return work
+
+
+@contextmanager
+def _place(item: Training) -> Iterator[Path]:
+    """Yield the folder ``output_dir/name`` in which this machine trains."""
+    if not item.away:
+        place = Path(item.output_dir, item.name)
+        place.mkdir(parents=True, exist_ok=True)
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="imitate-run-") as scratch:
+        place = Path(scratch, item.name)
+        lay_out(place, item.files)
+        yield place
+
+
+def _trained(item: Training, place: Path, reports: Reports) -> int:
+    """Run the training to its end, and report each sign of life."""
+    sender = Sender(place) if item.away else None
+    arguments = _arguments(item, place, lambda: reports(""))
+    with appended(place / OUTPUT) as output:
+        # Start a new session: Ctrl-C then reaches the training only through the sweep, once.
+        process = subprocess.Popen(
+            [sys.executable, "-c", item.program, "train", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **item.variables, **_away(item, place)},
+            start_new_session=True,
+        )
+        try:
+            life, due = _Life(place), time.monotonic() + LOOK_S
+            while process.poll() is None:
+                time.sleep(POLL_S)
+                if time.monotonic() < due:
+                    continue
+                began = time.monotonic()
+                if life.shows():
+                    reports("")
+                    _send(sender, reports)
+                due = time.monotonic() + max(LOOK_S, (time.monotonic() - began) / SENDING_SHARE)
+            _send(sender, reports)
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()  # ends the training if it still runs, and removes a scratch folder
+    return process.returncode
+
+
+def _away(item: Training, place: Path) -> dict[str, str]:
+    """Return the environment variables of a training on another machine."""
+    if not item.away:
+        return {}
+    return {SCRATCH: str(place.parent), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def _arguments(item: Training, place: Path, beat: Callable[[], None]) -> list[str]:
+    """Return the arguments of ``imitate train``: a run that was begun is resumed from its last checkpoint."""
+    pause = [] if item.until_epoch is None else ["--until-epoch", str(item.until_epoch)]
+    begun = runs_in(place)
+    if begun:
+        folder = RunFolder(begun[-1])
+        _await_end(folder, beat)
+        folder.results.unlink(missing_ok=True)
+        return [str(folder.path), "--resume", *pause]
+    write_text(place / CONFIG, item.config + "\n")
+    return ["--config", str(place / CONFIG), "--output-dir", str(place.parent), *pause]
+
+
+def _await_end(folder: RunFolder, beat: Callable[[], None]) -> None:
+    """Wait for the training of a lost worker: it saves and ends as soon as it notices."""
+    deadline = time.monotonic() + TRAINER_ENDS_S + 10.0
+    while folder.is_locked() and time.monotonic() < deadline:
+        beat()
+        time.sleep(POLL_S)
+
+
+class _Life:
+    """Detects signs of life of a training: changes to its files, such as ``metrics.jsonl`` and ``output.txt``."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def shows(self) -> bool:
+        """Return true if any file has changed since the last call."""
+        seen = {}
+        for path in self._place.rglob("*"):
+            try:
+                state = path.stat()
+            except OSError:  # removed meanwhile
+                continue
+            seen[str(path)] = (state.st_size, state.st_mtime_ns)
+        changed, self._seen = seen != self._seen, seen
+        return changed
+
+
+def _send(sender: Sender | None, reports: Reports) -> None:
+    if sender is not None:
+        changes = sender.changes()
+        if changes.parts:
+            reports.note(changes)
+
+
+HANG_S = 3600.0
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Where the trainings run, and with how many resources.
+
+    Attributes:
+        on: back end of the crew: ``local``, ``ray`` or ``ray:HOST:PORT``.
+        workers: number of runs at a time, or None for as many as fit.
+        cpus: cores per run; None means one on a cluster, and all of them on this machine.
+        gpus: GPUs per run, not shared with other runs; 0 lets runs share the available ones.
+        hang_s: seconds without a sign of life (a line of output, a file that changes) after which a training is ended
+            and resumed, or None for no limit.
+    """
+
+    on: str = LOCAL
+    workers: int | None = 1
+    cpus: int | None = None
+    gpus: int = 0
+    hang_s: float | None = HANG_S
+
+
+class SweepWork:
+    """Executes the runs of a sweep.
+
+    Args:
+        folder: folder of the sweep.
+        configs: configurations of the runs, by name.
+        values: values of the runs by name, see :class:`SweepRun`.
+        order: decides which run trains next.
+        tell: called with each run when it starts or ends.
+        stop: when set, trainings save and end.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        configs: Mapping[str, Config],
+        values: Mapping[str, dict[str, Any]],
+        order: Order,
+        tell: Callable[[SweepRun], None],
+        stop: threading.Event,
+    ) -> None:
+        self._folder, self._configs, self._values = folder, configs, values
+        self._order, self._tell, self._stop = order, tell, stop
+        self._failures: dict[str, str] = {}
+        self._busy: set[str] = set()
+
+    def run(self, resources: Resources) -> dict[str, str]:
+        """Train the runs; return the reason for each run that failed.
+
+        Raises:
+            ConfigError: there are too few GPUs for one run.
+            TrainingError: files from a worker on another machine cannot be written here.
+        """
+        is_local = resources.on == LOCAL
+        self._resources, self._is_away = resources, not is_local
+        self._gpus = GpuShares(visible_gpus(), resources.gpus) if is_local else GpuShares([])
+        most = self._gpus.places or len(self._configs)
+        limits = Limits(quiet_s=resources.hang_s)
+        with (
+            self._ended_by_signals(),
+            open_backend(
+                resources.on, cpus=resources.cpus or 1, gpus=resources.gpus, name="imitate-sweep"
+            ) as backend,
+        ):
+            workers = min(resources.workers or backend.places, most)
+            try:
+                with Crew[Training, int](prepare, workers, limits=limits, backend=backend) as crew:
+                    for done in crew.as_completed(
+                        self,
+                        on_note=self._note,
+                        on_loss=self._loss,
+                        stopped=self._stop.is_set,
+                    ):
+                        self._end(done.item, done.result)
+            except CancelledError:
+                self._leave()
+        return self._failures
+
+    # ---- what the crew asks --------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Training]:
+        """Return itself: the next item may depend on earlier results."""
+        return self
+
+    def __next__(self) -> Training:
+        """Return the next training."""
+        leg = self._order.next()
+        if leg is None:
+            raise StopIteration
+        name, until_epoch = leg
+        self._busy.add(name)
+        self._tell(SweepRun(name, self._values[name], "running", {}))
+        config = self._configs[name].with_overrides(
+            {"experiment.name": name, "train.output_dir": str(self._folder.resolve())}
+        )
+        cpus = self._resources.cpus
+        threads = {} if cpus is None else dict.fromkeys(THREADS, str(cpus))
+        return Training(
+            name,
+            config.to_json(),
+            str(self._folder.resolve()),
+            until_epoch,
+            variables={**threads, **trust_given(), **self._gpus.take(config.train.device)},
+            away=self._is_away,
+            files=self._saved(name),
+            program=PROGRAM,
+        )
+
+    def _saved(self, name: str) -> dict[str, bytes]:
+        """Return the files that a worker on another machine needs to resume a run."""
+        if not self._is_away:
+            return {}
+        if folder := newest_run(self._folder / name):
+            folder.clear_leftovers()
+        return content_to_resume(self._folder / name)
+
+    def _note(self, item: Training, changes: Changes) -> None:
+        """Copy files that a worker on another machine has written.
+
+        Raises:
+            TrainingError: they cannot be written here; earlier files are complete.
+        """
+        try:
+            received(changes, self._folder / item.name)
+        except OSError as error:
+            raise TrainingError(
+                f"{self._folder / item.name}: cannot be written ({error.strerror}); make "
+                "room, then resume with the same command"
+            ) from error
+
+    def _loss(self, item: Training, loss: Lost) -> bool:
+        """Prepare a run whose worker was lost to be resumed from its latest files."""
+        item.files = self._saved(item.name)
+        return not self._stop.is_set()
+
+    def _end(self, item: Training, result: int | Lost) -> None:
+        """Record the end of a training."""
+        self._gpus.give_back(item.variables)
+        self._busy.discard(item.name)
+        run, output = self._read(item.name), self._folder / item.name / OUTPUT
+        if isinstance(result, Lost):
+            run = replace(run, status=f"failed: {result.reason}; see {output}", results={})
+        elif result and not run.results:
+            run = replace(run, status=f"failed: see {output}")
+        if run.status.startswith("failed"):
+            self._failures[run.name] = run.status
+        self._order.ended(run)
+        self._tell(run)
+
+    def _read(self, name: str) -> SweepRun:
+        return read_run(self._folder / name, self._values[name])
+
+    # ---- signals ---------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        """Wait until the trainings, whose workers have already ended, have saved and ended."""
+        deadline = time.monotonic() + TRAINER_ENDS_S + 10.0
+        for name in sorted(self._busy):
+            folder = newest_run(self._folder / name)
+            while not self._is_away and folder and folder.is_locked():
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(POLL_S)
+            self._tell(self._read(name))
+
+    @contextmanager
+    def _ended_by_signals(self) -> Iterator[None]:
+        """Let the signals that end a training end the sweep; a second one raises KeyboardInterrupt.
+
+        Shells let background commands ignore SIGINT, and Python keeps that. Outside the main thread, Python allows no
+        handlers, so nothing changes.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: Any) -> None:
+            if self._stop.is_set() and number in (signal.SIGINT, signal.SIGTERM):
+                raise KeyboardInterrupt  # a closed terminal sends SIGHUP more than once
+            self._stop.set()
+
+        before = {number: signal.signal(number, handle) for number in ending_signals()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

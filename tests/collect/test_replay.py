@@ -1,0 +1,172 @@
+"""robosuite's raw recordings: from states to observations."""
+
+import json
+from shutil import copy
+
+import h5py
+import numpy as np
+import pytest
+
+from imitate.collect.replay import replayed
+from imitate.data import DatasetFile
+from imitate.data.formats.base import Options
+from imitate.data.formats.convert import convert
+from imitate.envs import make_env
+from imitate.errors import DatasetError, UserError
+
+INFO = {"env_name": "Lift", "robots": ["Panda"], "control_freq": 20, "has_renderer": True}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A demo.hdf5 as robosuite's collection script leaves it, and the observations its author saw."""
+    path = tmp_path_factory.mktemp("raw") / "demo.hdf5"
+    env = make_env(
+        {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": ["Panda"], "control_freq": 20}}
+    )
+    random = np.random.default_rng(0)
+    obs, _ = env.reset(seed=3)
+    first = env.get_state()
+    seen, states, actions = [obs], [], []
+    for _ in range(6):
+        states.append(env.get_state()["states"])
+        actions.append(random.uniform(-1, 1, 7))
+        obs, *_ = env.step(actions[-1])
+        seen.append(obs)
+    env.close()
+    with h5py.File(path, "w") as file:
+        data = file.create_group("data")
+        data.attrs.update(
+            {
+                "env": "Lift",
+                "env_info": json.dumps(INFO),
+                "repository_version": "1.5.2",
+                "date": "1-1-2026",
+            }
+        )
+        demo = data.create_group("demo_1")
+        demo.attrs["model_file"] = first["model"]
+        if first.get("ep_meta"):
+            demo.attrs["ep_meta"] = first["ep_meta"]
+        demo["states"], demo["actions"] = np.stack(states), np.stack(actions)
+    return path, seen
+
+
+@pytest.mark.robosuite
+@pytest.mark.slow("imports the simulator")
+def test_replayed_observations_are_those_that_were_seen(recorded, tmp_path):
+    path, seen = recorded
+    report = convert(path, tmp_path / "o.hdf5", replay=replayed)
+    assert (report.source_format, report.steps) == ("robosuite", 6)
+    with DatasetFile(tmp_path / "o.hdf5") as file:
+        for key in ("object", "robot0_eef_pos", "robot0_joint_pos"):
+            wanted = np.stack([obs[key] for obs in seen])
+            np.testing.assert_allclose(file.read("demo_1", f"obs/{key}"), wanted[:-1], atol=1e-6)
+            np.testing.assert_allclose(
+                file.read("demo_1", f"next_obs/{key}"), wanted[1:], atol=1e-3
+            )
+        assert file.read("demo_1", "terminals").sum() == 0
+        assert file.read("demo_1", "timeouts").tolist() == [0, 0, 0, 0, 0, 1]
+        assert file.attrs("demo_1")["success"] is False
+        meta = file.env_meta
+    assert (meta["env_name"], meta["type"], meta["env_version"]) == ("Lift", 1, "1.5.2")
+    assert meta["env_kwargs"]["robots"] == ["Panda"]
+
+
+def cube(env):
+    """Where it is now; what a step returns is from a moment before its end."""
+    env.env.sim.forward()
+    return env.env._get_observations(force_update=True)["cube_pos"]
+
+
+class Clock:
+    """Robosuite's collection script names folders after the time and takes them in the order of the folder."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        self.now += 0.25
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory):
+    """Two demos that robosuite's own wrapper and script recorded, of 5 and 8 steps; and what was seen meanwhile."""
+    import robosuite as suite
+    from robosuite.scripts import collect_human_demonstrations
+    from robosuite.wrappers import DataCollectionWrapper, data_collection_wrapper
+
+    folder = tmp_path_factory.mktemp("collected")
+    given = {"robots": "Panda", "has_renderer": False, "has_offscreen_renderer": False}
+    given |= {"use_camera_obs": False, "control_freq": 20}
+    random = np.random.default_rng(0)
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_collection_wrapper.time, "time", Clock())
+        env = DataCollectionWrapper(suite.make("Lift", **given), str(folder / "raw"))
+        for length in (5, 8):
+            env.reset()
+            seen.append([cube(env)])
+            for _ in range(length):
+                env.step(random.uniform(-1, 1, 7))
+                seen[-1].append(cube(env))
+            env.successful = True  # else the script leaves the demo out
+        env.close()
+    info = json.dumps({"env_name": "Lift", **given})
+    collect_human_demonstrations.gather_demonstrations_as_hdf5(folder / "raw", folder, info)
+    return folder / "demo.hdf5", seen
+
+
+@pytest.mark.robosuite
+@pytest.mark.nightly
+def test_what_robosuites_own_script_recorded(collected, tmp_path):
+    path, seen = collected
+    report = convert(path, tmp_path / "o.hdf5", replay=replayed)
+    assert (report.source_format, report.demos, report.steps) == ("robosuite", 2, 13)
+    with DatasetFile(tmp_path / "o.hdf5") as file:
+        by_length = {file.length(demo): demo for demo in file.demos()}
+        assert sorted(by_length) == [5, 8]
+        for cubes in seen:
+            demo = by_length[len(cubes) - 1]
+            found = file.read(demo, "obs/object")[:, :3]
+            np.testing.assert_allclose(found, np.stack(cubes)[:-1], atol=1e-6)
+        assert file.env_meta["env_kwargs"]["control_freq"] == 20
+        assert file.file_attrs["date"]
+
+
+@pytest.mark.robosuite
+@pytest.mark.nightly
+def test_two_processes_give_the_same_demos(collected, tmp_path):
+    for workers in (1, 2):
+        given = Options(workers=workers)
+        convert(collected[0], tmp_path / f"{workers}.hdf5", replay=replayed, options=given)
+    with DatasetFile(tmp_path / "1.hdf5") as one, DatasetFile(tmp_path / "2.hdf5") as two:
+        assert one.demos() == two.demos()
+        for demo in one.demos():
+            assert one.attrs(demo).keys() == two.attrs(demo).keys()
+            for key in one.keys(demo):  # noqa: SIM118
+                np.testing.assert_array_equal(one.read(demo, key), two.read(demo, key))
+
+
+@pytest.mark.robosuite
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.slow("makes the simulator")
+def test_a_demo_that_cannot_be_replayed_is_named_whoever_replays_it(recorded, tmp_path, workers):
+    path = tmp_path / "bad.hdf5"
+    copy(recorded[0], path)
+    with h5py.File(path, "a") as file:
+        states = file["data/demo_1/states"][:, :9]
+        del file["data/demo_1/states"]
+        file["data/demo_1/states"] = states
+    words = "bad.hdf5: demo 'demo_1' cannot be replayed .*shape \\(9,\\)"
+    with pytest.raises(UserError, match=words):
+        convert(path, tmp_path / "o.hdf5", replay=replayed, options=Options(workers=workers))
+    assert not (tmp_path / "o.hdf5").exists()
+
+
+@pytest.mark.robosuite
+def test_without_a_simulator_it_says_what_to_give(recorded, tmp_path):
+    with pytest.raises(DatasetError, match="replay=imitate.collect.replay.replayed"):
+        convert(recorded[0], tmp_path / "o.hdf5")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,301 @@
+"""Fetching into the cache over a server that fails, and from fsspec's file systems; the bound of the cache."""
+
+import errno
+import hashlib
+import os
+import shutil
+import signal
+import sys
+
+import fsspec
+import pytest
+
+from imitate.data.download import fetch as module
+from imitate.data.download import fetch as store
+from imitate.data.download.fetch import (
+    cached_path,
+    fetch,
+    fetch_file,
+    fetch_small,
+    hold,
+    make_room,
+    release,
+    remote_folder,
+)
+from tests.forked import Forked
+from tests.refusals import refused
+
+CONTENT = bytes(range(256)) * 40_000  # 10 MB, ten blocks
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+KEY = "abc"
+
+
+@pytest.fixture
+def server(monkeypatch, file_server):
+    monkeypatch.setattr(module, "WAIT_S", 0.001)
+    with file_server() as server:
+        server.files["/a.hdf5"] = CONTENT
+        yield server
+
+
+def get(server, **kwargs):
+    wanted = {"size": len(CONTENT), "sha256": SHA256, **kwargs}
+    return fetch(f"{server.url}/a.hdf5", KEY, **wanted)
+
+
+def test_a_file_is_fetched_once_and_tells_its_bytes(server):
+    came = []
+    path = get(server, on_bytes=came.append)
+
+    assert path.read_bytes() == CONTENT
+    assert sum(came) == len(CONTENT)
+    assert get(server) == path
+    assert server.asked == ["GET /a.hdf5"]
+
+
+def test_no_more_is_read_than_a_block_beyond_the_size(server):
+    came = []
+    with refused("has 1048576 bytes, expected 5"):
+        get(server, size=5, on_bytes=came.append)
+    assert sum(came) == 2**20
+
+
+def test_a_server_that_breaks_off_is_asked_for_the_rest(server):
+    server.cut["/a.hdf5"] = [3_000_000, 2_000_000]
+
+    assert get(server).read_bytes() == CONTENT
+    parts = ["", " bytes=3000000-", " bytes=5000000-"]
+    assert server.asked == [f"GET /a.hdf5{part}" for part in parts]
+
+
+def test_a_server_without_ranges_begins_anew(server):
+    server.ranges, server.cut["/a.hdf5"] = False, [3_000_000]
+    came = []
+
+    assert get(server, on_bytes=came.append).read_bytes() == CONTENT
+    assert sum(came) == len(CONTENT)
+
+
+def test_a_server_that_stays_away_is_given_up_and_what_came_is_kept(server):
+    server.cut["/a.hdf5"] = [4_000_000, *[0] * 20]
+    with refused("a.hdf5: given up after 5 retries|4000000 bytes are kept"):
+        get(server)
+    server.cut.clear()
+    server.asked.clear()
+
+    assert get(server).read_bytes() == CONTENT
+    assert server.asked == ["GET /a.hdf5 bytes=4000000-"]
+
+
+def test_a_part_of_a_file_of_unknown_size_is_not_gone_on_with(server):
+    """Its server names neither size nor version, so that the part may be of another content."""
+    path = cached_path(f"{server.url}/a.hdf5", KEY)
+    path.parent.mkdir(parents=True)
+    path.with_name("a.hdf5.part").write_bytes(b"older content")
+
+    assert get(server, size=None, sha256=None).read_bytes() == CONTENT
+
+
+def test_of_an_unknown_size_no_more_is_read_than_the_most(server, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_UNANNOUNCED", len(CONTENT) - 1)
+    with refused("without saying how many there are"):
+        get(server, size=None, sha256=None)
+
+
+def test_a_wrong_digest_is_refused_and_nothing_is_kept(server):
+    with refused("its SHA-256 is|, expected 00|was removed"):
+        get(server, sha256="00" * 32)
+    path = cached_path(f"{server.url}/a.hdf5", KEY)
+    assert not list(path.parent.iterdir())
+
+
+def test_a_file_that_is_longer_than_said_is_refused(server):
+    with refused("has 10240000 bytes, expected 10239999"):
+        get(server, size=len(CONTENT) - 1)
+
+
+def test_a_full_disk_keeps_what_came(server, monkeypatch):
+    append = module._append
+
+    def full(file, part, size, on_bytes):
+        def two_blocks(count):
+            if part.stat().st_size >= 2 * 2**20:
+                raise OSError(errno.ENOSPC, "No space left on device", str(part))
+
+        append(file, part, size, two_blocks)
+
+    monkeypatch.setattr(module, "_append", full)
+    with refused("the disk is full; 2097152 bytes are kept: free some space"):
+        get(server)
+    monkeypatch.setattr(module, "_append", append)
+    assert get(server).read_bytes() == CONTENT
+    assert server.asked[-1] == "GET /a.hdf5 bytes=2097152-"
+
+
+@pytest.mark.parametrize("protocol", ["memory", "file"])
+def test_other_file_systems_are_read_by_fsspec(protocol, tmp_path):
+    place = tmp_path if protocol == "file" else "/bucket"
+    url = f"{protocol}://{place}/a.hdf5"
+    with fsspec.open(url, "wb") as file:
+        file.write(CONTENT)
+    path = cached_path(url, KEY)
+    path.parent.mkdir(parents=True)
+    path.with_name("a.hdf5.part").write_bytes(CONTENT[:5_000_000])
+    came = []
+
+    assert fetch(url, KEY, len(CONTENT), SHA256, came.append).read_bytes() == CONTENT
+    assert came[0] == 5_000_000  # it was resumed
+    assert sum(came) == len(CONTENT)
+
+
+@pytest.mark.parametrize(
+    ("url", "missing", "words"),
+    [
+        ("SERVER/b.hdf5", "nothing", "b.hdf5:|correct the address"),
+        ("memory://nowhere/b.hdf5", "nothing", "b.hdf5:|correct the address"),
+        ("s3://bucket/a.hdf5", "s3fs", "s3:// needs the package 's3fs': do: pip install s3fs"),
+        ("gs://bucket/a.hdf5", "fsspec", "'fsspec' is not installed; do: pip install"),
+        ("nowhere://x", "nothing", "nowhere://x: is not an address that can be read"),
+    ],
+)
+def test_what_cannot_be_fetched_is_told_at_once(server, monkeypatch, url, missing, words):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with refused(words):
+        fetch(url.replace("SERVER", server.url), KEY, 10)
+
+
+def test_a_small_file_is_read_anew_and_from_its_copy_when_the_server_is_away(server, caplog):
+    server.files["/index.json"] = b"first"
+    url = f"{server.url}/index.json"
+    assert fetch_small(url) == b"first"
+    server.files["/index.json"] = b"second"
+    assert fetch_small(url) == b"second"
+    server.down = True
+    assert fetch_small(url) == b"second"
+    assert "the copy in the cache is used" in caplog.text
+
+
+def test_a_small_file_that_is_cut_short_is_asked_for_again_and_spoils_no_copy(server):
+    server.files["/index.json"] = b"an index"
+    url = f"{server.url}/index.json"
+    server.cut["/index.json"] = [3]
+    assert fetch_small(url) == b"an index"
+    server.files["/index.json"] = b"a later one"
+    server.cut["/index.json"] = [3, 3]
+    assert fetch_small(url) == b"an index"
+
+
+def test_a_small_file_without_a_copy_needs_its_server(server):
+    server.down = True
+    with refused("cannot be reached (503"):
+        fetch_small(f"{server.url}/index.json")
+
+
+def test_a_file_without_an_index_is_fetched_again_when_it_changes(server):
+    url = f"{server.url}/a.hdf5"
+    first = fetch_file(url)
+    assert fetch_file(url) == first
+    server.files["/a.hdf5"] = b"other"
+    second = fetch_file(url)
+    assert second.read_bytes() == b"other"
+    assert first.read_bytes() == CONTENT
+    server.down = True
+    assert fetch_file(url) == second
+    for path in (first, second):
+        release(path)
+
+
+# ---- the bound of the cache, and files in use ----------------------------------------------------
+
+MB = 10**6
+
+
+@pytest.fixture
+def put(monkeypatch):
+    """Fetches a file of so many megabytes under a key, used at a time in seconds."""
+    monkeypatch.setenv("IMITATE_CACHE_GB", "0.01")
+
+    def make(key, megabytes, used_at=None, held=False):
+        url = f"memory://{key}/x.hdf5"
+        fsspec.filesystem("memory").pipe(f"/{key}/x.hdf5", bytes(megabytes * MB))
+        path = fetch(url, key, megabytes * MB)
+        if used_at is not None:
+            os.utime(path, (used_at, used_at))
+        if not held:
+            release(path)
+        return path
+
+    yield make
+    for folder in remote_folder().iterdir():
+        release(folder / "x.hdf5")
+
+
+def test_files_that_were_not_read_for_longest_go(put):
+    old, older, new = put("old", 4, 2000), put("older", 3, 1000), put("new", 2, 3000)
+
+    last = put("last", 4)
+
+    assert not older.exists()
+    assert old.exists()
+    assert new.exists()
+    assert last.exists()
+
+
+def test_several_processes_make_room_at_once(put, monkeypatch):
+    """Another process removes what this one has just found."""
+    put("old", 4, 2000), put("older", 3, 1000)
+    size = store.size_of
+
+    def late(folder):
+        shutil.rmtree(remote_folder() / "old", ignore_errors=True)
+        shutil.rmtree(remote_folder() / "older", ignore_errors=True)
+        return size(folder)
+
+    monkeypatch.setattr(store, "size_of", late)
+    make_room({"new"}, 9 * MB)
+
+
+def test_a_file_in_use_stays(put):
+    used, old = put("used", 4, 1000, held=True), put("old", 4, 2000)
+
+    put("new", 6)
+
+    assert used.exists()
+    assert not old.exists()
+
+
+def test_a_file_that_another_process_uses_stays(put):
+    path = put("theirs", 4, 1000)
+
+    def use(say):
+        say(hold(path))
+        signal.pause()
+
+    with Forked(use) as other:
+        assert other.line() == "True"
+        with refused("of which 0.004 GB are in use, but 0.008 GB"):
+            make_room({"x"}, 8 * MB)
+        assert path.exists()
+    make_room({"x"}, 8 * MB)
+    assert not path.exists()
+
+
+def test_what_does_not_fit_is_refused_before_it_is_fetched(put):
+    with refused("limited to 0.01 GB|raise IMITATE_CACHE_GB, or lower train.shard_window"):
+        put("large", 11)
+    assert not (remote_folder() / "large" / "x.hdf5").exists()
+
+
+def test_a_file_that_is_held_twice_is_released_twice(put):
+    path = put("twice", 4, held=True)
+    assert hold(path)
+    release(path)
+    with refused("in use"):
+        make_room({"x"}, 8 * MB)
+    release(path)
+    make_room({"x"}, 8 * MB)
+    assert not path.exists()
+
+
+def test_what_is_not_there_is_not_held():
+    assert not hold(cached_path("memory://a/x.hdf5", "nothing"))

@@ -1,0 +1,118 @@
+"""Statistics of files against numpy."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imitate.data import DatasetFile
+from imitate.data.edit.summary import key_statistics, summarize
+from imitate.data.file.extents import Extent
+
+
+class Pieces:
+    """The arrays of demos in memory, in the place of those of a file."""
+
+    def __init__(self, pieces):
+        self.demos = {f"demo_{number}": piece for number, piece in enumerate(pieces)}
+
+    def of(self, demo):
+        array, self.read_steps = self.demos[demo], []
+        return {key: Extent(array.shape, array.dtype, None) for key in ("actions", "obs/image")}
+
+    def read(self, demo, key, start, stop):
+        self.read_steps.append(stop - start)
+        return self.demos[demo][start:stop]
+
+    def statistics(self, key="actions"):
+        return key_statistics(self, list(self.demos), key)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    lengths=st.lists(st.integers(1, 400), min_size=1, max_size=6),
+    width=st.integers(1, 40),
+    offset=st.sampled_from([0.0, 1e3]),
+)
+def test_rows_in_whatever_pieces(seed, lengths, width, offset):
+    random = np.random.default_rng(seed)
+    pieces = [random.normal(size=(n, width)) + offset for n in lengths]
+    found = Pieces(pieces).statistics()
+    values = np.concatenate(pieces)
+    np.testing.assert_allclose(found.mean, values.mean(axis=0), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.std, values.std(axis=0), rtol=1e-9, atol=1e-11)
+    np.testing.assert_array_equal(found.min, values.min(axis=0))
+    np.testing.assert_array_equal(found.max, values.max(axis=0))
+
+
+def test_many_rows_are_grouped_to_the_same_result():
+    values = np.random.default_rng(0).normal(size=(50_003, 3)) * [1, 10, 100]
+    found = Pieces(np.array_split(values, 7)).statistics()
+    np.testing.assert_allclose(found.mean, values.mean(axis=0), rtol=1e-10)
+    np.testing.assert_allclose(found.std, values.std(axis=0), rtol=1e-12)
+    np.testing.assert_array_equal(found.min, values.min(axis=0))
+
+
+def test_images_per_channel(demo_file):
+    path = demo_file(num_demos=3, length=[7, 5, 9], image=True)
+    found = summarize(path, keys=["obs/agentview_image"])["obs/agentview_image"]
+    with DatasetFile(path) as file:
+        images = np.concatenate([file.read(d, "obs/agentview_image") for d in file.demos()])
+    pixels = images.reshape(-1, 3).astype(np.float64)
+    np.testing.assert_allclose(found.mean, pixels.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.std, pixels.std(axis=0), rtol=1e-10)
+    assert found.min.tolist() == pixels.min(axis=0).tolist()
+    assert found.max.tolist() == pixels.max(axis=0).tolist()
+
+
+def test_images_of_other_types_per_channel():
+    images = np.random.default_rng(0).normal(size=(7, 4, 5, 3))
+    found = Pieces([images]).statistics("obs/image")
+    np.testing.assert_allclose(found.mean, images.mean(axis=(0, 1, 2)), rtol=1e-12)
+
+
+def test_white_images_do_not_overflow():
+    piece = np.full((3000, 2, 2, 1), 255, dtype=np.uint8)
+    found = Pieces([piece] * 4).statistics("obs/image")
+    assert (found.mean.tolist(), found.std.tolist()) == ([255.0], [0.0])
+
+
+@pytest.mark.parametrize("filter_key", [None, "one"])
+def test_keys_by_default(demo_file, filter_key):
+    path = demo_file(num_demos=2, filter_keys={"one": [1]})
+    found = summarize(path, filter_key=filter_key)
+    assert list(found) == [
+        "actions",
+        "obs/object",
+        "obs/robot0_eef_pos",
+        "obs/robot0_eef_quat",
+        "obs/robot0_gripper_qpos",
+        "rewards",
+    ]
+    assert found["rewards"].mean.tolist() == [pytest.approx(1 / 12)]
+
+
+@pytest.mark.parametrize("shape", [(50_003,), (50_003, 1)])
+def test_numbers_of_one_column_such_as_rewards(shape):
+    values = np.random.default_rng(0).normal(size=shape)
+    pieces = Pieces([values])
+    found = pieces.statistics()
+    assert found.mean.shape == (1,)
+    np.testing.assert_allclose(found.mean, [values.mean()], rtol=1e-12)
+    np.testing.assert_allclose(found.std, [values.std()], rtol=1e-12)
+    assert (found.min, found.max) == (values.min(), values.max())
+    assert len(pieces.read_steps) == 1
+
+
+def test_large_arrays_are_read_in_pieces_of_so_many_bytes(monkeypatch):
+    monkeypatch.setattr("imitate.data.edit.summary._PIECE_BYTES", 4096)
+    for shape, dtype, steps in (
+        ((1000,), "f8", 512),
+        ((1000, 2, 2), "f8", 128),
+        ((3, 600), "f8", 1),
+        ((9000,), "u1", 4096),
+    ):
+        pieces = Pieces([np.ones(shape, dtype)])
+        pieces.statistics()
+        assert max(pieces.read_steps) == steps

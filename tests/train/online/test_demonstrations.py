@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+
+from imitate.config.data_needs import Transitions
+from imitate.data.batches.rewards import RewardTransform
+from imitate.data.batches.store import DataSource
+from imitate.data.file.episode import Episode
+from imitate.data.file.writer import DatasetWriter
+from imitate.data.shards.data_files import DataFiles
+from imitate.errors import DatasetError
+from imitate.train.online.demonstrations import load_demonstrations, write_demonstrations
+from imitate.train.online.learners import MixedBuffer
+from imitate.train.online.replay import ReplayBuffer
+
+
+def write(path, *, next_obs=True):
+    with DatasetWriter(path, {"env_name": "line"}) as writer:
+        for start, ends in ((0.0, [0, 0, 1]), (10.0, [0, 0])):
+            length = len(ends)
+            places = start + np.arange(length + 1, dtype=np.float32)[:, None]
+            writer.append_episode(
+                Episode(
+                    obs={"s": places[:-1]},
+                    actions=np.full((length, 1), 0.5),
+                    rewards=np.arange(length) + 1.0,
+                    terminals=np.array(ends),
+                    timeouts=np.zeros(length),
+                    next_obs={"s": places[1:]} if next_obs else None,
+                )
+            )
+    return path
+
+
+def load(path, shape=(1,), **kwargs):
+    words = {"transitions": Transitions(discount=0.5), "reward": RewardTransform(), **kwargs}
+    with DataFiles() as files:
+        return load_demonstrations([DataSource(path, None)], {"s": shape}, 1, files, **words)
+
+
+def table(memory):
+    batch = memory.at(np.flatnonzero(memory.live))
+    columns = (
+        batch["obs"]["s"],
+        batch["n_step_rewards"],
+        batch["discounts"],
+        batch["next_obs"]["s"],
+    )
+    return [tuple(float(x.flatten()[i]) for x in columns) for i in range(len(batch["index"]))]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "kept", "last_discount"),
+    [
+        ([0, 0, 1, 1], 3, 0.0),  # success at the third step
+        ([0, 0, 0, 0], 4, 0.5),  # none
+        ([0, 0.5, 1, 0], 4, 0.5),  # rewards of another kind, which say nothing of success
+    ],
+)
+def test_demos_end_at_success_where_rollouts_do(tmp_path, rewards, kept, last_discount):
+    places = np.arange(5, dtype=np.float32)[:, None]
+    with DatasetWriter(tmp_path / "demos.hdf5", {"env_name": "line"}) as writer:
+        writer.append_episode(
+            Episode(
+                obs={"s": places[:-1]},
+                next_obs={"s": places[1:]},
+                actions=np.zeros((4, 1)),
+                rewards=np.array(rewards, dtype=np.float32),
+                terminals=np.zeros(4),
+                timeouts=np.array([0, 0, 0, 1]),
+            )
+        )
+    assert len(load(tmp_path / "demos.hdf5")) == 4
+    rows = table(load(tmp_path / "demos.hdf5", end_at_success=True))
+    assert [row[0] for row in rows] == list(range(kept))
+    assert rows[-1] == (kept - 1, rewards[kept - 1], last_discount, kept)
+
+
+def test_a_file_is_a_memory(tmp_path):
+    memory = load(write(tmp_path / "demos.hdf5"))
+    assert table(memory) == [
+        (0, 1, 0.5, 1),
+        (1, 2, 0.5, 2),
+        (2, 3, 0.0, 3),
+        (10, 1, 0.5, 11),
+        (11, 2, 0.5, 12),
+    ]
+
+
+def test_without_next_observations_the_last_step_before_a_timeout_is_unknown(tmp_path):
+    memory = load(write(tmp_path / "demos.hdf5", next_obs=False))
+    assert [row[0] for row in table(memory)] == [0, 1, 2, 10]
+    assert table(memory)[3] == (10, 1, 0.5, 11)
+
+
+def test_a_memory_is_a_file(tmp_path):
+    memory = load(write(tmp_path / "demos.hdf5"))
+    assert write_demonstrations(memory, tmp_path / "again.hdf5", {"env_name": "line"}) == 2
+    assert table(load(tmp_path / "again.hdf5")) == table(memory)
+
+
+def test_demos_of_another_environment_are_refused(tmp_path):
+    path = write(tmp_path / "demos.hdf5")
+    with pytest.raises(
+        DatasetError, match=r"'obs/s' has shape \(1,\) per step, but the environment gives \(2,\)"
+    ):
+        load(path, shape=(2,))
+
+
+def test_batches_are_mixed_by_share(tmp_path):
+    demos = load(write(tmp_path / "demos.hdf5"))
+    other = ReplayBuffer({"s": (1,)}, 1, 10)
+    other.add_episode(
+        Episode({"s": np.full((2, 1), 77.0)}, np.zeros((2, 1)), [0, 0], [0, 1], [0, 0])
+    )
+    batch = MixedBuffer([(other, 0.25), (demos, 0.75)]).sample(8)
+    assert (batch["obs"]["s"].flatten() == 77).tolist() == [True] * 2 + [False] * 6
+    with pytest.raises(ValueError, match="sum to 1"):
+        MixedBuffer([(other, 0.5), (demos, 0.6)])

@@ -1,0 +1,148 @@
+import functools
+
+import numpy as np
+import pytest
+
+from imitate.errors import EnvError
+from imitate.train.online.env_group import EnvGroup
+from imitate.train.online.metrics import Metrics
+from imitate.train.online.steps import Collected, EpisodeRecord, Step
+
+from .worlds import Faulty, Line
+
+
+def group(make=Line, lanes=2, **kwargs):
+    made = EnvGroup(make, np.arange(lanes), seed=3, **{"horizon": 4, **kwargs})
+    made.reset()
+    return made
+
+
+def test_a_step_shows_the_last_observation_and_the_group_the_next_first_one():
+    envs = group(functools.partial(Line, length=5.0), horizon=100)
+    envs.obs["place"][:] = [[1.0], [2.0]]
+    for env, place in zip(envs.envs, (1.0, 2.0), strict=True):
+        env.place = place
+    step = envs.step(np.array([[1.0], [4.0]]))
+    assert step.obs["place"].tolist() == [[1.0], [2.0]]
+    assert step.next_obs["place"].tolist() == [[2.0], [6.0]]
+    assert step.rewards.tolist() == [2.0, 6.0]
+    assert step.terminals.tolist() == [False, True] and not step.timeouts.any()
+    assert envs.obs["place"][0] == 2.0
+    assert envs.obs["place"][1] == envs.envs[1].seeds[-1] % 7
+    assert [(e.env_return, e.length) for e in envs.finished] == [(6.0, 1)]
+
+
+def test_the_clock_ends_episodes_and_is_no_terminal():
+    envs = group(horizon=3, discount=0.5)
+    places = envs.obs["place"].copy()
+    ends = [envs.step(np.zeros((2, 1))) for _ in range(3)]
+    assert [s.timeouts.tolist() for s in ends] == [[False] * 2, [False] * 2, [True] * 2]
+    assert not any(s.terminals.any() for s in ends)
+    first = envs.finished[0]
+    assert first.env_return == 3 * places[0]
+    assert first.discounted_return == 1.75 * places[0]
+    assert first.success and first.length == 3
+
+
+def test_discounted_returns_from_the_start_and_from_all_steps():
+    """Rewards 1, 2, 3 and discount 0.5: from the steps on 1 + 1 + 0.75, 2 + 1.5 and 3, in the mean 9.25 / 3."""
+    envs = group(horizon=3, discount=0.5, lanes=1)
+    envs.envs[0].place = 0.0
+    for _ in range(3):
+        envs.step(np.ones((1, 1)))
+    episode = envs.finished[0]
+    assert episode.discounted_return == 2.75
+    assert episode.mean_discounted_return == pytest.approx(9.25 / 3)
+    metrics = Metrics()
+    metrics.add(3, [episode, EpisodeRecord(1.0, 0.25, 1, True, {}, 0.75)])
+    numbers = metrics.numbers()
+    assert numbers["Metrics/EpisodicStartAverageDiscountedReturn"] == 1.5
+    assert numbers["Metrics/AverageDiscountedReturn"] == pytest.approx((9.25 / 3 + 0.75) / 2)
+
+
+def test_metrics_of_checkpoints_without_the_mean_over_steps_are_read():
+    metrics = Metrics()
+    metrics.load_state_dict({"steps": 4, "episodes": 1, "latest": [[3.0, 2.0, 4, True, {}]]})
+    numbers = metrics.numbers()
+    assert numbers["Metrics/EpisodicStartAverageDiscountedReturn"] == 2.0
+    assert "Metrics/AverageDiscountedReturn" not in numbers
+    again = Metrics()
+    again.load_state_dict(metrics.state_dict())
+    assert again.numbers() == numbers
+
+
+def test_several_rewards_are_refused_with_what_is_wanted():
+    class Several(Line):
+        def step(self, action):
+            obs, reward, *rest = super().step(action)
+            return obs, np.array([reward, 1.0]), *rest
+
+    envs = group(Several)
+    with pytest.raises(EnvError, match=r"the reward has shape \(2,\), wanted one number"):
+        for _ in range(5):
+            envs.step(np.zeros((2, 1)))
+
+
+def test_success_may_end_an_episode():
+    envs = group(horizon=100, end_at_success=True)
+    flags = [envs.step(np.zeros((2, 1))).terminals.tolist() for _ in range(4)]
+    assert flags == [[False] * 2, [False] * 2, [True] * 2, [False] * 2]
+
+
+def test_seeds_depend_on_the_lane_and_the_episode_alone():
+    envs = group(horizon=2)
+    for _ in range(6):
+        envs.step(np.zeros((2, 1)))
+    seeds = [env.seeds for env in envs.envs]
+    assert len({*seeds[0], *seeds[1]}) == 8
+    other = EnvGroup(Line, np.array([1]), seed=3, horizon=100)
+    other.reset()
+    assert other.envs[0].seeds == seeds[1][:1]
+    other.begun[0] = 2
+    other.reset()
+    assert other.envs[0].seeds[-1] == seeds[1][2]
+
+
+@pytest.mark.parametrize("how", ["crash", "nan_obs", "nan_reward", "shape"])
+def test_a_failing_environment_is_replaced_and_its_episode_void(how):
+    made = []
+
+    def make():
+        made.append(Faulty(how, 2) if len(made) == 1 else Line())
+        return made[-1]
+
+    envs = group(make, horizon=5)
+    assert envs.step(np.zeros((2, 1))).lost is None
+    step = envs.step(np.zeros((2, 1)))
+    assert step.lost.tolist() == [False, True]
+    assert not step.terminals.any() and not step.timeouts.any()
+    assert made[1].closed and envs.envs[1] is made[2] is not made[1]
+    assert "environment 1 failed" in envs.messages[0]
+    for _ in range(3):
+        envs.step(np.zeros((2, 1)))
+    assert [e.length for e in envs.finished] == [5]
+    assert np.isfinite(envs.obs["place"]).all()
+
+
+def test_an_environment_that_always_fails_ends_the_training():
+    with pytest.raises(EnvError, match="10 failures without one whole episode.*check-env"):
+        envs = group(functools.partial(Faulty, "crash", 1))
+        for _ in range(20):
+            envs.step(np.zeros((2, 1)))
+
+
+def test_an_environment_that_cannot_be_reset_ends_the_training():
+    class Broken(Line):
+        def reset(self, *, seed=None):
+            raise OSError("no display")
+
+    with pytest.raises(EnvError, match="no display"):
+        group(Broken)
+
+
+def test_lost_steps_are_not_counted_and_end_an_episode():
+    ends, never = np.array([True, False, False]), np.zeros(3, dtype=bool)
+    lost = np.array([False, False, True])
+    step = Step({}, np.zeros((3, 1)), np.zeros(3, np.float32), ends, never, {}, lost=lost)
+    assert step.ends.tolist() == [True, False, True]
+    assert Collected([step, step], np.arange(3), []).num_steps == 4

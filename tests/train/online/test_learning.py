@@ -1,0 +1,44 @@
+"""Every algorithm learns a world that a person solves at once."""
+
+import pytest
+
+from imitate.data.batches.rewards import RewardTransform
+from imitate.train.online.learners import ReplayLearner, RolloutLearner
+from imitate.train.online.normalization import RewardScaler
+
+from .told import SOFT, learns, told_algo, told_collector, told_memory
+
+NIGHTLY = pytest.mark.nightly
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "choices"),
+    [
+        ("sac", SOFT, 0),
+        ("td3", {}, 0),
+        ("dqn", {}, 2),
+        pytest.param("ddpg", {}, 0, marks=NIGHTLY),
+        pytest.param("dqn", {"critic": {"num_quantiles": 8}}, 2, marks=NIGHTLY),
+    ],
+    ids=["sac", "td3", "dqn", "ddpg", "dqn of quantiles"],
+)
+def test_replay(name, section, choices):
+    if choices:
+        section = {**section, "target_update_freq": 20, "epsilon": {"part": 0.5}}
+    algo = told_algo(name, section, choices)
+    memory = told_memory(algo, choices)
+    learner = ReplayLearner(algo, memory, memory, batch_size=32, update_ratio=1, warmup_steps=50)
+    collector = told_collector(algo, choices=choices)
+    assert learns(algo, collector, learner, rounds=400, within=0.3, random_rounds=50)
+
+
+RARELY = [pytest.param(*case, marks=NIGHTLY) for case in (("ppo", 32, 2), ("a2c", 160, 0))]
+
+
+@pytest.mark.parametrize(("name", "rounds", "choices"), [("ppo", 32, 0), ("a2c", 160, 2), *RARELY])
+def test_rollouts(name, rounds, choices):
+    algo = told_algo(name, choices=choices, rate=1e-2)
+    scaler = RewardScaler(RewardTransform(), 4)
+    learner = RolloutLearner(algo, rollout_steps=16, batch_size=32, reward_scaler=scaler)
+    collector = told_collector(algo, choices=choices, envs=4)
+    assert learns(algo, collector, learner, rounds=rounds, within=0.3, steps=16)
