@@ -16,7 +16,7 @@ from statistics import median
 
 from benchmarks.bench import Bench
 from benchmarks.row import Row, table
-from imitate.evaluate.evaluate import Place, evaluate, evaluate_all
+from imitate.evaluate.evaluate import EvalTask, evaluate, evaluate_all
 from imitate.evaluate.prepared import EvalSettings, subject_of
 
 EPISODES = 60
@@ -49,7 +49,7 @@ def kept_workers(checkpoint: Path) -> list[Row]:
     copy.write_bytes(checkpoint.read_bytes())
     meta = subject_of(checkpoint).env_meta
     dense = {**meta, "env_kwargs": {**meta["env_kwargs"], "reward_shaping": True}}
-    places = [Place(path, env, SHORT) for path in (checkpoint, copy) for env in (meta, dense)]
+    places = [EvalTask(path, env, SHORT) for path in (checkpoint, copy) for env in (meta, dense)]
 
     def one_queue() -> None:
         for _ in evaluate_all(places, workers=2):

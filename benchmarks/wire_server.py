@@ -36,12 +36,12 @@ class Stub:
     """
 
     def __init__(self, seconds: float, images: int = 0) -> None:
-        from imitate.deploy.schema import Observed, Schema
+        from imitate.deploy.schema import ObservedKey, Schema
 
-        cameras = {name: Observed((images, images, 3), "rgb") for name in ("front", "wrist")}
+        cameras = {name: ObservedKey((images, images, 3), "rgb") for name in ("front", "wrist")}
         self.seconds = seconds
         self.schema = Schema(
-            observations={"state": Observed((20,)), **(cameras if images else {})},
+            observations={"state": ObservedKey((20,)), **(cameras if images else {})},
             action_dim=ACTION,
             action_low=(-1.0,) * ACTION,
             action_high=(1.0,) * ACTION,

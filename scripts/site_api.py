@@ -126,7 +126,7 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
             "Evaluation": """
                 evaluate.evaluate.evaluate
                 evaluate.evaluate.evaluate_all
-                evaluate.evaluate.Place
+                evaluate.evaluate.EvalTask
                 evaluate.eval_result.EvalResult
             """,
             "Without a simulator": """
@@ -138,7 +138,7 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
             "Checks": """
                 checks.algo.check_algo
                 checks.env.check_env
-                checks.contracts.Finding
+                checks.contracts.CheckFinding
             """,
         },
     ),
@@ -152,7 +152,7 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
                 envs.vector.make_vector_env
             """,
             "Experts": """
-                envs.experts.slot.Acting
+                envs.experts.slot.EpisodeExpert
                 envs.experts.slot.ExpertKind
             """,
             "Demonstrations": """

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from imitate.data import Episode
-from imitate.data.formats.base import Demo, Format, Source
+from imitate.data.formats.base import Format, NamedDemo, OpenedDataset
 from imitate.errors import DatasetError
 
 FIELDS = ("episode", "joints", "command", "success")
@@ -45,7 +45,7 @@ def demos(path, report):
         episode = list(steps)
         done = np.arange(len(episode)) == len(episode) - 1
         success = bool(episode[-1]["success"])
-        yield Demo(
+        yield NamedDemo(
             f"demo_{number}",
             Episode(
                 obs={"joints": np.array([step["joints"] for step in episode], np.float32)},
@@ -64,7 +64,7 @@ def demos(path, report):
 @contextmanager
 def read(path, options, report):
     """Open a log; ``options`` has what the user gave on the command line."""
-    yield Source(
+    yield OpenedDataset(
         env_meta={"env_name": "joint_log", "type": 4, "env_kwargs": {}},  # 4: a real robot
         demos=demos(path, report),
         control_freq=options.fps,

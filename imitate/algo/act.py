@@ -34,7 +34,7 @@ from imitate.config.observation import AUTO
 from imitate.functional.losses import gaussian_kl_to_standard, masked_mean
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.attention import sinusoidal_positions
-from imitate.models.detr import Activation, Decoder, Encoder, ObservationTokens
+from imitate.models.detr import Activation, Decoder, DETREncoder, ObservationTokens
 
 
 class ACTTransformerConfig(Section):
@@ -286,8 +286,8 @@ class ACT(ChunkPolicy[ACTConfig]):
         return self.policy.act(obs, goal)
 
 
-def _encoder(sizes: ACTTransformerConfig, num_layers: int) -> Encoder:
-    return Encoder(
+def _encoder(sizes: ACTTransformerConfig, num_layers: int) -> DETREncoder:
+    return DETREncoder(
         sizes.embed_dim,
         num_layers,
         sizes.num_heads,

@@ -50,7 +50,7 @@ from imitate.models.mlp import MLP
 from imitate.models.vae import VAE
 
 
-class Sampler(nn.Module, ABC):
+class ActionSampler(nn.Module, ABC):
     """Model of the actions that the data contain in a state."""
 
     def __init__(self, encoder: GroupEncoder) -> None:
@@ -81,7 +81,7 @@ class Sampler(nn.Module, ABC):
         """Update settings that depend on the epoch, counted from 1; by default nothing."""
 
 
-class VAESampler(Sampler):
+class VAESampler(ActionSampler):
     """Sampler that is a conditional variational autoencoder."""
 
     def __init__(self, encoder: GroupEncoder, ac_dim: int, config: ActionSamplerConfig) -> None:
@@ -108,7 +108,7 @@ class VAESampler(Sampler):
             self.vae.set_gumbel_temperature(prior.temperature(epoch))
 
 
-class GMMSampler(Sampler):
+class GMMSampler(ActionSampler):
     """Sampler that is a mixture of Gaussians."""
 
     def __init__(self, encoder: GroupEncoder, ac_dim: int, config: ActionSamplerConfig) -> None:
@@ -155,9 +155,9 @@ class BCQ(ActorCritic[BCQConfig]):
     atoms: Tensor | None = None
 
     @property
-    def sampler(self) -> Sampler:
+    def sampler(self) -> ActionSampler:
         """The model of the data's actions."""
-        return cast(Sampler, self.active_nets["action_sampler"])
+        return cast(ActionSampler, self.active_nets["action_sampler"])
 
     def _create_networks(self) -> None:
         config, atoms = self.config, self.config.critic.distributional

@@ -85,7 +85,7 @@ class CausalBCConfig(AlgoSection):
         ]
 
 
-class Discriminator(nn.Module):
+class ErrorPredictor(nn.Module):
     """Network that predicts the errors of actions from an earlier state."""
 
     def __init__(self, encoder: GroupEncoder, layer_dims: LayerDims, ac_dim: int) -> None:
@@ -117,7 +117,7 @@ class CausalBC(Algo[CausalBCConfig]):
         self.nets = nn.ModuleDict(
             {
                 "policy": Actor(encoder, mlp, head),
-                "discriminator": Discriminator(
+                "discriminator": ErrorPredictor(
                     self._create_encoder(), config.discriminator_layer_dims, self.ac_dim
                 ),
             }

@@ -25,7 +25,7 @@ from imitate.algo.base.rl_sections import (
     ActorConfig,
     ActorCriticConfig,
     CriticConfig,
-    EnsembleConfig,
+    CriticEnsembleConfig,
     StagedOptimizerConfig,
     optimizer,
 )
@@ -52,7 +52,7 @@ class DDPGCriticConfig(CriticConfig):
     """A single critic."""
 
     layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
-    ensemble: EnsembleConfig = Field(EnsembleConfig(n=1))
+    ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig(n=1))
 
 
 class DDPGConfig(ActorCriticConfig):

@@ -34,8 +34,8 @@ from imitate.algo.base.policy_state import InnerState, PolicyState, newest_frame
 from imitate.algo.base.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
+    CriticEnsembleConfig,
     DelayedActorConfig,
-    EnsembleConfig,
     StagedOptimizerConfig,
     optimizer,
     wants_online,
@@ -66,7 +66,7 @@ class IBRLCriticConfig(CriticConfig):
 
     layer_dims: LayerDims = Field((256, 256), description="widths of the hidden layers")
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
-    ensemble: EnsembleConfig = Field(EnsembleConfig(n=5))
+    ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig(n=5))
     subset: int = Field(
         2,
         ge=1,

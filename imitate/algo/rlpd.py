@@ -31,7 +31,7 @@ from imitate.algo.base.entropy import (
     sampled_actions,
 )
 from imitate.algo.base.factory import register
-from imitate.algo.base.rl_sections import EnsembleConfig
+from imitate.algo.base.rl_sections import CriticEnsembleConfig
 from imitate.config import BaseConfig
 from imitate.functional.losses import masked_mean
 
@@ -50,7 +50,7 @@ class RLPDCriticConfig(SoftCriticConfig):
     """Many critics, of which a few random ones are used for each target."""
 
     layer_norm: bool = Field(True, description="layer normalization after each ReLU")
-    ensemble: EnsembleConfig = Field(EnsembleConfig(n=10))
+    ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig(n=10))
     subset: int = Field(
         2,
         ge=1,

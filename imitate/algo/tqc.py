@@ -32,7 +32,7 @@ from imitate.algo.base.entropy import (
     sampled_actions,
 )
 from imitate.algo.base.factory import register
-from imitate.algo.base.rl_sections import EnsembleConfig
+from imitate.algo.base.rl_sections import CriticEnsembleConfig
 from imitate.algo.slots.memory import ReplayedMemoryConfig
 from imitate.config import BaseConfig
 from imitate.functional.distributional import lowest_atoms, quantile_regression_loss
@@ -42,7 +42,7 @@ from imitate.functional.losses import masked_mean
 class TQCCriticConfig(SoftCriticConfig):
     """Critics that predict quantiles of the return."""
 
-    ensemble: EnsembleConfig = Field(EnsembleConfig(n=5))
+    ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig(n=5))
     use_huber: bool = Field(
         True, description="use the Huber error of quantiles instead of the absolute error"
     )

@@ -19,8 +19,8 @@ import numpy as np
 from imitate.algo.base.algo import Info
 from imitate.checks.acting import ActingCheck
 from imitate.checks.contracts import ContractError, Trials
-from imitate.checks.env import Finding, check_env
-from imitate.checks.update import Watch
+from imitate.checks.env import CheckFinding, check_env
+from imitate.checks.update import NetworkRecord
 from imitate.config import Config
 from imitate.data import dataset_metadata
 from imitate.envs import make_env
@@ -103,9 +103,9 @@ def small(config: Config) -> Config:
 
 def check_algo(
     config: Config,
-    on_finding: Callable[[Finding], None] | None = None,
+    on_finding: Callable[[CheckFinding], None] | None = None,
     only: Collection[str] | None = None,
-) -> list[Finding]:
+) -> list[CheckFinding]:
     """Check everything that training, evaluation and resuming need.
 
     Args:
@@ -140,7 +140,7 @@ class AlgoCheck:
         self._folder = folder
         self._device, _ = choose_device(config.train)
         self._setup: Setup | None = None
-        self._watch: Watch | None = None
+        self._watch: NetworkRecord | None = None
         self._collector: Collector | None = None
         self._run_folder: RunFolder | None = None
         self._seen: dict[str, Array] = {}
@@ -156,9 +156,9 @@ class AlgoCheck:
 
     def run(
         self,
-        on_finding: Callable[[Finding], None] | None = None,
+        on_finding: Callable[[CheckFinding], None] | None = None,
         only: Collection[str] | None = None,
-    ) -> list[Finding]:
+    ) -> list[CheckFinding]:
         """Check all contracts, or only those named in ``only``."""
         trials = Trials(on_finding, only)
         acts = self.config.algo.acts
@@ -301,7 +301,7 @@ class AlgoCheck:
         """Make updates as in the first epoch, or as in the last one if some networks learn only later."""
         algo = self.setup.algo
         algo.set_train()
-        watch = self._watch = Watch(algo)
+        watch = self._watch = NetworkRecord(algo)
         for epoch in (1, self.config.train.num_epochs or 1):
             update = self._updates(epoch)
             for _ in range(self._wanted_updates):

@@ -12,7 +12,7 @@ Verdict = Literal["ok", "warning", "error", "untried"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """Finding of one check: the verdict, and advice."""
 
     name: str
@@ -37,10 +37,10 @@ class Trials:
 
     def __init__(
         self,
-        on_finding: Callable[[Finding], None] | None = None,
+        on_finding: Callable[[CheckFinding], None] | None = None,
         only: Collection[str] | None = None,
     ) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[CheckFinding] = []
         self._only = only
         self._on_finding = on_finding
 
@@ -64,14 +64,14 @@ class Trials:
         if self._on_finding is not None:
             self._on_finding(finding)
 
-    def _tried(self, name: str, trial: Callable[[], str], after: tuple[str, ...]) -> Finding:
+    def _tried(self, name: str, trial: Callable[[], str], after: tuple[str, ...]) -> CheckFinding:
         for other in after:
             if self.failed(other):
-                return Finding(name, "untried", f"because of '{other}'")
+                return CheckFinding(name, "untried", f"because of '{other}'")
         try:
-            return Finding(name, "ok", trial())
+            return CheckFinding(name, "ok", trial())
         except (ContractError, UserError) as error:
-            return Finding(name, "error", str(error))
+            return CheckFinding(name, "error", str(error))
         except Exception as error:  # a user's algorithm or environment may raise anything
             words = f"raised {type(error).__name__}: {error}"
-            return Finding(name, "error", words.splitlines()[0])
+            return CheckFinding(name, "error", words.splitlines()[0])

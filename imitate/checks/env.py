@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env as gymnasium_check
 
-from imitate.checks.contracts import Finding
+from imitate.checks.contracts import CheckFinding
 from imitate.checks.team import check_team
 from imitate.envs.env import Env, has_team
 from imitate.errors import EnvError
@@ -22,12 +22,12 @@ GYMNASIUM = 2
 TRIED_STEPS = 20
 _COLOURS = re.compile("\\x1b\\[[0-9;]*m")  # the message of gymnasium's warnings
 
-__all__ = ["Finding", "check_env"]
+__all__ = ["CheckFinding", "check_env"]
 
 
 def check_env(
     make: Callable[[], Env], meta: Mapping[str, Any], *, steps: int = 1000
-) -> list[Finding]:
+) -> list[CheckFinding]:
     """Check an environment.
 
     Args:
@@ -35,12 +35,12 @@ def check_env(
         meta: env_args of the environment.
         steps: number of random steps within which an episode should end.
     """
-    findings: list[Finding] = []
+    findings: list[CheckFinding] = []
     try:
         env, other = make(), make()
     except EnvError as error:
-        return [Finding("made", "error", str(error))]
-    findings.append(Finding("made", "ok", f"{env.name}, actions of {env.action_dim} numbers"))
+        return [CheckFinding("made", "error", str(error))]
+    findings.append(CheckFinding("made", "ok", f"{env.name}, actions of {env.action_dim} numbers"))
     tries = (_limits, _observations, _seeding, _episode_end, _success, _states)
     try:
         if has_team(env):
@@ -56,18 +56,18 @@ def check_env(
     return findings
 
 
-Trial = Callable[[Env, Env, int], Finding]
+Trial = Callable[[Env, Env, int], CheckFinding]
 
 
-def _tried(trial: Trial, env: Env, other: Env, steps: int) -> Finding:
+def _tried(trial: Trial, env: Env, other: Env, steps: int) -> CheckFinding:
     try:
         return trial(env, other, steps)
     except Exception as error:  # an environment may raise anything
         name = trial.__name__.strip("_").replace("_", " ")
-        return Finding(name, "error", f"raised {type(error).__name__}: {error}")
+        return CheckFinding(name, "error", f"raised {type(error).__name__}: {error}")
 
 
-def _gymnasium(meta: Mapping[str, Any]) -> list[Finding]:
+def _gymnasium(meta: Mapping[str, Any]) -> list[CheckFinding]:
     """Run gymnasium's own checker."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -77,109 +77,117 @@ def _gymnasium(meta: Mapping[str, Any]) -> list[Finding]:
             gymnasium_check(env.unwrapped, skip_render_check=True)
         except Exception as error:  # gymnasium reports findings as errors of all kinds
             first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-            return [Finding("gymnasium's checker", "error", first)]
+            return [CheckFinding("gymnasium's checker", "error", first)]
         finally:
             env.close()
     words = [_COLOURS.sub("", str(warning.message)).splitlines()[0] for warning in caught]
     if words:
-        return [Finding("gymnasium's checker", "warning", word) for word in dict.fromkeys(words)]
-    return [Finding("gymnasium's checker", "ok", "no complaint")]
+        return [
+            CheckFinding("gymnasium's checker", "warning", word) for word in dict.fromkeys(words)
+        ]
+    return [CheckFinding("gymnasium's checker", "ok", "no complaint")]
 
 
-def _limits(env: Env, other: Env, steps: int) -> Finding:
+def _limits(env: Env, other: Env, steps: int) -> CheckFinding:
     low, high = np.asarray(env.action_low), np.asarray(env.action_high)
     if low.shape != (env.action_dim,) or high.shape != low.shape:
-        return Finding(
+        return CheckFinding(
             "limits", "error", f"action_low has shape {low.shape}, action_high {high.shape}"
         )
     if not (low < high).all():
-        return Finding("limits", "error", "action_low is not below action_high everywhere")
+        return CheckFinding("limits", "error", "action_low is not below action_high everywhere")
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        return Finding(
+        return CheckFinding(
             "limits",
             "warning",
             "actions have no limits, so they are not scaled: bound them in a wrapper",
         )
-    return Finding("limits", "ok", f"actions from {low.min():g} to {high.max():g}")
+    return CheckFinding("limits", "ok", f"actions from {low.min():g} to {high.max():g}")
 
 
-def _observations(env: Env, other: Env, steps: int) -> Finding:
+def _observations(env: Env, other: Env, steps: int) -> CheckFinding:
     """Check that shapes stay the same and numbers are finite."""
     obs, _ = env.reset(seed=0)
     shapes = {key: np.shape(value) for key, value in obs.items()}
     for seen, reward, _, _, _ in _random_steps(env, TRIED_STEPS):
         if {key: np.shape(value) for key, value in seen.items()} != shapes:
-            return Finding("observations", "error", f"keys or shapes change: {shapes} at first")
+            return CheckFinding(
+                "observations", "error", f"keys or shapes change: {shapes} at first"
+            )
         bad = [key for key, value in seen.items() if not np.isfinite(np.asarray(value)).all()]
         if bad or not math.isfinite(reward):
-            return Finding("observations", "error", f"{bad or 'the reward'} holds NaN or inf")
+            return CheckFinding("observations", "error", f"{bad or 'the reward'} holds NaN or inf")
     words = ", ".join(f"{key} {shape}" for key, shape in shapes.items())
-    return Finding("observations", "ok", words)
+    return CheckFinding("observations", "ok", words)
 
 
-def _seeding(env: Env, other: Env, steps: int) -> Finding:
+def _seeding(env: Env, other: Env, steps: int) -> CheckFinding:
     """Check that the same seed gives the same episode in two copies, and another seed a different one."""
     first, second, third = _trace(env, 7), _trace(other, 7), _trace(env, 8)
     if not _same(first, second):
-        return Finding(
+        return CheckFinding(
             "seeding",
             "error",
             "the same seed and actions gave two different episodes: draw from self.np_random only",
         )
     if not _same(first, _trace(env, 7)):
-        return Finding(
+        return CheckFinding(
             "seeding", "error", "an episode depends on the one before it: reset everything"
         )
     if _same(first, third):
-        return Finding(
+        return CheckFinding(
             "seeding",
             "warning",
             "two seeds gave the same episode: does it always start in the same state?",
         )
-    return Finding("seeding", "ok", "a seed gives one episode, another seed another")
+    return CheckFinding("seeding", "ok", "a seed gives one episode, another seed another")
 
 
-def _episode_end(env: Env, other: Env, steps: int) -> Finding:
+def _episode_end(env: Env, other: Env, steps: int) -> CheckFinding:
     env.reset(seed=1)
     for number, (_, _, terminated, truncated, _) in enumerate(_random_steps(env, steps), 1):
         if terminated or truncated:
             how = "a terminal" if terminated else "the clock"
             if number == 1:
-                return Finding("episode end", "error", f"the first step ends the episode, by {how}")
-            return Finding("episode end", "ok", f"after {number} random steps, by {how}")
-    return Finding(
+                return CheckFinding(
+                    "episode end", "error", f"the first step ends the episode, by {how}"
+                )
+            return CheckFinding("episode end", "ok", f"after {number} random steps, by {how}")
+    return CheckFinding(
         "episode end",
         "warning",
         f"no end in {steps} random steps: train.online.horizon and experiment.rollout.horizon cut episodes",
     )
 
 
-def _success(env: Env, other: Env, steps: int) -> Finding:
+def _success(env: Env, other: Env, steps: int) -> CheckFinding:
     env.reset(seed=2)
     *_, info = next(iter(_random_steps(env, 1)))
     reported = env.is_success()
     if "task" not in reported or not isinstance(reported["task"], (bool, np.bool_)):
-        return Finding("success", "error", f"is_success() gave {reported}; wanted {{'task': bool}}")
+        return CheckFinding(
+            "success", "error", f"is_success() gave {reported}; wanted {{'task': bool}}"
+        )
     known = {"success", "is_success"} & set(info)
     if not known:
-        return Finding("success", "warning", "info has no 'success': use returns instead")
-    return Finding("success", "ok", f"is_success() {reported}")
+        return CheckFinding("success", "warning", "info has no 'success': use returns instead")
+    return CheckFinding("success", "ok", f"is_success() {reported}")
 
 
-def _states(env: Env, other: Env, steps: int) -> Finding:
+def _states(env: Env, other: Env, steps: int) -> CheckFinding:
     """Check that a simulator state can be read and set again."""
     env.reset(seed=3)
     try:
         state = env.get_state()
     except EnvError as error:
-        return Finding("states", "warning", str(error))
+        return CheckFinding("states", "warning", str(error))
     list(_random_steps(env, TRIED_STEPS))
     env.reset_to(state)
     again = env.get_state()
     gap = np.abs(np.asarray(again["states"]) - np.asarray(state["states"])).max()
     if gap > 1e-6:
-        return Finding("states", "error", f"reset_to(get_state()) differs by up to {gap:g}")
-    return Finding("states", "ok", "can be read and set")
+        return CheckFinding("states", "error", f"reset_to(get_state()) differs by up to {gap:g}")
+    return CheckFinding("states", "ok", "can be read and set")
 
 
 Outcome = tuple[Mapping[str, Any], float, bool, bool, dict[str, Any]]

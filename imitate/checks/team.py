@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from imitate.checks.contracts import ContractError, Finding, Trials
+from imitate.checks.contracts import CheckFinding, ContractError, Trials
 from imitate.envs.env import Lanes, Outcome, lanes_of
 
 TRIED_STEPS = 20
 
 
-def check_team(env: Any, other: Any, steps: int) -> list[Finding]:
+def check_team(env: Any, other: Any, steps: int) -> list[CheckFinding]:
     """Check an environment with several agents.
 
     Args:

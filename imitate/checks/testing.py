@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from imitate.checks.algo import check_algo
-from imitate.checks.contracts import Finding
+from imitate.checks.contracts import CheckFinding
 from imitate.checks.env import check_env
 from imitate.config import Config
 from imitate.config.loading import Source
@@ -51,7 +51,7 @@ class CheckFailedError(AssertionError):
         findings: the findings of all checks.
     """
 
-    def __init__(self, subject: str, findings: Sequence[Finding]) -> None:
+    def __init__(self, subject: str, findings: Sequence[CheckFinding]) -> None:
         broken = [f"{f.name}: {f.words}" for f in findings if f.verdict in ("error", "untried")]
         super().__init__(f"{subject}: {'; '.join(broken)}")
         self.findings = tuple(findings)
@@ -59,7 +59,7 @@ class CheckFailedError(AssertionError):
 
 def test_environment(
     env: str | Mapping[str, Any] | Callable[[], Env], *, steps: int = 1000, warnings: bool = True
-) -> tuple[Finding, ...]:
+) -> tuple[CheckFinding, ...]:
     """Check an environment: limits, observations, seeds, episode ends, success, states.
 
     Args:
@@ -85,7 +85,7 @@ def test_environment(
 
 def test_policy(
     config: Source, *, dataset: str | Path | None = None, overrides: Sequence[str] = ()
-) -> tuple[Finding, ...]:
+) -> tuple[CheckFinding, ...]:
     """Check how a configuration's policy acts: shapes, finite actions, repeatable, the same from its checkpoint.
 
     Args:
@@ -105,7 +105,7 @@ def test_policy(
 
 def test_trainer(
     config: Source, *, dataset: str | Path | None = None, overrides: Sequence[str] = ()
-) -> tuple[Finding, ...]:
+) -> tuple[CheckFinding, ...]:
     """Check how a configuration learns: losses, gradients, weights, targets, an interrupted run and its resume.
 
     Arguments, result and errors are those of :func:`test_policy`.
@@ -115,7 +115,7 @@ def test_trainer(
 
 def test_pipeline(
     config: Source, *, dataset: str | Path | None = None, overrides: Sequence[str] = ()
-) -> tuple[Finding, ...]:
+) -> tuple[CheckFinding, ...]:
     """Check everything from the environment to the evaluation of a trained policy, as ``imitate check-algo`` does.
 
     Arguments, result and errors are those of :func:`test_policy`.
@@ -128,7 +128,7 @@ def _tried(
     dataset: str | Path | None,
     overrides: Sequence[str],
     names: Sequence[str] | None,
-) -> tuple[Finding, ...]:
+) -> tuple[CheckFinding, ...]:
     """Check the contracts of these names that apply to the configuration; None: all."""
     loaded: Config = load_resolved(config, overrides, dataset, None)
     trust_named(loaded)
@@ -136,7 +136,9 @@ def _tried(
     return _passed(loaded.algo_name, findings, True)
 
 
-def _passed(subject: str, findings: Sequence[Finding], warnings: bool) -> tuple[Finding, ...]:
+def _passed(
+    subject: str, findings: Sequence[CheckFinding], warnings: bool
+) -> tuple[CheckFinding, ...]:
     good = ("ok", "warning") if warnings else ("ok",)
     if any(finding.verdict not in good for finding in findings):
         raise CheckFailedError(subject, findings)

@@ -16,7 +16,7 @@ NAMED = 4
 """Number of weights that are named in full."""
 
 
-class Watch:
+class NetworkRecord:
     """Record of the networks before, during and after each update.
 
     Args:

@@ -11,7 +11,7 @@ import typer
 from imitate.cli.check_env import FOUND, MARKS
 
 if TYPE_CHECKING:
-    from imitate.checks.env import Finding
+    from imitate.checks.env import CheckFinding
 
 WIDTH = len("observations")
 
@@ -65,7 +65,7 @@ def command(
     from imitate.checks.algo import check_algo
     from imitate.train.setup import load_resolved
 
-    def say(finding: Finding) -> None:
+    def say(finding: CheckFinding) -> None:
         if not json_:
             typer.echo(f"{MARKS[finding.verdict]}  {finding.name:<{WIDTH}}  {finding.words}")
 

@@ -12,7 +12,7 @@ import typer
 
 from imitate.cli.options import On, number_of_workers, opened
 from imitate.cli.progress import Progress
-from imitate.cli.robot.record import Session
+from imitate.cli.robot.record import RecordingSession
 from imitate.collect.collect import CollectionReport, collect
 from imitate.collect.demonstrate import Plan
 from imitate.envs.experts import EXPERTS, QUALITIES, ExpertKind, Habits, find_expert
@@ -202,7 +202,7 @@ def command(
     """
     if teleop is not None:
         _refuse_experts_options(ctx)
-        Session(
+        RecordingSession(
             out=out,
             robot="sim",
             teleop=teleop,

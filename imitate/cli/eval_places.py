@@ -12,9 +12,9 @@ import typer
 from imitate.cli.progress import Progress
 from imitate.crew.backend import Backend
 from imitate.errors import UserError
-from imitate.evaluate.episodes import Episode
+from imitate.evaluate.episodes import EpisodeResult
 from imitate.evaluate.eval_result import EvalResult
-from imitate.evaluate.evaluate import Place, evaluate_all
+from imitate.evaluate.evaluate import EvalTask, evaluate_all
 from imitate.evaluate.prepared import EvalSettings, EvaluatedPolicy, resolved
 from imitate.evaluate.results_file import ResultsFile
 from imitate.system.text import counted
@@ -39,7 +39,7 @@ def evaluated(
     results: dict[int, EvalResult] = {}
     failures: dict[int, Exception] = {}
     try:
-        wanted = [Place(*place) for place in places]
+        wanted = [EvalTask(*place) for place in places]
         if file is not None:
             # The table contains the actual mode, so that "auto" finds results of "processes".
             keys = [
@@ -93,7 +93,7 @@ class _Successes:
     def __init__(self, progress: Progress) -> None:
         self._progress, self._successes = progress, 0
 
-    def add(self, episode: Episode) -> None:
+    def add(self, episode: EpisodeResult) -> None:
         """Count an episode that has ended."""
         self._successes += episode.success
         self._progress.advance(words=f"{self._successes} succeed")

@@ -21,7 +21,7 @@ from imitate.collect.action_file import ActionFile, PoseKeys, PoseSource, open_p
 from imitate.collect.recorded import EXECUTED
 from imitate.collect.replay import Replay, replay_some
 from imitate.data import DatasetFile
-from imitate.data.edit.rewrite import Changes, rewrite
+from imitate.data.edit.rewrite import FileChanges, rewrite
 from imitate.data.edit.target import Target
 from imitate.data.file.confined import ConfinedFile
 from imitate.envs.env import Array
@@ -292,7 +292,7 @@ def convert_actions(
             attrs = {}
             if about.playable and options.key == "actions" and options.to:
                 attrs = {"env_args": json.dumps(about.env_args_for(now))}
-            rewrite(source, part, Changes(attrs=attrs))
+            rewrite(source, part, FileChanges(attrs=attrs))
             with poses or open_poses(about, options.source, options.pose_keys) as hands:
                 report.poses = hands.name if hands else ""
                 _write_all(part, about, options, hands, report, on_demo)

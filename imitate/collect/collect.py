@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from imitate.collect.collected_files import (
+    CollectedFile,
     CollectedFiles,
-    Piece,
     finish_folder,
     prepare_folder,
     settings_of,
@@ -119,7 +119,7 @@ def collect(
     report = CollectionReport(path=str(path))
     name_of_env = plan.env_meta.get("env_name")
     if shard_demos is None:
-        pieces, more, qualities = [Piece(out, range(num))], {}, None
+        pieces, more, qualities = [CollectedFile(out, range(num))], {}, None
     else:
         pieces, more = shards_of(out, num, shard_demos), {"num": num, "shard_demos": shard_demos}
         qualities = {number: plan.quality(number) for number in range(num)}

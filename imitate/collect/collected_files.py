@@ -32,7 +32,7 @@ PLAN = "collected"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedEpisode:
     """An episode in the file of an interrupted collection.
 
     Attributes:
@@ -62,7 +62,7 @@ def settings_of(plan: Plan, **more: int) -> str:
     return json.dumps({**asdict(plan), "robosuite": installed_robosuite() or "none", **more})
 
 
-def recorded_so_far(path: Path, settings: str) -> list[Recorded]:
+def recorded_so_far(path: Path, settings: str) -> list[RecordedEpisode]:
     """Return the episodes that lie in the partial file of ``path``; none where there is no such file.
 
     Raises:
@@ -82,7 +82,7 @@ def recorded_so_far(path: Path, settings: str) -> list[Recorded]:
     return _read(partial, path, settings)
 
 
-def recorded_in(path: Path, settings: str) -> list[Recorded]:
+def recorded_in(path: Path, settings: str) -> list[RecordedEpisode]:
     """Return the episodes of a finished file.
 
     Raises:
@@ -91,15 +91,15 @@ def recorded_in(path: Path, settings: str) -> list[Recorded]:
     return _read(path, path, settings)
 
 
-def _read(place: Path, path: Path, settings: str) -> list[Recorded]:
+def _read(place: Path, path: Path, settings: str) -> list[RecordedEpisode]:
     with DatasetFile(place) as file:
         _check_same(place, path, file.file_attrs.get(PLAN), settings)
         return [_recorded(file, demo) for demo in file.demos()]
 
 
-def _recorded(file: DatasetFile, demo: str) -> Recorded:
+def _recorded(file: DatasetFile, demo: str) -> RecordedEpisode:
     attrs = file.attrs(demo)
-    return Recorded(
+    return RecordedEpisode(
         demo,
         int(attrs["episode"]),
         str(attrs["quality"]),
@@ -129,7 +129,7 @@ Split = Callable[[Mapping[int, str]], Mapping[str, Sequence[int]]]
 
 
 @dataclass(frozen=True)
-class Piece:
+class CollectedFile:
     """A file of a collection.
 
     Attributes:
@@ -166,7 +166,7 @@ class CollectedFiles:
 
     def __init__(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[CollectedFile],
         settings: str,
         split: Split,
         *,
@@ -177,9 +177,9 @@ class CollectedFiles:
         self._settings, self._split, self._qualities = settings, split, qualities
         self._overwrite = overwrite
         self.missing: list[int] = []
-        self.earlier: list[Recorded] = []
+        self.earlier: list[RecordedEpisode] = []
         self.lost: list[int] = []
-        self._unfinished: list[Piece] = []
+        self._unfinished: list[CollectedFile] = []
         for piece in pieces:
             self._look_at(piece, resume=resume, may_be_whole=len(pieces) > 1)
         self._recorded = {demo.episode: (demo.name, demo.quality) for demo in self.earlier}
@@ -188,7 +188,7 @@ class CollectedFiles:
         self._env_meta: dict[str, Any] = {}
         self._writer: DatasetWriter | None = None
 
-    def _look_at(self, piece: Piece, *, resume: bool, may_be_whole: bool) -> None:
+    def _look_at(self, piece: CollectedFile, *, resume: bool, may_be_whole: bool) -> None:
         """Record which parts of a file exist and which are missing."""
         may_continue = resume and not self._overwrite and piece.path.exists()
         is_whole = may_continue and (may_be_whole or self._holds_last(piece))
@@ -205,7 +205,7 @@ class CollectedFiles:
         self.missing += range(begun, piece.episodes.stop)
         self.earlier += found
 
-    def _holds_last(self, piece: Piece) -> bool:
+    def _holds_last(self, piece: CollectedFile) -> bool:
         """Return true for a finished file with the last episode: settings of a single file do not name their number."""
         try:
             found = recorded_in(piece.path, self._settings)
@@ -328,7 +328,7 @@ def _rate_hz(env_meta: Mapping[str, Any]) -> float | None:
 # Imports of the index stand in the functions: each worker of a collection imports this file, and none needs them.
 
 
-def shards_of(folder: Path, num: int, per_shard: int) -> list[Piece]:
+def shards_of(folder: Path, num: int, per_shard: int) -> list[CollectedFile]:
     """Divide a collection into the files ``000.hdf5``, ``001.hdf5`` ... of a folder.
 
     Args:
@@ -339,12 +339,16 @@ def shards_of(folder: Path, num: int, per_shard: int) -> list[Piece]:
     starts = range(0, num, per_shard)
     width = max(3, len(str(len(starts) - 1)))
     return [
-        Piece(folder / f"{number:0{width}d}.hdf5", range(first, min(first + per_shard, num)))
+        CollectedFile(
+            folder / f"{number:0{width}d}.hdf5", range(first, min(first + per_shard, num))
+        )
         for number, first in enumerate(starts)
     ]
 
 
-def prepare_folder(folder: Path, pieces: Sequence[Piece], *, overwrite: bool, resume: bool) -> None:
+def prepare_folder(
+    folder: Path, pieces: Sequence[CollectedFile], *, overwrite: bool, resume: bool
+) -> None:
     """Check that a folder is one for these shards; an index, which says that all are there, is taken away.
 
     Raises:
@@ -370,7 +374,7 @@ def prepare_folder(folder: Path, pieces: Sequence[Piece], *, overwrite: bool, re
         (folder / INDEX_NAME).unlink(missing_ok=True)
 
 
-def finish_folder(folder: Path, pieces: Sequence[Piece]) -> None:
+def finish_folder(folder: Path, pieces: Sequence[CollectedFile]) -> None:
     """Write the index of the shards that there are; one none of whose episodes could be recorded is missing."""
     from imitate.config.data_paths import INDEX_NAME
     from imitate.data.shards.describe import write_index

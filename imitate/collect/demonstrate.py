@@ -117,7 +117,7 @@ class Demonstration:
         return bool(self.successes.any())
 
 
-class ActionNoise:
+class MotionNoise:
     """White noise, pushes and pauses on the motion axes; the grippers' commands are left alone.
 
     Args:
@@ -204,7 +204,7 @@ def demonstrate(plan: Plan, index: int, beat: Beat | None = None) -> Demonstrati
         style = Style.sample(rng, quality)
         try:
             env = watched(partial(_worker_env, json.dumps(plan.env_meta)), beat)
-            noise = ActionNoise(
+            noise = MotionNoise(
                 rng,
                 plan.noise,
                 quality,
@@ -251,7 +251,7 @@ def _seeds(seed: int, index: int, attempt: int) -> tuple[int, np.random.Generato
 
 
 def _record(
-    env: Env, who: Demonstrator, noise: ActionNoise, seed: int, horizon: int, plan: Plan
+    env: Env, who: Demonstrator, noise: MotionNoise, seed: int, horizon: int, plan: Plan
 ) -> Demonstration:
     obs, _ = env.reset(seed=seed)
     start = env.get_state()

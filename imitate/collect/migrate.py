@@ -11,7 +11,7 @@ from typing import Any
 
 from imitate.collect.replay import Replay, replay_some
 from imitate.data import DatasetFile
-from imitate.data.edit.rewrite import Changes, rewrite
+from imitate.data.edit.rewrite import FileChanges, rewrite
 from imitate.data.edit.target import Target
 from imitate.data.file.confined import ConfinedFile
 from imitate.envs.migration import (
@@ -96,7 +96,7 @@ def migrate_file(
     if target is not None:
         attrs = {"env_args": json.dumps(new), RECORDED_ENV_ARGS: json.dumps(old)}
         with target.writing() as part:
-            rewrite(source, part, Changes(attrs=attrs), on_demo)
+            rewrite(source, part, FileChanges(attrs=attrs), on_demo)
             with ConfinedFile(part, "r+") as copy:
                 for demo, scene in scenes.items():
                     copy["data"][demo].attrs["model_file"] = scene

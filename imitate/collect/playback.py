@@ -109,10 +109,10 @@ def playback(
                 if not is_robot(meta):
                     check_description(meta)
                 folder = stack.enter_context(closing(FrameFolder()))
-                player = partial(Player, View(meta, by, camera, size, skip))
+                player = partial(DemoPlayer, View(meta, by, camera, size, skip))
                 limits = Limits(call_s=step_timeout_s)
                 crew = stack.enter_context(
-                    Crew[RecordedDemo, Played](player, limits=limits, backend=backend)
+                    Crew[RecordedDemo, PlayedDemo](player, limits=limits, backend=backend)
                 )
                 items = (_read(file, demo, by) for demo in chosen)
                 shown = _played(crew, items, folder, size, report)
@@ -130,7 +130,7 @@ def _has_images(file: DatasetFile, demos: list[str]) -> bool:
 
 
 def _played(
-    crew: Crew[RecordedDemo, Played],
+    crew: Crew[RecordedDemo, PlayedDemo],
     items: Iterator[RecordedDemo],
     folder: FrameFolder,
     size: int,
@@ -166,7 +166,7 @@ def _read(file: DatasetFile, demo: str, by: str) -> RecordedDemo:
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedDemo:
     """A demo that was played: the number of its frames, and the report's numbers on its actions."""
 
     count: int
@@ -191,7 +191,7 @@ class View:
     skip: int
 
 
-class Player:
+class DemoPlayer:
     """Plays demos in a simulator, in a process of its own: call it with a demo. It opens no file.
 
     Args:
@@ -207,7 +207,7 @@ class Player:
         make = partial(make_env, view.env_meta, obs_keys=[], render=True)
         self._env = watched(make, reports)
 
-    def __call__(self, demo: RecordedDemo) -> Played:
+    def __call__(self, demo: RecordedDemo) -> PlayedDemo:
         """Play a demo.
 
         Raises:
@@ -221,7 +221,7 @@ class Player:
                 frame = self._env.render(height=view.size, width=view.size, camera_name=view.camera)
                 sender.add(np.ascontiguousarray(frame, dtype=np.uint8))
         sender.flush()
-        return Played(sender.count, outcome.divergence, outcome.success)
+        return PlayedDemo(sender.count, outcome.divergence, outcome.success)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any
 
 from imitate.collect.drawing import Artist, Drawing, Drawn, differences
 from imitate.collect.recorded import RecordedDemo
-from imitate.collect.render_file import Layout, RenderedFile, finished_demos
+from imitate.collect.render_file import RenderedFile, RenderedLayout, finished_demos
 from imitate.crew import Crew, Limits, Lost
 from imitate.crew.backend import Backend
 from imitate.data.dataset_file import DatasetFile
@@ -166,7 +166,7 @@ def _note_finished(
 
 def _layout(
     file: DatasetFile, drawing: Drawing, keep_obs: bool, storage: ImageStorage, quality: int
-) -> Layout:
+) -> RenderedLayout:
     meta = file.env_meta
     shown = camera_kwargs(drawing.cameras)
     kwargs = dict(meta.get("env_kwargs") or {})
@@ -182,7 +182,7 @@ def _layout(
         "jpeg_quality": quality if storage == "jpeg" else None,
     }
     drop = {"obs": not keep_obs, "next_obs": not (keep_obs and drawing.next_obs)}
-    return Layout(
+    return RenderedLayout(
         settings,
         {**meta, "env_kwargs": kwargs},
         [key for key, left_out in drop.items() if left_out],

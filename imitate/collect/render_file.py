@@ -17,7 +17,7 @@ from typing_extensions import Self
 from imitate.collect.drawing import Drawn
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.edit.rewrite import (
-    Changes,
+    FileChanges,
     copy_attrs,
     copy_demo,
     copying,
@@ -34,7 +34,7 @@ SETTINGS = "rendered"
 
 
 @dataclass(frozen=True)
-class Layout:
+class RenderedLayout:
     """Settings of the file that is made of a source.
 
     Attributes:
@@ -72,7 +72,13 @@ class RenderedFile:
     """
 
     def __init__(
-        self, path: Path, source: DatasetFile, layout: Layout, *, overwrite: bool, resume: bool
+        self,
+        path: Path,
+        source: DatasetFile,
+        layout: RenderedLayout,
+        *,
+        overwrite: bool,
+        resume: bool,
     ) -> None:
         self.path = path.expanduser()
         self._partial = partial_of(self.path)
@@ -153,7 +159,7 @@ class RenderedFile:
         drop = {*self._layout.drop, *arrays}
         try:
             with copying(self._source, demo):
-                copy_demo(self._old["data"][demo], data, demo, Changes(drop=drop))
+                copy_demo(self._old["data"][demo], data, demo, FileChanges(drop=drop))
         except DatasetError:
             if demo in data:
                 del data[demo]
@@ -226,7 +232,7 @@ class RenderedFile:
             raise self._unwritable(failure) from failure
 
 
-def finished_demos(path: Path, layout: Layout) -> list[str]:
+def finished_demos(path: Path, layout: RenderedLayout) -> list[str]:
     """Return the demos of a finished file, for a run that is resumed although nothing is left to do.
 
     Raises:
@@ -242,7 +248,7 @@ def finished_demos(path: Path, layout: Layout) -> list[str]:
     return demos
 
 
-def _check_settings(path: Path, layout: Layout) -> None:
+def _check_settings(path: Path, layout: RenderedLayout) -> None:
     with DatasetFile(path) as file:
         found = json.loads(file.file_attrs.get(SETTINGS, "{}"))
     wanted = json.loads(json.dumps(layout.settings))

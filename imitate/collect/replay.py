@@ -15,7 +15,7 @@ from imitate.crew import Crew, Limits, Lost
 from imitate.crew.backend import Backend
 from imitate.data import DatasetFile
 from imitate.data.file.episode import Episode
-from imitate.data.formats.base import Demo, Options, Report, Source
+from imitate.data.formats.base import ConversionReport, NamedDemo, OpenedDataset, Options
 from imitate.envs import Env, make_env
 from imitate.envs.env import Array, watched
 from imitate.envs.migration import fitted
@@ -25,7 +25,9 @@ from imitate.system.processes import STEP_TIMEOUT_S, Beat
 _SCENE = {"model": "model_file", "ep_meta": "ep_meta"}
 
 
-def replayed(source: Source, options: Options, report: Report) -> Iterator[Demo]:
+def replayed(
+    source: OpenedDataset, options: Options, report: ConversionReport
+) -> Iterator[NamedDemo]:
     """Yield the demos of a source, with the simulator's observations in their states.
 
     ``obs[t]`` is of ``states[t]``; ``next_obs[t]`` of ``states[t + 1]``, at the last step of the state that its action
@@ -41,26 +43,26 @@ def replayed(source: Source, options: Options, report: Report) -> Iterator[Demo]
     return _from_workers(source, options.workers or 1, Path(report.source))
 
 
-def _from_workers(source: Source, workers: int, path: Path) -> Iterator[Demo]:
+def _from_workers(source: OpenedDataset, workers: int, path: Path) -> Iterator[NamedDemo]:
     prepare = partial(_prepared, fitted(source.env_meta))
-    with Crew[Demo, Episode](prepare, workers) as crew:
+    with Crew[NamedDemo, Episode](prepare, workers) as crew:
         for done in crew.in_order(source.demos):
             if isinstance(done.result, Lost):
                 raise _not_replayed(path, done.item.name, done.result.reason)
-            yield Demo(done.item.name, done.result)
+            yield NamedDemo(done.item.name, done.result)
 
 
 def _not_replayed(path: Path, name: str, reason: str) -> EnvError:
     return EnvError(f"{path}: demo '{name}' cannot be replayed ({reason}): remove the demo")
 
 
-def _prepared(env_meta: dict[str, Any], beat: Beat) -> Callable[[Demo], Episode]:
+def _prepared(env_meta: dict[str, Any], beat: Beat) -> Callable[[NamedDemo], Episode]:
     """Make a worker's function from a demo with states to its episode with observations."""
     env = watched(partial(make_env, env_meta), beat)
     return lambda demo: _observed(env, demo)
 
 
-def _observed(env: Env, demo: Demo) -> Episode:
+def _observed(env: Env, demo: NamedDemo) -> Episode:
     episode = demo.episode
     if episode.states is None:
         raise DatasetError(
@@ -144,7 +146,7 @@ def replay_some(
     chosen = np.unique(np.linspace(0, len(names) - 1, min(wanted, len(names))).astype(int))
     replays: dict[str, Replay] = {}
     limits = Limits(call_s=step_timeout_s)
-    prepare = partial(_replay_check_prepared, str(file.path), env_args)
+    prepare = partial(_prepared_check, str(file.path), env_args)
     with Crew[_Recording, Replay](prepare, limits=limits, backend=backend) as crew:
         for done in crew.in_order(_recording(file, names[number]) for number in chosen):
             demo, found = done.item.demo.name, done.result
@@ -180,7 +182,7 @@ def _recording(file: DatasetFile, demo: str) -> _Recording:
     return _Recording(recorded_demo(file, demo), hands, _was_solved(file, demo))
 
 
-def _replay_check_prepared(
+def _prepared_check(
     path: str, env_args: dict[str, Any], beat: Beat
 ) -> Callable[[_Recording], Replay]:
     """Make a worker's function from a demo to its replay; ``path`` is for messages."""

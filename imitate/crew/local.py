@@ -19,8 +19,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from imitate.crew.backend import POLL_S, CancelledError, Limits, Lost, Message, Prepare
-from imitate.crew.serving import END, Pulse, Watch, serve, unpickled
-from imitate.crew.shared import Ledger, Packed, packed
+from imitate.crew.serving import END, HangDetector, Pulse, serve, unpickled
+from imitate.crew.shared import Ledger, PackedItem, packed
 from imitate.system.processes import available_cores
 
 ROOM = 32 * 1024
@@ -66,7 +66,7 @@ class LocalBackend:
             member.stop()
         raise CancelledError
 
-    def pack(self, item: Any) -> Packed:
+    def pack(self, item: Any) -> PackedItem:
         """Pickle an item."""
         return packed(item)
 
@@ -99,7 +99,7 @@ class LocalMember:
     ) -> None:
         self._connection, theirs = CONTEXT.Pipe()
         self._pulse = Pulse(CONTEXT)
-        self._watch = Watch(self._pulse)
+        self._watch = HangDetector(self._pulse)
         self._hung: str | None = None
         self._process: BaseProcess = CONTEXT.Process(
             target=serve, args=(prepare, theirs, self._pulse), name=name
@@ -122,14 +122,14 @@ class LocalMember:
         """Return false: there is always a place on this machine."""
         return False
 
-    def give(self, packed: Packed) -> bool:
+    def give(self, packed: PackedItem) -> bool:
         """Send a packed item; return false if the process is gone."""
         header = self._ledger.header(list(packed.shared))
         values = [packed.shared[key].data for key in header.keys]
         return self.send([pickle.dumps(header), *values, packed.data])
 
     def send(self, parts: Sequence[Buffer]) -> bool:
-        """Send an item: a pickled :class:`~imitate.crew.shared.Header`, the values that it names, the item."""
+        """Send an item: a pickled :class:`~imitate.crew.shared.ItemHeader`, the values that it names, the item."""
         if None in self._inbox or not self._process.is_alive():
             return False
         self._watch.restart()

@@ -25,7 +25,7 @@ from imitate.crew.backend import (
     Unprepared,
     Work,
 )
-from imitate.crew.shared import Header, Holdings, unpickle
+from imitate.crew.shared import Holdings, ItemHeader, unpickle
 from imitate.errors import EnvError, UserError, WorkerError
 from imitate.system import clock
 from imitate.system.processes import MAKE, MAKE_FACTOR, end_with_parent
@@ -53,7 +53,7 @@ class Pulse:
         return self._call.value.decode(errors="replace"), int(self._beats.value)
 
 
-class Watch:
+class HangDetector:
     """Detects a hung worker: call :meth:`verdict` every :data:`POLL_S` while its process works."""
 
     def __init__(self, pulse: Pulse) -> None:
@@ -157,7 +157,7 @@ def _answered(work: Work, connection: Connection, holdings: Holdings) -> Message
     Raises:
         EOFError, OSError: the parent is gone.
     """
-    header: Header | None = unpickle(connection.recv_bytes())
+    header: ItemHeader | None = unpickle(connection.recv_bytes())
     if header is None:
         return None
     holdings.update(header, connection.recv_bytes)

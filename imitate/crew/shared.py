@@ -62,7 +62,7 @@ class Shared(Generic[Value]):
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedItem:
     """An item, pickled.
 
     Attributes:
@@ -74,7 +74,7 @@ class Packed:
     shared: Mapping[str, Shared[Any]] = field(default_factory=dict)
 
 
-def packed(item: Any) -> Packed:
+def packed(item: Any) -> PackedItem:
     """Pickle an item."""
     shared: dict[str, Shared[Any]] = {}
 
@@ -86,11 +86,11 @@ def packed(item: Any) -> Packed:
     pickler = pickle.Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL)
     pickler.dispatch_table = copyreg.dispatch_table | {Shared: named}
     pickler.dump(item)
-    return Packed(stream.getvalue(), shared)
+    return PackedItem(stream.getvalue(), shared)
 
 
 @dataclass(frozen=True)
-class Header:
+class ItemHeader:
     """First part of the message that carries an item.
 
     Attributes:
@@ -108,13 +108,13 @@ class Ledger:
     def __init__(self) -> None:
         self._keys: list[str] = []
 
-    def header(self, wanted: Sequence[str]) -> Header:
+    def header(self, wanted: Sequence[str]) -> ItemHeader:
         """Return what to send a worker, and what to let it forget, before it works on an item with these values."""
         missing = tuple(key for key in wanted if key not in self._keys)
         self._keys = [*(key for key in self._keys if key not in wanted), *wanted]
         room = max(KEPT, len(wanted))
         forgotten, self._keys = tuple(self._keys[:-room]), self._keys[-room:]
-        return Header(missing, forgotten)
+        return ItemHeader(missing, forgotten)
 
 
 class Holdings:
@@ -123,7 +123,7 @@ class Holdings:
     def __init__(self) -> None:
         self._values: dict[str, Shared[Any]] = {}
 
-    def update(self, header: Header, receive: Callable[[], bytes]) -> None:
+    def update(self, header: ItemHeader, receive: Callable[[], bytes]) -> None:
         """Take the values that a header announces, and forget those that it names."""
         for key in header.forgotten:
             del self._values[key]

@@ -20,7 +20,7 @@ HEADER = "imitate"
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedKey:
     """One observation key.
 
     Attributes:
@@ -56,13 +56,13 @@ class Schema:
             channel, in [0, 1]. Empty if unknown.
     """
 
-    observations: Mapping[str, Observed]
+    observations: Mapping[str, ObservedKey]
     action_dim: int
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
     rate_hz: float | None = None
     chunk: int = 1
-    goals: Mapping[str, Observed] = field(default_factory=dict)
+    goals: Mapping[str, ObservedKey] = field(default_factory=dict)
     languages: tuple[str, ...] = ()
     algorithm: str = ""
     history: int = 0
@@ -87,7 +87,7 @@ class Schema:
             known = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
             for group in ("observations", "goals"):
                 known[group] = {
-                    str(key): Observed(
+                    str(key): ObservedKey(
                         tuple(int(n) for n in value["shape"]),
                         str(value["kind"]),
                         str(value.get("image_type", "")),

@@ -35,7 +35,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Episode:
+class EpisodeResult:
     """Result of one episode.
 
     Attributes:
@@ -73,9 +73,9 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def failed_episode(plan: EpisodePlan, index: int, error: str) -> Episode:
+def failed_episode(plan: EpisodePlan, index: int, error: str) -> EpisodeResult:
     """Return the record of an episode that could not be played."""
-    return Episode(
+    return EpisodeResult(
         index,
         plan.seed + index,
         success=False,
@@ -118,7 +118,7 @@ class EpisodeRunner:
         plan: EpisodePlan,
         index: int,
         on_frames: OnFrames | None = None,
-    ) -> Episode:
+    ) -> EpisodeResult:
         """Play episode `index`; after an error of simulator or policy, try once more, then record the error.
 
         Args:
@@ -149,7 +149,7 @@ class EpisodeRunner:
         plan: EpisodePlan,
         index: int,
         on_frames: OnFrames | None,
-    ) -> Episode:
+    ) -> EpisodeResult:
         # Simulators raise any exception; only this episode has failed.
         try:
             with preserved_rng(), torch_threads(1):
@@ -170,7 +170,7 @@ class EpisodeRunner:
         plan: EpisodePlan,
         index: int,
         on_frames: OnFrames | None,
-    ) -> Episode:
+    ) -> EpisodeResult:
         assert self._policy is not None
         policy = self._policy
         recorder = FrameRecorder(plan, index, policy, on_frames)
@@ -198,7 +198,7 @@ class EpisodeRunner:
             recorder.add(env, length, last=over)
         if success:
             policy.check(obs)  # a broken simulator may report success
-        return Episode(
+        return EpisodeResult(
             index,
             plan.seed + index,
             success,
@@ -217,7 +217,7 @@ class EpisodeRunner:
         env: Any,
         first: Sequence[Mapping[str, Any]],
         recorder: FrameRecorder,
-    ) -> Episode:
+    ) -> EpisodeResult:
         """Play an episode of several agents, beginning with their first observations."""
         assert self._policy is not None
         policy = self._policy
@@ -236,7 +236,7 @@ class EpisodeRunner:
         if play.success:
             for obs in play.last:  # a broken simulator may report success
                 policy.check(obs)
-        return Episode(
+        return EpisodeResult(
             index,
             plan.seed + index,
             play.success,
@@ -345,7 +345,7 @@ def timed(start: float) -> float:
     return round(time.perf_counter() - start, 3)
 
 
-def hopeless(results: dict[int, Episode], give_up_after: int | None) -> bool:
+def hopeless(results: dict[int, EpisodeResult], give_up_after: int | None) -> bool:
     """Return true if the first `give_up_after` episodes have all been played and all failed."""
     if give_up_after is None:
         return False
@@ -353,7 +353,7 @@ def hopeless(results: dict[int, Episode], give_up_after: int | None) -> bool:
     return all(episode is not None and not episode.success for episode in first)
 
 
-def in_order(results: dict[int, Episode], give_up_after: int | None) -> list[Episode]:
+def in_order(results: dict[int, EpisodeResult], give_up_after: int | None) -> list[EpisodeResult]:
     """Sort episodes by index; keep only the first if the evaluation was hopeless.
 
     So its result does not depend on timing.

@@ -11,7 +11,7 @@ from imitate.config.from_data import rollout_horizon
 from imitate.crew import Lost
 from imitate.crew.crew import TRIES
 from imitate.errors import EvaluationError
-from imitate.evaluate.episodes import Episode, failed_episode
+from imitate.evaluate.episodes import EpisodeResult, failed_episode
 from imitate.evaluate.late import EpisodePlan, Lateness
 from imitate.functional.statistics import wilson_interval
 
@@ -31,7 +31,7 @@ class EvalResult:
 
     env_name: str
     checkpoint: str | None
-    episodes: tuple[Episode, ...]
+    episodes: tuple[EpisodeResult, ...]
     planned: int
     horizon: int
     seed: int
@@ -201,7 +201,7 @@ class Losses:
         self._reasons: dict[int, list[str]] = {}
 
     def add(
-        self, index: int, reason: str, results: Mapping[int, Episode], *, begun: bool = True
+        self, index: int, reason: str, results: Mapping[int, EpisodeResult], *, begun: bool = True
     ) -> None:
         """Record the loss of an episode.
 
@@ -225,7 +225,7 @@ class Losses:
             f"the last one: {reason}"
         )
 
-    def episode(self, index: int, answer: Episode | Lost) -> Episode | None:
+    def episode(self, index: int, answer: EpisodeResult | Lost) -> EpisodeResult | None:
         """Return the episode's final result: played, or failed; None if it must be tried again."""
         reasons = self._reasons.get(index, [])
         if not isinstance(answer, Lost):

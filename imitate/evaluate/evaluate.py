@@ -13,7 +13,7 @@ from typing import Any
 from imitate.crew.backend import Backend
 from imitate.errors import EvaluationError, RobotError, UserError
 from imitate.evaluate.episodes import (
-    Episode,
+    EpisodeResult,
     EpisodeRunner,
     failed_episode,
     hopeless,
@@ -22,12 +22,12 @@ from imitate.evaluate.episodes import (
 )
 from imitate.evaluate.eval_result import EvalResult
 from imitate.evaluate.late import Lateness
-from imitate.evaluate.pool import EpisodePool, Planned
+from imitate.evaluate.pool import EpisodeBatch, EpisodePool
 from imitate.evaluate.prepared import (
+    EvalJob,
     EvalSettings,
     EvaluatedPolicy,
     Mode,
-    Prepared,
     default_workers,
     subject_in,
     subject_of,
@@ -44,14 +44,14 @@ __all__ = [
     "EvalSettings",
     "Mode",
     "OnEpisode",
-    "Place",
+    "EvalTask",
     "available_cores",
     "default_workers",
     "evaluate",
     "evaluate_all",
 ]
 
-OnEpisode = Callable[[Episode], None]
+OnEpisode = Callable[[EpisodeResult], None]
 Outcome = EvalResult | UserError | EvaluationError
 
 
@@ -127,7 +127,7 @@ def evaluate(
     start = time.perf_counter()
     with ExitStack() as stack:
         subject, ckpt = _opened(agent)
-        prepared = stack.enter_context(closing(Prepared(subject, env_meta, settings)))
+        prepared = stack.enter_context(closing(EvalJob(subject, env_meta, settings)))
         if pool is None and prepared.needs_processes:
             num = 1 if prepared.mode == "vector" else min(workers, episodes)
             pool = stack.enter_context(EpisodePool(num))
@@ -149,7 +149,7 @@ def _opened(agent: str | Path | RolloutPolicy) -> tuple[EvaluatedPolicy, dict[st
 
 
 @dataclass(frozen=True)
-class Place:
+class EvalTask:
     """A checkpoint and the environment in which it is evaluated.
 
     Attributes:
@@ -163,12 +163,12 @@ class Place:
     agent: str | Path | EvaluatedPolicy
     env_meta: Mapping[str, Any] | None
     settings: EvalSettings
-    earlier: tuple[Episode, ...] = ()
+    earlier: tuple[EpisodeResult, ...] = ()
     on_episode: OnEpisode | None = None
 
 
 def evaluate_all(
-    places: Sequence[Place],
+    places: Sequence[EvalTask],
     *,
     workers: int = 1,
     on_episode: OnEpisode | None = None,
@@ -195,7 +195,7 @@ def evaluate_all(
     with ExitStack() as stack:
         prepared = [
             stack.enter_context(
-                closing(Prepared(subjects[place.agent], place.env_meta, place.settings))
+                closing(EvalJob(subjects[place.agent], place.env_meta, place.settings))
             )
             for place in places
         ]
@@ -221,11 +221,11 @@ def evaluate_all(
                 yield number, _outcome(entry, play)
 
 
-def _told(place: Place, prepared: Prepared, on_episode: OnEpisode | None) -> OnEpisode:
+def _told(place: EvalTask, prepared: EvalJob, on_episode: OnEpisode | None) -> OnEpisode:
     """Return the function to call with each episode of a place."""
     keeps = place.on_episode if prepared.mode == "processes" else None
 
-    def tell(episode: Episode) -> None:
+    def tell(episode: EpisodeResult) -> None:
         for call in (keeps, on_episode):
             if call is not None:
                 call(episode)
@@ -233,7 +233,7 @@ def _told(place: Place, prepared: Prepared, on_episode: OnEpisode | None) -> OnE
     return tell
 
 
-def _by_environment(prepared: Sequence[Prepared]) -> list[int]:
+def _by_environment(prepared: Sequence[EvalJob]) -> list[int]:
     """Return the evaluations for all workers, ordered so that workers seldom change their environment."""
     first: dict[str, int] = {}
     for entry in prepared:
@@ -247,7 +247,7 @@ def _by_environment(prepared: Sequence[Prepared]) -> list[int]:
 
 
 def _outcome(
-    prepared: Prepared, play: Callable[[], list[Episode]], wall_s: float | None = None
+    prepared: EvalJob, play: Callable[[], list[EpisodeResult]], wall_s: float | None = None
 ) -> Outcome:
     """Return the result of the episodes from ``play``; ``wall_s`` replaces the measured time if given."""
     start = time.perf_counter()
@@ -261,11 +261,11 @@ def _outcome(
 
 
 def _play(
-    prepared: Prepared,
+    prepared: EvalJob,
     pool: EpisodePool | None,
     on_episode: OnEpisode | None,
-    earlier: Sequence[Episode] = (),
-) -> list[Episode]:
+    earlier: Sequence[EpisodeResult] = (),
+) -> list[EpisodeResult]:
     if prepared.mode == "vector":
         return _play_lockstep(prepared, pool, on_episode)
     planned = prepared.planned(on_episode, earlier)
@@ -275,8 +275,8 @@ def _play(
 
 
 def _play_lockstep(
-    prepared: Prepared, pool: EpisodePool | None, on_episode: OnEpisode | None
-) -> list[Episode]:
+    prepared: EvalJob, pool: EpisodePool | None, on_episode: OnEpisode | None
+) -> list[EpisodeResult]:
     job, policy = prepared.vector_job, prepared.subject.policy
     if pool is not None:
         return pool.run_vector(job, on_episode)
@@ -287,7 +287,7 @@ def _play_lockstep(
     )
 
 
-def _play_here(prepared: Prepared, planned: Planned) -> list[Episode]:
+def _play_here(prepared: EvalJob, planned: EpisodeBatch) -> list[EpisodeResult]:
     """Play the episodes in this process, one after the other."""
     job, runner = planned.job, EpisodeRunner()
     if prepared.subject.policy is None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.evaluate.episodes import Episode
+from imitate.evaluate.episodes import EpisodeResult
 from imitate.evaluate.video import read_frames
 from imitate.system.plain_files import cleared, replaced
 
@@ -22,7 +22,7 @@ HOLD_FRAMES = 10
 def write_mosaic(
     path: str | Path,
     frame_dir: str,
-    episodes: Sequence[Episode],
+    episodes: Sequence[EpisodeResult],
     *,
     size: int,
     rate_hz: float = 10.0,
@@ -50,7 +50,7 @@ def write_mosaic(
 
 
 def compose(
-    episodes: Sequence[Episode], reels: Sequence[NDArray[Any]], t: int
+    episodes: Sequence[EpisodeResult], reels: Sequence[NDArray[Any]], t: int
 ) -> NDArray[np.uint8]:
     """Compose picture t of the mosaic; a finished episode shows its last frame."""
     size = reels[0].shape[1] + 2 * BORDER

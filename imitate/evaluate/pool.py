@@ -22,7 +22,7 @@ from imitate.crew.local import LocalBackend
 from imitate.errors import EnvError, EvaluationError, UserError
 from imitate.evaluate.env_trial import NO_ROLLOUTS, EnvTrial
 from imitate.evaluate.environments import label
-from imitate.evaluate.episodes import Episode, EpisodeRunner, Job, hopeless, in_order, timed
+from imitate.evaluate.episodes import EpisodeResult, EpisodeRunner, Job, hopeless, in_order, timed
 from imitate.evaluate.eval_result import GUARD, Losses
 from imitate.evaluate.late import EpisodePlan
 from imitate.evaluate.vector_episodes import VectorJob
@@ -50,7 +50,7 @@ class EpisodeTask:
     index: int
     job: Job
 
-    def play(self, runner: EpisodeRunner, reports: Reports) -> Episode:
+    def play(self, runner: EpisodeRunner, reports: Reports) -> EpisodeResult:
         """Play the episode."""
         runner.load(self.job)
         return runner.play(self.job.env_meta, self.job.plan, self.index, reports.note)
@@ -62,13 +62,13 @@ class Lockstep:
 
     job: VectorJob
 
-    def play(self, runner: EpisodeRunner, reports: Reports) -> list[Episode]:
+    def play(self, runner: EpisodeRunner, reports: Reports) -> list[EpisodeResult]:
         """Play all episodes."""
         return self.job.play(reports.note, reports)
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialTask:
     """Trial of an environment."""
 
     trial: EnvTrial
@@ -78,7 +78,7 @@ class Trial:
         self.trial.play(reports)
 
 
-class Player:
+class EpisodeWorker:
     """Runs tasks in a worker process with one runner, which keeps policy and environment."""
 
     def __init__(self, reports: Reports) -> None:
@@ -97,7 +97,7 @@ class Player:
 
 
 @dataclass(frozen=True)
-class Planned:
+class EpisodeBatch:
     """Episodes 0 .. episodes - 1 of a job, or only the first ``give_up_after`` if all of these fail.
 
     Attributes:
@@ -108,14 +108,14 @@ class Planned:
 
     job: Job
     episodes: int
-    on_episode: Callable[[Episode], None] | None = None
+    on_episode: Callable[[EpisodeResult], None] | None = None
     give_up_after: int | None = None
     on_frames: OnFrames | None = None
-    earlier: tuple[Episode, ...] = ()
+    earlier: tuple[EpisodeResult, ...] = ()
 
 
 @dataclass(frozen=True)
-class Played:
+class EpisodeResults:
     """Outcome of a planned evaluation.
 
     Attributes:
@@ -125,10 +125,10 @@ class Played:
     """
 
     number: int
-    outcome: list[Episode] | UserError | EvaluationError
+    outcome: list[EpisodeResult] | UserError | EvaluationError
     wall_s: float
 
-    def episodes(self) -> list[Episode]:
+    def episodes(self) -> list[EpisodeResult]:
         """Return the episodes.
 
         Raises:
@@ -148,7 +148,7 @@ class Evaluation:
         is_told: true if its outcome was already returned.
     """
 
-    def __init__(self, number: int, planned: Planned) -> None:
+    def __init__(self, number: int, planned: EpisodeBatch) -> None:
         self.number, self._planned = number, planned
         self._losses = Losses(label(planned.job.env_meta), planned.job.plan)
         self._results = {episode.index: episode for episode in planned.earlier}
@@ -182,7 +182,7 @@ class Evaluation:
             self._error = error
         return not self.is_over
 
-    def note(self, index: int, result: Episode | Lost) -> None:
+    def note(self, index: int, result: EpisodeResult | Lost) -> None:
         """Record the result of an episode."""
         if isinstance(result, Lost) and not result.died:
             self._error = self._error or failure(result, "")
@@ -192,11 +192,11 @@ class Evaluation:
             if self._planned.on_episode is not None:
                 self._planned.on_episode(episode)
 
-    def told(self) -> Played:
+    def told(self) -> EpisodeResults:
         """Return the outcome of a finished evaluation."""
         self.is_told = True
         episodes = in_order(self._results, self._planned.give_up_after)
-        return Played(self.number, self._error or episodes, timed(self._start))
+        return EpisodeResults(self.number, self._error or episodes, timed(self._start))
 
 
 def failure(loss: Lost, died: str) -> UserError | EvaluationError:
@@ -226,7 +226,7 @@ class EpisodePool:
 
     def __init__(self, workers: int, backend: Backend[Any] | None = None) -> None:
         places = LocalBackend("imitate-episodes") if backend is None else backend
-        self._crew: Crew[Any, Any] = Crew(Player, workers, backend=places)
+        self._crew: Crew[Any, Any] = Crew(EpisodeWorker, workers, backend=places)
 
     @property
     def limit(self) -> int:
@@ -251,7 +251,7 @@ class EpisodePool:
         """End every worker."""
         self._crew.close()
 
-    def run(self, planned: Planned) -> list[Episode]:
+    def run(self, planned: EpisodeBatch) -> list[EpisodeResult]:
         """Play the episodes of an evaluation.
 
         An episode whose worker dies, or hangs in one call of the environment for longer than the plan's
@@ -265,7 +265,7 @@ class EpisodePool:
         (played,) = self.run_all([planned])
         return played.episodes()
 
-    def run_all(self, planned: Sequence[Planned]) -> Generator[Played, None, None]:
+    def run_all(self, planned: Sequence[EpisodeBatch]) -> Generator[EpisodeResults, None, None]:
         """Play several evaluations, and yield each as it ends; see `run` for their episodes.
 
         An evaluation that fails does not keep the others from being played.
@@ -310,8 +310,8 @@ class EpisodePool:
                         return
 
     def run_vector(
-        self, job: VectorJob, on_episode: Callable[[Episode], None] | None = None
-    ) -> list[Episode]:
+        self, job: VectorJob, on_episode: Callable[[EpisodeResult], None] | None = None
+    ) -> list[EpisodeResult]:
         """Play a whole evaluation in lockstep in one worker, which starts a process per environment.
 
         Raises:
@@ -320,7 +320,7 @@ class EpisodePool:
             EvaluationCancelledError: `cancel` was called.
         """
 
-        def on_note(task: Lockstep, episode: Episode) -> None:
+        def on_note(task: Lockstep, episode: EpisodeResult) -> None:
             if on_episode is not None:
                 on_episode(episode)
 
@@ -329,7 +329,7 @@ class EpisodePool:
         (done,) = self._crew.as_completed([Lockstep(job)], limits=limits, tries=1, on_note=on_note)
         if isinstance(done.result, Lost):
             raise failure(done.result, f"environment '{label(job.env_meta)}': {done.result.reason}")
-        played: list[Episode] = done.result
+        played: list[EpisodeResult] = done.result
         return played
 
     def try_env(self, trial: EnvTrial, step_timeout_s: float, stopped: Callable[[], bool]) -> None:
@@ -340,7 +340,9 @@ class EpisodePool:
             EvaluationCancelledError: ``stopped`` returned true.
         """
         limits = Limits(call_s=step_timeout_s)
-        (done,) = self._crew.as_completed([Trial(trial)], limits=limits, tries=1, stopped=stopped)
+        (done,) = self._crew.as_completed(
+            [TrialTask(trial)], limits=limits, tries=1, stopped=stopped
+        )
         loss = done.result
         if isinstance(loss, Lost):
             hint = f"to train without rollouts: {NO_ROLLOUTS}" if loss.begun else GUARD

@@ -15,12 +15,12 @@ from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
 from imitate.errors import EnvError, EvaluationError, UserError
 from imitate.evaluate.environments import label
-from imitate.evaluate.episodes import Episode, Job
+from imitate.evaluate.episodes import EpisodeResult, Job
 from imitate.evaluate.eval_result import EvalResult
 from imitate.evaluate.late import EpisodePlan, Lateness
 from imitate.evaluate.mosaic import write_mosaic
 from imitate.evaluate.policy_source import CheckpointFile
-from imitate.evaluate.pool import Planned
+from imitate.evaluate.pool import EpisodeBatch
 from imitate.evaluate.vector_episodes import VectorJob
 from imitate.evaluate.video import FrameFolder
 from imitate.policy.checkpoint import config_of, control_freq_of, load_checkpoint
@@ -138,7 +138,7 @@ def subject_in(ckpt: Mapping[str, Any], path: Path) -> EvaluatedPolicy:
     )
 
 
-class Prepared:
+class EvalJob:
     """One evaluation of a subject in an environment.
 
     Args:
@@ -222,8 +222,10 @@ class Prepared:
         return CheckpointFile(str(self.subject.path), self.settings.rename, self.settings.precision)
 
     def planned(
-        self, on_episode: Callable[[Episode], None] | None, earlier: Sequence[Episode] = ()
-    ) -> Planned:
+        self,
+        on_episode: Callable[[EpisodeResult], None] | None,
+        earlier: Sequence[EpisodeResult] = (),
+    ) -> EpisodeBatch:
         """Return the episodes to play.
 
         Args:
@@ -232,7 +234,7 @@ class Prepared:
         """
         settings = self.settings
         kept = tuple(episode for episode in earlier if episode.index >= self.plan.video_episodes)
-        return Planned(
+        return EpisodeBatch(
             self.job,
             settings.episodes,
             on_episode,
@@ -255,7 +257,7 @@ class Prepared:
             settings.give_up_after,
         )
 
-    def result(self, played: Sequence[Episode], wall_s: float) -> EvalResult:
+    def result(self, played: Sequence[EpisodeResult], wall_s: float) -> EvalResult:
         """Assemble the result and write the video.
 
         Raises:
@@ -372,7 +374,7 @@ def _mode(
     return "vector" if batched else "processes"
 
 
-def _warnings(played: Sequence[Episode], *, wants_video: bool, mode: str) -> list[str]:
+def _warnings(played: Sequence[EpisodeResult], *, wants_video: bool, mode: str) -> list[str]:
     warnings = [
         f"episode {episode.index} (seed {episode.seed}) could not be played and counts as failed: {episode.error}"
         for episode in played

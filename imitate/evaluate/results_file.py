@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from imitate.errors import ConfigError
-from imitate.evaluate.episodes import Episode
+from imitate.evaluate.episodes import EpisodeResult
 from imitate.evaluate.eval_result import EvalResult
 from imitate.evaluate.late import Lateness
 from imitate.evaluate.prepared import EvalSettings
@@ -40,7 +40,7 @@ class EpisodeLog:
 
     def __init__(self, table: Path) -> None:
         self.path = table.with_name(f"{table.name}{ENDING}")
-        self._found: dict[str, dict[int, Episode]] = {}
+        self._found: dict[str, dict[int, EpisodeResult]] = {}
         self._file: TextIO | None = None
 
     def read(self) -> None:
@@ -57,7 +57,7 @@ class EpisodeLog:
                 key, episode = entry
                 self._found.setdefault(key, {})[episode.index] = episode
 
-    def find(self, key: str) -> tuple[Episode, ...]:
+    def find(self, key: str) -> tuple[EpisodeResult, ...]:
         """Return the episodes of an evaluation that were read.
 
         Args:
@@ -65,7 +65,7 @@ class EpisodeLog:
         """
         return tuple(self._found.get(key, {}).values())
 
-    def add(self, key: str, episode: Episode) -> None:
+    def add(self, key: str, episode: EpisodeResult) -> None:
         """Write an episode; a kill -9 after this call does not lose it."""
         if episode.error is not None:
             return
@@ -119,7 +119,7 @@ def _lock(file: TextIO, path: Path) -> None:
         )
 
 
-def _entry(line: str) -> tuple[str, Episode] | None:
+def _entry(line: str) -> tuple[str, EpisodeResult] | None:
     try:
         entry = json.loads(line)
         return str(entry["evaluation"]), episode_from_dict(entry["episode"])
@@ -127,13 +127,13 @@ def _entry(line: str) -> tuple[str, Episode] | None:
         return None
 
 
-def episode_from_dict(entry: Mapping[str, Any]) -> Episode:
-    """Return the episode from its :meth:`Episode.to_dict`."""
-    names = {field.name for field in fields(Episode)}
+def episode_from_dict(entry: Mapping[str, Any]) -> EpisodeResult:
+    """Return the episode from its :meth:`EpisodeResult.to_dict`."""
+    names = {field.name for field in fields(EpisodeResult)}
     own = {key: value for key, value in entry.items() if key in names}
     if own["episode_return"] is None:  # JSON has no infinite numbers or NaN
         own["episode_return"] = math.nan
-    return Episode(**own)
+    return EpisodeResult(**own)
 
 
 SAME = "settings"
@@ -202,13 +202,13 @@ class ResultsFile:
 
     def earlier(
         self, agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings
-    ) -> tuple[Episode, ...]:
+    ) -> tuple[EpisodeResult, ...]:
         """Return the episodes of an interrupted evaluation with the same checkpoint, environment and settings."""
         return self._log.find(_key(self._same(agent, env_meta, settings)))
 
     def note(
         self, agent: Path, env_meta: Mapping[str, Any], settings: EvalSettings
-    ) -> Callable[[Episode], None]:
+    ) -> Callable[[EpisodeResult], None]:
         """Return a function that stores the episodes of an evaluation until it has a result."""
         return partial(self._log.add, _key(self._same(agent, env_meta, settings)))
 

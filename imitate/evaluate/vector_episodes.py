@@ -16,7 +16,7 @@ from imitate.envs.vector import HungCopiesError, make_vector_env
 from imitate.errors import EnvError, NotFiniteError
 from imitate.evaluate.environments import label
 from imitate.evaluate.episodes import (
-    Episode,
+    EpisodeResult,
     check_action_size,
     check_obs_shapes,
     failed_episode,
@@ -53,7 +53,9 @@ class VectorJob:
     num_envs: int
     give_up_after: int | None = None
 
-    def play(self, on_episode: Callable[[Episode], None], beat: Beat | None) -> list[Episode]:
+    def play(
+        self, on_episode: Callable[[EpisodeResult], None], beat: Beat | None
+    ) -> list[EpisodeResult]:
         """Load the policy and play every episode."""
         return run_vector_episodes(
             self.policy.load(self.device),
@@ -73,10 +75,10 @@ def run_vector_episodes(
     plan: EpisodePlan,
     episodes: int,
     num_envs: int,
-    on_episode: Callable[[Episode], None] | None = None,
+    on_episode: Callable[[EpisodeResult], None] | None = None,
     give_up_after: int | None = None,
     beat: Beat | None = None,
-) -> list[Episode]:
+) -> list[EpisodeResult]:
     """Play episodes 0 .. episodes - 1; each environment takes the next one as soon as its own ends.
 
     A policy that samples draws for all environments at once, so its results depend on `num_envs`; the initial states
@@ -87,11 +89,11 @@ def run_vector_episodes(
         EnvError: policy and environment do not fit each other, or the environment cannot be made.
         EvaluationError: environments hang and no episode could be played.
     """
-    results: dict[int, Episode] = {}
+    results: dict[int, EpisodeResult] = {}
     losses = Losses(label(env_meta), plan)
     tell = beat or (lambda call: None)
 
-    def ended(index: int, answer: Episode | Lost) -> bool:
+    def ended(index: int, answer: EpisodeResult | Lost) -> bool:
         episode = losses.episode(index, answer)
         if episode is not None:
             results[index] = episode
@@ -148,7 +150,7 @@ class _Lockstep:
         plan: EpisodePlan,
         numbers: Sequence[int],
         num_envs: int,
-        ended: Callable[[int, Episode], bool],
+        ended: Callable[[int, EpisodeResult], bool],
         lang: str | None,
         tell: Beat,
     ) -> None:
@@ -237,11 +239,11 @@ class _Lockstep:
         if not over and not (slot.success and self.plan.terminate_on_success):
             return False
         seed = self.plan.seed + slot.index
-        episode = Episode(slot.index, seed, slot.success, slot.total, slot.length, success)
+        episode = EpisodeResult(slot.index, seed, slot.success, slot.total, slot.length, success)
         self._record(replace(episode, cpu=cpu_model()))
         return True
 
-    def _record(self, episode: Episode) -> None:
+    def _record(self, episode: EpisodeResult) -> None:
         self.enough = self.ended(episode.index, episode) or self.enough
 
 

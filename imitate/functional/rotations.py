@@ -155,7 +155,7 @@ def _positive(quaternion: Tensor) -> Tensor:
     return torch.where(quaternion[..., 3:] < 0, -quaternion, quaternion)
 
 
-class Form(NamedTuple):
+class RotationForm(NamedTuple):
     """Representation of a rotation by numbers.
 
     Attributes:
@@ -170,11 +170,13 @@ class Form(NamedTuple):
 
 
 FORMS = {
-    "axis_angle": Form(3, axis_angle_to_matrix, matrix_to_axis_angle),
-    "euler": Form(3, euler_to_matrix, matrix_to_euler),
-    "quaternion": Form(4, quaternion_to_matrix, matrix_to_quaternion),
-    "matrix": Form(9, lambda x: x.reshape(*x.shape[:-1], 3, 3), lambda x: x.flatten(start_dim=-2)),
-    "rotation_6d": Form(6, rotation_6d_to_matrix, matrix_to_rotation_6d),
+    "axis_angle": RotationForm(3, axis_angle_to_matrix, matrix_to_axis_angle),
+    "euler": RotationForm(3, euler_to_matrix, matrix_to_euler),
+    "quaternion": RotationForm(4, quaternion_to_matrix, matrix_to_quaternion),
+    "matrix": RotationForm(
+        9, lambda x: x.reshape(*x.shape[:-1], 3, 3), lambda x: x.flatten(start_dim=-2)
+    ),
+    "rotation_6d": RotationForm(6, rotation_6d_to_matrix, matrix_to_rotation_6d),
 }
 """Representations by name; a matrix is flattened row by row."""
 

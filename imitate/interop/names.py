@@ -44,7 +44,7 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Rule:
+class NameRule:
     """Names that match a pattern.
 
     Attributes:
@@ -62,7 +62,7 @@ class Rule:
     transposed: bool = False
     trail: int = 0
 
-    def under(self, ours: str, *theirs: str) -> Rule:
+    def under(self, ours: str, *theirs: str) -> NameRule:
         """Return the same rule for names that begin with ``ours``; theirs begin with each of ``theirs``."""
 
         def names(*groups: str) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class Rule:
 
         return replace(self, pattern=re.escape(ours) + self.pattern, names=names)
 
-    def also(self, other: Rule) -> Rule:
+    def also(self, other: NameRule) -> NameRule:
         """Return a rule for the same names of ours, with the names of theirs of both rules."""
         return replace(self, names=lambda *groups: (*self.names(*groups), *other.names(*groups)))
 
@@ -91,17 +91,17 @@ class Rule:
         return Name(ours, theirs[0], theirs[1:], self.lead, member, self.transposed, self.trail)
 
 
-def same(pattern: str, template: str = "{}", **options: Any) -> Rule:
+def same(pattern: str, template: str = "{}", **options: Any) -> NameRule:
     """Return a rule whose names of theirs are a template, filled with the groups of the match."""
-    return Rule(pattern, lambda *groups: (template.format(*groups),), **options)
+    return NameRule(pattern, lambda *groups: (template.format(*groups),), **options)
 
 
-def under(rules: Iterable[Rule], ours: str, *theirs: str) -> list[Rule]:
-    """Apply :meth:`Rule.under` to each rule."""
+def under(rules: Iterable[NameRule], ours: str, *theirs: str) -> list[NameRule]:
+    """Apply :meth:`NameRule.under` to each rule."""
     return [rule.under(ours, *theirs) for rule in rules]
 
 
-def names_of(ours: Iterable[str], rules: Sequence[Rule], toolkit: str) -> list[Name]:
+def names_of(ours: Iterable[str], rules: Sequence[NameRule], toolkit: str) -> list[Name]:
     """Return all names that the rules give.
 
     Raises:

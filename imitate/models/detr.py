@@ -128,7 +128,7 @@ class DecoderLayer(_Layer):
         return cast(Tensor, self.norm3(x + self._feedforward(x)))
 
 
-class Encoder(nn.Module):
+class DETREncoder(nn.Module):
     """Stack of layers over tokens.
 
     Args:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Moments(nn.Module):
+class RowMoments(nn.Module):
     """Running mean and variance of rows (B, D), merged batch by batch (Chan et al. 1979)."""
 
     count: Tensor

@@ -230,7 +230,7 @@ class Attention(nn.Module):
         return out
 
 
-class MLP(nn.Module):
+class FeedForward(nn.Module):
     """Two linear maps with a GELU between them."""
 
     def __init__(self, dim: int, hidden: int, gelu: str) -> None:
@@ -266,7 +266,7 @@ class Block(nn.Module):
         self.attn = Attention(dim, heads)
         self.ls1 = LayerScale(dim) if scaled else nn.Identity()
         self.norm2 = nn.LayerNorm(dim, eps=_EPS)
-        self.mlp = MLP(dim, hidden, gelu)
+        self.mlp = FeedForward(dim, hidden, gelu)
         self.ls2 = LayerScale(dim) if scaled else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:

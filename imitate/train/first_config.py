@@ -17,7 +17,7 @@ from imitate.config.loading import folder, names, read_tree
 from imitate.config.observation import ROBOT_STATE
 from imitate.data import DatasetFile
 from imitate.data.batches.build import TRAIN_MASK, VALID_MASK
-from imitate.data.file.observed import Observed, observed
+from imitate.data.file.observed import FileObservations, observed
 from imitate.errors import ConfigError, nearest
 from imitate.system.memory import gigabytes
 from imitate.system.text import counted
@@ -60,7 +60,7 @@ class _Contents:
     actions_low: float
     actions_high: float
     action_dim: int
-    found: Observed
+    found: FileObservations
 
 
 def first_config(
@@ -204,7 +204,7 @@ def _vectors(contents: _Contents, with_images: bool) -> tuple[list[str], str]:
     return keys, words
 
 
-def _cameras(found: Observed, images: str) -> list[str]:
+def _cameras(found: FileObservations, images: str) -> list[str]:
     keys = found.keys("rgb")
     if images == "all":
         return keys
@@ -215,7 +215,7 @@ def _cameras(found: Observed, images: str) -> list[str]:
     return chosen
 
 
-def _image_words(found: Observed, cameras: list[str]) -> str:
+def _image_words(found: FileObservations, cameras: list[str]) -> str:
     there = found.keys("rgb")
     if not there:
         return ""

@@ -47,7 +47,7 @@ SAMPLES = 8
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedTransitions:
     """N transitions of D demos. States and actions are standardized, rewards divided by ``scale``.
 
     Attributes:
@@ -120,7 +120,7 @@ def state_keys(path: Path, filter_key: str | None = None) -> list[str]:
 
 def open_data(
     path: Path, policy: RolloutPolicy, discount: float, filter_key: str | None = None
-) -> tuple[SequenceDataset, Recorded]:
+) -> tuple[SequenceDataset, RecordedTransitions]:
     """Open a file as a dataset with the observations of a policy, and read its transitions.
 
     Raises:
@@ -141,7 +141,7 @@ def open_data(
     return dataset, _recorded(dataset, keys, discount)
 
 
-def _recorded(dataset: SequenceDataset, keys: list[str], discount: float) -> Recorded:
+def _recorded(dataset: SequenceDataset, keys: list[str], discount: float) -> RecordedTransitions:
     parts: list[dict[str, Tensor]] = []
     for rows in _pieces(len(dataset)):
         batch = dataset[rows]
@@ -171,7 +171,7 @@ def _recorded(dataset: SequenceDataset, keys: list[str], discount: float) -> Rec
     offset, spread = _standard(data["states"])
     action_offset, action_scale = _standard(data["actions"])
     lengths = torch.as_tensor(ends - starts)
-    return Recorded(
+    return RecordedTransitions(
         states=(data["states"] - offset) / spread,
         next_states=(data["next_states"] - offset) / spread,
         actions=(data["actions"] - action_offset) / action_scale,
@@ -236,7 +236,7 @@ def answers_of(
     policy: RolloutPolicy,
     limits: tuple[Tensor, Tensor],
     dataset: SequenceDataset,
-    recorded: Recorded,
+    recorded: RecordedTransitions,
     seed: int = 0,
 ) -> Answers:
     """Compute the actions of a policy in evaluation mode.
@@ -343,7 +343,7 @@ class FQEResult:
 
 
 def fitted_q_evaluation(
-    recorded: Recorded,
+    recorded: RecordedTransitions,
     answers: Answers,
     plan: FQEPlan = FQEPlan(),  # noqa: B008 - frozen
     on_update: Callable[[], None] | None = None,
@@ -428,7 +428,7 @@ def ranked(results: Sequence[FQEResult]) -> list[FQEResult]:
 def _loss(
     critic: CriticEnsemble,
     target: CriticEnsemble,
-    recorded: Recorded,
+    recorded: RecordedTransitions,
     answers: Answers,
     counts: Tensor,
     rows: Tensor,
@@ -449,7 +449,7 @@ def _values(critic: CriticEnsemble, states: Tensor, actions: Tensor) -> Tensor:
     return values
 
 
-def _critic(recorded: Recorded, members: int) -> CriticEnsemble:
+def _critic(recorded: RecordedTransitions, members: int) -> CriticEnsemble:
     encoder = ObservationEncoder(
         {"state": (recorded.states.shape[-1],)}, {"state": "low_dim"}, ObservationConfig().encoder
     )

@@ -8,7 +8,7 @@ from imitate.config import Config, DatasetConfig, located_data
 from imitate.config.observation import AUTO, ObservationConfig, Observations
 from imitate.data.batches.build import training_filter_key
 from imitate.data.dataset_file import no_demos
-from imitate.data.file.observed import Form, Observed, observation_forms, observed_of
+from imitate.data.file.observed import FileObservations, Form, observation_forms, observed_of
 from imitate.data.language import LANGUAGE_KEY
 from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.data.shards.folder import shards_at
@@ -70,7 +70,7 @@ def _same_group(path: str, other: str) -> bool:
     return path.rpartition(".")[0] == other.rpartition(".")[0]
 
 
-def _observed(config: Config, files: DataFiles) -> Observed:
+def _observed(config: Config, files: DataFiles) -> FileObservations:
     """Read the observations of the first training demo of each file; for shards, read their index."""
     entries = [entry for entry in located_data(config) if entry.weight > 0]
     return observed_of([_forms(entry, config, files) for entry in entries])
@@ -87,7 +87,7 @@ def _forms(entry: DatasetConfig, config: Config, files: DataFiles) -> tuple[str,
     return entry.path, observation_forms(file, demos[0])
 
 
-def _refuse_missing(config: Config, found: Observed) -> None:
+def _refuse_missing(config: Config, found: FileObservations) -> None:
     wanted = set(config.all_obs_keys) - {LANGUAGE_KEY}
     missing = sorted(wanted - found.shapes.keys())
     if not missing:

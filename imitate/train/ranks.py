@@ -41,7 +41,7 @@ _TICK_S = 0.5
 _LEFT = b"left"
 
 
-class Store(Protocol):
+class RendezvousStore(Protocol):
     """Store of a rendezvous; its calls raise RuntimeError (``DistStoreError``) if it cannot be reached."""
 
     def set(self, key: str, value: str, /) -> None:
@@ -64,7 +64,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        store: Store,
+        store: RendezvousStore,
         rank: int,
         world: int,
         *,
@@ -186,13 +186,13 @@ def joined_ranks(uses_cuda: bool, silence_s: float = SILENCE_S) -> Iterator[Rank
         dist.destroy_process_group()
 
 
-def _store() -> Store:
+def _store() -> RendezvousStore:
     """Return a separate connection to the store of the rendezvous, so that waiting on it delays nobody."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, is_master=False, timeout=STORE_PATIENCE)
     # torchrun keeps the store when it restarts the processes.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    separate: Store = PrefixStore(f"imitate/{attempt}", store)
+    separate: RendezvousStore = PrefixStore(f"imitate/{attempt}", store)
     return separate
 
 

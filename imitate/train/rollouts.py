@@ -20,7 +20,7 @@ from typing import Any
 
 from imitate.evaluate.env_trial import EnvTrial
 from imitate.evaluate.environments import file_name, label
-from imitate.evaluate.episodes import Episode
+from imitate.evaluate.episodes import EpisodeResult
 from imitate.evaluate.eval_result import EvalResult
 from imitate.evaluate.evaluate import default_workers, evaluate
 from imitate.evaluate.pool import EpisodePool, EvaluationCancelledError
@@ -32,7 +32,7 @@ from imitate.train.online.curriculum import Curriculum
 
 
 @dataclass(frozen=True)
-class Request:
+class EvalRequest:
     """Request of an evaluation."""
 
     epoch: int
@@ -41,16 +41,16 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvalOutcome:
     """Outcome of an evaluation: a result per environment, or the reason why it failed."""
 
-    request: Request
+    request: EvalRequest
     results: tuple[EvalResult, ...]
     error: str | None
     wall_s: float
 
 
-Evaluate = Callable[[Request], Sequence[EvalResult]]
+Evaluate = Callable[[EvalRequest], Sequence[EvalResult]]
 
 
 class BackgroundEvaluations:
@@ -62,9 +62,9 @@ class BackgroundEvaluations:
 
     def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate
-        self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        self._running: Request | None = None
-        self._waiting: Request | None = None
+        self._outcomes: queue.SimpleQueue[EvalOutcome] = queue.SimpleQueue()
+        self._running: EvalRequest | None = None
+        self._waiting: EvalRequest | None = None
 
     @property
     def busy_with(self) -> int | None:
@@ -76,7 +76,7 @@ class BackgroundEvaluations:
         """Epochs under evaluation or waiting for it."""
         return {r.epoch for r in (self._running, self._waiting) if r is not None}
 
-    def request(self, request: Request) -> Request | None:
+    def request(self, request: EvalRequest) -> EvalRequest | None:
         """Start an evaluation or queue it; return the queued request that it replaces, if any."""
         if self._running is None:
             self._start(request)
@@ -84,7 +84,7 @@ class BackgroundEvaluations:
         left_out, self._waiting = self._waiting, request
         return left_out
 
-    def collect(self, timeout_s: float = 0.0) -> Outcome | None:
+    def collect(self, timeout_s: float = 0.0) -> EvalOutcome | None:
         """Return a finished evaluation, if one ends within ``timeout_s``, and start the queued one."""
         if self._running is None:
             return None
@@ -98,15 +98,15 @@ class BackgroundEvaluations:
             self._start(following)
         return outcome
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: EvalRequest) -> None:
         self._running = request
         threading.Thread(target=self._work, args=(request,), daemon=True).start()
 
-    def _work(self, request: Request) -> None:
+    def _work(self, request: EvalRequest) -> None:
         self._outcomes.put(attempt(self._evaluate, request))
 
 
-def attempt(evaluate: Evaluate, request: Request) -> Outcome:
+def attempt(evaluate: Evaluate, request: EvalRequest) -> EvalOutcome:
     """Run one evaluation; a failure becomes an outcome, because training continues without it."""
     start = time.perf_counter()
     results: tuple[EvalResult, ...] = ()
@@ -117,11 +117,11 @@ def attempt(evaluate: Evaluate, request: Request) -> Outcome:
         error = "cancelled"
     except Exception as failure:
         error = f"{type(failure).__name__}: {failure}"
-    return Outcome(request, results, error, time.perf_counter() - start)
+    return EvalOutcome(request, results, error, time.perf_counter() - start)
 
 
 VIDEO_EPISODES = 4
-OnRecord = Callable[[Request, dict[str, float]], set[str]]
+OnRecord = Callable[[EvalRequest, dict[str, float]], set[str]]
 
 
 class Rollouts:
@@ -210,7 +210,7 @@ class Rollouts:
 
     def submit(self, epoch: int, step: int) -> None:
         """Evaluate the candidate checkpoint of this epoch, now or as soon as the workers are free."""
-        request = Request(epoch, step, self._checkpoints.candidate(epoch))
+        request = EvalRequest(epoch, step, self._checkpoints.candidate(epoch))
         if not self._background:
             self._file(attempt(self._evaluate, request))
             return
@@ -232,7 +232,7 @@ class Rollouts:
         """The env_args of the next evaluation."""
         return self._env_metas if self._curriculum is None else self._curriculum.evaluated
 
-    def _count(self, episode: Episode) -> None:
+    def _count(self, episode: EpisodeResult) -> None:
         """Count an episode; called in another thread if evaluations run in the background."""
         self._played += 1
         if not self._background:
@@ -262,7 +262,7 @@ class Rollouts:
                 self._queue.collect(timeout_s=0.5)
             self._pool.close()
 
-    def _evaluate(self, request: Request) -> list[EvalResult]:
+    def _evaluate(self, request: EvalRequest) -> list[EvalResult]:
         settings = self._settings
         wants_video = self._experiment.render_video
         results = []
@@ -290,7 +290,7 @@ class Rollouts:
             )
         return results
 
-    def _file(self, outcome: Outcome) -> None:
+    def _file(self, outcome: EvalOutcome) -> None:
         """Log an evaluation, and keep its checkpoint if it is a best one."""
         epoch, candidate = outcome.request.epoch, outcome.request.checkpoint
         if outcome.error == "cancelled":

@@ -25,7 +25,7 @@ from imitate.train.console import Console, Forecast, duration, images_on_cpu, ra
 from imitate.train.interrupts import Interrupt
 from imitate.train.loss_guard import BadLoss, LossGuard, weights_are_finite
 from imitate.train.metrics import EpochMeans, MetricsFile, RunLogger
-from imitate.train.rollouts import Request, Rollouts
+from imitate.train.rollouts import EvalRequest, Rollouts
 from imitate.train.setup import Setup
 from imitate.train.state import PAUSED, History, TrainState
 from imitate.train.validation import Validation
@@ -358,7 +358,7 @@ class Run:
         self.logger.record(kind, epoch, step, numbers)
         return best
 
-    def _record_rollout(self, request: Request, numbers: dict[str, float]) -> set[str]:
+    def _record_rollout(self, request: EvalRequest, numbers: dict[str, float]) -> set[str]:
         # Link the best checkpoint first: a kill between the two steps then only repeats an evaluation.
         best = self.history.add({"kind": "rollout", "epoch": request.epoch, **numbers})
         self.checkpoints.keep_best(request.checkpoint, best)

@@ -220,9 +220,9 @@ def kept_checkpoints(
         found[kept.name] = kept
     for name in BEST_FIRST:
         found.setdefault(name, KeptCheckpoint(name, None, "kept as a best one"))
-    numbered = [name for name in present if _recommendation_number(name) is not None]
-    for name in sorted(numbered, key=lambda name: _recommendation_number(name) or 0):
-        found[name] = KeptCheckpoint(name, _recommendation_number(name), "kept by its epoch")
+    numbered = [name for name in present if _epoch_of(name) is not None]
+    for name in sorted(numbered, key=lambda name: _epoch_of(name) or 0):
+        found[name] = KeptCheckpoint(name, _epoch_of(name), "kept by its epoch")
     order = [*BEST_FIRST, *(name for name in found if name not in BEST_FIRST)]
     return [found[name] for name in order if name in present]
 
@@ -264,7 +264,7 @@ def _bests(history: History) -> list[KeptCheckpoint]:
     return found
 
 
-def _recommendation_number(name: str) -> int | None:
+def _epoch_of(name: str) -> int | None:
     prefix, _, digits = Path(name).stem.rpartition("_")
     return int(digits) if prefix == "epoch" and digits.isdigit() else None
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from imitate import load_config
-from imitate.algo.slots.dynamics import Dynamics, Outcome
+from imitate.algo.slots.dynamics import Dynamics, PredictedStep
 from imitate.algo.slots.imagination import ImaginationConfig, imagined, with_imagined
 from imitate.errors import ConfigError
 from tests.tiny import tiny_algo
@@ -21,7 +21,7 @@ class Walk(Dynamics):
     def step(self, states, actions, generator=None):
         following = states + actions
         ends = (following.squeeze(-1) > self.edge).float()
-        return Outcome(following, 10 * states.squeeze(-1), ends)
+        return PredictedStep(following, 10 * states.squeeze(-1), ends)
 
 
 def model():

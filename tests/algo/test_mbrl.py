@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from imitate.algo.slots.dynamics import Dynamics, Outcome
+from imitate.algo.slots.dynamics import Dynamics, PredictedStep
 from imitate.errors import DatasetError
 from imitate.policy.rollout_policy import RolloutPolicy
 from tests.tiny import tiny_algo
@@ -25,7 +25,7 @@ class Road(Dynamics):
 
     def step(self, states, actions, generator=None):
         ends = torch.zeros(states.shape[:2])
-        return Outcome(states + actions, -states.squeeze(-1).square(), ends)
+        return PredictedStep(states + actions, -states.squeeze(-1).square(), ends)
 
 
 def test_plans_look_ahead():

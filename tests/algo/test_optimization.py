@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from imitate import load_config
-from imitate.algo.base.optimization import Optimization, Rule, updates_per_epoch
+from imitate.algo.base.optimization import LearningRule, Optimization, updates_per_epoch
 from imitate.config import OptimizerConfig
 from imitate.errors import ConfigError
 from imitate.models.optim import EMA
@@ -22,7 +22,9 @@ class Weight(nn.Module):
 
 def rule(max_grad_norm=None, num_epochs=4, **learning_rate):
     rate = {"initial": 0.1, **learning_rate}
-    return Rule(OptimizerConfig.model_validate({"learning_rate": rate}), num_epochs, max_grad_norm)
+    return LearningRule(
+        OptimizerConfig.model_validate({"learning_rate": rate}), num_epochs, max_grad_norm
+    )
 
 
 def nets():

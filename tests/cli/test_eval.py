@@ -8,7 +8,7 @@ import pytest
 
 from imitate.cli import eval_places
 from imitate.cli.reports.evaluation import cpu_warning, short_name
-from imitate.evaluate.episodes import Episode
+from imitate.evaluate.episodes import EpisodeResult
 from imitate.evaluate.eval_result import EvalResult
 from imitate.evaluate.evaluate import evaluate
 from imitate.policy import checkpoint
@@ -186,7 +186,7 @@ def test_an_interrupted_evaluation_is_resumed_with_its_episodes(play, monkeypatc
 
 
 def test_a_comparison_over_several_models_of_processors_is_warned_of():
-    episode = Episode(0, 0, True, 1.0, 3, True)
+    episode = EpisodeResult(0, 0, True, 1.0, 3, True)
     models = [("a", "a"), ("a", "b"), ("b", None)]
     results = [
         EvalResult(

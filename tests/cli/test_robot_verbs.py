@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from imitate.cli.robot import serve
-from imitate.cli.robot.policies import PolicySource, refuse_device
+from imitate.cli.robot.policies import PolicyOpener, refuse_device
 from imitate.cli.robot.robots import safety_of
 from imitate.data import DatasetWriter
 from imitate.deploy.robot.loop import Safety
@@ -81,7 +81,7 @@ def test_run_in_the_checkpoints_own_environment(call, checkpoint):
 def test_run_and_serve_under_other_names(checkpoint):
     renamed = ("angle=flat",)
     with contextlib.ExitStack() as stack:
-        found = PolicySource(device="cpu", rename=renamed).open(str(checkpoint), stack)
+        found = PolicyOpener(device="cpu", rename=renamed).open(str(checkpoint), stack)
         assert found.shapes == {"angle": (3,)}
         assert found.actor({"angle": np.zeros(3)}).shape == (1,)
     _, policy = serve.served(checkpoint, "cpu", 0, renamed, "fp32")
@@ -96,7 +96,7 @@ def test_only_a_server_that_tells_no_names_gets_other_ones(monkeypatch):
             return lambda ob: ob["observation/state"]
 
     monkeypatch.setattr("imitate.deploy.server.client.RemotePolicy", lambda url, **rest: Remote())
-    source = PolicySource(rename=("joints=observation/state",))
+    source = PolicyOpener(rename=("joints=observation/state",))
     with contextlib.ExitStack() as stack:
         found = source.open("ws://127.0.0.1:9", stack)
         assert found.actor({"joints": 7}) == 7
@@ -110,13 +110,13 @@ def test_a_policy_acts_in_the_precision_that_is_asked_for(checkpoint, monkeypatc
     dtypes = []
     monkeypatch.setattr(loading, "pack_linears", lambda nets, dtype: dtypes.append(dtype))
     with contextlib.ExitStack() as stack:
-        PolicySource(device="cpu", precision="int8").open(str(checkpoint), stack)
+        PolicyOpener(device="cpu", precision="int8").open(str(checkpoint), stack)
         serve.served(checkpoint, "cpu", 0, (), "int8")
         CheckpointFile(str(checkpoint), precision="int8").for_workers().load("cpu")
         evaluate(checkpoint, episodes=1, horizon=2, device="cpu", precision="int8")
         assert dtypes == [torch.int8] * 4
         with pytest.raises(UserError, match="give --precision to imitate serve"):
-            PolicySource(precision="int8").open("ws://127.0.0.1:9", stack)
+            PolicyOpener(precision="int8").open("ws://127.0.0.1:9", stack)
     with pytest.raises(UserError, match="a bundle has the precision of its export"):
         refuse_device(None, "int8")
 
@@ -353,5 +353,5 @@ def test_a_package_that_the_computer_of_a_robot_lacks_is_named(call, monkeypatch
     def lacks(*args):
         raise ModuleNotFoundError(f"No module named '{module}'", name=module)
 
-    monkeypatch.setattr(PolicySource, "open", lacks)
+    monkeypatch.setattr(PolicyOpener, "open", lacks)
     assert words in call("run policy.pth --robot sim", code=2).output

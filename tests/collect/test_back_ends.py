@@ -19,9 +19,9 @@ from imitate.collect import collect as collecting
 from imitate.collect import render as rendering
 from imitate.collect.collect import collect, filter_keys
 from imitate.collect.collected_files import (
+    CollectedFile,
     CollectedFiles,
-    Piece,
-    Recorded,
+    RecordedEpisode,
     recorded_so_far,
     settings_of,
     shards_of,
@@ -322,11 +322,11 @@ def test_episodes_lost_before_an_interruption_are_not_tried_again(tmp_path):
     plan, path = plan_of(die_at=[1, 2]), tmp_path / "a.hdf5"
     interrupted(path, plan, after=2, num=6)
     settings, split = settings_of(plan), partial(filter_keys, seed=0)
-    files = CollectedFiles([Piece(path, range(6))], settings, split, resume=True)
+    files = CollectedFiles([CollectedFile(path, range(6))], settings, split, resume=True)
     assert (files.lost, files.missing) == ([1, 2], [4, 5])
     assert files.earlier == [
-        Recorded("demo_0", 0, "better", True, 1, 4),
-        Recorded("demo_1", 3, "better", True, 1, 4),
+        RecordedEpisode("demo_0", 0, "better", True, 1, 4),
+        RecordedEpisode("demo_1", 3, "better", True, 1, 4),
     ]
     assert recorded_so_far(tmp_path / "none.hdf5", settings) == []
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from imitate.collect import demonstrate as module
-from imitate.collect.demonstrate import ActionNoise, Plan, demonstrate, describe
+from imitate.collect.demonstrate import MotionNoise, Plan, demonstrate, describe
 from imitate.envs import make_env
 from imitate.envs.experts import Habits, find_expert
 from imitate.errors import EnvError, UserError
@@ -17,7 +17,7 @@ BRIEF = Plan(env_meta=LIFT, seed=0, horizon=15, keep_failures=True)
 
 
 def noisy(scale, quality="better", pause=0.0, steps=2000):
-    noise = ActionNoise(np.random.default_rng(0), scale, quality, pause)
+    noise = MotionNoise(np.random.default_rng(0), scale, quality, pause)
     return np.stack([noise(np.array([0.2, 0, 0, 0, 0, 0, 1.0])) for _ in range(steps)])
 
 
@@ -46,16 +46,16 @@ def test_pauses_stop_the_motion_but_not_the_gripper():
 
 
 def test_noise_keeps_to_the_motion_axes_and_the_limits_of_the_action():
-    noise = ActionNoise(np.random.default_rng(0), 1.0, "better", 0.0, axes=3, low=-0.1, high=0.1)
+    noise = MotionNoise(np.random.default_rng(0), 1.0, "better", 0.0, axes=3, low=-0.1, high=0.1)
     taken = np.stack([noise(np.array([0.0, 0.0, 0.0, 0.05])) for _ in range(500)])
     assert (taken[:, 3] == 0.05).all()
     assert (taken[:, :3].std(axis=0) > 0.02).all()
     assert np.abs(taken).max() == 0.1
-    short = ActionNoise(np.random.default_rng(0), 1.0, "better", 0.0, axes=2)
+    short = MotionNoise(np.random.default_rng(0), 1.0, "better", 0.0, axes=2)
     taken = np.stack([short(np.array([0.0, 0.0, 0.5])) for _ in range(500)])
     assert (taken[:, 2] == 0.5).all()
     assert (np.abs(taken[:, :2]).max(axis=0) > 0.2).all()  # pushes
-    none = ActionNoise(np.random.default_rng(0), 1.0, "better", 0.0, axes=0)
+    none = MotionNoise(np.random.default_rng(0), 1.0, "better", 0.0, axes=0)
     assert (none(np.full(14, 2.0)) == 2.0).all()
 
 
@@ -209,7 +209,7 @@ def test_a_person_gets_twice_the_experts_steps():
 
 def test_noise_of_two_arms_spares_both_grippers():
     layout = find_expert("TwoArmLift").layout
-    noise = ActionNoise(np.random.default_rng(0), 1.0, "better", 0.0, arms=2)
+    noise = MotionNoise(np.random.default_rng(0), 1.0, "better", 0.0, arms=2)
     executed = np.stack([noise(np.zeros(14)) for _ in range(500)])
     assert (executed[:, [6, 13]] == 0.0).all()
     assert (executed.std(axis=0)[layout.motion] > 0.02).all()

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from imitate.collect.drawing import Drawn
-from imitate.collect.render_file import Layout, RenderedFile, finished_demos
+from imitate.collect.render_file import RenderedFile, RenderedLayout, finished_demos
 from imitate.data import DatasetFile
 from imitate.errors import DatasetError
 
 META = {"env_name": "Lift", "type": 1, "env_kwargs": {"camera_names": ["front"]}}
-LAYOUT = Layout({"source_sha256": "abc", "cameras": {"camera_heights": 4}}, META)
+LAYOUT = RenderedLayout({"source_sha256": "abc", "cameras": {"camera_heights": 4}}, META)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_all_else_is_copied_as_it_is(source, tmp_path):
 
 
 def test_left_out_groups_and_masks_of_fewer_demos(source, tmp_path):
-    layout = Layout({}, META, drop=["obs", "next_obs"])
+    layout = RenderedLayout({}, META, drop=["obs", "next_obs"])
     make(tmp_path / "out.hdf5", source, layout, demos=[0, 2])
     with DatasetFile(tmp_path / "out.hdf5") as file:
         assert file.demos() == ["demo_0", "demo_2"]
@@ -121,7 +121,7 @@ def test_next_obs_beside_the_recorded_ones(source, tmp_path):
 
 @pytest.mark.parametrize("storage", ["gzip", "lzf", "jpeg"])
 def test_storage_of_images(source, tmp_path, storage):
-    make(tmp_path / "out.hdf5", source, Layout({}, META, storage=storage, quality=90))
+    make(tmp_path / "out.hdf5", source, RenderedLayout({}, META, storage=storage, quality=90))
     with DatasetFile(tmp_path / "out.hdf5") as file:
         assert file.storage("demo_1", "obs/front_image") == storage
         lossless = "gzip" if storage == "jpeg" else storage
@@ -176,7 +176,7 @@ def test_resumed_with_the_same_settings_only(source, tmp_path):
     path = tmp_path / "out.hdf5"
     make(path, source, demos=[0])
     path.rename(tmp_path / "out.hdf5.partial")
-    other = Layout({**LAYOUT.settings, "cameras": {"camera_heights": 5}}, META)
+    other = RenderedLayout({**LAYOUT.settings, "cameras": {"camera_heights": 5}}, META)
     with pytest.raises(DatasetError, match=r"cameras = .*4.*, now it is .*5.*--overwrite"):
         make(path, source, other, resume=True)
     make(path, source, other, overwrite=True)
@@ -216,7 +216,7 @@ def test_demos_of_a_finished_file(source, tmp_path):
     path = tmp_path / "out.hdf5"
     make(path, source, demos=[0, 2])
     assert finished_demos(path, LAYOUT) == ["demo_0", "demo_2"]
-    other = Layout({**LAYOUT.settings, "source_sha256": "abd"}, META)
+    other = RenderedLayout({**LAYOUT.settings, "source_sha256": "abd"}, META)
     with pytest.raises(DatasetError, match="source_sha256 = 'abc', now it is 'abd'"):
         finished_demos(path, other)
     with pytest.raises(DatasetError, match=r"exists already and was not rendered.*--overwrite"):

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from imitate.crew import Shared
-from imitate.crew.shared import Header, Holdings, Ledger, packed
+from imitate.crew.shared import Holdings, ItemHeader, Ledger, packed
 from imitate.errors import WorkerError
 
 
@@ -23,14 +23,14 @@ def test_each_value_is_sent_once_while_it_is_kept():
     ledger, holdings = Ledger(), Holdings()
     first, header = sent(ledger, holdings, {"weights": one, "again": [one]})
     assert first["weights"].get() == "one" and first["weights"] is first["again"][0]
-    assert header == Header((one.key,))
-    assert sent(ledger, holdings, one)[1] == Header()
-    assert sent(ledger, holdings, two)[1] == Header((two.key,))
-    assert sent(ledger, holdings, one)[1] == Header()
+    assert header == ItemHeader((one.key,))
+    assert sent(ledger, holdings, one)[1] == ItemHeader()
+    assert sent(ledger, holdings, two)[1] == ItemHeader((two.key,))
+    assert sent(ledger, holdings, one)[1] == ItemHeader()
     again, header = sent(
         ledger, holdings, three
     )  # the one that was not used for longest is forgotten
-    assert header == Header((three.key,), (two.key,)) and again.get() == "three"
+    assert header == ItemHeader((three.key,), (two.key,)) and again.get() == "three"
     assert sent(ledger, holdings, first["weights"].key)[0] == one.key
 
 

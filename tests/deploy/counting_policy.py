@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from imitate.deploy.schema import Observed, Schema
+from imitate.deploy.schema import ObservedKey, Schema
 from imitate.deploy.server.server import Prediction
 from imitate.errors import UserError
 from imitate.system import clock
 
 SCHEMA = Schema(
-    observations={"state": Observed((2,)), "camera": Observed((8, 8, 3), "rgb")},
+    observations={"state": ObservedKey((2,)), "camera": ObservedKey((8, 8, 3), "rgb")},
     action_dim=2,
     action_low=(-1e4, -1e4),
     action_high=(1e4, 1e4),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imitate.deploy.robot.cameras import Cameras
+from imitate.deploy.robot.cameras import CameraWatch
 from imitate.deploy.robot.robot import Observation
 
 
@@ -20,7 +20,7 @@ def pictures(tick, as_float=False):
 
 def held(change, as_float=False):
     """The words for each of three steps of which the second is changed."""
-    cameras, words = Cameras(10, 0.5), []
+    cameras, words = CameraWatch(10, 0.5), []
     for tick in range(3):
         seen = pictures(tick, as_float)
         words.append(cameras.fault(Observation(change(seen) if tick == 1 else seen), tick / 10))
@@ -58,7 +58,7 @@ def test_light_and_motion_are_no_fault(change):
 
 
 def test_cameras_that_are_one_and_blank_from_the_beginning_are_no_fault():
-    cameras = Cameras(0, 0.5)
+    cameras = CameraWatch(0, 0.5)
     for tick in range(3):
         one, blank = pictures(tick)["top"], np.full((4, 4, 3), tick, np.uint8)
         assert not cameras.fault(Observation({"a": one, "b": one, "c": blank}), tick / 10)

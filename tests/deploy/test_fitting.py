@@ -5,11 +5,11 @@ import pytest
 
 from imitate.deploy.robot.fitting import check_sizes
 from imitate.deploy.robot.limits import ActionLimits
-from imitate.deploy.schema import Observed, Schema
+from imitate.deploy.schema import ObservedKey, Schema
 from imitate.errors import UserError
 from tests.deploy.fake_robot import FakeRobot
 
-SEEN = {"state": Observed((2,)), "camera": Observed((4, 4, 3), "rgb")}
+SEEN = {"state": ObservedKey((2,)), "camera": ObservedKey((4, 4, 3), "rgb")}
 
 
 def schema(size=2, **observations):
@@ -19,7 +19,7 @@ def schema(size=2, **observations):
 def test_sizes_that_agree_and_what_is_not_known_yet_pass():
     check_sizes(FakeRobot(), schema(), False)
     check_sizes(FakeRobot(), None, False)
-    check_sizes(FakeRobot(), schema(camera=Observed((2, 2, 3), "rgb")), resizes=True)
+    check_sizes(FakeRobot(), schema(camera=ObservedKey((2, 2, 3), "rgb")), resizes=True)
 
     class Late(FakeRobot):
         limits = property(lambda self: self.unknown, lambda self, value: None)
@@ -31,8 +31,8 @@ def test_sizes_that_agree_and_what_is_not_known_yet_pass():
     ("wanted", "words"),
     [
         (schema(3), "takes actions of 2 numbers, and the policy gives 3"),
-        (schema(state=Observed((8,))), "'state' of the robot has 2 numbers, and the policy learned from 8"),
-        (schema(camera=Observed((8, 4, 3), "rgb")), "'camera' of the robot is 4 x 4 x 3, and .* 8 x 4 x 3: --resize"),
+        (schema(state=ObservedKey((8,))), "'state' of the robot has 2 numbers, and the policy learned from 8"),
+        (schema(camera=ObservedKey((8, 4, 3), "rgb")), "of the robot is 4 x 4 x 3, and .* 8 x 4 x 3: --resize"),
     ],
 )  # fmt: skip
 def test_other_sizes_are_refused(wanted, words):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from imitate.deploy.schema import Observed
+from imitate.deploy.schema import ObservedKey
 from tests.deploy.counting_policy import SCHEMA, Counter, observation
 
 pytestmark = pytest.mark.skipif(
@@ -55,7 +55,8 @@ def test_large_observations_arrive_whole(client_of, server_of):
 
     class Watching(Counter):
         schema = replace(
-            SCHEMA, observations={"state": Observed((2,)), "camera": Observed((1001, 1003, 3))}
+            SCHEMA,
+            observations={"state": ObservedKey((2,)), "camera": ObservedKey((1001, 1003, 3))},
         )
 
         def predict(self, asks):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from imitate.deploy.resizing import ResizedPolicy, Resizer, resized
-from imitate.deploy.schema import Observed
+from imitate.deploy.schema import ObservedKey
 from imitate.deploy.server.client import RemotePolicy
 from imitate.errors import UserError
 from imitate.models.preprocessing.images import Resize
@@ -81,7 +81,7 @@ def test_other_ratios_are_refused(shape):
     ],
 )  # fmt: skip
 def test_pictures_are_fitted(camera, size, fitted):
-    schema = replace(SCHEMA, observations={"camera": Observed((*size, 3), "rgb")})
+    schema = replace(SCHEMA, observations={"camera": ObservedKey((*size, 3), "rgb")})
     assert Resizer(schema)({"camera": np.zeros(camera, np.uint8)})["camera"].shape == fitted
 
 

@@ -18,7 +18,7 @@ from imitate.deploy.server.transport import (
     Channel,
     ClosedError,
     FrameError,
-    Header,
+    FrameHeader,
     Stream,
     header_of,
     masked,
@@ -221,12 +221,12 @@ def test_the_examples_of_the_rfc():
 
 
 def test_headers_are_read_from_the_bytes_that_are_there():
-    assert read_header(bytes.fromhex("0103")) == Header(1, False, None, 2, 3)
-    assert read_header(bytes.fromhex("8002")) == Header(0, True, None, 2, 2)
+    assert read_header(bytes.fromhex("0103")) == FrameHeader(1, False, None, 2, 3)
+    assert read_header(bytes.fromhex("8002")) == FrameHeader(0, True, None, 2, 2)
     whole = header_of(2, 65536, MASK)
     for count in range(len(whole)):
         assert read_header(whole[:count]) is None
-    assert read_header(whole + b"more") == Header(2, True, MASK, 14, 65536)
+    assert read_header(whole + b"more") == FrameHeader(2, True, MASK, 14, 65536)
 
 
 @pytest.mark.parametrize("data", ["c105", "a105", "9105", "8305", "8b05", "0903", "897e0100"])
@@ -240,7 +240,7 @@ def test_headers_are_those_of_the_library(data, mask):
     head = header_of(2, len(data), mask)
     theirs = Frame(Opcode.BINARY, data).serialize(mask=False)
     assert theirs[: len(theirs) - len(data)] == header_of(2, len(data), None)
-    assert read_header(head) == Header(2, True, mask, len(head), len(data))
+    assert read_header(head) == FrameHeader(2, True, mask, len(head), len(data))
     if mask is not None:
         assert bytes(masked(masked(data, mask), mask)) == data
         assert bytes(masked(data, mask)[:1]) == bytes(

@@ -10,10 +10,10 @@ import torch
 from imitate.crew.local import LocalBackend
 from imitate.envs.trust import trust_env
 from imitate.errors import CheckpointError, EnvError
-from imitate.evaluate.evaluate import Place, evaluate, evaluate_all
+from imitate.evaluate.evaluate import EvalTask, evaluate, evaluate_all
 from imitate.evaluate.policy_source import CheckpointFile, SentCheckpoint
-from imitate.evaluate.pool import EpisodePool, Planned
-from imitate.evaluate.prepared import EvalSettings, Prepared, subject_of
+from imitate.evaluate.pool import EpisodeBatch, EpisodePool
+from imitate.evaluate.prepared import EvalJob, EvalSettings, subject_of
 from imitate.policy.checkpoint import checkpoint_from_bytes
 from imitate.system.run_folder import find_checkpoint
 from tests.ray_cluster import MOSTLY_LOCAL, ONE_NODE
@@ -38,7 +38,7 @@ def test_the_same_episodes_and_the_same_video_wherever_they_are_played(tmp_path,
     for workers in (1, 2) if isinstance(backend, LocalBackend) else (2,):
         videos.append(tmp_path / f"{workers}.mp4")
         settings = replace(SETTINGS, video=videos[-1], **filmed)
-        there = played(backend, Place(agent, None, settings), workers)
+        there = played(backend, EvalTask(agent, None, settings), workers)
         assert there.episodes == here.episodes
         assert [episode.frames > 0 for episode in there.episodes] == [True] * 2 + [False] * 10
         assert [episode.cpu for episode in there.episodes] == [here.episodes[0].cpu] * 12
@@ -50,7 +50,7 @@ def test_the_same_episodes_and_the_same_video_wherever_they_are_played(tmp_path,
 def test_dying_and_hanging_episodes_are_named_and_the_others_are_as_ever(tmp_path, backend):
     meta = env_meta(hang_in="step", hang_at=[7], die_at=[3])
     agent = write_expert(tmp_path / "a.pth", noise=0.5)
-    found = played(backend, Place(agent, meta, SETTINGS))
+    found = played(backend, EvalTask(agent, meta, SETTINGS))
     sound = evaluate(agent, env_meta(), episodes=12, horizon=30)
     assert [episode.index for episode in found.episodes if episode.error] == [3, 7]
     assert "its process died in reset() (exit code 7), in 2 tries" in found.episodes[3].error
@@ -65,7 +65,7 @@ def test_an_episode_whose_worker_is_killed_once_is_played_again(tmp_path):
     agent = write_expert(tmp_path / "a.pth")
     seen = []
     with (
-        closing(Prepared(subject_of(agent), meta, SETTINGS)) as prepared,
+        closing(EvalJob(subject_of(agent), meta, SETTINGS)) as prepared,
         EpisodePool(2) as pool,
     ):
         episodes = pool.run(prepared.planned(seen.append))
@@ -84,7 +84,7 @@ def test_workers_need_no_file(tmp_path, request, start):
     agent = write_expert(tmp_path / "a.pth")
     meta = env_meta(die_at=[1], die_once_file=str(tmp_path / "died"))
     trust_env(meta)
-    with closing(Prepared(subject_of(agent), meta, SETTINGS)) as prepared, EpisodePool(1) as pool:
+    with closing(EvalJob(subject_of(agent), meta, SETTINGS)) as prepared, EpisodePool(1) as pool:
         episodes = pool.run(
             prepared.planned(lambda _: agent.unlink(missing_ok=True)),
         )
@@ -125,7 +125,7 @@ def test_data_of_a_real_robot_are_refused_before_processes_start(tmp_path):
     agent = write_expert(tmp_path / "a.pth")
     arm = {"env_name": "arm", "type": 4, "env_kwargs": {}}
     with pytest.raises(EnvError, match="is 4, a real robot.*--env"):
-        Prepared(subject_of(agent), arm, SETTINGS)
+        EvalJob(subject_of(agent), arm, SETTINGS)
 
 
 def test_what_only_this_process_can_play_is_refused(tmp_path):
@@ -135,19 +135,19 @@ def test_what_only_this_process_can_play_is_refused(tmp_path):
         (None, replace(SETTINGS, mode="vector"), "--mode vector plays all episodes in one process"),
     ):
         with pytest.raises(EnvError, match=words):
-            list(evaluate_all([Place(agent, meta, settings)], backend=LocalBackend()))
+            list(evaluate_all([EvalTask(agent, meta, settings)], backend=LocalBackend()))
 
 
 def test_episodes_that_were_played_before_are_not_played_again(tmp_path):
     agent, seen = write_expert(tmp_path / "a.pth"), []
     whole = evaluate(agent, episodes=4, horizon=30)
     settings = replace(SETTINGS, episodes=4)
-    place = Place(agent, None, settings, whole.episodes[1:3], seen.append)
+    place = EvalTask(agent, None, settings, whole.episodes[1:3], seen.append)
     assert played(None, place).episodes == whole.episodes
     assert sorted(episode.index for episode in seen) == [0, 3]
     nothing_left = replace(place, earlier=whole.episodes)
     assert played(None, nothing_left).episodes == whole.episodes and len(seen) == 2
     video = replace(settings, video=tmp_path / "v.mp4", video_episodes=2)
-    with closing(Prepared(subject_of(agent), None, video)) as prepared:
+    with closing(EvalJob(subject_of(agent), None, video)) as prepared:
         planned = prepared.planned(None, whole.episodes)
-    assert isinstance(planned, Planned) and planned.earlier == whole.episodes[2:]
+    assert isinstance(planned, EpisodeBatch) and planned.earlier == whole.episodes[2:]

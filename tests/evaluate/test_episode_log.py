@@ -1,11 +1,11 @@
 import math
 
-from imitate.evaluate.episodes import Episode
+from imitate.evaluate.episodes import EpisodeResult
 from imitate.evaluate.results_file import EpisodeLog
 
 
 def episode(index, **more):
-    return Episode(index, 5 + index, True, 1.5, 7, False, **more)
+    return EpisodeResult(index, 5 + index, True, 1.5, 7, False, **more)
 
 
 def test_episodes_come_back_by_evaluation_and_a_cut_line_is_left_out(tmp_path):
@@ -33,7 +33,7 @@ def test_episodes_come_back_by_evaluation_and_a_cut_line_is_left_out(tmp_path):
 
 def test_numbers_that_json_has_not(tmp_path):
     log = EpisodeLog(tmp_path / "t.json")
-    log.add("one", Episode(0, 0, False, math.nan, 3, False))
+    log.add("one", EpisodeResult(0, 0, False, math.nan, 3, False))
     log.close(remove=False)
     log.read()
     (found,) = log.find("one")

@@ -1,13 +1,13 @@
 import pytest
 
-from imitate.evaluate.episodes import Episode
+from imitate.evaluate.episodes import EpisodeResult
 from imitate.evaluate.eval_result import EvalResult
 
 
 def result(lengths, *, successes=0, horizon=400, longest_demo=380):
     """An evaluation; the first episodes succeed."""
     episodes = tuple(
-        Episode(i, i, i < successes, float(i < successes), length, i < successes)
+        EpisodeResult(i, i, i < successes, float(i < successes), length, i < successes)
         for i, length in enumerate(lengths)
     )
     return EvalResult(

@@ -6,7 +6,7 @@ import torch
 from imageio.v2 import get_reader
 
 from imitate.errors import CheckpointError, EnvError
-from imitate.evaluate.episodes import Episode, hopeless, in_order
+from imitate.evaluate.episodes import EpisodeResult, hopeless, in_order
 from imitate.evaluate.evaluate import evaluate
 from imitate.evaluate.pool import EpisodePool
 from imitate.evaluate.prepared import device_beside
@@ -133,7 +133,7 @@ def test_a_hopeless_evaluation_is_given_up_with_the_same_count(tmp_path, pool, w
 
 def test_what_hopeless_means():
     def episode(index, success):
-        return Episode(index, index, success, 0.0, 1, success)
+        return EpisodeResult(index, index, success, 0.0, 1, success)
 
     failed = {i: episode(i, False) for i in (0, 1, 5)}
     assert not hopeless(failed, None) and hopeless(failed, 2)

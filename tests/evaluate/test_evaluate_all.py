@@ -9,7 +9,7 @@ import pytest
 
 from imitate.errors import ConfigError, EnvError, EvaluationError
 from imitate.evaluate.eval_result import EvalResult
-from imitate.evaluate.evaluate import Place, evaluate, evaluate_all
+from imitate.evaluate.evaluate import EvalTask, evaluate, evaluate_all
 from imitate.evaluate.late import Lateness
 from imitate.evaluate.prepared import EvalSettings
 from imitate.evaluate.results_file import ResultsFile, result_from_dict
@@ -38,11 +38,11 @@ def test_each_place_has_the_result_that_it_has_alone_and_workers_are_kept(tmp_pa
     noisy = write_expert(tmp_path / "c.pth", noise=0.5)
     far = env_meta(impossible_at=[5, 6, 7])
     places = [
-        Place(good, env_meta(), SETTINGS),
-        Place(good, far, SETTINGS),
-        Place(lazy, env_meta(), replace(SETTINGS, give_up_after=1)),
-        Place(noisy, env_meta(), replace(SETTINGS, seed=7)),
-        Place(good, env_meta(), replace(SETTINGS, mode="vector")),
+        EvalTask(good, env_meta(), SETTINGS),
+        EvalTask(good, far, SETTINGS),
+        EvalTask(lazy, env_meta(), replace(SETTINGS, give_up_after=1)),
+        EvalTask(noisy, env_meta(), replace(SETTINGS, seed=7)),
+        EvalTask(good, env_meta(), replace(SETTINGS, mode="vector")),
     ]
     before, workers, found, seen = set(active_children()), set(), {}, []
     for number, result in evaluate_all(places, workers=2, on_episode=seen.append):
@@ -59,10 +59,10 @@ def test_each_place_has_the_result_that_it_has_alone_and_workers_are_kept(tmp_pa
 def test_places_that_fail_do_not_keep_others_from_being_played(tmp_path):
     good = write_expert(tmp_path / "a.pth")
     places = [
-        Place(good, env_meta(action_dim=7), SETTINGS),
-        Place(good, env_meta(die_at=[5, 6, 7]), SETTINGS),
-        Place(good, env_meta(hang_in="step", hang_at=[6]), SETTINGS),
-        Place(good, env_meta(), SETTINGS),
+        EvalTask(good, env_meta(action_dim=7), SETTINGS),
+        EvalTask(good, env_meta(die_at=[5, 6, 7]), SETTINGS),
+        EvalTask(good, env_meta(hang_in="step", hang_at=[6]), SETTINGS),
+        EvalTask(good, env_meta(), SETTINGS),
     ]
     found = dict(evaluate_all(places, workers=2))
     assert isinstance(found[0], EnvError) and "takes actions of 7" in str(found[0])
@@ -74,7 +74,7 @@ def test_places_that_fail_do_not_keep_others_from_being_played(tmp_path):
 def test_a_video_for_each_place(tmp_path):
     good = write_expert(tmp_path / "a.pth")
     short = replace(SETTINGS, episodes=1, video_episodes=1)
-    places = [Place(good, None, replace(short, video=tmp_path / f"{n}.mp4")) for n in range(2)]
+    places = [EvalTask(good, None, replace(short, video=tmp_path / f"{n}.mp4")) for n in range(2)]
     found = dict(evaluate_all(places, workers=1))
     assert [found[n].video for n in range(2)] == [str(tmp_path / f"{n}.mp4") for n in range(2)]
     assert all(os.path.getsize(result.video) for result in found.values())

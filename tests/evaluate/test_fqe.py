@@ -20,7 +20,7 @@ from imitate.train.fqe import (
     SAMPLES,
     Answers,
     FQEPlan,
-    Recorded,
+    RecordedTransitions,
     answers_of,
     evaluate_checkpoint,
     fitted_q_evaluation,
@@ -48,7 +48,7 @@ def recorded_bandit(discounts=0.0):
     actions = torch.linspace(-1, 1, 400)[:, None]
     rows = len(actions)
     state = torch.zeros(rows, 1)
-    return Recorded(
+    return RecordedTransitions(
         states=state,
         next_states=state,
         actions=actions,

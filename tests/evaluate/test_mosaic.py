@@ -2,13 +2,13 @@ from pathlib import Path
 
 import numpy as np
 
-from imitate.evaluate.episodes import Episode
+from imitate.evaluate.episodes import EpisodeResult
 from imitate.evaluate.mosaic import BORDER, GREEN, GREY, RED, compose, write_mosaic
 from imitate.evaluate.video import FrameFolder, FrameSender, frame_file, read_frames
 
 
 def episode(index, success, frames):
-    return Episode(index, index, success, 0.0, frames, success, frames=frames)
+    return EpisodeResult(index, index, success, 0.0, frames, success, frames=frames)
 
 
 def test_layout_and_borders():

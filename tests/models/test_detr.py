@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from imitate.errors import ConfigError
-from imitate.models.detr import Decoder, Encoder, sinusoidal_positions_2d
+from imitate.models.detr import Decoder, DETREncoder, sinusoidal_positions_2d
 
 SIZES = {"dim": 16, "num_layers": 2, "num_heads": 4, "feedforward_dim": 24}
 
 
 def encoder(**kwargs):
     torch.manual_seed(0)
-    return _moved(Encoder(**{**SIZES, **kwargs}).eval())
+    return _moved(DETREncoder(**{**SIZES, **kwargs}).eval())
 
 
 def decoder(**kwargs):

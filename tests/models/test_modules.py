@@ -8,7 +8,7 @@ from torch import nn
 
 from imitate.algo.base.algo import set_mode
 from imitate.errors import CheckpointError, ConfigError
-from imitate.models.moments import Moments
+from imitate.models.moments import RowMoments
 from imitate.models.optim import EMA
 from imitate.models.options import arguments, chosen, relevant
 
@@ -49,12 +49,12 @@ def test_every_part_gets_the_mode_that_torch_gives_it():
 
 def test_moments_are_those_of_all_rows():
     rows = torch.randn(100, 3, generator=torch.Generator().manual_seed(0)) * 2 + 5
-    moments = Moments(3)
+    moments = RowMoments(3)
     for part in rows.split([1, 60, 39]):
         moments.add(part)
     torch.testing.assert_close(moments.mean, rows.mean(0))
     torch.testing.assert_close(moments.std, rows.std(0, correction=0))
-    assert Moments(2).std.tolist() == [1.0, 1.0]
+    assert RowMoments(2).std.tolist() == [1.0, 1.0]
 
 
 class Small:

@@ -7,8 +7,15 @@ import shutil
 import pytest
 
 from imitate.errors import TrainingError
-from imitate.train.sweep.run_copy import Changes, Part, Sender, content_to_resume, lay_out, received
-from imitate.train.sweep.work import Training, prepare
+from imitate.train.sweep.run_copy import (
+    FolderChanges,
+    Part,
+    Sender,
+    content_to_resume,
+    lay_out,
+    received,
+)
+from imitate.train.sweep.work import TrainingItem, prepare
 from tests.refusals import refused
 
 
@@ -89,15 +96,15 @@ def test_what_is_needed_to_resume(there, tmp_path):
 def test_nothing_is_written_outside(tmp_path, path):
     for part in (Part(path, 0, b"x"), Part("a.pth", same_as=path), Part(path)):
         with refused("not a path inside", error=TrainingError):
-            received(Changes("/there", (part,)), tmp_path / "here")
+            received(FolderChanges("/there", (part,)), tmp_path / "here")
     assert not (tmp_path / "out.txt").exists()
 
 
 def test_an_end_without_its_beginning_is_refused(tmp_path):
     (tmp_path / "log.txt").write_text("12")
     with refused("received the bytes from 3 on without", error=TrainingError):
-        received(Changes("/there", (Part("log.txt", 3, b"4"),)), tmp_path)
-    received(Changes("/there", (Part("log.txt", 1, b"3"),)), tmp_path)
+        received(FolderChanges("/there", (Part("log.txt", 3, b"4"),)), tmp_path)
+    received(FolderChanges("/there", (Part("log.txt", 1, b"3"),)), tmp_path)
     assert (tmp_path / "log.txt").read_text() == "13"
 
 
@@ -132,6 +139,6 @@ def test_what_is_written_last_arrives_before_the_scratch_folder_is_removed(tmp_p
     """The process that removes it, where a node is lost, looks for the end of the training now and then only."""
     for attempt in range(3):
         place = tmp_path / str(attempt)
-        item = Training("run", "{}", str(tmp_path), away=True, program=PROGRAM)
+        item = TrainingItem("run", "{}", str(tmp_path), away=True, program=PROGRAM)
         assert prepare(Notes(place))(item) == 0
         assert {f"{number}.txt" for number in range(FILES)} <= {p.name for p in place.iterdir()}

@@ -10,7 +10,7 @@ import torch
 from imitate.config import load_config
 from imitate.data import SequenceDataset, build_datasets
 from imitate.policy.checkpoint import algo_from_checkpoint, load_checkpoint
-from imitate.train.rollouts import BackgroundEvaluations, Request
+from imitate.train.rollouts import BackgroundEvaluations, EvalRequest
 from imitate.train.validation import Validation, action_error
 
 from .conftest import config_dict, write_expert
@@ -66,7 +66,7 @@ def test_the_same_numbers_each_time_and_no_trace(demos, algo):
 
 
 def request(epoch):
-    return Request(epoch, epoch * 10, Path(f"{epoch}.pth"))
+    return EvalRequest(epoch, epoch * 10, Path(f"{epoch}.pth"))
 
 
 def collect(evaluations):

@@ -30,7 +30,12 @@ from typing_extensions import NamedTuple, TypeVar
 from imitate.algo.base.action_mask import ActionMask
 from imitate.algo.base.encoding import Encoding, prepared_batch
 from imitate.algo.base.execution import ChunkExecution
-from imitate.algo.base.optimization import Optimization, Rule, sections_of, updates_per_epoch
+from imitate.algo.base.optimization import (
+    LearningRule,
+    Optimization,
+    sections_of,
+    updates_per_epoch,
+)
 from imitate.algo.base.overrides import (
     check_networks,
     checked_batch,
@@ -223,7 +228,7 @@ class Algo(ABC, Generic[ConfigT]):
         They are created on first use, so that a policy that only acts does not wait seconds for their import.
         """
         rules = {
-            name: Rule(config, self._epochs_of(name), self._max_grad_norm(name))
+            name: LearningRule(config, self._epochs_of(name), self._max_grad_norm(name))
             for name, config in self._optim_params().items()
         }
         steps = updates_per_epoch(self.global_config, rollouts=self.experience == "rollout")

@@ -18,7 +18,7 @@ from imitate.models.optim import EMA, ShareGradients, backward, make_optimizer, 
 
 
 @dataclass(frozen=True)
-class Rule:
+class LearningRule:
     """Training settings of one network.
 
     Attributes:
@@ -55,7 +55,7 @@ class Optimization:
     def __init__(
         self,
         nets: nn.ModuleDict,
-        rules: Mapping[str, Rule],
+        rules: Mapping[str, LearningRule],
         device: torch.device,
         updates_per_epoch: int = 1,
         accumulate: int = 1,

@@ -30,7 +30,7 @@ def optimizer(rate: float, **learning_rate: Any) -> StagedOptimizerConfig:
     )
 
 
-class EnsembleConfig(Section):
+class CriticEnsembleConfig(Section):
     """Ensemble of critics, whose lowest values are preferred."""
 
     n: int = Field(2, ge=1, description="number of critics")
@@ -51,7 +51,7 @@ class CriticConfig(Section):
 
     layer_dims: LayerDims = Field((300, 400), description="widths of the hidden layers")
     layer_norm: bool = Field(False, description="layer normalization after each ReLU")
-    ensemble: EnsembleConfig = Field(EnsembleConfig())
+    ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig())
     use_huber: bool = Field(
         False, description="use the smooth L1 error instead of the squared error"
     )
@@ -269,7 +269,7 @@ class DistributionalConfig(Section):
 class BCQCriticConfig(CriticConfig):
     """Critics, and the numbers of actions among which they choose."""
 
-    ensemble: EnsembleConfig = Field(EnsembleConfig(weight=0.75))
+    ensemble: CriticEnsembleConfig = Field(CriticEnsembleConfig(weight=0.75))
     num_action_samples: int = Field(
         10,
         ge=1,

@@ -65,7 +65,7 @@ class DynamicsConfig(Section):
         return problems
 
 
-class Outcome(NamedTuple):
+class PredictedStep(NamedTuple):
     """Predicted outcome of actions.
 
     Attributes:
@@ -110,7 +110,7 @@ class Dynamics(nn.Module, ABC):
     @abstractmethod
     def step(
         self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None
-    ) -> Outcome:
+    ) -> PredictedStep:
         """Predict the outcome of actions with each member separately.
 
         Args:
@@ -140,7 +140,7 @@ class Dynamics(nn.Module, ABC):
 
     def imagine(
         self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None
-    ) -> Outcome:
+    ) -> PredictedStep:
         """Predict the outcome of each row with a random member.
 
         Args:
@@ -157,7 +157,7 @@ class Dynamics(nn.Module, ABC):
         member = torch.randint(
             self.members, (len(states),), generator=generator, device=states.device
         )
-        return Outcome(*(each[member, rows] for each in outcome))
+        return PredictedStep(*(each[member, rows] for each in outcome))
 
     def returns(
         self,

@@ -25,12 +25,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from imitate.algo.slots.dynamics import Batch, Dynamics, DynamicsConfig, Outcome, register
+from imitate.algo.slots.dynamics import Batch, Dynamics, DynamicsConfig, PredictedStep, register
 from imitate.config.section import Section
 from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import bootstrap_counts
 from imitate.models.critics import EnsembleLinear
-from imitate.models.moments import Moments
+from imitate.models.moments import RowMoments
 
 FIRST_END_LOGIT = -5.0
 """Logit of an end before training: a probability of 0.7 %."""
@@ -79,7 +79,7 @@ class Ensemble(Dynamics):
         if self.is_gaussian:
             low, high = (torch.full((self.outputs,), bound) for bound in FIRST_BOUNDS)
             self.min_log_var, self.max_log_var = nn.Parameter(low), nn.Parameter(high)
-        self.inputs, self.targets = Moments(widths[0]), Moments(self.outputs)
+        self.inputs, self.targets = RowMoments(widths[0]), RowMoments(self.outputs)
 
     def _predicted(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return standardized means (M, N, D + 1) and log variances; logits (M, N, 1) of ends, or an empty tensor."""
@@ -137,7 +137,7 @@ class Ensemble(Dynamics):
 
     def step(
         self, states: Tensor, actions: Tensor, generator: torch.Generator | None = None
-    ) -> Outcome:
+    ) -> PredictedStep:
         """Return each member's mean, or a sample of its Gaussian."""
         predicted, log_var, end = self._predicted(states, actions)
         if self.is_gaussian:
@@ -146,4 +146,4 @@ class Ensemble(Dynamics):
         predicted = predicted * self.targets.std + self.targets.mean
         change, rewards = predicted[..., :-1], predicted[..., -1]
         ends = end.squeeze(-1).sigmoid() if self.config.ends else torch.zeros_like(rewards)
-        return Outcome(states + change, rewards, ends)
+        return PredictedStep(states + change, rewards, ends)

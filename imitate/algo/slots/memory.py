@@ -169,7 +169,7 @@ class ReplayedMemoryConfig(MemoryConfig):
         return problems
 
 
-class Memory:
+class RecurrentMemory:
     """Recurrent network after an encoder: construction, state and steps.
 
     Args:
@@ -267,7 +267,7 @@ class RecurrentEncoder(nn.Module):
         return cast(Tensor, self(batch["obs"], state, goal)[0])
 
 
-class ReplayedMemory(Memory):
+class ReplayedMemory(RecurrentMemory):
     """Memory of an algorithm with critics: selects sequences and converts them to transitions for the losses.
 
     Args:
@@ -391,7 +391,7 @@ def state_shapes(encoder: RecurrentEncoder) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape[1:]) for name, value in state.items()}
 
 
-class RolloutMemory(Memory):
+class RolloutMemory(RecurrentMemory):
     """Memory of an algorithm with rollouts: cuts them into sequences and computes their features.
 
     Args:

@@ -24,7 +24,7 @@ from imitate.algo.slots.auxiliary import Auxiliary, AuxiliaryConfig, Batch, regi
 from imitate.config.section import Section
 from imitate.models.actor import GroupEncoder
 from imitate.models.mlp import MLP
-from imitate.models.moments import Moments
+from imitate.models.moments import RowMoments
 
 CLIP = 5.0
 """Largest magnitude of whitened inputs."""
@@ -53,7 +53,7 @@ class RND(Auxiliary):
         self.encoder = make_encoder().requires_grad_(False)
         self.target = self._network(config).requires_grad_(False)
         self.predictor = self._network(config)
-        self.inputs, self.errors = Moments(self.encoder.output_dim), Moments(1)
+        self.inputs, self.errors = RowMoments(self.encoder.output_dim), RowMoments(1)
 
     def _network(self, config: RNDConfig) -> nn.Sequential:
         mlp = MLP(self.encoder.output_dim, config.layer_dims)

@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 
 from imitate.data.formats import registry
-from imitate.data.formats.base import Demo, Options, Report, Source
+from imitate.data.formats.base import ConversionReport, NamedDemo, OpenedDataset, Options
 from imitate.data.formats.convert import convert as run
 from imitate.system.text import ProgressBar
 
 
-class Images(str, Enum):
+class ImageStorage(str, Enum):
     """How images are stored in HDF5."""
 
     raw = "raw"
@@ -88,7 +88,7 @@ def convert(
         ),
     ] = None,
     images: Annotated[
-        Images | None,
+        ImageStorage | None,
         typer.Option(
             "--images",
             help="To HDF5: raw, gzip and lzf are lossless; jpeg is slightly lossy, with a "
@@ -144,7 +144,9 @@ def convert(
     typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else "\n".join(report.lines()))
 
 
-def _replay(source: Source, options: Options, report: Report) -> Iterator[Demo]:
+def _replay(
+    source: OpenedDataset, options: Options, report: ConversionReport
+) -> Iterator[NamedDemo]:
     from imitate.collect.replay import replayed  # imported late: it needs a simulator
 
     return replayed(source, options, report)

@@ -124,7 +124,7 @@ actions.mount(app)
 shard.mount(app)
 
 
-class Source(str, Enum):
+class FrameSource(str, Enum):
     """Source of the frames."""
 
     states = "states"
@@ -157,7 +157,7 @@ def playback(
         ),
     ] = None,
     by: Annotated[
-        Source | None,
+        FrameSource | None,
         typer.Option(
             "--by",
             help="states: show the recorded states; actions: execute the recorded actions "

@@ -12,7 +12,7 @@ import typer
 from imitate.cli.dataset.curate import File, InPlace, Out, Overwrite, names_of, progress, target_of
 from imitate.data.quality.doctor.diagnosis import diagnose
 from imitate.data.quality.doctor.diagnosis import fix as fix_file
-from imitate.data.quality.doctor.finding import Finding, Place, Report, counted
+from imitate.data.quality.doctor.finding import DoctorReport, Finding, Place, counted
 from imitate.errors import UserError, printable
 
 _MAX_PLACES = 4
@@ -59,7 +59,7 @@ def doctor(
     raise typer.Exit(report.exit_code)
 
 
-def _lines(report: Report, repaired: list[Finding], seconds: float) -> Iterator[str]:
+def _lines(report: DoctorReport, repaired: list[Finding], seconds: float) -> Iterator[str]:
     for finding in repaired:
         yield f"repaired {finding.code}: {finding.what}"
     size = report.read_bytes / 1e6

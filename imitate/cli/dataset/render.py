@@ -35,7 +35,7 @@ class Segmentation(str, Enum):
     element = "element"
 
 
-class Storage(str, Enum):
+class RenderStorage(str, Enum):
     """Storage of images in the file."""
 
     raw = "raw"
@@ -81,13 +81,13 @@ def render(
     ] = None,
     on: On = LOCAL,
     storage: Annotated[
-        Storage,
+        RenderStorage,
         typer.Option(
             "--storage",
             help="raw: fastest to read; gzip, lzf: smaller and lossless; jpeg: smallest, "
             "lossy, only for colour images.",
         ),
-    ] = Storage.raw,
+    ] = RenderStorage.raw,
     jpeg_quality: Annotated[
         int, typer.Option("--jpeg-quality", min=1, max=100, help="Quality of --storage jpeg.")
     ] = 95,

@@ -20,7 +20,7 @@ from imitate.cli.robot.policies import (
     Device,
     FoundPolicy,
     PolicyName,
-    PolicySource,
+    PolicyOpener,
     ResizeImages,
     TlsCa,
     TokenFile,
@@ -101,7 +101,7 @@ def command(
         if not names:
             raise UserError(f"{file}: has no demos" + (f" in '{filter_key}'" if filter_key else ""))
         spread = np.linspace(0, len(names) - 1, min(demos, len(names))).round().astype(int)
-        found = PolicySource(
+        found = PolicyOpener(
             token_file, timeout_s, device, None, tls_ca, resize, rename or (), precision
         ).open(policy, stack)
         schema = _schema(policy, found)

@@ -22,7 +22,7 @@ from imitate.cli.robot.policies import (
     FoundPolicy,
     InBackground,
     Join,
-    PolicySource,
+    PolicyOpener,
     ResizeImages,
     Timeout,
     TlsCa,
@@ -33,7 +33,7 @@ from imitate.cli.robot.policies import (
     sha256_of,
 )
 from imitate.cli.robot.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArgs, Slow
-from imitate.deploy.comparison.outcome import Outcome
+from imitate.deploy.comparison.outcome import ComparisonOutcome
 from imitate.deploy.comparison.trial_file import POLICIES
 from imitate.errors import UserError
 from imitate.functional.statistics import share_interval
@@ -191,7 +191,7 @@ def command(
         settings["unlike_training"] = True
     if precision != "fp32":
         settings["precision"] = precision
-    source = PolicySource(
+    source = PolicyOpener(
         token_file, timeout_s, device, settings["join"], tls_ca, resize, rename or (), precision
     )
     with contextlib.ExitStack() as stack:
@@ -301,9 +301,9 @@ def _compare(
 
 
 def _show(file: TrialFile, reveal: bool, json_: bool) -> None:
-    from imitate.deploy.comparison.outcome import Outcome
+    from imitate.deploy.comparison.outcome import ComparisonOutcome
 
-    outcome = Outcome(file)
+    outcome = ComparisonOutcome(file)
     if reveal and not is_open(outcome):
         file.reveal()
     if not is_open(outcome):
@@ -354,7 +354,7 @@ def _identity(name: str, found: FoundPolicy) -> str:
 _PLACES = ("first", "second")
 
 
-def is_open(outcome: Outcome) -> bool:
+def is_open(outcome: ComparisonOutcome) -> bool:
     """Return True if the report may name the policies: a robot judged, or the comparison has ended."""
     file = outcome.file
     return (
@@ -364,7 +364,7 @@ def is_open(outcome: Outcome) -> bool:
     )
 
 
-def sealed_lines(outcome: Outcome) -> list[str]:
+def sealed_lines(outcome: ComparisonOutcome) -> list[str]:
     """State of a running comparison, without anything that distinguishes the policies."""
     differed = outcome.wins + outcome.losses
     return [
@@ -374,7 +374,7 @@ def sealed_lines(outcome: Outcome) -> list[str]:
     ]
 
 
-def comparison_lines(outcome: Outcome) -> list[str]:
+def comparison_lines(outcome: ComparisonOutcome) -> list[str]:
     """Return the whole result, with the policies' names."""
     width = max(len(_name(outcome, letter)) for letter in POLICIES)
     lines = [outcome.words, ""]
@@ -406,12 +406,12 @@ def comparison_lines(outcome: Outcome) -> list[str]:
     return lines + _notes(outcome)
 
 
-def _name(outcome: Outcome, letter: str) -> str:
+def _name(outcome: ComparisonOutcome, letter: str) -> str:
     policy = outcome.file.policies[letter]
     return f"{letter}: {policy['name']} ({policy['sha256'][:12]})"
 
 
-def _notes(outcome: Outcome) -> list[str]:
+def _notes(outcome: ComparisonOutcome) -> list[str]:
     """Return notes, stops and repetitions, by policy."""
     file, lines = outcome.file, []
     for letter in POLICIES:

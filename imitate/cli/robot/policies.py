@@ -105,7 +105,7 @@ class FoundPolicy:
     """A policy named on the command line.
 
     Attributes:
-        actor: called at each control step, see :class:`imitate.deploy.robot.loop.Actor`.
+        actor: called at each control step, see :class:`imitate.deploy.robot.loop.LoopPolicy`.
         env_args: the checkpoint's env_args if they name a simulated environment, otherwise empty.
         execute: number of actions that it executes of a chunk.
         schema: observations and actions; None if a server does not report them.
@@ -128,7 +128,7 @@ class FoundPolicy:
 
 
 @dataclass(frozen=True)
-class PolicySource:
+class PolicyOpener:
     """Opens policies according to the options of a command.
 
     Attributes:
@@ -326,7 +326,7 @@ def look_before_motion(
     if found.schema is None:
         return None
     from imitate.deploy.check.first_look import LaterLook, first_look, look_at_actions
-    from imitate.deploy.check.inputs import Level
+    from imitate.deploy.check.inputs import Severity
     from imitate.deploy.check.statistics import training_of, training_told
     from imitate.deploy.robot.driver import first_seen
 
@@ -340,12 +340,12 @@ def look_before_motion(
         findings += first_look(first_seen(body).values, kinds, training)
         later = None if unlike_training else LaterLook(kinds, training)
     for finding in findings:
-        if finding.level is Level.problem and not unlike_training:
+        if finding.level is Severity.problem and not unlike_training:
             raise UserError(
                 f"{finding.words}; the robot was not moved: correct it (see imitate "
                 "check-deploy), or allow it (--unlike-training)"
             )
-        word = "note" if finding.level is Level.note else "warning"
+        word = "note" if finding.level is Severity.note else "warning"
         typer.echo(f"{word}: {finding.words}", err=True)
     return later
 

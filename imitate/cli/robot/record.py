@@ -32,7 +32,7 @@ STOPPED = 1
 
 
 @dataclass(frozen=True)
-class Session:
+class RecordingSession:
     """Settings of a session.
 
     Attributes:
@@ -276,7 +276,7 @@ def command(
 
     Exit codes: 0 done; 1 the robot was stopped for safety; 2 invalid input.
     """
-    Session(
+    RecordingSession(
         out=out,
         robot=robot,
         teleop=teleop,

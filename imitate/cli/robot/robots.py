@@ -19,7 +19,7 @@ from imitate.system.plain_files import read_json
 
 if TYPE_CHECKING:
     from imitate.deploy.robot.limits import ActionLimits
-    from imitate.deploy.robot.loop import Safety, Step
+    from imitate.deploy.robot.loop import ControlStep, Safety
     from imitate.deploy.robot.robot import Robot, Teleoperator
 
 
@@ -244,10 +244,12 @@ class Interrupts:
         if self._pending is not None:
             raise KeyboardInterrupt(*self._pending)
 
-    def checked(self, on_step: Callable[[Step], None] | None) -> Callable[[Step], None]:
+    def checked(
+        self, on_step: Callable[[ControlStep], None] | None
+    ) -> Callable[[ControlStep], None]:
         """Return a function for the control loop that checks for signals after each step and then calls ``on_step``."""
 
-        def look(step: Step) -> None:
+        def look(step: ControlStep) -> None:
             self.check()
             if on_step is not None:
                 on_step(step)

@@ -18,7 +18,7 @@ from imitate.cli.robot.policies import (
     InBackground,
     Join,
     PolicyName,
-    PolicySource,
+    PolicyOpener,
     ResizeImages,
     Timeout,
     TlsCa,
@@ -140,7 +140,7 @@ def command(
     if record is not None and record.exists():
         raise UserError(f"--record {record}: exists already: choose another name")
     with contextlib.ExitStack() as stack:
-        source = PolicySource(
+        source = PolicyOpener(
             token_file,
             timeout_s,
             device,

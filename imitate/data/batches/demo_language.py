@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imitate.data.batches.file_rows import Demo
+from imitate.data.batches.file_rows import DemoOrigin
 from imitate.data.batches.statistics import QUANTILES, KeyStats
 from imitate.data.batches.store import DataSource
 from imitate.data.language import LANGUAGE_KEY, TASK_ATTRS, Instructions, instruction_of
@@ -38,7 +38,7 @@ class DemoLanguage:
     def __init__(
         self,
         sources: Sequence[DataSource],
-        demos: Sequence[Demo],
+        demos: Sequence[DemoOrigin],
         instructions: Instructions | None,
         wanted: bool,
         files: DataFiles,
@@ -104,7 +104,7 @@ def instructions_in(sources: Sequence[DataSource], files: DataFiles) -> set[str]
 
 
 def _instructions_of(
-    sources: Sequence[DataSource], demos: Sequence[Demo], files: DataFiles
+    sources: Sequence[DataSource], demos: Sequence[DemoOrigin], files: DataFiles
 ) -> list[str | None]:
     given: list[str | None] = []
     for demo in demos:
@@ -115,7 +115,7 @@ def _instructions_of(
 
 
 def _unknown(
-    source: DataSource, demo: Demo, given: str | None, table: Instructions
+    source: DataSource, demo: DemoOrigin, given: str | None, table: Instructions
 ) -> DatasetError:
     where = f"{source.path}: demo '{demo.name}'"
     if given is None:

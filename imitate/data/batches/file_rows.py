@@ -26,7 +26,7 @@ _MAX_PLACES = 2**16
 
 
 @dataclass(frozen=True)
-class Demo:
+class DemoOrigin:
     """Origin of a demo of a store.
 
     Attributes:
@@ -68,7 +68,7 @@ class FileRows:
     def __init__(
         self,
         paths: Sequence[Path],
-        demos: Sequence[Demo],
+        demos: Sequence[DemoOrigin],
         demo_start: NDArray[np.int64],
         decoded: Decoded,
         swmr: bool,

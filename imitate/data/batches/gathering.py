@@ -24,7 +24,7 @@ class _Column(NamedTuple):
     is_scalar: bool
 
 
-class Packed(NamedTuple):
+class PackedVectors(NamedTuple):
     """Vectors of a batch of rows: one tensor, and views of it by field."""
 
     all: Tensor  # (B, T, D)
@@ -81,15 +81,15 @@ class Gatherer:
         self._actions = (first.start, last.stop - first.start)
         self._single_action = number[action_keys[0]] if len(action_keys) == 1 else None
 
-    def packed(self, rows: Rows) -> Packed:
+    def packed(self, rows: Rows) -> PackedVectors:
         """Read the vectors of rows (B, T)."""
         values = self._store.columns(rows.reshape(-1)).view(*rows.shape, -1)
-        return Packed(values, values.split_with_sizes(self._widths, -1))
+        return PackedVectors(values, values.split_with_sizes(self._widths, -1))
 
     def observations(
         self,
         rows: Rows,
-        packed: Packed | None = None,
+        packed: PackedVectors | None = None,
         image_steps: int | None = None,
         keys: Sequence[str] | None = None,
         stored_next: bool = False,
@@ -117,7 +117,7 @@ class Gatherer:
         self,
         rows: Rows,
         last: Rows,
-        packed: Packed | None = None,
+        packed: PackedVectors | None = None,
         image_steps: int | None = None,
         keys: Sequence[str] | None = None,
     ) -> Observations:
@@ -149,7 +149,7 @@ class Gatherer:
             obs = {key: torch.cat([older[key], value], dim=1) for key, value in obs.items()}
         return obs, np.minimum(last + 1, window.last)[:, 0]
 
-    def steps(self, rows: Rows, packed: Packed) -> Observations:
+    def steps(self, rows: Rows, packed: PackedVectors) -> Observations:
         """Read step arrays at rows (B, T), and each action key by its own name."""
         columns, apart = self._steps
         return {
@@ -157,7 +157,7 @@ class Gatherer:
             **{key: self._apart(key, rows) for key in apart},
         }
 
-    def actions(self, packed: Packed) -> Tensor:
+    def actions(self, packed: PackedVectors) -> Tensor:
         """Concatenate the action keys: (B, T, A)."""
         if self._single_action is not None:
             return packed.parts[self._single_action]

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imitate.data.batches.file_rows import READ_DIRECTLY, Decoded, Demo, FileRows
+from imitate.data.batches.file_rows import READ_DIRECTLY, Decoded, DemoOrigin, FileRows
 from imitate.data.batches.frame_cache import decode_once
 from imitate.data.batches.placement import place
 from imitate.data.dataset_file import DatasetFile, no_demos
@@ -166,7 +166,7 @@ class Store:
         self.packed: Tensor | None = None
         self.apart: dict[str, Tensor] = {}
         self.goals: dict[str, Tensor] = {}
-        self.demos: tuple[Demo, ...] = ()
+        self.demos: tuple[DemoOrigin, ...] = ()
         self.notes: list[str] = []
         self._buffers = Buffers()
         self._compressed: set[tuple[int, str]] = set()
@@ -353,17 +353,17 @@ class Store:
         return decoded
 
 
-def _demos(files: DataFiles, sources: Sequence[DataSource]) -> Iterable[Demo]:
+def _demos(files: DataFiles, sources: Sequence[DataSource]) -> Iterable[DemoOrigin]:
     for number, source in enumerate(sources):
         file = files.open(source.path)
         names = source.chosen(file)
         if not names and source.demos is None:
             raise no_demos(file, source.filter_key)
         for name in names:
-            yield Demo(number, name, check_length(file, name))
+            yield DemoOrigin(number, name, check_length(file, name))
 
 
-def _check_field(file: DatasetFile, demo: Demo, field: Field, first: str) -> None:
+def _check_field(file: DatasetFile, demo: DemoOrigin, field: Field, first: str) -> None:
     if field.key in SCALARS:
         source = scalar_source(file, demo.name, field.key)
         if source is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from imitate.data.dataset_file import DatasetFile
-from imitate.data.edit.rewrite import Changes, check_keys, rewrite
+from imitate.data.edit.rewrite import FileChanges, check_keys, rewrite
 from imitate.data.edit.selection import Selection, check_demos, select
 from imitate.data.edit.summary import summarize
 from imitate.data.edit.target import Target
@@ -39,7 +39,7 @@ def subset(
     if not chosen:
         raise DatasetError(f"{source}: no demo fulfils the conditions: nothing is written")
     with target.writing() as part:
-        rewrite(source, part, Changes(demos=set(chosen)), on_demo)
+        rewrite(source, part, FileChanges(demos=set(chosen)), on_demo)
     return chosen
 
 
@@ -62,7 +62,7 @@ def delete(
     if "actions" in keys:
         raise DatasetError(f"{source}: a demo has 'actions': they can be renamed, not deleted")
     with target.writing() as part:
-        rewrite(source, part, Changes(demos=left, drop=set(keys)), on_demo)
+        rewrite(source, part, FileChanges(demos=left, drop=set(keys)), on_demo)
 
 
 def rename_keys(
@@ -104,7 +104,7 @@ def rename_keys(
             f"{source}: 'actions' would be missing: also name the array that replaces it"
         )
     with target.writing() as part:
-        rewrite(source, part, Changes(rename=renamed, attrs=_moved(entries, renamed)), on_demo)
+        rewrite(source, part, FileChanges(rename=renamed, attrs=_moved(entries, renamed)), on_demo)
     return renamed
 
 
@@ -155,7 +155,7 @@ def normalize_actions(
     rule = min_max if mode == "min_max" else mean_std_unless_constant
     offset, scale = rule(torch.from_numpy(first), torch.from_numpy(second))
     found = ActionScale(offset.numpy(), scale.numpy(), mode)
-    changes = Changes(values={"actions": found.from_commands}, attrs=found.attributes())
+    changes = FileChanges(values={"actions": found.from_commands}, attrs=found.attributes())
     with target.writing() as part:
         rewrite(source, part, changes, on_demo)
     return found
@@ -174,7 +174,7 @@ def undo(source: Path, target: Target, on_demo: Progress = lambda done, total: N
         found = recorded_scale(file)
     if found is None:
         raise DatasetError(f"{source}: its actions are not rescaled: there is nothing to undo")
-    changes = Changes(values={"actions": found.to_commands}, attrs=NO_ATTRIBUTES)
+    changes = FileChanges(values={"actions": found.to_commands}, attrs=NO_ATTRIBUTES)
     with target.writing() as part:
         rewrite(source, part, changes, on_demo)
     return found

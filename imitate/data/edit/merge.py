@@ -10,7 +10,7 @@ import numpy as np
 
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.edit.rewrite import (
-    Changes,
+    FileChanges,
     copy_attrs,
     copy_demo,
     copying,
@@ -80,7 +80,9 @@ def merge(
                     copy_attrs(old["data"], data)
                 for name, new_name in renamed.items():
                     with copying(file, name):
-                        steps += copy_demo(old["data"][name], data, new_name, Changes(drop=drop))
+                        steps += copy_demo(
+                            old["data"][name], data, new_name, FileChanges(drop=drop)
+                        )
                     _add_as_demonstration(data[new_name], added)
                     done += 1
                     on_demo(done, total)

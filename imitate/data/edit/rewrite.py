@@ -57,7 +57,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Changes:
+class FileChanges:
     """Differences between a file and its copy.
 
     Attributes:
@@ -87,7 +87,7 @@ class Changes:
 def rewrite(
     source: Path,
     part: Path,
-    changes: Changes,
+    changes: FileChanges,
     on_demo: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Write a changed copy of ``source`` to ``part``; ``num_samples`` and ``total`` are recomputed.
@@ -183,7 +183,7 @@ def copy_attrs(old: Any, new: Any) -> None:
         new.attrs[name] = value
 
 
-def copy_demo(demo: h5py.Group, data: h5py.Group, name: str, changes: Changes) -> int:
+def copy_demo(demo: h5py.Group, data: h5py.Group, name: str, changes: FileChanges) -> int:
     """Copy one demo into the group ``data`` under ``name``.
 
     Returns:
@@ -215,7 +215,7 @@ def _copy_group(
     old: h5py.Group,
     root: h5py.Group,
     prefix: str,
-    changes: Changes,
+    changes: FileChanges,
     rows: Rows | None,
     length: int,
 ) -> None:
@@ -239,7 +239,7 @@ def _copy_array(
     old: h5py.Dataset,
     into: h5py.Group,
     key: str,
-    changes: Changes,
+    changes: FileChanges,
     chosen: NDArray[np.int64] | None,
 ) -> None:
     name = changes.rename.get(key, key).rpartition("/")[2]

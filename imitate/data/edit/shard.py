@@ -17,7 +17,7 @@ from imitate.data.dataset_file import DatasetFile
 from imitate.data.download.transport import filesystem
 from imitate.data.edit.merge import check_alike, new_names
 from imitate.data.edit.rewrite import (
-    Changes,
+    FileChanges,
     copy_attrs,
     copy_demo,
     copying,
@@ -301,7 +301,7 @@ def _write_shard(part: Part, path: Path) -> None:
                     copy_attrs(old_file["data"], data)
                 for old, name in names.items():
                     with copying(file, old):
-                        steps += copy_demo(old_file["data"][old], data, name, Changes())
+                        steps += copy_demo(old_file["data"][old], data, name, FileChanges())
                 for key, members in read_masks(file).items():
                     masks.setdefault(key, []).extend(names[d] for d in members if d in names)
         write_masks(new, masks)

@@ -17,7 +17,7 @@ SCAN_WORDS = ("scan", "lidar", "laser")
 
 
 @dataclass(frozen=True)
-class Observed:
+class FileObservations:
     """Observations that all files have.
 
     Attributes:
@@ -40,7 +40,7 @@ class Observed:
         return ", ".join(f"{key} {shape}" for key, shape in self.shapes.items())
 
 
-def observed(files: Sequence[tuple[DemoFile, str]]) -> Observed:
+def observed(files: Sequence[tuple[DemoFile, str]]) -> FileObservations:
     """Read the observations of one demo of each file.
 
     Args:
@@ -60,7 +60,7 @@ def observation_forms(file: DemoFile, demo: str) -> dict[str, Form]:
     }
 
 
-def observed_of(datasets: Sequence[tuple[str, Mapping[str, Form]]]) -> Observed:
+def observed_of(datasets: Sequence[tuple[str, Mapping[str, Form]]]) -> FileObservations:
     """Sort observations into modalities.
 
     Args:
@@ -83,7 +83,7 @@ def observed_of(datasets: Sequence[tuple[str, Mapping[str, Form]]]) -> Observed:
         raise DatasetError(
             f"{', '.join(name for name, _ in datasets)}: have no observation in common: name other files"
         )
-    return Observed(shapes, modalities, left_out)
+    return FileObservations(shapes, modalities, left_out)
 
 
 def _modality(key: str, shape: Shape, dtype: np.dtype) -> str | None:  # type: ignore[type-arg]

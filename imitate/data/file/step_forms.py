@@ -17,7 +17,7 @@ SCALARS = ("rewards", "terminals", "timeouts")
 """Arrays with one number per step, of any type."""
 
 
-class Form(NamedTuple):
+class StepForm(NamedTuple):
     """Shape and type of one step of an array."""
 
     shape: tuple[int, ...]
@@ -33,7 +33,7 @@ class StepForms:
         strict: refuse images that are not uint8 (H, W, C).
     """
 
-    def __init__(self, forms: Mapping[str, Form], origin: str, *, strict: bool) -> None:
+    def __init__(self, forms: Mapping[str, StepForm], origin: str, *, strict: bool) -> None:
         self._forms = {key: form for key, form in forms.items() if key != "dones"}
         self._origin = f"in demo '{origin}'"
         self._strict = strict
@@ -55,7 +55,7 @@ class StepForms:
                     f"{where}: '{key}' is {bad} (NaN or inf): correct its source, or discard the episode"
                 )
         if first:
-            self._forms = {key: Form(value.shape, value.dtype) for key, value in values.items()}
+            self._forms = {key: StepForm(value.shape, value.dtype) for key, value in values.items()}
             self._origin = "at the episode's first step"
         elif len(values) < len(self._forms):
             missing = next(key for key in self._forms if key not in values)
@@ -63,7 +63,7 @@ class StepForms:
                 f"{where}: '{missing}' is missing, but it was present {self._origin}: give the same arrays at each step"
             )
 
-    def _check_form(self, key: str, value: NDArray[Any], form: Form | None, where: str) -> None:
+    def _check_form(self, key: str, value: NDArray[Any], form: StepForm | None, where: str) -> None:
         if value.dtype.kind not in "fiub":
             raise DatasetError(f"{where} is not an array of numbers, but {value.dtype}")
         if form is None:

@@ -59,7 +59,7 @@ def contradicted_hz(interval: float, rate_hz: float) -> float | None:
     return 1 / interval
 
 
-class Clock:
+class TimeArray:
     """Array of times in all episodes.
 
     Args:

@@ -23,7 +23,7 @@ from imitate.data.file.episode import Episode, arrays_of, attrs_of, stacked
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.file.image_codec import STORAGES, ImageStorage, storage_of, write_images
 from imitate.data.file.journal import JournaledFile, is_being_written, partial_of, roll_back
-from imitate.data.file.step_forms import Form, StepForms, as_step, check_first
+from imitate.data.file.step_forms import StepForm, StepForms, as_step, check_first
 from imitate.errors import ConfigError, DatasetError, nearest
 from imitate.system.plain_files import sync
 from imitate.system.text import counted
@@ -102,7 +102,7 @@ class DatasetWriter:
             ) from error
         self._file: h5py.File | None = ConfinedFile(self._journal, "r+" if goes_on else "w")
         self._names: list[str] = []
-        self._layout: dict[str, Form] = {}
+        self._layout: dict[str, StepForm] = {}
         self._running: dict[str, list[Any]] | None = None
         self._forms = StepForms({}, "", strict=strict)
         if goes_on:
@@ -128,7 +128,7 @@ class DatasetWriter:
                 if isinstance(node, h5py.Dataset):
                     frame = storage_of(node).frame
                     dtype = np.dtype(np.uint8) if frame else node.dtype
-                    self._layout[key] = Form(frame or node.shape[1:], dtype)
+                    self._layout[key] = StepForm(frame or node.shape[1:], dtype)
 
             first.visititems(note)
 
@@ -181,7 +181,7 @@ class DatasetWriter:
             data.attrs["total"] = int(data.attrs["total"]) + length
         self._names.append(name)
         self._layout = self._layout or {
-            key: Form(value.shape[1:], value.dtype) for key, value in arrays.items()
+            key: StepForm(value.shape[1:], value.dtype) for key, value in arrays.items()
         }
         return name
 

@@ -25,7 +25,15 @@ from numpy.typing import NDArray
 from imitate.data.file.episode import Episode
 from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats import hdf5_tree
-from imitate.data.formats.base import Demo, Format, Options, Report, Source, robot_meta, same_length
+from imitate.data.formats.base import (
+    ConversionReport,
+    Format,
+    NamedDemo,
+    OpenedDataset,
+    Options,
+    robot_meta,
+    same_length,
+)
 from imitate.data.formats.frames import decoded, stacked
 from imitate.errors import DatasetError
 
@@ -48,7 +56,7 @@ def _files(path: Path) -> list[Path]:
 
 
 @contextmanager
-def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     files = _files(path)
     if not files:
         raise DatasetError(f"{path}: there is no episode_<number>.hdf5 in this folder")
@@ -56,7 +64,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         simulated = bool(file.attrs.get("sim", False))
     if options.fps is None:
         report.synthesised["control_freq"] = f"{RATE_HZ:g} Hz, ALOHA's; give --fps if yours differs"
-    yield Source(
+    yield OpenedDataset(
         env_meta=robot_meta("aloha_sim" if simulated else "aloha"),
         demos=_demos(files, options, report),
         count=len(files),
@@ -64,7 +72,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
     )
 
 
-def _demos(files: list[Path], options: Options, report: Report) -> Iterator[Demo]:
+def _demos(files: list[Path], options: Options, report: ConversionReport) -> Iterator[NamedDemo]:
     for number, path in enumerate(files):
         with hdf5_tree.opened(path) as file:
             shift = options.action_shift
@@ -74,11 +82,11 @@ def _demos(files: list[Path], options: Options, report: Report) -> Iterator[Demo
         if episode is None:
             report.dropped[path.name] = f"has no step after the shift of {shift}"
             continue
-        yield Demo(f"demo_{number}", episode)
+        yield NamedDemo(f"demo_{number}", episode)
 
 
 def _episode(
-    file: h5py.File, path: Path, shift: int, options: Options, report: Report
+    file: h5py.File, path: Path, shift: int, options: Options, report: ConversionReport
 ) -> Episode | None:
     seen = hdf5_tree.leaves(file["observations"])
     actions = hdf5_tree.rows(hdf5_tree.wanted(file, "action", str(path)))
@@ -119,7 +127,7 @@ def _episode(
     )
 
 
-def _frames(dataset: h5py.Dataset, start: int, report: Report) -> NDArray[Any]:
+def _frames(dataset: h5py.Dataset, start: int, report: ConversionReport) -> NDArray[Any]:
     values = hdf5_tree.rows(dataset, start)
     if values.ndim == 4:
         return values

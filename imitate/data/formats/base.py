@@ -1,7 +1,7 @@
 """Format of a dataset: how it is read, written and recognised; the report of a conversion; damaged and missing parts.
 
-Reading returns a :class:`Source`, which yields its demos one at a time, so that a conversion keeps only one episode in
-memory. Writing consumes the demos one by one.
+Reading returns a :class:`OpenedDataset`, which yields its demos one at a time, so that a conversion keeps only one
+episode in memory. Writing consumes the demos one by one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from imitate.system.text import counted
 
 
 @dataclass
-class Report:
+class ConversionReport:
     """Arrays and attributes that were kept, renamed, changed, synthesised and dropped.
 
     Attributes:
@@ -87,7 +87,7 @@ UNKNOWN_ENV = "unknown"
 GYMNASIUM, REAL_ROBOT = 2, 4
 
 
-class Demo(NamedTuple):
+class NamedDemo(NamedTuple):
     """One demonstration, and its name in the new file."""
 
     name: str
@@ -95,7 +95,7 @@ class Demo(NamedTuple):
 
 
 @dataclass
-class Source:
+class OpenedDataset:
     """An opened dataset.
 
     Attributes:
@@ -110,7 +110,7 @@ class Source:
     """
 
     env_meta: dict[str, Any]
-    demos: Iterator[Demo]
+    demos: Iterator[NamedDemo]
     count: int | None = None
     masks: dict[str, list[str]] = field(default_factory=dict)
     control_freq: float | None = None
@@ -152,10 +152,13 @@ class Options:
         return [item.name for item in fields(self) if getattr(self, item.name) is not None]
 
 
-Reader = Callable[[Path, Options, Report], AbstractContextManager[Source]]
-Writer = Callable[[Path, Source, Options, Report], AbstractContextManager[Callable[[Demo], None]]]
+Reader = Callable[[Path, Options, ConversionReport], AbstractContextManager[OpenedDataset]]
+Writer = Callable[
+    [Path, OpenedDataset, Options, ConversionReport],
+    AbstractContextManager[Callable[[NamedDemo], None]],
+]
 
-Replay = Callable[[Source, Options, Report], Iterator[Demo]]
+Replay = Callable[[OpenedDataset, Options, ConversionReport], Iterator[NamedDemo]]
 """Function from a source of simulator states to its demos with observations."""
 
 
@@ -186,7 +189,7 @@ class Format:
     needs_replay: bool = False
 
 
-def gymnasium_meta(env_id: str | None, report: Report) -> dict[str, Any]:
+def gymnasium_meta(env_id: str | None, report: ConversionReport) -> dict[str, Any]:
     """Return the description of a gymnasium environment for a file without one.
 
     Args:

@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from imitate.data.file.faults import ACTION_LIMIT
-from imitate.data.file.step_times import CLOCK, Clock
+from imitate.data.file.step_times import CLOCK, TimeArray
 from imitate.data.formats import registry
 from imitate.data.formats.base import (
-    Demo,
+    ConversionReport,
     Format,
+    NamedDemo,
+    OpenedDataset,
     Options,
     Replay,
-    Report,
-    Source,
     reading,
     writing,
 )
@@ -40,7 +40,7 @@ def convert(
     overwrite: bool = False,
     replay: Replay | None = None,
     on_demo: Callable[[str, int | None], None] | None = None,
-) -> Report:
+) -> ConversionReport:
     """Convert a dataset.
 
     The target is written atomically; a failed conversion leaves nothing.
@@ -64,7 +64,7 @@ def convert(
     reader = registry.detect(path) if from_format is None else registry.find(from_format)
     writer = registry.target_format(final) if to_format is None else registry.find(to_format)
     _check(path, final, reader, writer, given, overwrite)
-    report = Report(str(path), reader.name, str(final), writer.name)
+    report = ConversionReport(str(path), reader.name, str(final), writer.name)
     with _appearing(final) as unfinished, _opened(reader, path, given, report) as opened:
         if reader.needs_replay:
             opened.demos = _with_observations(copy(opened), replay, path, given, report)
@@ -105,8 +105,12 @@ def _flag(option: str) -> str:
 
 
 def _with_observations(
-    source: Source, replay: Replay | None, path: Path, options: Options, report: Report
-) -> Iterator[Demo]:
+    source: OpenedDataset,
+    replay: Replay | None,
+    path: Path,
+    options: Options,
+    report: ConversionReport,
+) -> Iterator[NamedDemo]:
     if replay is None:
         raise DatasetError(
             f"{path}: holds states and no observations: pass replay=imitate.collect.replay.replayed, "
@@ -116,11 +120,11 @@ def _with_observations(
 
 
 def _copy(
-    source: Source,
+    source: OpenedDataset,
     writer: Format,
     unfinished: Path,
     options: Options,
-    report: Report,
+    report: ConversionReport,
     on_demo: Callable[[str, int | None], None] | None,
 ) -> None:
     assert writer.write is not None  # checked above
@@ -130,9 +134,9 @@ def _copy(
     if first is None:
         return
     rate_hz = source.control_freq or (source.env_meta.get("env_kwargs") or {}).get("control_freq")
-    clocks: dict[str, Clock] = {}
+    clocks: dict[str, TimeArray] = {}
     with writer.write(unfinished, source, options, report) as append:
-        demo: Demo | None = first
+        demo: NamedDemo | None = first
         while demo is not None:
             append(demo)
             report.demos += 1
@@ -148,20 +152,22 @@ def _copy(
     report.doubts.update({key: doubt for key, doubt in doubts.items() if doubt is not None})
 
 
-def _look_at_times(demo: Demo, clocks: dict[str, Clock], rate_hz: float | None) -> None:
+def _look_at_times(demo: NamedDemo, clocks: dict[str, TimeArray], rate_hz: float | None) -> None:
     arrays = {f"obs/{key}": values for key, values in demo.episode.obs.items()}
     for key, values in {**arrays, **demo.episode.steps}.items():
         if CLOCK.search(key):
-            clocks.setdefault(key, Clock(rate_hz)).see(np.asarray(values), f"'{demo.name}'")
+            clocks.setdefault(key, TimeArray(rate_hz)).see(np.asarray(values), f"'{demo.name}'")
 
 
-def _next(demos: Iterator[Demo], path: Path) -> Demo | None:
+def _next(demos: Iterator[NamedDemo], path: Path) -> NamedDemo | None:
     with reading(path):
         return next(demos, None)
 
 
 @contextmanager
-def _opened(reader: Format, path: Path, options: Options, report: Report) -> Iterator[Source]:
+def _opened(
+    reader: Format, path: Path, options: Options, report: ConversionReport
+) -> Iterator[OpenedDataset]:
     context = reader.read(path, options, report)
     with reading(path):
         source = context.__enter__()

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from imitate.data.file.episode import Episode
 from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import (
-    Demo,
+    ConversionReport,
     Format,
+    NamedDemo,
+    OpenedDataset,
     Options,
-    Report,
-    Source,
     gymnasium_meta,
     same_length,
 )
@@ -47,20 +47,22 @@ def _is_v2(file: Any) -> bool:
 
 
 @contextmanager
-def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     with hdf5_tree.opened(path) as file:
         if not _is_v2(file):
             yield open_flat(file, path, options, report)
             return
         count = int(hdf5_tree.wanted(file, "num_episodes", str(path))[()])
-        yield Source(
+        yield OpenedDataset(
             env_meta=gymnasium_meta(options.env, report),
             demos=_demos(file, count, path, report),
             count=count,
         )
 
 
-def _demos(file: h5py.File, count: int, path: Path, report: Report) -> Iterator[Demo]:
+def _demos(
+    file: h5py.File, count: int, path: Path, report: ConversionReport
+) -> Iterator[NamedDemo]:
     choices = _choices(file, count, path)
     for number in range(count):
         where = f"{path}: episode {number}"
@@ -82,7 +84,7 @@ def _demos(file: h5py.File, count: int, path: Path, report: Report) -> Iterator[
                 f"{length} steps, of which none has a next observation"
             )
             continue
-        yield Demo(f"demo_{number}", episode)
+        yield NamedDemo(f"demo_{number}", episode)
 
 
 def _choices(file: h5py.File, count: int, path: Path) -> int | None:
@@ -118,7 +120,7 @@ def _episode(
     actions: NDArray[Any],
     rewards: NDArray[Any],
     terminated: bool,
-    report: Report,
+    report: ConversionReport,
 ) -> Episode | None:
     length = len(actions) - (not terminated)
     if length < 1:

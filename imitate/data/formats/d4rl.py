@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from imitate.data.file.episode import Episode
 from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import (
-    Demo,
+    ConversionReport,
     Format,
+    NamedDemo,
+    OpenedDataset,
     Options,
-    Report,
-    Source,
     clock_of,
     gymnasium_meta,
     same_length,
@@ -47,7 +47,7 @@ _CONTINUES_BELOW, _FEWEST_TIMEOUTS = 2.0, 5
 _JUMP_ABOVE = 50.0
 
 
-def note_early(lengths: NDArray[np.int64], report: Report) -> None:
+def note_early(lengths: NDArray[np.int64], report: ConversionReport) -> None:
     """Add a note to the report for timeouts that are not caused by a time limit.
 
     Args:
@@ -64,7 +64,10 @@ def note_early(lengths: NDArray[np.int64], report: Report) -> None:
 
 
 def goes_on(
-    seen: NDArray[Any], ends: NDArray[np.bool_], by_clock: NDArray[np.bool_], report: Report
+    seen: NDArray[Any],
+    ends: NDArray[np.bool_],
+    by_clock: NDArray[np.bool_],
+    report: ConversionReport,
 ) -> bool:
     """Return true if the run continues after timeouts; also report jumps where no episode ends.
 
@@ -94,7 +97,7 @@ def goes_on(
     return True
 
 
-def _note_jumps(change: NDArray[Any], inside: NDArray[np.bool_], report: Report) -> None:
+def _note_jumps(change: NDArray[Any], inside: NDArray[np.bool_], report: ConversionReport) -> None:
     usual = np.sqrt(np.mean(change[inside] ** 2, axis=0))
     jump = (change / np.where(usual > 0, usual, np.inf)).max(axis=1)
     ordinary = float(np.median(jump[inside]))
@@ -119,19 +122,21 @@ def _recognises(path: Path) -> bool:
 
 
 @contextmanager
-def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     with hdf5_tree.opened(path) as file:
         yield open_flat(file, path, options, report)
 
 
-def open_flat(file: h5py.File, path: Path, options: Options, report: Report) -> Source:
+def open_flat(
+    file: h5py.File, path: Path, options: Options, report: ConversionReport
+) -> OpenedDataset:
     """Open the dataset of a file with flat arrays."""
     attrs = hdf5_tree.attributes(file)
     env_id = options.env or hdf5_tree.texts(attrs, "env_id", "env_name")
     flat = _Flat.of(file, path, report)
     ends = _ends(flat, clock_of(options, env_id), report)
     plan = _Plan.of(flat, ends, report)
-    return Source(
+    return OpenedDataset(
         env_meta=gymnasium_meta(env_id, report),
         demos=_demos(flat, plan, report),
         count=len(plan.bounds) - 1,
@@ -162,7 +167,7 @@ class _Flat:
         return len(self.terminals)
 
     @staticmethod
-    def of(file: h5py.File, path: Path, report: Report) -> _Flat:
+    def of(file: h5py.File, path: Path, report: ConversionReport) -> _Flat:
         for key in _FLAT:
             hdf5_tree.wanted(file, key, str(path))
         leaves = hdf5_tree.leaves(file)
@@ -189,7 +194,7 @@ class _Flat:
         return _Flat(rows, per_episode, flags["terminals"], flags.get("timeouts"), path)
 
 
-def _ends(flat: _Flat, clock: int | None, report: Report) -> NDArray[np.bool_]:
+def _ends(flat: _Flat, clock: int | None, report: ConversionReport) -> NDArray[np.bool_]:
     """Return (N,), true at the last row of each episode."""
     ends = flat.terminals.copy()
     if flat.timeouts is not None:
@@ -210,7 +215,7 @@ def _ends(flat: _Flat, clock: int | None, report: Report) -> NDArray[np.bool_]:
     return ends
 
 
-def _cut_by_clock(ends: NDArray[np.bool_], clock: int | None, report: Report) -> None:
+def _cut_by_clock(ends: NDArray[np.bool_], clock: int | None, report: ConversionReport) -> None:
     if clock is None:
         report.note(
             "the file has no 'timeouts': episodes end at terminals only; give --horizon or --env if a clock ended some"
@@ -245,7 +250,7 @@ class _Plan:
     goes_on: bool
 
     @staticmethod
-    def of(flat: _Flat, ends: NDArray[np.bool_], report: Report) -> _Plan:
+    def of(flat: _Flat, ends: NDArray[np.bool_], report: ConversionReport) -> _Plan:
         bounds = np.concatenate([[0], np.flatnonzero(ends) + 1])
         final = flat.per_episode.get(_FINAL)
         if final is not None and len(final) != len(bounds) - 1:
@@ -259,7 +264,7 @@ class _Plan:
         return _Plan(bounds, final, goes_on(seen, ends, by_clock, report))
 
 
-def _demos(flat: _Flat, plan: _Plan, report: Report) -> Iterator[Demo]:
+def _demos(flat: _Flat, plan: _Plan, report: ConversionReport) -> Iterator[NamedDemo]:
     extra = [name for name in flat.rows if name not in _MAIN]
     _describe(flat, plan, extra, report)
     choices = choices_of(_discrete(flat.rows["actions"]), f"{flat.path}: 'actions'")
@@ -282,11 +287,11 @@ def _demos(flat: _Flat, plan: _Plan, report: Report) -> Iterator[Demo]:
         timeout[-1] = not terminal[-1]
         following = _next_obs(flat, obs, after, start, stop)
         key, obs = named_obs(obs, "observations", report)
-        _, following = named_obs(following, "next_observations", Report())
+        _, following = named_obs(following, "next_observations", ConversionReport())
         if "next_observations" in flat.rows:
             report.renamed["next_observations"] = f"next_obs/{key}"
         actions = hdf5_tree.rows(flat.rows["actions"], start, stop)
-        yield Demo(
+        yield NamedDemo(
             f"demo_{number}",
             Episode(
                 obs={key: obs},
@@ -344,7 +349,7 @@ def _attrs(
     }
 
 
-def _describe(flat: _Flat, plan: _Plan, extra: list[str], report: Report) -> None:
+def _describe(flat: _Flat, plan: _Plan, extra: list[str], report: ConversionReport) -> None:
     report.keep("actions", "rewards", "terminals", *extra)
     if "timeouts" in flat.rows:
         report.keep("timeouts")

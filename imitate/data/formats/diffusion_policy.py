@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from imitate.data.formats.base import (
     UNKNOWN_ENV,
-    Demo,
+    ConversionReport,
     Format,
+    NamedDemo,
+    OpenedDataset,
     Options,
-    Report,
-    Source,
     extra,
     robot_meta,
     stored_bytes,
@@ -51,7 +51,7 @@ def _recognises(path: Path) -> bool:
 
 
 @contextmanager
-def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     zarr = extra("zarr", "zarr")
     stored = stored_bytes(path)
     store = zarr.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
@@ -76,7 +76,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
             )
     _check_sizes(arrays, int(np.diff(bounds).max(initial=0)), path, stored)
     with beside(path, len(ends)) as sidecar:
-        source = Source(
+        source = OpenedDataset(
             env_meta=robot_meta(UNKNOWN_ENV),
             demos=_demos(arrays, bounds, sidecar, options, report),
             count=len(ends),
@@ -132,8 +132,8 @@ def _demos(
     bounds: NDArray[np.int64],
     sidecar: Sidecar | None,
     options: Options,
-    report: Report,
-) -> Iterator[Demo]:
+    report: ConversionReport,
+) -> Iterator[NamedDemo]:
     as_frames = {name for name, array in arrays.items() if _holds_frames(array)}
     report.renamed["action"] = "actions"
     for name in sorted(set(arrays) - {"action"}):
@@ -150,7 +150,7 @@ def _demos(
             name: _frames(value, name, report) if name in as_frames else value
             for name, value in values.items()
         }
-        yield Demo(
+        yield NamedDemo(
             f"demo_{number}",
             plain_episode(obs, actions.reshape(stop - start, -1), attrs, report),
         )
@@ -164,7 +164,7 @@ def _holds_frames(array: Any) -> bool:
     return bool((first == first.astype(np.uint8)).all() and first.max(initial=0) > 1)
 
 
-def _frames(values: NDArray[Any], name: str, report: Report) -> NDArray[Any]:
+def _frames(values: NDArray[Any], name: str, report: ConversionReport) -> NDArray[Any]:
     frames: NDArray[Any] = np.clip(np.rint(values), 0, 255).astype(np.uint8)
     rounded = "" if (frames == values).all() else ", rounded"
     report.changed[f"obs/{name}"] = f"{values.dtype} frames -> uint8{rounded}"
@@ -173,8 +173,8 @@ def _frames(values: NDArray[Any], name: str, report: Report) -> NDArray[Any]:
 
 @contextmanager
 def _write(
-    path: Path, source: Source, options: Options, report: Report
-) -> Iterator[Callable[[Demo], None]]:
+    path: Path, source: OpenedDataset, options: Options, report: ConversionReport
+) -> Iterator[Callable[[NamedDemo], None]]:
     zarr = extra("zarr", "zarr")
     root = zarr.open_group(str(path), mode="w", zarr_format=2)
     data, meta = root.create_group("data"), root.create_group("meta")
@@ -182,7 +182,7 @@ def _write(
     made: dict[str, Any] = {}
     ends: list[int] = []
 
-    def append(demo: Demo) -> None:
+    def append(demo: NamedDemo) -> None:
         arrays = arrays_to_write(demo, path)
         chosen = {"action": arrays.pop("actions")}
         for key in [key for key in arrays if _has_a_place(key)]:

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.formats.base import Report
+from imitate.data.formats.base import ConversionReport
 from imitate.errors import DatasetError
 from imitate.functional.images import image_layout, in_layout
 
 _MOST_CHOICES = 10_000
 
 
-def named_obs(values: NDArray[Any], old: str, report: Report) -> tuple[str, NDArray[Any]]:
+def named_obs(values: NDArray[Any], old: str, report: ConversionReport) -> tuple[str, NDArray[Any]]:
     """Name a single-array observation, and return its values: 'image' for frames (T, H, W, C), else 'flat'.
 
     Args:
@@ -30,7 +30,9 @@ def named_obs(values: NDArray[Any], old: str, report: Report) -> tuple[str, NDAr
     return "flat", values.reshape(len(values), -1)
 
 
-def turned(values: NDArray[Any], layout: str | None, key: str, report: Report) -> NDArray[Any]:
+def turned(
+    values: NDArray[Any], layout: str | None, key: str, report: ConversionReport
+) -> NDArray[Any]:
     """Convert images (T, ...) in a layout of :func:`image_layout` to (T, H, W, C), and report the change."""
     if layout == "CHW":
         report.changed[key] = "channels first -> (T, H, W, C)"
@@ -61,7 +63,9 @@ def choices_of(actions: NDArray[Any], where: str) -> int | None:
     return int(actions.max()) + 1
 
 
-def action_rows(actions: NDArray[Any], choices: int | None, report: Report) -> NDArray[Any]:
+def action_rows(
+    actions: NDArray[Any], choices: int | None, report: ConversionReport
+) -> NDArray[Any]:
     """Convert actions to (T, A).
 
     Indices become one-hot rows, which our gymnasium environments accept and policies can learn.

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from imitate.data.file.episode import Episode
 from imitate.data.formats.base import (
-    Demo,
+    ConversionReport,
     Format,
+    NamedDemo,
+    OpenedDataset,
     Options,
-    Report,
-    Source,
     clock_of,
     gymnasium_meta,
     same_length,
@@ -51,7 +51,7 @@ def _recognises(path: Path) -> bool:
 
 
 @contextmanager
-def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     with zipfile.ZipFile(path) as archive:
         present = {name[:-4] for name in archive.namelist() if name.endswith(".npy")}
     missing = sorted(_WANTED - present)
@@ -66,7 +66,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
             "pickled objects, which may run code when read" if name == "infos" else "not known"
         )
     bounds = _bounds(arrays, path)
-    yield Source(
+    yield OpenedDataset(
         env_meta=gymnasium_meta(options.env, report),
         demos=_demos(arrays, bounds, _timeouts(arrays, bounds, options, report), report),
         count=len(bounds) - 1,
@@ -96,7 +96,7 @@ def _timeouts(
     arrays: dict[str, NDArray[Any]],
     bounds: NDArray[np.int64],
     options: Options,
-    report: Report,
+    report: ConversionReport,
 ) -> NDArray[np.bool_]:
     """Return which trajectories timed out, by the environment's horizon. ``terminal`` does not distinguish them."""
     lengths = np.diff(bounds)
@@ -125,8 +125,8 @@ def _demos(
     arrays: dict[str, NDArray[Any]],
     bounds: NDArray[np.int64],
     by_clock: NDArray[np.bool_],
-    report: Report,
-) -> Iterator[Demo]:
+    report: ConversionReport,
+) -> Iterator[NamedDemo]:
     key, obs = named_obs(arrays["obs"], "obs", report)
     actions = action_rows(arrays["acts"], choices_of(arrays["acts"], "'acts'"), report)
     report.renamed["acts"] = "actions"
@@ -139,7 +139,7 @@ def _demos(
     for number, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
         seen = obs[start + number : stop + number + 1]
         last = np.arange(stop - start) == stop - start - 1
-        yield Demo(
+        yield NamedDemo(
             f"demo_{number}",
             Episode(
                 obs={key: seen[:-1]},

@@ -25,11 +25,18 @@ from numpy.typing import NDArray
 
 from imitate.data.file.episode import Episode
 from imitate.data.file.features import FEATURES, as_attribute
-from imitate.data.file.step_times import Clock, contradicted_hz, is_coarse, ticks_of
-from imitate.data.formats.base import Demo, Format, Options, Report, Source, robot_meta
+from imitate.data.file.step_times import TimeArray, contradicted_hz, is_coarse, ticks_of
+from imitate.data.formats.base import (
+    ConversionReport,
+    Format,
+    NamedDemo,
+    OpenedDataset,
+    Options,
+    robot_meta,
+)
 from imitate.data.formats.lerobot_layout import AUTOMATIC, ENDS, from_features
 from imitate.data.formats.lerobot_tables import Tables
-from imitate.data.formats.lerobot_video import Cameras
+from imitate.data.formats.lerobot_video import VideoCameras
 from imitate.data.formats.lerobot_writer import LAYOUT, write
 from imitate.data.formats.sidecar import Sidecar, beside
 from imitate.errors import DatasetError
@@ -47,11 +54,11 @@ def _recognises(path: Path) -> bool:
 
 
 @contextmanager
-def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     info = _info(path)
     tables = Tables(path, info)
     with beside(path / "meta", tables.count) as sidecar:
-        source = Source(
+        source = OpenedDataset(
             env_meta=robot_meta(str(info.get("robot_type") or "unknown")),
             demos=iter(()),
             count=tables.count,
@@ -71,7 +78,9 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         yield source
 
 
-def _keep_features(features: dict[str, Any], source: Source, report: Report) -> None:
+def _keep_features(
+    features: dict[str, Any], source: OpenedDataset, report: ConversionReport
+) -> None:
     entries = {key_of(name): {"feature": name, **entry} for name, entry in features.items()}
     text = as_attribute(entries)
     if text is None:
@@ -105,11 +114,11 @@ def _demos(
     sidecar: Sidecar | None,
     layout: dict[str, Any] | None,
     options: Options,
-    report: Report,
-) -> Iterator[Demo]:
+    report: ConversionReport,
+) -> Iterator[NamedDemo]:
     encoded = options.images in (None, "as-source")
-    cameras = Cameras(tables, report, encoded=encoded)
-    clocks = {"timestamp": Clock(None), "frame_index": Clock(None)}
+    cameras = VideoCameras(tables, report, encoded=encoded)
+    clocks = {"timestamp": TimeArray(None), "frame_index": TimeArray(None)}
     try:
         for number, rows in tables.episodes():
             length = len(rows["episode_index"])
@@ -127,7 +136,7 @@ def _demos(
             if sidecar is not None and layout is not None:
                 yield sidecar.demo(number, from_features(values, layout), report)
                 continue
-            yield Demo(f"demo_{number}", _episode(values, number, tables, options, report))
+            yield NamedDemo(f"demo_{number}", _episode(values, number, tables, options, report))
         report.dropped.update(dict.fromkeys(sorted(tables.unread), "lists of texts"))
         doubts = {key: clock.doubt() for key, clock in clocks.items()}
         report.doubts.update({key: doubt for key, doubt in doubts.items() if doubt is not None})
@@ -136,7 +145,12 @@ def _demos(
 
 
 def _check_times(
-    key: str, times: NDArray[Any], number: int, tables: Tables, options: Options, report: Report
+    key: str,
+    times: NDArray[Any],
+    number: int,
+    tables: Tables,
+    options: Options,
+    report: ConversionReport,
 ) -> None:
     """Refuse times of an episode that run backwards, or that contradict the dataset's rate."""
     if len(times) < 2:
@@ -172,7 +186,7 @@ def _row_times(values: dict[str, Any], length: int, fps: float) -> NDArray[np.fl
     return np.arange(length) / fps
 
 
-def _drop_text(key: str, column: Any, report: Report) -> None:
+def _drop_text(key: str, column: Any, report: ConversionReport) -> None:
     texts = column.to_pylist()
     report.dropped[key] = "text"
     if any(text != texts[0] for text in texts):
@@ -182,7 +196,7 @@ def _drop_text(key: str, column: Any, report: Report) -> None:
 
 
 def _episode(
-    values: dict[str, Any], number: int, tables: Tables, options: Options, report: Report
+    values: dict[str, Any], number: int, tables: Tables, options: Options, report: ConversionReport
 ) -> Episode:
     length = len(values["episode_index"])
     if "action" not in values:
@@ -245,7 +259,7 @@ def _matrix(values: Any) -> Any:
 
 
 def _ends(
-    values: dict[str, NDArray[Any]], length: int, report: Report
+    values: dict[str, NDArray[Any]], length: int, report: ConversionReport
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return terminals and timeouts; ``next.done`` marks both kinds of ends."""
     flags = {key: values[key].reshape(length).astype(bool) for key in ENDS if key in values}

@@ -40,7 +40,7 @@ def check_codec(name: str) -> None:
         )
 
 
-class Encoder:
+class VideoEncoder:
     """Video files of one camera.
 
     Args:

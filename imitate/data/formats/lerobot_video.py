@@ -26,7 +26,7 @@ from imitate.data.file.encoded_frames import (
     colours_of,
     frames_from,
 )
-from imitate.data.formats.base import Report, extra
+from imitate.data.formats.base import ConversionReport, extra
 from imitate.data.formats.frames import stacked
 from imitate.data.formats.lerobot_tables import Tables
 from imitate.errors import DatasetError
@@ -165,7 +165,7 @@ NEAREST_S = 1e-6
 """Frames whose distances to a row differ by less than this count as equally near."""
 
 
-class Cameras:
+class VideoCameras:
     """All cameras; each keeps its file open and continues reading where it stopped.
 
     Args:
@@ -174,7 +174,7 @@ class Cameras:
         encoded: copy the packets if this gives the same frames.
     """
 
-    def __init__(self, tables: Tables, report: Report, *, encoded: bool = False) -> None:
+    def __init__(self, tables: Tables, report: ConversionReport, *, encoded: bool = False) -> None:
         self._tables, self._report = tables, report
         self._readers: dict[str, _Reader] = {}
         self._packets: dict[str, PacketReader] = {}

@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.file.features import features_of
-from imitate.data.formats.base import Demo, Options, Report, Source, extra
+from imitate.data.formats.base import ConversionReport, NamedDemo, OpenedDataset, Options, extra
 from imitate.data.formats.frames import as_png
-from imitate.data.formats.lerobot_encoder import FILE_MB, VIDEO_PATH, Encoder, check_codec
+from imitate.data.formats.lerobot_encoder import FILE_MB, VIDEO_PATH, VideoEncoder, check_codec
 from imitate.data.formats.lerobot_layout import (
     ENDS,
     described,
@@ -144,8 +144,8 @@ _EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 
 @contextmanager
 def write(
-    path: Path, source: Source, options: Options, report: Report
-) -> Iterator[Callable[[Demo], None]]:
+    path: Path, source: OpenedDataset, options: Options, report: ConversionReport
+) -> Iterator[Callable[[NamedDemo], None]]:
     """Write the dataset's folder, as described in the module."""
     if options.video is not None:
         check_codec(options.video)
@@ -158,10 +158,12 @@ def write(
 
 
 class _Writer:
-    def __init__(self, path: Path, source: Source, video: str | None, report: Report) -> None:
+    def __init__(
+        self, path: Path, source: OpenedDataset, video: str | None, report: ConversionReport
+    ) -> None:
         self._path, self._source, self._report = path, source, report
         self._video = video
-        self._encoders: dict[str, Encoder] = {}
+        self._encoders: dict[str, VideoEncoder] = {}
         (path / "meta").mkdir(parents=True)
         self._arrow = extra("pyarrow", "lerobot")
         self._parquet = extra("pyarrow.parquet", "lerobot")
@@ -181,7 +183,7 @@ class _Writer:
 
     # ---- an episode ------------------------------------------------------------------------------
 
-    def append(self, demo: Demo) -> None:
+    def append(self, demo: NamedDemo) -> None:
         arrays = arrays_to_write(demo, self._path)
         if not self._layout:
             self._begin(arrays)
@@ -257,7 +259,7 @@ class _Writer:
             return places
         for key in [key for key, values in rows.items() if is_image(values)]:
             if key not in self._encoders:
-                encoder = Encoder(self._path, key, self._video, self._fps, _CHUNK_FILES)
+                encoder = VideoEncoder(self._path, key, self._video, self._fps, _CHUNK_FILES)
                 self._encoders[key] = encoder
                 self._report.changed[key] = f"{self._video} video: pixel values change a little"
             places.update(self._encoders[key].append(rows.pop(key)))
@@ -409,7 +411,7 @@ class _Writer:
                 stack.callback(encoder.close)
 
 
-def _fps_of(source: Source, report: Report) -> int:
+def _fps_of(source: OpenedDataset, report: ConversionReport) -> int:
     """Return the number of frames per second as an integer."""
     known = source.control_freq or (source.env_meta.get("env_kwargs") or {}).get("control_freq")
     if known is None:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from imitate.data.file.episode import Episode
 from imitate.data.formats import hdf5_tree
-from imitate.data.formats.base import Demo, Format, Options, Report, Source
+from imitate.data.formats.base import ConversionReport, Format, NamedDemo, OpenedDataset, Options
 from imitate.data.formats.robomimic import open_source
 from imitate.errors import DatasetError
 
@@ -59,7 +59,7 @@ def _files(path: Path) -> list[Path]:
 
 
 @contextmanager
-def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     files = _files(path)
     if not files:
         raise DatasetError(f"{path}: there is no .hdf5 file in this folder")
@@ -74,7 +74,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
                 f"{len(tasks)} tasks in one file: each has a filter key and a task_id; env_args are those of "
                 f"{files[0].name}, the others' BDDL files are attributes of their demos"
             )
-        yield Source(
+        yield OpenedDataset(
             env_meta=tasks[0].source.env_meta,
             demos=_demos(tasks, masks),
             count=sum(task.source.count or 0 for task in tasks),
@@ -87,14 +87,14 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         )
 
 
-def _demos(tasks: list[_Task], masks: dict[str, list[str]]) -> Iterator[Demo]:
+def _demos(tasks: list[_Task], masks: dict[str, list[str]]) -> Iterator[NamedDemo]:
     number = 0
     for task in tasks:
         for _, episode in task.source.demos:
             name = f"demo_{number}"
             if len(tasks) > 1:
                 masks.setdefault(task.name, []).append(name)
-            yield Demo(name, episode)
+            yield NamedDemo(name, episode)
             number += 1
 
 
@@ -102,7 +102,7 @@ class _Task:
     """One file of a task."""
 
     def __init__(
-        self, file: h5py.File, path: Path, number: int, options: Options, report: Report
+        self, file: h5py.File, path: Path, number: int, options: Options, report: ConversionReport
     ) -> None:
         self.name = path.stem.removesuffix("_demo")
         self.source = open_source(file, path, report, self._converted)

@@ -19,7 +19,7 @@ import numpy as np
 
 from imitate.data.file.episode import Episode
 from imitate.data.formats import hdf5_tree
-from imitate.data.formats.base import Format, Options, Report, Source
+from imitate.data.formats.base import ConversionReport, Format, OpenedDataset, Options
 from imitate.data.formats.robomimic import first_demo, open_source
 
 _MARKS = ("datagen_info", "src_demo_inds", "src_demo_labels")
@@ -32,7 +32,7 @@ def _recognises(path: Path) -> bool:
 
 
 @contextmanager
-def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     failed = "failed" in path.stem
     with hdf5_tree.opened(path) as file:
         source = open_source(file, path, report, partial(_completed, failed=failed, report=report))
@@ -41,7 +41,9 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
         yield source
 
 
-def _completed(group: h5py.Group, episode: Episode, *, failed: bool, report: Report) -> Episode:
+def _completed(
+    group: h5py.Group, episode: Episode, *, failed: bool, report: ConversionReport
+) -> Episode:
     """Add rewards, ends and attributes that the format does not contain."""
     length = len(np.asarray(episode.actions))
     last = np.arange(length) == length - 1

@@ -31,11 +31,11 @@ from imitate.data.file.confined import check_file
 from imitate.data.file.episode import Episode
 from imitate.data.formats.base import (
     GYMNASIUM,
-    Demo,
+    ConversionReport,
     Format,
+    NamedDemo,
+    OpenedDataset,
     Options,
-    Report,
-    Source,
     extra,
     gymnasium_meta,
     stored_bytes,
@@ -50,7 +50,9 @@ from imitate.system.memory import check_claim
 from imitate.system.plain_files import read_json
 
 
-def leaves(value: Any, space: Any, report: Report, name: str = "") -> dict[str, NDArray[Any]]:
+def leaves(
+    value: Any, space: Any, report: ConversionReport, name: str = ""
+) -> dict[str, NDArray[Any]]:
     """Return observations by name: 'flat' or 'image' for a single Box, else the keys, joined like the environment's."""
     found: dict[str, NDArray[Any]] = {}
     if isinstance(space, spaces.Dict):
@@ -94,7 +96,7 @@ def _frames(values: NDArray[Any], space: Any) -> NDArray[Any]:
     return values
 
 
-def action_columns(value: Any, space: Any, where: str, report: Report) -> NDArray[Any]:
+def action_columns(value: Any, space: Any, where: str, report: ConversionReport) -> NDArray[Any]:
     """Return actions (T, A): a Box is flattened, Discrete becomes one-hot, a Dict or Tuple is concatenated."""
     if isinstance(space, spaces.Dict):
         parts = [
@@ -154,7 +156,7 @@ def _recognises(path: Path) -> bool:
 
 
 @contextmanager
-def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     storages = extra("minari.dataset.minari_storage", "minari")
     folder = _data_folder(path)
     if not (folder / "metadata.json").is_file():
@@ -173,7 +175,7 @@ def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
     storage = storages.MinariStorage.read(folder)
     count = int(storage.total_episodes)
     with beside(folder, count) as sidecar:
-        source = Source(
+        source = OpenedDataset(
             env_meta=_env_meta(raw.get("env_spec"), options, report),
             demos=_demos(storage, count, sidecar, path, report),
             count=count,
@@ -188,7 +190,7 @@ def _as_text(value: Any) -> Any:
     return value if isinstance(value, str | int | float) else json.dumps(value)
 
 
-def _env_meta(spec: str | None, options: Options, report: Report) -> dict[str, Any]:
+def _env_meta(spec: str | None, options: Options, report: ConversionReport) -> dict[str, Any]:
     if spec is None or options.env is not None:
         return gymnasium_meta(options.env, report)
     found = json.loads(spec)
@@ -201,8 +203,8 @@ def _env_meta(spec: str | None, options: Options, report: Report) -> dict[str, A
 
 
 def _demos(
-    storage: Any, count: int, sidecar: Sidecar | None, path: Path, report: Report
-) -> Iterator[Demo]:
+    storage: Any, count: int, sidecar: Sidecar | None, path: Path, report: ConversionReport
+) -> Iterator[NamedDemo]:
     for number in range(count):
         raw = next(iter(storage.get_episodes([number])))
         where = f"{path}: episode {number}"
@@ -228,7 +230,7 @@ def _demos(
             continue
         steps, final = _infos(raw.get("infos") or {}, len(actions), report)
         metadata = next(iter(storage.get_episode_metadata([number])))
-        yield Demo(
+        yield NamedDemo(
             f"demo_{number}",
             Episode(
                 obs={key: values[:-1] for key, values in seen.items()},
@@ -243,12 +245,12 @@ def _demos(
         )
 
 
-def _as_it_was(demo: Demo) -> Demo:
+def _as_it_was(demo: NamedDemo) -> NamedDemo:
     """Return a demo that we wrote, without next observations that it did not have originally."""
     attrs = dict(demo.episode.attrs)
     link = attrs.pop(_LINK, "following")
     next_obs = None if link == "missing" else demo.episode.next_obs
-    return Demo(demo.name, replace(demo.episode, attrs=attrs, next_obs=next_obs))
+    return NamedDemo(demo.name, replace(demo.episode, attrs=attrs, next_obs=next_obs))
 
 
 def _attrs(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,7 +263,7 @@ def _attrs(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _infos(
-    infos: Mapping[str, Any], length: int, report: Report, prefix: str = ""
+    infos: Mapping[str, Any], length: int, report: ConversionReport, prefix: str = ""
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Return the infos at each step, and the infos after the last step."""
     steps: dict[str, NDArray[Any]] = {}
@@ -288,8 +290,8 @@ def _infos(
 
 @contextmanager
 def _write(
-    path: Path, source: Source, options: Options, report: Report
-) -> Iterator[Callable[[Demo], None]]:
+    path: Path, source: OpenedDataset, options: Options, report: ConversionReport
+) -> Iterator[Callable[[NamedDemo], None]]:
     minari = extra("minari", "minari")
     storages = extra("minari.dataset.minari_storage", "minari")
     buffers = extra("minari.data_collector", "minari")
@@ -300,7 +302,7 @@ def _write(
     storage: Any = None
     keeps_frames = "jpeg_encoding" in inspect.signature(storages.MinariStorage.new).parameters
 
-    def append(demo: Demo) -> None:
+    def append(demo: NamedDemo) -> None:
         nonlocal storage
         arrays = arrays_to_write(demo, path)
         seen = _take_observations(arrays)
@@ -334,7 +336,7 @@ def _write(
         )
         link = arrays.pop(_LINK)
         episode = replace(demo.episode, attrs={**demo.episode.attrs, _LINK: str(link)})
-        sidecar.append(Demo(demo.name, episode), arrays)
+        sidecar.append(NamedDemo(demo.name, episode), arrays)
         report.note(
             f"states, attributes and masks lie in data/{NAME}, which reading here takes up again"
         )
@@ -381,7 +383,7 @@ def _infos_of(
     return found or None
 
 
-def _metadata(source: Source, dataset_id: str, version: str) -> dict[str, Any]:
+def _metadata(source: OpenedDataset, dataset_id: str, version: str) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for key, value in source.attrs.items():
         name = key.removeprefix(_PREFIX)

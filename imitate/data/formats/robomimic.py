@@ -30,11 +30,11 @@ from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import (
     REAL_ROBOT,
     UNKNOWN_ENV,
-    Demo,
+    ConversionReport,
     Format,
+    NamedDemo,
+    OpenedDataset,
     Options,
-    Report,
-    Source,
     robot_meta,
 )
 from imitate.errors import DatasetError
@@ -60,7 +60,7 @@ def first_demo(file: h5py.File | dict[str, Any]) -> h5py.Group | None:
 
 
 @contextmanager
-def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     with hdf5_tree.opened(path) as file:
         yield open_source(file, path, report)
 
@@ -70,8 +70,11 @@ Complete = Callable[[h5py.Group, Episode], Episode]
 
 
 def open_source(
-    file: h5py.File, path: Path, report: Report, complete: Complete = lambda _, episode: episode
-) -> Source:
+    file: h5py.File,
+    path: Path,
+    report: ConversionReport,
+    complete: Complete = lambda _, episode: episode,
+) -> OpenedDataset:
     """Open the dataset of a file in robomimic's layout."""
     data = file.get("data")
     if not isinstance(data, h5py.Group):
@@ -84,10 +87,10 @@ def open_source(
         )
     names = sorted((name for name in data if isinstance(data[name], h5py.Group)), key=natural_key)
     frequency = attrs.get("control_freq")
-    return Source(
+    return OpenedDataset(
         env_meta=env_meta_of(attrs.get("env_args"), path, report),
         demos=(
-            Demo(name, complete(data[name], episode))
+            NamedDemo(name, complete(data[name], episode))
             for name in names
             if (episode := episode_of(data[name], f"{path}: demo '{name}'", report)) is not None
         ),
@@ -98,7 +101,7 @@ def open_source(
     )
 
 
-def env_meta_of(text: Any, path: Path, report: Report) -> dict[str, Any]:
+def env_meta_of(text: Any, path: Path, report: ConversionReport) -> dict[str, Any]:
     """Return the environment's description in the form that our readers need, {} if there is none.
 
     Raises:
@@ -129,7 +132,7 @@ def env_meta_of(text: Any, path: Path, report: Report) -> dict[str, Any]:
     return meta
 
 
-def masks_of(file: h5py.File, names: list[str], report: Report) -> dict[str, list[str]]:
+def masks_of(file: h5py.File, names: list[str], report: ConversionReport) -> dict[str, list[str]]:
     """Return the filter keys, without demos that do not exist."""
     masks: dict[str, list[str]] = {}
     group = file.get("mask")
@@ -145,7 +148,7 @@ def masks_of(file: h5py.File, names: list[str], report: Report) -> dict[str, lis
     return masks
 
 
-def episode_of(group: h5py.Group, where: str, report: Report) -> Episode | None:
+def episode_of(group: h5py.Group, where: str, report: ConversionReport) -> Episode | None:
     """Return one demo; for a demo without steps, add a line to the report and return None."""
     arrays = hdf5_tree.leaves(group)
     length = len(hdf5_tree.wanted(group, "actions", where))
@@ -175,7 +178,7 @@ def episode_of(group: h5py.Group, where: str, report: Report) -> Episode | None:
 
 
 def episode_from(
-    values: dict[str, NDArray[Any]], attrs: Mapping[str, Any], report: Report
+    values: dict[str, NDArray[Any]], attrs: Mapping[str, Any], report: ConversionReport
 ) -> Episode:
     """Make an episode from arrays with the file's names; ``values`` is emptied."""
     length = len(values["actions"])
@@ -196,7 +199,7 @@ def _below(prefix: str, values: dict[str, NDArray[Any]]) -> dict[str, NDArray[An
     return {key[len(prefix) :]: values.pop(key) for key in list(values) if key.startswith(prefix)}
 
 
-def _step_name(key: str, report: Report) -> str:
+def _step_name(key: str, report: ConversionReport) -> str:
     """Return our name of an array: ``states`` is an array for our readers, but MimicGen may have a group there."""
     if not key.startswith("states/"):
         return key
@@ -204,7 +207,7 @@ def _step_name(key: str, report: Report) -> str:
     return report.renamed[key]
 
 
-def _rows(key: str, dataset: h5py.Dataset, report: Report) -> NDArray[Any]:
+def _rows(key: str, dataset: h5py.Dataset, report: ConversionReport) -> NDArray[Any]:
     if hdf5_tree.is_encoded(dataset):
         kind = str(dataset.attrs["encoding"])
         words = "a video" if kind == "video" else f"a {kind.upper()} per step"
@@ -224,7 +227,9 @@ def channels_first(step: tuple[int, ...]) -> bool:
     return len(step) == 3 and step[0] in (1, 3, 4) and step[2] not in (1, 3, 4)
 
 
-def _as_attribute(key: str, dataset: h5py.Dataset, attrs: dict[str, Any], report: Report) -> None:
+def _as_attribute(
+    key: str, dataset: h5py.Dataset, attrs: dict[str, Any], report: ConversionReport
+) -> None:
     name = key.replace("/", ".")
     if dataset.size and dataset.size * dataset.dtype.itemsize > _MAX_ATTR_BYTES:
         report.dropped[key] = f"shape {dataset.shape}: not one row per step"
@@ -236,7 +241,9 @@ def _as_attribute(key: str, dataset: h5py.Dataset, attrs: dict[str, Any], report
     report.renamed[key] = f"attribute {name}"
 
 
-def _rewards(values: dict[str, NDArray[Any]], length: int, report: Report) -> NDArray[Any]:
+def _rewards(
+    values: dict[str, NDArray[Any]], length: int, report: ConversionReport
+) -> NDArray[Any]:
     if "rewards" in values:
         return values.pop("rewards")
     report.synthesised["rewards"] = "0: the file has none"
@@ -244,7 +251,7 @@ def _rewards(values: dict[str, NDArray[Any]], length: int, report: Report) -> ND
 
 
 def ends_of(
-    values: dict[str, NDArray[Any]], length: int, report: Report
+    values: dict[str, NDArray[Any]], length: int, report: ConversionReport
 ) -> dict[str, NDArray[np.bool_]]:
     """Return terminals and timeouts of a demo. Its dones, terminals and timeouts are removed from ``values``."""
     flags = {key: values.pop(key).reshape(length).astype(bool) for key in _ENDS if key in values}
@@ -268,8 +275,8 @@ def ends_of(
 
 @contextmanager
 def _write(
-    path: Path, source: Source, options: Options, report: Report
-) -> Iterator[Callable[[Demo], None]]:
+    path: Path, source: OpenedDataset, options: Options, report: ConversionReport
+) -> Iterator[Callable[[NamedDemo], None]]:
     written: set[str] = set()
     with DatasetWriter(
         path,
@@ -280,7 +287,7 @@ def _write(
         strict=False,
     ) as writer:
 
-        def append(demo: Demo) -> None:
+        def append(demo: NamedDemo) -> None:
             if np.asarray(demo.episode.rewards).dtype == np.float64:
                 report.changed["rewards"] = "float64 -> float32"
             written.add(writer.append_episode(demo.episode, demo.name))
@@ -292,7 +299,7 @@ def _write(
         _set_attributes(path, source.attrs)
 
 
-def _image_storage(options: Options, source: Source) -> Any:
+def _image_storage(options: Options, source: OpenedDataset) -> Any:
     chosen = options.images or source.images
     if chosen == "as-source":
         return "jpeg" if source.lossy_images else "raw"

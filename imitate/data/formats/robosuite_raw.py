@@ -19,7 +19,7 @@ from typing import Any
 import h5py
 
 from imitate.data.formats import hdf5_tree
-from imitate.data.formats.base import Format, Options, Report, Source
+from imitate.data.formats.base import ConversionReport, Format, OpenedDataset, Options
 from imitate.data.formats.robomimic import first_demo, open_source
 from imitate.errors import DatasetError
 
@@ -33,7 +33,7 @@ def _recognises(path: Path) -> bool:
 
 
 @contextmanager
-def _read(path: Path, options: Options, report: Report) -> Iterator[Source]:
+def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     with hdf5_tree.opened(path) as file:
         data = file.get("data")
         attrs = hdf5_tree.attributes(data) if isinstance(data, h5py.Group) else {}

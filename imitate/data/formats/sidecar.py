@@ -24,7 +24,7 @@ from imitate.data.file.episode import Episode, arrays_of, attrs_of
 from imitate.data.file.image_files import encode_image
 from imitate.data.file.journal import JournaledFile
 from imitate.data.formats import hdf5_tree
-from imitate.data.formats.base import Demo, Report, Source
+from imitate.data.formats.base import ConversionReport, NamedDemo, OpenedDataset
 from imitate.data.formats.robomimic import episode_from, masks_of
 from imitate.errors import DatasetError
 from imitate.system.text import counted
@@ -40,7 +40,7 @@ class SidecarWriter:
         OSError: raised here and by every method: the disk is full.
     """
 
-    def __init__(self, path: Path, source: Source) -> None:
+    def __init__(self, path: Path, source: OpenedDataset) -> None:
         self._source = source
         self._journal = JournaledFile(path)  # HDF5 itself cannot close a file that it cannot write
         self._file = h5py.File(self._journal, "w")
@@ -52,7 +52,7 @@ class SidecarWriter:
         for key, value in source.attrs.items():
             data.attrs[key] = value
 
-    def append(self, demo: Demo, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def append(self, demo: NamedDemo, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write the next demo: its name, its attributes, and the arrays that have no place in the format."""
         group = self._file["data"].create_group(str(len(self._names)))
         group.attrs.update(attrs_of(demo.episode, f"demo '{demo.name}'"))
@@ -95,7 +95,7 @@ def _follows(following: NDArray[Any], obs: NDArray[Any] | None) -> bool:
     )
 
 
-def arrays_to_write(demo: Demo, where: Path) -> dict[str, NDArray[Any]]:
+def arrays_to_write(demo: NamedDemo, where: Path) -> dict[str, NDArray[Any]]:
     """Return all arrays of a demo after checking them, without ``dones``, which equals ``terminals``."""
     given = arrays_of(demo.episode, f"{where}: demo '{demo.name}'")
     arrays = {key: np.asarray(values) for key, values in given.items()}
@@ -116,7 +116,7 @@ class Sidecar:
         self._file = file
         self._names = [str(hdf5_tree.plain(self._data[str(i)].attrs["name"])) for i in range(count)]
 
-    def complete(self, source: Source, report: Report) -> None:
+    def complete(self, source: OpenedDataset, report: ConversionReport) -> None:
         """Add the stored facts about the whole dataset to a source."""
         attrs = hdf5_tree.attributes(self._data)
         source.env_meta = json.loads(attrs.pop("env_args"))
@@ -126,7 +126,7 @@ class Sidecar:
         source.attrs = attrs
         source.masks = masks_of(self._file, self._names, report)
 
-    def demo(self, number: int, arrays: Mapping[str, Any], report: Report) -> Demo:
+    def demo(self, number: int, arrays: Mapping[str, Any], report: ConversionReport) -> NamedDemo:
         """Return a demo made of the dataset's arrays and the sidecar's."""
         group = self._data[str(number)]
         attrs = hdf5_tree.attributes(group)
@@ -137,7 +137,7 @@ class Sidecar:
             seen = key.removeprefix(_FINAL)
             found[f"{_NEXT}{seen}"] = _following(found[f"obs/{seen}"], found.pop(key))
         report.keep(*found, *(f"attribute {key}" for key in attrs))
-        return Demo(name, episode_from(found, attrs, report))
+        return NamedDemo(name, episode_from(found, attrs, report))
 
 
 def _following(obs: Any, final: NDArray[Any]) -> Any:
@@ -160,7 +160,10 @@ def beside(folder: Path, count: int) -> Iterator[Sidecar | None]:
 
 
 def plain_episode(
-    obs: Mapping[str, NDArray[Any]], actions: NDArray[Any], attrs: Mapping[str, Any], report: Report
+    obs: Mapping[str, NDArray[Any]],
+    actions: NDArray[Any],
+    attrs: Mapping[str, Any],
+    report: ConversionReport,
 ) -> Episode:
     """Return an episode of a dataset without rewards and terminals."""
     length = len(actions)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from imitate.data.language import LANGUAGE_KEY, Instructions
 from imitate.deploy.bundle.archive import Bundle
 from imitate.deploy.bundle.spec import Actions, BundleSpec, Noise
-from imitate.deploy.schema import Observed
+from imitate.deploy.schema import ObservedKey
 from imitate.errors import BundleError, MissingPackageError, UserError
 from imitate.functional.images import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.policy.checks import newest_frames, refuse_missing, refuse_not_finite
@@ -211,7 +211,7 @@ _OVERSHOOT = 0.1
 """Largest overshoot of resized images beyond black and white."""
 
 
-class Observations:
+class BundleObservations:
     """The observations, or the goals, of a policy.
 
     Args:
@@ -223,7 +223,7 @@ class Observations:
 
     def __init__(
         self,
-        observed: Mapping[str, Observed],
+        observed: Mapping[str, ObservedKey],
         stacks: Collection[int] = (1,),
         any_pixels: Collection[str] = (),
         told: str | None = None,
@@ -318,9 +318,9 @@ class Network:
         observed, told = dict(spec.schema.observations), None
         if self.instructions is not None:
             told = LANGUAGE_KEY
-            observed[told] = Observed((self.instructions.size,))
-        self._obs = Observations(observed, spec.stacks, spec.any_pixels, told)
-        self._goal = Observations(spec.schema.goals, spec.stacks, spec.any_pixels)
+            observed[told] = ObservedKey((self.instructions.size,))
+        self._obs = BundleObservations(observed, spec.stacks, spec.any_pixels, told)
+        self._goal = BundleObservations(spec.schema.goals, spec.stacks, spec.any_pixels)
         # For predictions of which only the memory is used.
         self.any_noise = NoiseSource(spec.noise, 0).draw()
 

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from imitate.deploy.bundle.archive import read_bundle
 from imitate.deploy.bundle.network import Frames, Memory, Network, NoiseSource
-from imitate.deploy.bundle.spec import Actions, Plan
+from imitate.deploy.bundle.spec import Actions, ChunkPlan
 from imitate.deploy.schema import Schema
 from imitate.errors import BundleError, MissingPackageError, UserError
 from imitate.policy.checks import refuse_action
@@ -39,7 +39,7 @@ class BundleState(NamedTuple):
     told: NDArray[np.float32] | None
     frames: Frames
     memory: Memory
-    plan: Plan | None
+    plan: ChunkPlan | None
 
 
 class BundlePolicy:

@@ -20,7 +20,7 @@ Actions = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChunkPlan:
     """Planned actions; never changed in place.
 
     Attributes:
@@ -53,17 +53,17 @@ class Execution:
     temporal_ensemble: float | None = None
     latency: int = 0
 
-    def start(self, action_dim: int) -> Plan:
+    def start(self, action_dim: int) -> ChunkPlan:
         """Return the empty plan at the beginning of an episode or after a plan was discarded."""
         zeros = np.zeros(self.size)
-        return Plan(np.zeros((self.size, action_dim)), weight=zeros, count=zeros)
+        return ChunkPlan(np.zeros((self.size, action_dim)), weight=zeros, count=zeros)
 
-    def needs_chunk(self, plan: Plan) -> bool:
+    def needs_chunk(self, plan: ChunkPlan) -> bool:
         """Return True if a new chunk is needed for the next action."""
         ensembles = self.temporal_ensemble is not None
         return ensembles or not 0 <= plan.position < self.execute
 
-    def step(self, plan: Plan, predict: Callable[[], Actions]) -> tuple[Actions, Plan]:
+    def step(self, plan: ChunkPlan, predict: Callable[[], Actions]) -> tuple[Actions, ChunkPlan]:
         """Take one step.
 
         Args:
@@ -79,22 +79,24 @@ class Execution:
         if self.needs_chunk(plan):
             actions, position = self._replanned(plan, predict()), 0
         steps = np.minimum(np.arange(position, position + self.size), self.size - 1)
-        return actions[steps], Plan(actions, position + 1, plan.weight, plan.count)
+        return actions[steps], ChunkPlan(actions, position + 1, plan.weight, plan.count)
 
-    def _replanned(self, old: Plan, chunk: Actions) -> Actions:
+    def _replanned(self, old: ChunkPlan, chunk: Actions) -> Actions:
         """Return a new plan: the rest of the old one during the latency, then the chunk."""
         if self.latency == 0 or old.position < 0:
             return chunk
         steps = np.minimum(np.arange(self.latency) + old.position, self.size - 1)
         return np.concatenate([old.actions[steps], chunk[self.latency :]])
 
-    def _ensembled(self, plan: Plan, chunk: Actions, decay: float) -> tuple[Actions, Plan]:
+    def _ensembled(
+        self, plan: ChunkPlan, chunk: Actions, decay: float
+    ) -> tuple[Actions, ChunkPlan]:
         assert plan.weight is not None
         assert plan.count is not None
         weight = np.exp(-decay * plan.count)
         total = plan.actions + weight[:, None] * chunk
         weights = plan.weight + weight
-        after = Plan(_shifted(total), -1, _shifted(weights), _shifted(plan.count + 1.0))
+        after = ChunkPlan(_shifted(total), -1, _shifted(weights), _shifted(plan.count + 1.0))
         return total / weights[:, None], after
 
 

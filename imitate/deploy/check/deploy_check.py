@@ -17,11 +17,17 @@ from numpy.typing import NDArray
 
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.language import TASK_ATTRS, instruction_of
-from imitate.deploy.check.inputs import Finding, Level, image_findings, vector_findings, verdict
-from imitate.deploy.check.statistics import Training
+from imitate.deploy.check.inputs import (
+    DeployFinding,
+    Severity,
+    image_findings,
+    vector_findings,
+    verdict,
+)
+from imitate.deploy.check.statistics import TrainingObservations
 from imitate.deploy.resizing import IMAGE_KINDS
-from imitate.deploy.robot.loop import Actor, Safety
-from imitate.deploy.schema import Observed, Schema
+from imitate.deploy.robot.loop import LoopPolicy, Safety
+from imitate.deploy.schema import ObservedKey, Schema
 from imitate.errors import DatasetError, UserError
 from imitate.system.text import counted
 
@@ -35,7 +41,7 @@ def latency_of(calls_ms: NDArray[np.float64]) -> dict[str, float]:
 
 def latency_findings(
     calls_ms: NDArray[np.float64], rate_hz: float, safety: Safety | None = None
-) -> list[Finding]:
+) -> list[DeployFinding]:
     """Compare calls with the control period.
 
     Args:
@@ -54,10 +60,10 @@ def latency_findings(
             f"{most} of {of} successive calls take longer than a control step ({told}): imitate run stops then; use "
             "--async, a smaller policy, or demonstrations at a lower rate"
         )
-        return [Finding(Level.problem, "slow", "", words)]
+        return [DeployFinding(Severity.problem, "slow", "", words)]
     if late.any():
         words = f"{late.mean():.1%} of the calls take longer than a control step ({told})"
-        return [Finding(Level.warning, "slow", "", words)]
+        return [DeployFinding(Severity.warning, "slow", "", words)]
     return []
 
 
@@ -66,7 +72,7 @@ _SMALL = 0.01
 
 
 @dataclass(frozen=True)
-class Demo:
+class CheckedDemo:
     """One recorded demonstration.
 
     Attributes:
@@ -93,13 +99,13 @@ class Predictions:
         calls_ms: durations of all other calls.
     """
 
-    demos: Sequence[Demo]
+    demos: Sequence[CheckedDemo]
     actions: Sequence[NDArray[np.float64]]
     first_ms: float
     calls_ms: NDArray[np.float64]
 
 
-def predict(policy: Actor, demos: Sequence[Demo]) -> Predictions:
+def predict(policy: LoopPolicy, demos: Sequence[CheckedDemo]) -> Predictions:
     """Call a policy with each observation of some demos; each demo is one episode.
 
     Raises:
@@ -161,7 +167,7 @@ class ActionErrors:
         step, dim = np.unravel_index(np.argmax(errors[demo] / std), errors[demo].shape)
         self.worst_step = (predictions.demos[demo].name, int(step), int(dim))
 
-    def findings(self, tolerance: float) -> list[Finding]:
+    def findings(self, tolerance: float) -> list[DeployFinding]:
         """Compare the errors with those of a constant action.
 
         Args:
@@ -173,13 +179,13 @@ class ActionErrors:
                 f"constant action (allowed: {tolerance:g}); the worst demo is "
                 f"{self.worst_demo}: other observations, units or actions?"
             )
-            return [Finding(Level.problem, "actions", "", words)]
+            return [DeployFinding(Severity.problem, "actions", "", words)]
         bad = np.flatnonzero(self.relative > max(tolerance, 1.0))
         if not len(bad):
             return []
         dims = ", ".join(map(str, bad))
         words = f"actions[{dims}] have larger errors than the best constant action"
-        return [Finding(Level.warning, "actions", "", words)]
+        return [DeployFinding(Severity.warning, "actions", "", words)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -198,7 +204,7 @@ class ActionErrors:
 
 def limit_findings(
     predictions: Predictions, low: NDArray[Any], high: NDArray[Any], more: float = 0.2
-) -> list[Finding]:
+) -> list[DeployFinding]:
     """Find dimensions in which the policy is at its limits much more often than the demonstrations.
 
     Args:
@@ -219,7 +225,7 @@ def limit_findings(
         return []
     named = ", ".join(f"{dim} ({acted[dim]:.0%}, demos {recorded[dim]:.0%})" for dim in bad)
     words = f"the policy's actions are at their limits in dimensions {named} of the steps"
-    return [Finding(Level.warning, "limits", "", words)]
+    return [DeployFinding(Severity.warning, "limits", "", words)]
 
 
 _UNUSABLE = frozenset({"missing", "shape", "not finite", "goals"})
@@ -245,7 +251,7 @@ class CheckReport:
     steps: int = 0
     training: str = ""
     rate_hz: float | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DeployFinding] = field(default_factory=list)
     errors: ActionErrors | None = None
     first_ms: float | None = None
     latency_ms: dict[str, float] = field(default_factory=dict)
@@ -273,11 +279,11 @@ class CheckReport:
 
 
 def check(
-    policy: Actor,
+    policy: LoopPolicy,
     schema: Schema,
     file: DatasetFile,
     demos: Sequence[str],
-    training: Training,
+    training: TrainingObservations,
     *,
     action_keys: Sequence[str] = ("actions",),
     lang: str | None = None,
@@ -314,14 +320,14 @@ def check(
     if actions is None:
         size = _size(file.shape(demos[0], "actions")[1:])
         words = f"the file's actions have {size} numbers, but the policy's have {schema.action_dim}"
-        report.findings.append(Finding(Level.problem, "action size", "", words))
+        report.findings.append(DeployFinding(Severity.problem, "action size", "", words))
     if schema.goals:
         words = f"the policy has goals ({', '.join(schema.goals)}): the control loop provides none"
-        report.findings.append(Finding(Level.problem, "goals", "", words))
+        report.findings.append(DeployFinding(Severity.problem, "goals", "", words))
     if actions is not None and not {found.kind for found in report.findings} & _UNUSABLE:
         taught = bool(schema.languages)
         episodes = [
-            Demo(name, obs, acted, _lang(file, name, lang) if taught else None)
+            CheckedDemo(name, obs, acted, _lang(file, name, lang) if taught else None)
             for name, obs, acted in zip(demos, read, actions, strict=True)
         ]
         _act(report, policy, schema, episodes, tolerance)
@@ -332,7 +338,7 @@ def _observations(
     report: CheckReport,
     schema: Schema,
     file: DatasetFile,
-    training: Training,
+    training: TrainingObservations,
     on_demo: Callable[[int], None],
 ) -> list[dict[str, NDArray[Any]]]:
     """Read the observations of each demo, and add findings about them to the report."""
@@ -350,15 +356,15 @@ def _observations(
             "the policy contains no statistics of its training: give --training FILE to "
             "compare with them"
         )
-        report.findings.append(Finding(Level.note, "statistics", "", words))
+        report.findings.append(DeployFinding(Severity.note, "statistics", "", words))
     return read
 
 
 def _act(
     report: CheckReport,
-    policy: Actor,
+    policy: LoopPolicy,
     schema: Schema,
-    demos: Sequence[Demo],
+    demos: Sequence[CheckedDemo],
     tolerance: float,
 ) -> None:
     """Call the policy and add the results to the report."""
@@ -367,7 +373,7 @@ def _act(
         predictions: Predictions = predict(policy, demos)
     except (UserError, ConnectionError) as error:
         words = f"the policy cannot be called: {error}"
-        report.findings.append(Finding(Level.problem, "refused", "", words))
+        report.findings.append(DeployFinding(Severity.problem, "refused", "", words))
         return
     report.errors = ActionErrors(predictions)
     report.findings += report.errors.findings(tolerance)
@@ -379,18 +385,18 @@ def _act(
         report.findings += latency_findings(predictions.calls_ms, report.rate_hz)
 
 
-def _rate(policy_hz: float | None, file_hz: float | None) -> list[Finding]:
+def _rate(policy_hz: float | None, file_hz: float | None) -> list[DeployFinding]:
     if policy_hz is None or file_hz is None:
         lacking = "the policy" if policy_hz is None else "the file"
         words = f"{lacking} contains no control rate, so the rates could not be compared"
-        return [Finding(Level.note, "rate", "", words)]
+        return [DeployFinding(Severity.note, "rate", "", words)]
     if abs(policy_hz - file_hz) <= 0.01 * policy_hz:
         return []
     words = f"the file has {file_hz:g} Hz, but the policy was trained at {policy_hz:g} Hz"
-    return [Finding(Level.problem, "rate", "", words)]
+    return [DeployFinding(Severity.problem, "rate", "", words)]
 
 
-def _shapes(schema: Schema, file: DatasetFile, demo: str, resizes: bool) -> list[Finding]:
+def _shapes(schema: Schema, file: DatasetFile, demo: str, resizes: bool) -> list[DeployFinding]:
     """Find observations that the file lacks or that have another size."""
     findings = []
     for key, wanted in schema.observations.items():
@@ -398,7 +404,7 @@ def _shapes(schema: Schema, file: DatasetFile, demo: str, resizes: bool) -> list
             words = (
                 f"the observation '{key}' is missing; the file has {', '.join(file.obs_keys(demo))}"
             )
-            findings.append(Finding(Level.problem, "missing", key, words))
+            findings.append(DeployFinding(Severity.problem, "missing", key, words))
             continue
         shape = file.shape(demo, f"obs/{key}")[1:]
         fits = resizes and wanted.kind in IMAGE_KINDS and shape[2:] == tuple(wanted.shape[2:])
@@ -409,7 +415,7 @@ def _shapes(schema: Schema, file: DatasetFile, demo: str, resizes: bool) -> list
             )
             if len(shape) == 3 and (*shape[1:], shape[0]) == tuple(wanted.shape):
                 words += ": channels must be last"
-            findings.append(Finding(Level.problem, "shape", key, words))
+            findings.append(DeployFinding(Severity.problem, "shape", key, words))
     return findings
 
 
@@ -418,8 +424,8 @@ def _size(shape: Sequence[int]) -> str:
 
 
 def _observed(
-    key: str, spec: Observed, values: Sequence[NDArray[Any]], training: Training
-) -> list[Finding]:
+    key: str, spec: ObservedKey, values: Sequence[NDArray[Any]], training: TrainingObservations
+) -> list[DeployFinding]:
     """Compare one observation with its statistics in training."""
     known = training.ranges.get(key)
     findings = []
@@ -430,7 +436,7 @@ def _observed(
     )
     if bad:
         words = f"'{key}' is not finite in {counted(bad, 'step')}: the policy refuses them"
-        return [Finding(Level.problem, "not finite", key, words)]
+        return [DeployFinding(Severity.problem, "not finite", key, words)]
     if spec.kind == "rgb":
         findings += image_findings(key, values, known)
     elif spec.kind == "low_dim" and known is not None:
@@ -439,7 +445,7 @@ def _observed(
             findings += vector_findings(key, joined, known)
     if training.origin and known is None and spec.kind in ("rgb", "low_dim"):
         words = f"'{key}': {training.origin} has no statistics of it, so it could not be compared"
-        findings.append(Finding(Level.note, "statistics", key, words))
+        findings.append(DeployFinding(Severity.note, "statistics", key, words))
     return findings
 
 

@@ -14,12 +14,12 @@ from imitate.deploy.check.inputs import (
     BRIGHTNESS,
     FAR,
     OUTSIDE,
-    Finding,
-    Level,
+    DeployFinding,
+    Severity,
     image_findings,
     vector_findings,
 )
-from imitate.deploy.check.statistics import Range, Training, image_range
+from imitate.deploy.check.statistics import Range, TrainingObservations, image_range
 from imitate.deploy.robot.limits import ActionLimits
 
 _OTHERS = 0.2
@@ -30,8 +30,10 @@ _VECTORS, _IMAGES = ("units", "range", "constant"), ("channels", "image range", 
 
 
 def first_look(
-    seen: Mapping[str, NDArray[np.generic]], kinds: Mapping[str, str], training: Training
-) -> list[Finding]:
+    seen: Mapping[str, NDArray[np.generic]],
+    kinds: Mapping[str, str],
+    training: TrainingObservations,
+) -> list[DeployFinding]:
     """Compare one observation with the statistics of the training.
 
     Args:
@@ -42,7 +44,7 @@ def first_look(
     Returns:
         problems, which forbid moving the robot, and warnings.
     """
-    findings: list[Finding] = []
+    findings: list[DeployFinding] = []
     images: dict[str, tuple[Range, Range]] = {}
     for key, kind in kinds.items():
         known, value = training.ranges.get(key), np.asarray(seen.get(key, ()))
@@ -69,7 +71,7 @@ class LaterLook:
         training: statistics of the training.
     """
 
-    def __init__(self, kinds: Mapping[str, str], training: Training) -> None:
+    def __init__(self, kinds: Mapping[str, str], training: TrainingObservations) -> None:
         known = {
             key: training.ranges[key]
             for key, kind in kinds.items()
@@ -88,12 +90,12 @@ class LaterLook:
             if x.size != known.mean.size or not np.isfinite(x).all():
                 continue
             for finding in _of_vector(key, x, known):
-                if finding.level is Level.problem and finding.kind in ("units", "zeros"):
+                if finding.level is Severity.problem and finding.kind in ("units", "zeros"):
                     return self._told.setdefault((key, finding.kind), finding.words)
         return ""
 
 
-def look_at_actions(low: ArrayLike, high: ArrayLike, limits: ActionLimits) -> list[Finding]:
+def look_at_actions(low: ArrayLike, high: ArrayLike, limits: ActionLimits) -> list[DeployFinding]:
     """Compare the actions of the demonstrations with the limits of a robot.
 
     Args:
@@ -110,27 +112,27 @@ def look_at_actions(low: ArrayLike, high: ArrayLike, limits: ActionLimits) -> li
         f"the policy's actions have a range {ratio[odd].max():.3g} times as large as the robot's limits in dimension "
         f"{', '.join(map(str, np.flatnonzero(odd)))}: another robot, or other units?"
     )
-    return [Finding(Level.problem, "actions", "", words)]
+    return [DeployFinding(Severity.problem, "actions", "", words)]
 
 
-def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[Finding]:
+def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFinding]:
     found = [f for f in vector_findings(key, x[None], known) if f.kind in _VECTORS]
     room = OUTSIDE * np.where(np.isfinite(known.high - known.low), known.high - known.low, 0.0)
     outside = (x < known.low - room) | (x > known.high + room)
     std = np.maximum(known.std, 1e-6 * np.maximum(np.abs(known.mean), 1.0))
     if np.isfinite(known.low).all() and not (outside & (np.abs(x - known.mean) > FAR * std)).any():
-        found = [f for f in found if f.level is not Level.problem]
+        found = [f for f in found if f.level is not Severity.problem]
     if outside.any() and not x.any():
         words = (
             f"'{key}' is exactly 0 in all numbers, unlike in training: a sensor that was not read?"
         )
-        return [Finding(Level.problem, "zeros", key, words)]
+        return [DeployFinding(Severity.problem, "zeros", key, words)]
     if outside.sum() >= 2 and (order := _order(x, known, std)) is not None:
         words = (
             f"'{key}': its numbers fit the training only in the order "
             f"{', '.join(map(str, order))}: another order of joints?"
         )
-        return [Finding(Level.problem, "order", key, words)]
+        return [DeployFinding(Severity.problem, "order", key, words)]
     return found
 
 
@@ -156,7 +158,7 @@ def _order(x: NDArray[np.float64], known: Range, std: NDArray[np.float64]) -> li
     return [column for column, _ in sorted(taken.items(), key=lambda pair: pair[1])]
 
 
-def _exchanged(images: Mapping[str, tuple[Range, Range]]) -> Iterator[Finding]:
+def _exchanged(images: Mapping[str, tuple[Range, Range]]) -> Iterator[DeployFinding]:
     """Find pairs of cameras of which each looks like the other one in training."""
     for first, second in combinations(images, 2):
         (a, trained_a), (b, trained_b) = images[first], images[second]
@@ -166,7 +168,7 @@ def _exchanged(images: Mapping[str, tuple[Range, Range]]) -> Iterator[Finding]:
         crossed = _difference((a, b), (trained_b, trained_a))
         if straight > BRIGHTNESS and crossed < straight / 3:
             words = f"'{first}' and '{second}' look exchanged: each has the colours that the other one had in training"
-            yield Finding(Level.problem, "exchanged", f"{first}, {second}", words)
+            yield DeployFinding(Severity.problem, "exchanged", f"{first}, {second}", words)
 
 
 def _difference(seen: Sequence[Range], trained: Sequence[Range]) -> float:

@@ -19,7 +19,7 @@ from imitate.deploy.check.statistics import Range, image_range
 from imitate.system.text import counted
 
 
-class Level(str, Enum):
+class Severity(str, Enum):
     """Severity of a finding: a note is not counted, a problem makes the check fail."""
 
     note = "note"
@@ -28,7 +28,7 @@ class Level(str, Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class DeployFinding:
     """A problem, or something that could not be checked.
 
     Attributes:
@@ -38,18 +38,18 @@ class Finding:
         words: message for people.
     """
 
-    level: Level
+    level: Severity
     kind: str
     key: str
     words: str
 
 
-def verdict(findings: Iterable[Finding]) -> str:
+def verdict(findings: Iterable[DeployFinding]) -> str:
     """Return the result of a check: ``ok``, ``warnings`` or ``fails``."""
     levels = {finding.level for finding in findings}
-    if Level.problem in levels:
+    if Severity.problem in levels:
         return "fails"
-    return "warnings" if Level.warning in levels else "ok"
+    return "warnings" if Severity.warning in levels else "ok"
 
 
 FAR, OUTSIDE = 10.0, 0.1
@@ -70,7 +70,7 @@ _UNITS = {
 }
 
 
-def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Finding]:
+def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[DeployFinding]:
     """Compare an observation with its statistics in training.
 
     Args:
@@ -92,14 +92,14 @@ def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Fin
         words = "the training's mean"
     findings = []
 
-    def add(level: Level, kind: str, dims: NDArray[np.bool_], words: str) -> None:
+    def add(level: Severity, kind: str, dims: NDArray[np.bool_], words: str) -> None:
         if dims.any():
             named = _named(key, dims)
-            findings.append(Finding(level, kind, key, f"{named} {words}"))
+            findings.append(DeployFinding(level, kind, key, f"{named} {words}"))
 
     is_far = ~constant & (far > SHARE)
     add(
-        Level.problem,
+        Severity.problem,
         "units",
         is_far,
         f"lie more than {FAR:.0f} standard deviations from the training's mean in {_most(far, is_far)} of the steps"
@@ -107,7 +107,7 @@ def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Fin
     )
     is_outside = ~constant & ~is_far & (outside > SHARE)
     add(
-        Level.warning,
+        Severity.warning,
         "range",
         is_outside,
         f"are outside the training's range in {_most(outside, is_outside)} of the steps: the policy has not seen such "
@@ -115,14 +115,14 @@ def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Fin
     )
     moved = np.abs(x - training.mean).max(axis=0) > 1e-3 * size
     add(
-        Level.warning,
+        Severity.warning,
         "constant",
         constant & moved,
         "had one value in training and have others here: the policy has not learned what they mean",
     )
     still = ~constant & ~is_far & (ratio < STILL)
     add(
-        Level.warning,
+        Severity.warning,
         "still",
         still,
         f"vary less than a twentieth as much as in training{_hint(ratio, still, words)}: is a "
@@ -162,7 +162,7 @@ _FROZEN_STEPS = 10
 
 def image_findings(
     key: str, demos: Sequence[NDArray[Any]], training: Range | None
-) -> list[Finding]:
+) -> list[DeployFinding]:
     """Examine the images of some demos.
 
     Args:
@@ -175,7 +175,7 @@ def image_findings(
     low = min(float(images.min()) for images in demos)
     broken = _range_words(kind in "iu", low, high)
     if broken:
-        return [Finding(Level.problem, "image range", key, f"'{key}': {broken}")]
+        return [DeployFinding(Severity.problem, "image range", key, f"'{key}': {broken}")]
     findings = _blank(key, demos)
     if training is None:
         return findings
@@ -200,24 +200,24 @@ def _range_words(integer: bool, low: float, high: float) -> str:
     return ""
 
 
-def _blank(key: str, demos: Sequence[NDArray[Any]]) -> list[Finding]:
+def _blank(key: str, demos: Sequence[NDArray[Any]]) -> list[DeployFinding]:
     """Find images of a single colour, and demos in which the image never changes."""
     blank = np.concatenate([np.ptp(images, axis=(1, 2)).max(axis=-1) == 0 for images in demos])
     findings = []
     if blank.mean() > _SHARE:
-        level = Level.problem if blank.mean() > 0.5 else Level.warning
+        level = Severity.problem if blank.mean() > 0.5 else Severity.warning
         words = f"'{key}': {blank.mean():.0%} of the images have a single colour"
-        findings.append(Finding(level, "blank image", key, words))
+        findings.append(DeployFinding(level, "blank image", key, words))
     frozen = sum(
         len(images) > _FROZEN_STEPS and bool((images == images[0]).all()) for images in demos
     )
     if frozen and not blank.all():
         words = f"'{key}': the image never changes in {frozen} of {counted(len(demos), 'demo')}: is the camera frozen?"
-        findings.append(Finding(Level.warning, "frozen image", key, words))
+        findings.append(DeployFinding(Severity.warning, "frozen image", key, words))
     return findings
 
 
-def _colours(key: str, seen: NDArray[Any], trained: NDArray[Any]) -> list[Finding]:
+def _colours(key: str, seen: NDArray[Any], trained: NDArray[Any]) -> list[DeployFinding]:
     """Check the order of the channels, then the brightness."""
     straight = float(np.abs(seen - trained).sum())
     means = f"means {_shown(seen)}, in training {_shown(trained)}"
@@ -229,20 +229,23 @@ def _colours(key: str, seen: NDArray[Any], trained: NDArray[Any]) -> list[Findin
                 f"'{key}': red and blue were equally bright in training: their order cannot "
                 "be checked"
             )
-            return [Finding(Level.note, "channels", key, words), *_brightness(key, seen, trained)]
+            return [
+                DeployFinding(Severity.note, "channels", key, words),
+                *_brightness(key, seen, trained),
+            ]
         if straight > difference and swapped < straight / 2:
             words = f"'{key}': red and blue seem to be swapped (BGR instead of RGB): {means}"
-            return [Finding(Level.problem, "channels", key, words)]
+            return [DeployFinding(Severity.problem, "channels", key, words)]
     return _brightness(key, seen, trained)
 
 
-def _brightness(key: str, seen: NDArray[Any], trained: NDArray[Any]) -> list[Finding]:
+def _brightness(key: str, seen: NDArray[Any], trained: NDArray[Any]) -> list[DeployFinding]:
     if np.abs(seen - trained).max() <= BRIGHTNESS:
         return []
     words = (
         f"'{key}': other colours or brightness: means {_shown(seen)}, in training {_shown(trained)}"
     )
-    return [Finding(Level.warning, "brightness", key, words)]
+    return [DeployFinding(Severity.warning, "brightness", key, words)]
 
 
 def _shown(means: NDArray[Any]) -> str:

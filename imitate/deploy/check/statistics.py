@@ -35,7 +35,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingObservations:
     """Statistics of the observations in a policy's training.
 
     Attributes:
@@ -52,7 +52,7 @@ def training_of(
     file: Path | None,
     kinds: Mapping[str, str],
     reads_files: bool = True,
-) -> Training:
+) -> TrainingObservations:
     """Return statistics of the training data from the best available source.
 
     The sources in order are a file that the user names, statistics in the checkpoint, the file that the checkpoint was
@@ -68,20 +68,20 @@ def training_of(
         DatasetError: the file that the user names cannot be read.
     """
     if file is not None:
-        return Training(measured(file, kinds), f"the file {file}")
+        return TrainingObservations(measured(file, kinds), f"the file {file}")
     provenance = (ckpt or {}).get("provenance") or {}
     recorded = recorded_ranges(provenance.get("observations"), kinds)
     if recorded:
-        return Training(recorded, "the checkpoint")
+        return TrainingObservations(recorded, "the checkpoint")
     for entry in (provenance.get("datasets") or ()) if reads_files else ():
         path = Path(str(entry.get("path")))
         try:
             if path.is_file():
-                return Training(measured(path, kinds), f"the training file {path}")
+                return TrainingObservations(measured(path, kinds), f"the training file {path}")
         except UserError:
             continue
     ranges = {} if ckpt is None else _of_normalization(ckpt, kinds)
-    return Training(ranges, "the checkpoint's normalization" if ranges else "")
+    return TrainingObservations(ranges, "the checkpoint's normalization" if ranges else "")
 
 
 def measured(path: Path, kinds: Mapping[str, str]) -> dict[str, Range]:
@@ -123,7 +123,7 @@ def range_of(chunks: Sequence[NDArray[Any]]) -> Range:
     return Range(stats.mean, stats.std, stats.min, stats.max)
 
 
-def training_told(ranges: Mapping[str, Any], kinds: Mapping[str, str]) -> Training:
+def training_told(ranges: Mapping[str, Any], kinds: Mapping[str, str]) -> TrainingObservations:
     """Statistics that a server or a bundle tells of its policy.
 
     Args:
@@ -131,7 +131,7 @@ def training_told(ranges: Mapping[str, Any], kinds: Mapping[str, str]) -> Traini
         kinds: modality of each observation.
     """
     known = recorded_ranges(ranges, kinds)
-    return Training(known, "the policy's description" if known else "")
+    return TrainingObservations(known, "the policy's description" if known else "")
 
 
 def recorded_ranges(saved: Any, kinds: Mapping[str, str]) -> dict[str, Range]:

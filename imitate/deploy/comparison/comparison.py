@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.comparison.judges import Judge, Start, Verdict
-from imitate.deploy.comparison.outcome import Outcome
+from imitate.deploy.comparison.outcome import ComparisonOutcome
 from imitate.deploy.comparison.trial_file import Redo, Trial, TrialFile
 from imitate.deploy.robot.driver import observed
-from imitate.deploy.robot.loop import ControlLoop, Step
+from imitate.deploy.robot.loop import ControlLoop, ControlStep
 from imitate.deploy.robot.report import Report
 from imitate.deploy.robot.robot import Observation
 from imitate.deploy.robot.watchdog import reset_robot
@@ -129,7 +129,7 @@ class Comparison:
     @property
     def finished(self) -> bool:
         """True if no further trial is needed."""
-        outcome = Outcome(self._file)
+        outcome = ComparisonOutcome(self._file)
         return outcome.decided is not None or outcome.pairs >= self._most
 
     def run(self) -> bool:
@@ -205,10 +205,12 @@ class Comparison:
         """Return the pictures of the current scene while the robot is still."""
         return images_of(observed(self._robot))
 
-    def _counting(self, on_step: Callable[[Step], None] | None) -> Callable[[Step], None]:
+    def _counting(
+        self, on_step: Callable[[ControlStep], None] | None
+    ) -> Callable[[ControlStep], None]:
         """Return a function for a control loop that counts the sent actions and then calls ``on_step``."""
 
-        def count(step: Step) -> None:
+        def count(step: ControlStep) -> None:
             self._sent += step.action is not None
             if on_step is not None:
                 on_step(step)

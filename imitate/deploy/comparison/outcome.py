@@ -45,7 +45,7 @@ class PolicyOutcome:
     stopped: int
 
 
-class Outcome:
+class ComparisonOutcome:
     """Result computed from the trials so far.
 
     Args:

@@ -31,7 +31,7 @@ _UNDOING: dict[str, Callable[[Grid], Grid]] = {
 }
 
 
-class Cameras:
+class CameraWatch:
     """Checks each picture of an episode.
 
     Args:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.deploy.robot.driver import called, guided, solved
-from imitate.deploy.robot.loop import ControlLoop, Step
+from imitate.deploy.robot.loop import ControlLoop, ControlStep
 from imitate.deploy.robot.robot import Guidance, Observation, Robot, Teleoperator
 from imitate.errors import RobotError
 from imitate.system import clock
@@ -32,7 +32,7 @@ _SHARE = 0.9
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepOutcome:
     """Result of a control step.
 
     Attributes:
@@ -75,7 +75,7 @@ class Exchange(Teleoperator):
         self._changed = threading.Condition()
         self._decided: tuple[Vector, float] | None = None
         self._seen_s: float | None = None
-        self._outcome: Outcome | None = None
+        self._outcome: StepOutcome | None = None
         self._done: tuple[Vector, bool, bool] | None = None
         self._open: bool | None = None
         self._events: frozenset[str] = frozenset()
@@ -116,7 +116,7 @@ class Exchange(Teleoperator):
             self._changed.notify_all()
             return self._asleep
 
-    def outcome(self, run: Future[Any]) -> Outcome:
+    def outcome(self, run: Future[Any]) -> StepOutcome:
         """Wait for the result of the control step; raise the error that ended the loop's run."""
         with self._changed:
             clock.wait_for(self._changed, lambda: self._outcome is not None or run.done())
@@ -161,7 +161,7 @@ class Exchange(Teleoperator):
             self._open = False
             return Guidance() if self._is_old(seen_s) else Guidance(action)
 
-    def on_step(self, step: Step) -> None:
+    def on_step(self, step: ControlStep) -> None:
         """Record the action that the loop sent."""
         with self._changed:
             if step.action is not None:
@@ -182,7 +182,7 @@ class Exchange(Teleoperator):
         if self._done is None:
             return
         (action, intervened, held), self._done = self._done, None
-        self._outcome = Outcome(
+        self._outcome = StepOutcome(
             observation,
             action,
             intervened,

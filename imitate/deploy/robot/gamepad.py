@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imitate.deploy.robot.handheld import Gripper, Handheld, Mode, Pushes, Reading, Source
+from imitate.deploy.robot.handheld import DeviceSource, Gripper, Handheld, Mode, Pushes, Reading
 from imitate.errors import RobotError, UserError
 from imitate.system.extras import missing
 
@@ -69,7 +69,7 @@ class Gamepad(Handheld):
         mode: Mode | None = None,
         index: int = 0,
         keys: bool = True,
-        source: Source | None = None,
+        source: DeviceSource | None = None,
     ) -> None:
         super().__init__(
             source or SDLGamepad(index),

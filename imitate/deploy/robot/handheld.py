@@ -167,7 +167,7 @@ class Reading:
     buttons: frozenset[str]
 
 
-class Source(Protocol):
+class DeviceSource(Protocol):
     """Interface of one device."""
 
     name: str
@@ -204,7 +204,7 @@ class Handheld(Teleoperator):
 
     def __init__(
         self,
-        source: Source,
+        source: DeviceSource,
         pushes: Pushes,
         *,
         axes: Sequence[str | None] | None,

@@ -69,7 +69,7 @@ _NO_ANSWER = "the server does not answer"
 _POLICY, _RECORDING = "the policy", "what follows each step, such as recording,"
 
 
-class Actor(Protocol):
+class LoopPolicy(Protocol):
     """Policy interface for the loop: :class:`imitate.RolloutPolicy`, a remote one, an asynchronous one.
 
     It may also have ``control_freq`` (Hz), ``obs_keys`` and ``cut_plan()``.
@@ -83,7 +83,7 @@ class Actor(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
+class ControlStep:
     """One control step, for recording.
 
     Attributes:
@@ -108,7 +108,7 @@ class ControlLoop:
 
     Args:
         robot: connected robot.
-        policy: see :class:`Actor`; None if only the teleoperator acts.
+        policy: see :class:`LoopPolicy`; None if only the teleoperator acts.
         rate_hz: control steps per second.
         safety: settings of when to hold and when to stop.
         teleoperator: connected device that takes over whenever it returns an action; its events end episodes.
@@ -131,7 +131,7 @@ class ControlLoop:
     def __init__(
         self,
         robot: Robot,
-        policy: Actor | None,
+        policy: LoopPolicy | None,
         rate_hz: float,
         *,
         safety: Safety | None = None,
@@ -139,7 +139,7 @@ class ControlLoop:
         any_rate: bool = False,
         dry_run: bool = False,
         slow: float = 1.0,
-        on_step: Callable[[Step], None] | None = None,
+        on_step: Callable[[ControlStep], None] | None = None,
         look: Callable[[Mapping[str, Any]], str] | None = None,
     ) -> None:
         if policy is None and teleoperator is None:
@@ -300,7 +300,9 @@ class _Episode:
                 self._report.gaps.append((now - self._last_sent) / self._period)
             self._last_sent, self._held, self._unable_since = now, False, None
         if self._loop.on_step is not None:
-            step = Step(observation, sent, wanted, person, guidance.events, self._observer.pose)
+            step = ControlStep(
+                observation, sent, wanted, person, guidance.events, self._observer.pose
+            )
             self._timed(_RECORDING, self._loop.on_step, step)
         return guidance.events
 
@@ -422,7 +424,7 @@ def check_robot_rate(robot: Robot, rate_hz: float) -> None:
         )
 
 
-def check_keys(robot: Robot, policy: Actor) -> None:
+def check_keys(robot: Robot, policy: LoopPolicy) -> None:
     """Compare the policy's observations with the robot's, before anything moves.
 
     Raises:

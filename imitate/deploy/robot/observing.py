@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.deploy.robot.cameras import Cameras
+from imitate.deploy.robot.cameras import CameraWatch
 from imitate.deploy.robot.driver import DriverError, Vector, observed, pose_of
 from imitate.deploy.robot.limits import ActionLimits
 from imitate.deploy.robot.robot import Observation, Robot
@@ -125,7 +125,7 @@ class MeasuredPoses:
         self._limits, self._period_s = limits, period_s
         self._names = names if names is not None and len(names) == limits.size else None
         self._told: dict[tuple[str, tuple[int, ...]], str] = {}
-        self._noise = Noise(limits, frozen)
+        self._noise = SensorNoise(limits, frozen)
         self._reach = _reach(limits, period_s)
         self._stillness = Stillness(limits, frozen)
         self._trusted: Vector | None = None
@@ -213,7 +213,7 @@ class MeasuredPoses:
         return bool((np.abs(pose - before) <= self._reach * periods).all())
 
 
-class Noise:
+class SensorNoise:
     """Detects a number that repeats its last reading although its sensor has noise.
 
     Args:
@@ -386,7 +386,7 @@ class Observer:
     def __init__(self, robot: Robot, period_s: float, safety: Safety) -> None:
         self._robot = robot
         self._max_age_s = safety.oldest_s(period_s, robot)
-        self._cameras = Cameras(safety.frozen, 0.0 if robot.in_step else _FROZEN_S)
+        self._cameras = CameraWatch(safety.frozen, 0.0 if robot.in_step else _FROZEN_S)
         self.poses = MeasuredPoses(robot.limits, period_s, safety.frozen_pose, robot.action_names)
         self._last: Observation | None = None
         self._came_s = 0.0

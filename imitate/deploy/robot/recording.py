@@ -12,7 +12,7 @@ import numpy as np
 
 from imitate.data import DatasetWriter
 from imitate.data.file.features import FEATURES, as_attribute
-from imitate.deploy.robot.loop import Step
+from imitate.deploy.robot.loop import ControlStep
 from imitate.deploy.robot.robot import Robot
 from imitate.errors import DatasetError, UserError
 from imitate.system import clock
@@ -77,7 +77,7 @@ class Recorder:
         """Number of episodes on disk."""
         return self._writer.num_episodes
 
-    def on_step(self, step: Step) -> None:
+    def on_step(self, step: ControlStep) -> None:
         """Add one control step."""
         if step.action is None:
             return

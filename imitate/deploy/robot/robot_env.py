@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from imitate.deploy.declared import check_declared
 from imitate.deploy.robot.driver import called, observed
-from imitate.deploy.robot.exchange import END, ControlThread, Exchange, Outcome
+from imitate.deploy.robot.exchange import END, ControlThread, Exchange, StepOutcome
 from imitate.deploy.robot.limits import ActionLimits
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.robot.report import Report
@@ -217,7 +217,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._goes_on = not (terminated or truncated)
         return self._obs(), self._reward_of(outcome), terminated, truncated, info
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> StepOutcome:
         """Wait for the end of the control step.
 
         Raises:
@@ -237,7 +237,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._success = by_person[0] if by_person else bool(outcome.success)
         return outcome
 
-    def _info(self, outcome: Outcome) -> dict[str, Any]:
+    def _info(self, outcome: StepOutcome) -> dict[str, Any]:
         return {
             "success": self._success,
             "executed_action": outcome.action,
@@ -247,7 +247,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
             "discarded": bool(outcome.events.intersection(VOID)),
         }
 
-    def _reward_of(self, outcome: Outcome) -> float:
+    def _reward_of(self, outcome: StepOutcome) -> float:
         if self._reward is not None:
             return float(self._reward(self._obs(), outcome.action))
         return float(self._success) if outcome.reward is None else outcome.reward

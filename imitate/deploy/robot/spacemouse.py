@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from imitate.deploy.robot.handheld import Gripper, Handheld, Mode, Pushes, Reading, Source
+from imitate.deploy.robot.handheld import DeviceSource, Gripper, Handheld, Mode, Pushes, Reading
 from imitate.errors import RobotError, UserError
 from imitate.system import clock
 from imitate.system.extras import missing
@@ -63,7 +63,7 @@ class SpaceMouse(Handheld):
         mode: Mode | None = None,
         index: int = 0,
         keys: bool = True,
-        source: Source | None = None,
+        source: DeviceSource | None = None,
     ) -> None:
         super().__init__(
             source or HIDSpaceMouse(index),

@@ -14,7 +14,7 @@ Reply = TypeVar("Reply")
 
 
 @dataclass
-class Answer(Generic[Reply]):
+class TimedReply(Generic[Reply]):
     """Reply with its timing.
 
     Attributes:
@@ -34,7 +34,7 @@ class Answer(Generic[Reply]):
 class _Job(Generic[Request, Reply]):
     request: Request
     arrived: float = field(default_factory=lambda: clock.now())
-    answer: Answer[Reply] | None = None
+    answer: TimedReply[Reply] | None = None
     error: BaseException | None = None
 
     @property
@@ -63,7 +63,7 @@ class Scheduler(Generic[Request, Reply]):
         """Number of requests that wait for the next prediction."""
         return len(self._waiting)
 
-    def __call__(self, request: Request) -> Answer[Reply]:
+    def __call__(self, request: Request) -> TimedReply[Reply]:
         """Return the answer to a request; may be called from any thread.
 
         Raises:
@@ -108,4 +108,4 @@ class Scheduler(Generic[Request, Reply]):
             raise RuntimeError(f"{len(batch)} requests got {len(replies)} replies")
         took = 1e3 * (clock.now() - began)
         for job, reply in zip(batch, replies, strict=True):
-            job.answer = Answer(reply, 1e3 * (began - job.arrived), took, len(batch))
+            job.answer = TimedReply(reply, 1e3 * (began - job.arrived), took, len(batch))

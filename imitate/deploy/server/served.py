@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from imitate.algo.base.policy_state import PolicyState, joined_states, state_row
 from imitate.data.language import LANGUAGE_KEY
 from imitate.deploy.check.statistics import recorded_ranges
-from imitate.deploy.schema import Observed, Schema
+from imitate.deploy.schema import ObservedKey, Schema
 from imitate.deploy.server.session import Ask, ChunkAsk, Prediction
 from imitate.errors import UserError
 from imitate.policy.rollout_policy import RolloutPolicy, vector_of
@@ -120,9 +120,9 @@ def schema_of(policy: RolloutPolicy) -> Schema:
     prepare = policy.algo.preprocess
     execution = policy.algo.execution
 
-    def seen(keys: Sequence[str]) -> dict[str, Observed]:
+    def seen(keys: Sequence[str]) -> dict[str, ObservedKey]:
         return {
-            key: Observed(
+            key: ObservedKey(
                 tuple(policy.raw_shapes[key]),
                 policy.modalities[key],
                 prepare.image_types.get(key, ""),

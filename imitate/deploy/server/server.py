@@ -24,15 +24,15 @@ from imitate.deploy.server.session import (
     Desk,
     Prediction,
     Served,
+    ServerStatistics,
     Session,
-    Statistics,
     one_line,
 )
 from imitate.deploy.server.transport import Channel, ClosedError, Stream
 from imitate.deploy.server.wire import MAX_MESSAGE, WireError, decode, encode
 from imitate.errors import UserError
 
-__all__ = ["HEADER", "Ask", "ChunkAsk", "PolicyServer", "Prediction", "Served", "Statistics"]
+__all__ = ["HEADER", "Ask", "ChunkAsk", "PolicyServer", "Prediction", "Served", "ServerStatistics"]
 
 LOG = logging.getLogger(__name__)
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from imitate import __version__
 from imitate.deploy.schema import HEADER, PROTOCOL, Schema
-from imitate.deploy.server.scheduling import Answer, Scheduler
+from imitate.deploy.server.scheduling import Scheduler, TimedReply
 from imitate.deploy.server.wire import WireError, encode
 from imitate.errors import UserError
 from imitate.system import clock
@@ -118,7 +118,7 @@ class Served(Protocol):
 
 
 @dataclass
-class Statistics:
+class ServerStatistics:
     """Number of events since the start."""
 
     sessions: int = 0
@@ -148,7 +148,7 @@ class Desk:
     """
 
     def __init__(self, served: Served) -> None:
-        self.served, self.statistics = served, Statistics()
+        self.served, self.statistics = served, ServerStatistics()
         self.ask: Scheduler[Request, Reply] = Scheduler(self._predict)
 
     def _predict(self, requests: Sequence[Request]) -> Sequence[Reply]:
@@ -248,7 +248,7 @@ class Session:
         reply = _reply(header, "action", **_timing(answer))
         return {**reply, "action": answer.reply.action, "chunk": answer.reply.chunk}
 
-    def _step(self, obs: Any, goal: Any) -> Answer[Prediction]:
+    def _step(self, obs: Any, goal: Any) -> TimedReply[Prediction]:
         schema = self._served.schema
         ask_obs = schema.select(_map(obs))
         ask_goal = schema.select(_map(goal or {}), goal=True) if schema.goals else {}
@@ -279,7 +279,7 @@ class Session:
         )
         return {**_reply(header, "chunk", **_timing(answer)), "chunk": answer.reply}
 
-    def _ask(self, request: Any) -> Answer[Any]:
+    def _ask(self, request: Any) -> TimedReply[Any]:
         answer = self._desk.ask(request)
         self._desk.statistics.count("answered")
         return answer
@@ -329,7 +329,7 @@ def _reply(header: Mapping[str, Any], kind: str, **more: float) -> dict[str, Any
     return {HEADER: {"kind": kind, **echoed, **more}}
 
 
-def _timing(answer: Answer[Any]) -> dict[str, float]:
+def _timing(answer: TimedReply[Any]) -> dict[str, float]:
     return {
         "queued_ms": answer.queued_ms,
         "infer_ms": answer.infer_ms,

@@ -36,7 +36,7 @@ class FrameError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class FrameHeader:
     """The beginning of a frame.
 
     Attributes:
@@ -66,7 +66,7 @@ def header_of(opcode: int, length: int, mask: bytes | None) -> bytes:
     return head if mask is None else head + mask
 
 
-def read_header(data: Buffer) -> Header | None:
+def read_header(data: Buffer) -> FrameHeader | None:
     """Read the header at the beginning of ``data``; return None if more bytes are needed.
 
     Raises:
@@ -92,7 +92,7 @@ def read_header(data: Buffer) -> Header | None:
             return None
         mask = bytes(data[size : size + 4])
         size += 4
-    return Header(opcode, final, mask, size, length)
+    return FrameHeader(opcode, final, mask, size, length)
 
 
 def masked(data: Buffer, mask: bytes) -> memoryview:
@@ -342,7 +342,7 @@ class Channel:
             self._ended = str(error)
             raise
 
-    def _frame(self, deadline: float) -> tuple[Header, memoryview]:
+    def _frame(self, deadline: float) -> tuple[FrameHeader, memoryview]:
         """Read the next frame; its data are valid until the next call."""
         while True:
             header = read_header(memoryview(self._buffer)[self._start : self._end])
@@ -361,7 +361,7 @@ class Channel:
             data = masked(data, header.mask)
         return header, data
 
-    def _check(self, header: Header) -> None:
+    def _check(self, header: FrameHeader) -> None:
         """Refuse a frame before its data are read."""
         if (header.mask is None) is (self._new_mask is None):
             raise FrameError("a frame of a client without a mask, or of a server with one")
@@ -396,7 +396,7 @@ class Channel:
         # With TLS, a read returns one record, and more may be available.
         self._emptied = not self._stream.tls and count < len(room)
 
-    def _message(self, header: Header, data: memoryview) -> memoryview | str | None:
+    def _message(self, header: FrameHeader, data: memoryview) -> memoryview | str | None:
         """Return the message that a frame completes, or None."""
         if header.opcode == CLOSE:
             self._answer_close(data)

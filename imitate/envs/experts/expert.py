@@ -69,7 +69,7 @@ class Style:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ExpertLayout:
     """Indices of an action's numbers: for each arm a motion (6,) and, if it has a gripper, its command.
 
     Attributes:
@@ -113,7 +113,7 @@ class Expert(ABC):
     """
 
     env_name: ClassVar[str]
-    layout: ClassVar[Layout] = Layout()
+    layout: ClassVar[ExpertLayout] = ExpertLayout()
     horizon: ClassVar[int]
     motion_axes: ClassVar[int] = 6
     instruction: ClassVar[str | None] = None

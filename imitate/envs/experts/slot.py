@@ -24,7 +24,7 @@ _BUILT_IN = {
 }
 
 
-class Acting(Protocol):
+class EpisodeExpert(Protocol):
     """An expert in one episode."""
 
     def act(self, obs: Obs) -> Array:
@@ -60,7 +60,7 @@ class ExpertKind(Protocol):
     @property
     def acts_as_person(self) -> bool: ...  # noqa: D102
 
-    def __call__(self, style: Style) -> Acting:
+    def __call__(self, style: Style) -> EpisodeExpert:
         """Make the expert of an episode."""
 
 

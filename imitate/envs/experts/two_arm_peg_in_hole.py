@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from imitate.envs.env import Array, Obs
-from imitate.envs.experts.expert import OPEN, Layout, rotated, tilted
+from imitate.envs.experts.expert import OPEN, ExpertLayout, rotated, tilted
 from imitate.envs.experts.two_arms import TwoArmExpert, seen_by
 
 _AHEAD_M = 0.22  # distance of the peg's centre from the plate while they are aligned
@@ -33,7 +33,7 @@ class TwoArmPegInHoleExpert(TwoArmExpert):
     """Align peg and plate at a distance, bring the peg in front of the hole, push it in."""
 
     env_name = "TwoArmPegInHole"
-    layout = Layout(arms=2, grippers=False)
+    layout = ExpertLayout(arms=2, grippers=False)
     horizon = 300
     pace = 1.2
 

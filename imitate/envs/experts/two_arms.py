@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from imitate.envs.env import Array, Obs
-from imitate.envs.experts.expert import Expert, Layout, turned
+from imitate.envs.experts.expert import Expert, ExpertLayout, turned
 
 BASE_YAWS = (math.pi / 2, -math.pi / 2)
 """Turn of the arms' bases in robosuite's configuration ``opposed``, in rad."""
@@ -18,7 +18,7 @@ _SEEN = ("eef_pos", "eef_quat", "gripper_qpos")
 class TwoArmExpert(Expert):
     """Two Pandas on opposite sides of a table."""
 
-    layout: ClassVar[Layout] = Layout(arms=2)
+    layout: ClassVar[ExpertLayout] = ExpertLayout(arms=2)
     clearance_m = None
 
     def both(self, first: Array, second: Array) -> Array:

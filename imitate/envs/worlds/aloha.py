@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 from imitate.envs.env import Array, Obs
-from imitate.envs.worlds.drawing import Cameras
+from imitate.envs.worlds.drawing import ModelCameras
 from imitate.errors import EnvError
 from imitate.system.extras import missing
 
@@ -74,7 +74,7 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
         self.model = mujoco.MjModel.from_xml_path(str(SCENE))
         self.data = mujoco.MjData(self.model)
         self._substeps = round(DT / self.model.opt.timestep)
-        self._cameras = Cameras(self.model, self.data, camera_names, camera_size)
+        self._cameras = ModelCameras(self.model, self.data, camera_names, camera_size)
         boxes = {
             key: spaces.Box(-np.inf, np.inf, (size,), np.float64)
             for key, size in (("agent_pos", 14), ("object_pos", 3), ("object_quat", 4))

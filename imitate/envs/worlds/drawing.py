@@ -16,7 +16,7 @@ from imitate.errors import EnvError, nearest
 SUFFIX = "_image"
 
 
-class Cameras:
+class ModelCameras:
     """Cameras of a model.
 
     Args:

@@ -24,7 +24,7 @@ import numpy as np
 from gymnasium import spaces
 
 from imitate.envs.env import Array, Obs
-from imitate.envs.worlds.drawing import Cameras
+from imitate.envs.worlds.drawing import ModelCameras
 from imitate.errors import EnvError
 from imitate.system.extras import missing
 
@@ -88,7 +88,7 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         inner._partially_observable = False
         vars(inner).pop("sawyer_observation_space", None)  # computed for a hidden goal
         self.inner: Any = inner
-        self._cameras = Cameras(inner.model, inner.data, camera_names, camera_size, shadows)
+        self._cameras = ModelCameras(inner.model, inner.data, camera_names, camera_size, shadows)
         self.action_space = inner.action_space
         low, high = inner.sawyer_observation_space.low, inner.sawyer_observation_space.high
         boxes: dict[str, Any] = {

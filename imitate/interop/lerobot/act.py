@@ -15,8 +15,15 @@ from torch import Tensor, nn
 from imitate.algo.act import ACTConfig, ACTNetwork
 from imitate.config import Config
 from imitate.errors import CheckpointError
-from imitate.interop.lerobot.features import Encoder, Feature, Kind, backbone_of, cameras, vectors
-from imitate.interop.names import Rule, names_of, same, to_ours, to_theirs, under
+from imitate.interop.lerobot.features import (
+    CameraEncoder,
+    Feature,
+    Kind,
+    backbone_of,
+    cameras,
+    vectors,
+)
+from imitate.interop.names import NameRule, names_of, same, to_ours, to_theirs, under
 from imitate.models.observation import ObservationEncoder
 
 PREFIX = "model."
@@ -100,7 +107,7 @@ def _encoder(config: Mapping[str, Any], features: list[Feature]) -> dict[str, An
 
 
 def their_config(
-    config: Config, network: ACTNetwork, features: list[Feature], encoders: list[Encoder]
+    config: Config, network: ACTNetwork, features: list[Feature], encoders: list[CameraEncoder]
 ) -> dict[str, Any]:
     """Return the keys of theirs that say what our configuration says.
 
@@ -238,7 +245,7 @@ def their_tensors(network: ACTNetwork, features: list[Feature]) -> dict[str, Ten
     return theirs
 
 
-def _rules(network: ACTNetwork, features: list[Feature]) -> list[Rule]:
+def _rules(network: ACTNetwork, features: list[Feature]) -> list[NameRule]:
     """Return the names of theirs for the tensors of a policy, but for learned positions."""
     vector_names = {
         "STATE": "encoder_robot_state_input_proj",
@@ -254,8 +261,10 @@ def _rules(network: ACTNetwork, features: list[Feature]) -> list[Rule]:
         same(r"posterior\.action\.(.+)", "vae_encoder_action_input_proj.{}"),
         same(r"posterior\.latent\.(.+)", "vae_encoder_latent_output_proj.{}"),
         same(r"posterior\.encoder\.(.+)", "vae_encoder.{}"),
-        Rule(r"obs\.maps\.\d+\.weight", lambda: ("encoder_img_feat_input_proj.weight",), trail=2),
-        Rule(r"obs\.maps\.\d+\.bias", lambda: ("encoder_img_feat_input_proj.bias",)),
+        NameRule(
+            r"obs\.maps\.\d+\.weight", lambda: ("encoder_img_feat_input_proj.weight",), trail=2
+        ),
+        NameRule(r"obs\.maps\.\d+\.bias", lambda: ("encoder_img_feat_input_proj.bias",)),
     ]
     kinds = {key: feature.kind for feature in features for key in feature.keys}
     for number, key in enumerate(network.obs.vectors):

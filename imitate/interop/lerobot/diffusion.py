@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from imitate.algo.diffusion_policy import DiffusionPolicyConfig
 from imitate.config import Config
 from imitate.errors import CheckpointError
-from imitate.interop.lerobot.features import Encoder, Feature, backbone_of, cameras, vectors
-from imitate.interop.names import Rule, names_of, same, to_ours, to_theirs, under
+from imitate.interop.lerobot.features import CameraEncoder, Feature, backbone_of, cameras, vectors
+from imitate.interop.names import NameRule, names_of, same, to_ours, to_theirs, under
 from imitate.models.denoiser import Denoiser
 from imitate.models.observation import ObservationEncoder
 from imitate.models.pools import SpatialSoftmax
@@ -145,7 +145,7 @@ def _encoder(config: Mapping[str, Any], features: list[Feature]) -> dict[str, An
 
 
 def their_config(
-    config: Config, network: Denoiser, features: list[Feature], encoders: list[Encoder]
+    config: Config, network: Denoiser, features: list[Feature], encoders: list[CameraEncoder]
 ) -> dict[str, Any]:
     """Return the keys of theirs that say what our configuration says.
 
@@ -223,7 +223,7 @@ def _check_exportable(section: DiffusionPolicyConfig) -> None:
         raise CheckpointError(f"{found[0]}: LeRobot's diffusion policy has nothing like it")
 
 
-def _check_pool(encoder: Encoder) -> None:
+def _check_pool(encoder: CameraEncoder) -> None:
     """Refuse an encoder that is not crop, trunk, spatial softmax, linear map of equal size, ReLU."""
     pool, crop = encoder.core.pool, encoder.crop
     plain = (
@@ -286,10 +286,10 @@ def their_tensors(network: Denoiser, features: list[Feature]) -> dict[str, Tenso
     return _reordered(network, features, theirs, back=True)
 
 
-def _rules(network: Denoiser, features: list[Feature], *, separate: bool) -> list[Rule]:
+def _rules(network: Denoiser, features: list[Feature], *, separate: bool) -> list[NameRule]:
     """Return the names of theirs for the tensors of a policy; conditions are permuted by :func:`_reordered`."""
     unet = [
-        Rule(
+        NameRule(
             r"((?:down|mid|up)_modules\..+)\.blocks\.(\d)\.(.+)",
             lambda block, number, rest: (f"{block}.conv{int(number) + 1}.{rest}",),
         ),
@@ -309,7 +309,7 @@ def _rules(network: Denoiser, features: list[Feature], *, separate: bool) -> lis
 _CORE = [
     same(r"backbone\.conv1\.(.+)", "backbone.0.{}"),
     same(r"backbone\.bn1\.(.+)", "backbone.1.{}"),
-    Rule(
+    NameRule(
         r"backbone\.layer(\d)\.(.+)",
         lambda stage, rest: (f"backbone.{int(stage) + 3}.{rest}",),
     ),

@@ -24,7 +24,7 @@ from torch import Tensor
 from imitate.algo.base.algo import Algo
 from imitate.errors import CheckpointError
 from imitate.interop.lerobot import act, diffusion
-from imitate.interop.lerobot.features import ACTION, Encoder, Feature, encoders_of
+from imitate.interop.lerobot.features import ACTION, CameraEncoder, Feature, encoders_of
 from imitate.models.observation import LANGUAGE_KEY
 from imitate.system.plain_files import fresh, sync
 from imitate.system.recognition import LEROBOT_ALGOS, LEROBOT_WEIGHTS
@@ -318,7 +318,7 @@ def _check_shared(algo: Algo) -> None:
 
 
 def _statistics(
-    algo: Algo, features: list[Feature], encoders: list[Encoder]
+    algo: Algo, features: list[Feature], encoders: list[CameraEncoder]
 ) -> Mapping[str, Mapping[str, Tensor]]:
     """Return mean and standard deviation of each feature and of the action, which say what our normalization does."""
     normalization = algo.preprocess.normalization

@@ -150,7 +150,7 @@ def backbone_of(config: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Encoder:
+class CameraEncoder:
     """Encoder of one or more cameras, as LeRobot could have it.
 
     Attributes:
@@ -177,7 +177,7 @@ class Encoder:
         return images.mean.flatten().double(), images.std.flatten().double()
 
 
-def encoders_of(encoder: ObservationEncoder, features: list[Feature]) -> list[Encoder]:
+def encoders_of(encoder: ObservationEncoder, features: list[Feature]) -> list[CameraEncoder]:
     """Return the encoders of cameras.
 
     Raises:
@@ -201,7 +201,7 @@ def encoders_of(encoder: ObservationEncoder, features: list[Feature]) -> list[En
     return found
 
 
-def _encoder(keys: tuple[str, ...], net: KeyEncoder) -> Encoder:
+def _encoder(keys: tuple[str, ...], net: KeyEncoder) -> CameraEncoder:
     where = f"encoder of '{keys[0]}'"
     core = net.core
     trunk = core.backbone if isinstance(core, VisualCore) else None
@@ -235,7 +235,7 @@ def _encoder(keys: tuple[str, ...], net: KeyEncoder) -> Encoder:
             f"{where}: LeRobot has a plain crop, and no other change of images in acting"
         )
     norm: Literal["batch", "group"] = "group" if isinstance(layer, ChannelGroupNorm) else "batch"
-    return Encoder(keys, names[type(trunk)], core, trunk, norm, crops[0] if crops else None)
+    return CameraEncoder(keys, names[type(trunk)], core, trunk, norm, crops[0] if crops else None)
 
 
 def _size(crop: CropRandomizer | None) -> tuple[int, int] | None:

@@ -248,7 +248,7 @@ _ELSEWHERE = "it needs pretrained networks that LeRobot brings: run it there; ac
 
 
 @dataclass(frozen=True)
-class Imported:
+class LeRobotImport:
     """A policy of LeRobot as an algorithm of ours.
 
     Attributes:
@@ -260,7 +260,7 @@ class Imported:
     parts: dict[str, Any]
 
 
-def from_lerobot(path: Path) -> Imported:
+def from_lerobot(path: Path) -> LeRobotImport:
     """Return the same policy here: networks, normalization, execution; it acts equally.
 
     Args:
@@ -304,7 +304,7 @@ def from_lerobot(path: Path) -> Imported:
         "provenance": {"imported_from": "lerobot", "lerobot_config": folder.config},
         "model": {"nets": algo.nets.state_dict(), "optimizers": {}},
     }
-    return Imported(algo, parts)
+    return LeRobotImport(algo, parts)
 
 
 def _config(folder: PolicyFolder, features: list[Feature]) -> Config:

@@ -237,7 +237,7 @@ def _as_ours(
 
 
 @dataclass(frozen=True)
-class Imported:
+class RobomimicImport:
     """A policy of robomimic as an algorithm of ours.
 
     Attributes:
@@ -249,7 +249,7 @@ class Imported:
     parts: dict[str, Any]
 
 
-def from_robomimic(ckpt: Mapping[str, Any]) -> Imported:
+def from_robomimic(ckpt: Mapping[str, Any]) -> RobomimicImport:
     """Return the same policy here: its networks, averages, normalization and, where they map, Adam's moments.
 
     As in robomimic, actions are not clipped.
@@ -284,7 +284,7 @@ def from_robomimic(ckpt: Mapping[str, Any]) -> Imported:
         "provenance": {"imported_from": "robomimic", "robomimic_config": ckpt["config"]},
         "model": saved,
     }
-    return Imported(algo, parts)
+    return RobomimicImport(algo, parts)
 
 
 def algo_from_robomimic(ckpt: Mapping[str, Any]) -> Algo:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from imitate.algo.bcq import GMMSampler, Perturbation, VAESampler
 from imitate.algo.cql import Weight
 from imitate.errors import CheckpointError
-from imitate.interop.names import MEMBER, Rule, same, under
+from imitate.interop.names import MEMBER, NameRule, same, under
 from imitate.models.actor import Actor, GroupEncoder, RecurrentActor, TransformerActor, VAEActor
 from imitate.models.critics import CriticEnsemble
 from imitate.models.denoiser import Denoiser
@@ -26,7 +26,7 @@ from imitate.models.visual import VisualCore
 
 # ---- layers ----------------------------------------------------------------------------------------------------------
 
-MLP_ALONE = Rule(
+MLP_ALONE = NameRule(
     r"mlp\.layers\.(\d+)\.(\w+)", lambda layer, part: (f"_model.{2 * int(layer)}.{part}",)
 )
 HEAD_ALONE = same(r"head\.(.+)", "nets.{}")
@@ -42,12 +42,12 @@ SHALLOW = [same(r"layers\.(.+)", "nets.{}")]
 RESNET = [
     same(r"conv1\.(.+)", "nets.0.{}"),
     same(r"bn1\.(.+)", "nets.1.{}"),
-    Rule(r"layer(\d)\.(.+)", lambda stage, rest: (f"nets.{int(stage) + 3}.{rest}",)),
+    NameRule(r"layer(\d)\.(.+)", lambda stage, rest: (f"nets.{int(stage) + 3}.{rest}",)),
 ]
 RESNET18_FILM = [
     same(r"conv1\.(.+)", "_base_block.0.{}"),
     same(r"bn1\.(.+)", "_base_block.1.{}"),
-    Rule(
+    NameRule(
         r"layer(\d)\.(\d)\.(.+)",
         lambda stage, block, rest: (f"_conv_blocks.{2 * int(stage) - 2 + int(block)}.{rest}",),
     ),
@@ -58,11 +58,11 @@ POOL = [
     same(r"(temperature)"),
     same(r"(pos_[xy])", lead=1),
 ]
-SCAN = Rule(r"(\d+)\.(\w+)", lambda layer, part: (f"nets.conv{int(layer) // 2}.{part}",))
+SCAN = NameRule(r"(\d+)\.(\w+)", lambda layer, part: (f"nets.conv{int(layer) // 2}.{part}",))
 SCAN_WITHOUT_ACTIVATION = same(r"(\d+)\.(\w+)", "nets.conv{}.{}")
 
 
-def core_rules(core: nn.Module) -> list[Rule]:
+def core_rules(core: nn.Module) -> list[NameRule]:
     """Return the rules of a core; robomimic keeps its parts under their names and again in running order."""
     if isinstance(core, VisualCore):
         trunk = core.backbone
@@ -86,9 +86,9 @@ def core_rules(core: nn.Module) -> list[Rule]:
     ]
 
 
-def encoder_rules(encoder: GroupEncoder, *theirs: str) -> list[Rule]:
+def encoder_rules(encoder: GroupEncoder, *theirs: str) -> list[NameRule]:
     """Return the rules of the encoders of observations and goals; ``theirs`` names robomimic's group encoder."""
-    rules: list[Rule] = []
+    rules: list[NameRule] = []
     for group, part in (("obs", encoder.obs), ("goal", encoder.goal)):
         if isinstance(part, ObservationEncoder):
             for module, net in part.nets.items():
@@ -103,11 +103,11 @@ THEIR_NAMES = {"entropy_weight": "log_entropy_weight", "cql_weight": "log_cql_we
 """Names of networks that robomimic names differently."""
 
 
-def _actor(net: Actor) -> list[Rule]:
+def _actor(net: Actor) -> list[NameRule]:
     return [*under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", ""), MLP, HEAD]
 
 
-def _recurrent_actor(net: RecurrentActor) -> list[Rule]:
+def _recurrent_actor(net: RecurrentActor) -> list[NameRule]:
     rules = under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", "")
     rules.append(same(r"rnn\.nets\.(.+)", "nets.rnn.nets.{}"))
     # A recurrent network keeps what runs at each of its steps a second time.
@@ -118,7 +118,7 @@ def _recurrent_actor(net: RecurrentActor) -> list[Rule]:
     return [*rules, mlp, HEAD.also(HEAD_ALONE.under("", f"{step}1."))]
 
 
-def _transformer_actor(net: TransformerActor) -> list[Rule]:
+def _transformer_actor(net: TransformerActor) -> list[NameRule]:
     return [
         *under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", ""),
         same(r"transformer\.(.+)"),
@@ -126,11 +126,11 @@ def _transformer_actor(net: TransformerActor) -> list[Rule]:
     ]
 
 
-def _vae(net: VAEActor | VAESampler) -> list[Rule]:
+def _vae(net: VAEActor | VAESampler) -> list[NameRule]:
     return _vae_rules(net.vae, any(True for _ in net.encoder.parameters()), "_vae.")
 
 
-def _vae_rules(vae: VAE, sees_images: bool, theirs: str) -> list[Rule]:
+def _vae_rules(vae: VAE, sees_images: bool, theirs: str) -> list[NameRule]:
     if sees_images:
         raise CheckpointError(
             "a VAE with a network for images or scans: robomimic has one such network for each of encoder, decoder "
@@ -144,22 +144,22 @@ def _vae_rules(vae: VAE, sees_images: bool, theirs: str) -> list[Rule]:
     ]
 
 
-def _gmm_sampler(net: GMMSampler) -> list[Rule]:
+def _gmm_sampler(net: GMMSampler) -> list[NameRule]:
     return [*under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", ""), MLP, HEAD]
 
 
-def _perturbation(net: Perturbation) -> list[Rule]:
+def _perturbation(net: Perturbation) -> list[NameRule]:
     return [*under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", ""), MLP, HEAD]
 
 
-def _critics(net: CriticEnsemble) -> list[Rule]:
+def _critics(net: CriticEnsemble) -> list[NameRule]:
     """Return the rules of critics; ``{member}`` is the number of each network; a value of states has none."""
     each: dict[str, Any] = {"members": net.size}
     member = MEMBER if net.ac_dim else ""
     head = _plain(member) + f"nets.decoder.nets.{'log_probs' if net.num_atoms else 'value'}.{{}}"
     rules = [
-        Rule(r"layers\.(\d+)\.(weight)", _critic_layer(member), transposed=True, **each),
-        Rule(r"layers\.(\d+)\.(bias)", _critic_layer(member), **each),
+        NameRule(r"layers\.(\d+)\.(weight)", _critic_layer(member), transposed=True, **each),
+        NameRule(r"layers\.(\d+)\.(bias)", _critic_layer(member), **each),
         same(r"head\.(weight)", head, transposed=True, **each),
         same(r"head\.(bias)", head, **each),
     ]
@@ -181,7 +181,7 @@ def _plain(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _denoiser(net: Denoiser) -> list[Rule]:
+def _denoiser(net: Denoiser) -> list[NameRule]:
     if not isinstance(net.network, ConditionalUnet1D):
         raise CheckpointError(
             f"robomimic's diffusion policy has a U-Net only, and this is a {type(net.network).__name__}"
@@ -192,23 +192,23 @@ def _denoiser(net: Denoiser) -> list[Rule]:
     ]
 
 
-def _subgoals(net: SubgoalNetwork) -> list[Rule]:
+def _subgoals(net: SubgoalNetwork) -> list[NameRule]:
     return [
         *under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", ""),
         *under(MIMO, "net.", ""),
     ]
 
 
-def _subgoal_vae(net: SubgoalVAE) -> list[Rule]:
+def _subgoal_vae(net: SubgoalVAE) -> list[NameRule]:
     networks = [*net.encoder.parameters(), *net.subgoal.parameters()]
     return _vae_rules(net.vae, bool(networks), "")
 
 
-def _weight(net: Weight) -> list[Rule]:
+def _weight(net: Weight) -> list[NameRule]:
     return [same(r"log", "param", lead=1)]
 
 
-_RULES: dict[type[nn.Module], Callable[[Any], list[Rule]]] = {
+_RULES: dict[type[nn.Module], Callable[[Any], list[NameRule]]] = {
     Actor: _actor,
     RecurrentActor: _recurrent_actor,
     TransformerActor: _transformer_actor,
@@ -224,13 +224,13 @@ _RULES: dict[type[nn.Module], Callable[[Any], list[Rule]]] = {
 }
 
 
-def rules_of(nets: nn.ModuleDict) -> list[Rule]:
+def rules_of(nets: nn.ModuleDict) -> list[NameRule]:
     """Return the rules for all networks of an algorithm.
 
     Raises:
         CheckpointError: robomimic has no network of that kind.
     """
-    rules: list[Rule] = []
+    rules: list[NameRule] = []
     for name, net in nets.items():
         if isinstance(net, nn.ModuleDict):
             rules += under(rules_of(net), f"{name}.", part_name(name, nets))

@@ -13,8 +13,8 @@ from imitate.errors import ConfigError, nearest
 from imitate.functional import rotations
 from imitate.functional.rotations import (
     FORMS,
-    Form,
     Pose,
+    RotationForm,
     matrix_to_rotation_6d,
     rotation_6d_to_matrix,
 )
@@ -24,7 +24,7 @@ _SIZE = 6
 """Number of values of a rotation as networks learn it."""
 
 
-def form_of(name: str, place: str) -> Form:
+def form_of(name: str, place: str) -> RotationForm:
     """Return the representation of rotations that an option names."""
     if name not in FORMS:
         raise ConfigError(f"{place} is '{name}'; {nearest(name, FORMS)}")

@@ -29,11 +29,16 @@ from imitate.errors import ConfigError, EnvError, TrainingError, UserError
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.system.processes import LOCAL, STEP_TIMEOUT_S
 from imitate.system.text import counted
-from imitate.train.interactive.dagger_episodes import Player, Players, Scene, SuperviseRound
-from imitate.train.interactive.dagger_file import LABELLED, Progress, Round, RoundFiles, alike
+from imitate.train.interactive.dagger_episodes import (
+    Players,
+    Scene,
+    SupervisedPlayer,
+    SuperviseRound,
+)
+from imitate.train.interactive.dagger_file import LABELLED, DaggerProgress, Round, RoundFiles, alike
 from imitate.train.trainer import RunResult, train
 
-__all__ = ["DaggerPlan", "Progress", "Round", "SuperviseRound", "dagger"]
+__all__ = ["DaggerPlan", "DaggerProgress", "Round", "SuperviseRound", "dagger"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ def dagger(
     workers: int | None = 1,
     on: str = LOCAL,
     step_timeout_s: float = STEP_TIMEOUT_S,
-) -> Progress:
+) -> DaggerProgress:
     """Run all rounds, or resume with the remaining ones.
 
     Args:
@@ -136,7 +141,7 @@ def _rounds(
     init: str | Path | None,
     on_round: Callable[[Round], None] | None,
     on_episode: Callable[[int, int], None] | None,
-) -> Progress:
+) -> DaggerProgress:
     progress = work.files.begun(dataset, plan.demos)
     while len(progress.rounds) <= plan.rounds:
         number = len(progress.rounds)
@@ -180,7 +185,7 @@ class _Work:
         self._scene = Scene(
             env_meta, config.all_obs_keys, plan.seed, plan.horizon, plan.hold_steps, str(folder)
         )
-        self._player = Player(self._scene)
+        self._player = SupervisedPlayer(self._scene)
         self._players: Players | None = None
         settings = {
             **{key: value for key, value in vars(plan).items() if key != "rounds"},

@@ -55,7 +55,7 @@ class Scene:
     folder: str
 
 
-class Player:
+class SupervisedPlayer:
     """Player of supervised episodes in this process, with an environment that it makes when first needed.
 
     Args:
@@ -262,7 +262,7 @@ class _Worker:
     """Function of a worker: plays the episode of an item."""
 
     def __init__(self, scene: Scene, supervise: SuperviseRound, beat: Beat) -> None:
-        self._player, self._supervise = Player(scene, beat), supervise
+        self._player, self._supervise = SupervisedPlayer(scene, beat), supervise
         self._number = 0
         self._policy: RolloutPolicy | None = None
         self._supervisor: Supervisor | None = None

@@ -61,7 +61,7 @@ class Round:
 
 
 @dataclass
-class Progress:
+class DaggerProgress:
     """Finished rounds, and the exit code of the training that was interrupted, if one was."""
 
     rounds: list[Round] = field(default_factory=list)
@@ -93,7 +93,7 @@ class RoundFiles:
         self._config, self._env_meta = config, env_meta
         self._settings, self._labels_all = dict(settings), labels_all
 
-    def begun(self, dataset: str | Path | None, most: int | None) -> Progress:
+    def begun(self, dataset: str | Path | None, most: int | None) -> DaggerProgress:
         """Return the progress so far; at the start, copy at most ``most`` demonstrations.
 
         Raises:
@@ -107,15 +107,15 @@ class RoundFiles:
                     f"{self.folder}: was begun with {saved['settings']}, but the settings are "
                     f"now {self._settings}: use another folder"
                 )
-            return Progress([Round.from_dict(entry) for entry in saved["rounds"]])
+            return DaggerProgress([Round.from_dict(entry) for entry in saved["rounds"]])
         self.folder.mkdir(parents=True, exist_ok=True)
         if dataset is not None and not self.demos.exists():
             self._copy(Path(dataset), most)
-        progress = Progress()
+        progress = DaggerProgress()
         self.save(progress)
         return progress
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: DaggerProgress) -> None:
         """Write the finished rounds."""
         rounds = [over.to_dict() for over in progress.rounds]
         content = {"settings": self._settings, "rounds": rounds}

@@ -14,7 +14,7 @@ from imitate.algo.base.actor_critic import ActorCritic
 from imitate.algo.base.algo import Algo, Batch, Info
 from imitate.algo.base.on_policy import OnPolicy
 from imitate.train.online.normalization import ObsNormalizer, RewardScaler
-from imitate.train.online.replay import Memory, ReplayBuffer, Source
+from imitate.train.online.replay import Memory, ReplayBuffer, SampleSource
 from imitate.train.online.steps import Collected, Step
 
 
@@ -94,7 +94,7 @@ class MixedBuffer:
         parts: sources and their shares of a batch, which sum to 1. The first part gets the rest after rounding.
     """
 
-    def __init__(self, parts: Sequence[tuple[Source, float]]) -> None:
+    def __init__(self, parts: Sequence[tuple[SampleSource, float]]) -> None:
         total = sum(share for _, share in parts)
         if abs(total - 1.0) > 1e-6 or any(share < 0 for _, share in parts):
             raise ValueError(f"shares {[share for _, share in parts]} do not sum to 1")
@@ -149,7 +149,7 @@ class ReplayLearner(Learner):
         self,
         algo: Algo,
         memory: Memory,
-        source: Source,
+        source: SampleSource,
         *,
         batch_size: int,
         update_ratio: float,
@@ -197,7 +197,7 @@ class ReplayLearner(Learner):
             self._owed -= 1.0
             yield self._batch(self.source)
 
-    def _batch(self, source: Source) -> Batch:
+    def _batch(self, source: SampleSource) -> Batch:
         """Return a prepared batch and the replay buffer's rows of its samples."""
         raw = source.sample(self._batch_size)
         self.updates += 1

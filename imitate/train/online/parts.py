@@ -29,7 +29,12 @@ from imitate.train.online.learners import (
     RolloutLearner,
 )
 from imitate.train.online.normalization import ObsNormalizer, RewardScaler
-from imitate.train.online.replay import PrioritizedReplay, ReplayBuffer, SequenceReplay, Source
+from imitate.train.online.replay import (
+    PrioritizedReplay,
+    ReplayBuffer,
+    SampleSource,
+    SequenceReplay,
+)
 from imitate.train.online.setup import OnlineSetup
 from imitate.train.online.workers import Blueprint, ProcessCollector
 
@@ -64,7 +69,7 @@ def make_learner(setup: OnlineSetup) -> Learner:
             demos=expert_steps(setup) if cast(OnPolicy, algo).expert_passes else None,
         )
     memory = make_memory(setup)
-    source: Source = memory
+    source: SampleSource = memory
     demos = None
     if train.data and (online.demo_ratio > 0 or online.pretrain_updates > 0):
         demos = demonstrations_of(config, memory, setup.env.action_dim, ranks)

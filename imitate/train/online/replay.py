@@ -225,14 +225,14 @@ class ReplayBuffer(StepRing):
         self.generator.bit_generator.state = json.loads(state)
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """Object from which batches are sampled."""
 
     def sample(self, batch_size: int) -> dict[str, Any]:
         """Draw ``batch_size`` samples: raw values, in the form of :class:`~imitate.data.SequenceDataset`'s batches."""
 
 
-class Memory(Source, Protocol):
+class Memory(SampleSource, Protocol):
     """Replay buffer of the steps of N environments.
 
     Attributes:

@@ -171,7 +171,7 @@ def collector_limits(step_timeout_s: float, start_timeout_s: float) -> Limits:
 
 
 @dataclass(frozen=True)
-class Request:
+class StepRequest:
     """Request for steps; the answer is :class:`Collected` as a dictionary and the worker's state.
 
     Attributes:
@@ -220,12 +220,12 @@ class Seat:
         return self.is_ready and self.request is None
 
     def _start(self) -> None:
-        self.request: Request | None = None
+        self.request: StepRequest | None = None
         self.is_ready = False
         self.member: Member = self._backend.start(partial(CollectorWork, self.blueprint))
         self.member.give(self._backend.pack(None))
 
-    def send(self, request: Request, packed: Any) -> None:
+    def send(self, request: StepRequest, packed: Any) -> None:
         """Ask for steps; a lost worker is noticed when its answer is received.
 
         Args:
@@ -293,7 +293,7 @@ class CollectorWork:
         self.close: Callable[[], None] = self._collector.close
         reports("")
 
-    def __call__(self, request: Request | None) -> Any:
+    def __call__(self, request: StepRequest | None) -> Any:
         """Return steps as a dictionary and the state after them, or None if no steps are requested."""
         if request is None:
             return None

@@ -22,9 +22,9 @@ from imitate.train.online.seats import (
     PATIENCE_S,
     Blueprint,
     Publisher,
-    Request,
     Seat,
     StalenessBound,
+    StepRequest,
     acting_weights,
     arrays,
     collector_limits,
@@ -154,7 +154,7 @@ class ProcessCollector:
         if not idle or self._bound.is_used_up(self.version, out):
             return
         weights = self._publisher.newest(self.version, in_use)
-        request = Request(num_steps, random, self.progress, weights)
+        request = StepRequest(num_steps, random, self.progress, weights)
         packed = self._backend.pack(request)
         for seat in idle:
             seat.send(request, packed)

@@ -36,7 +36,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Changes:
+class FolderChanges:
     """Changes in the order in which they must be made.
 
     Attributes:
@@ -59,7 +59,7 @@ class Sender:
         self._root = root
         self._sent = {path: _state(os.stat(root / path)) for path in _files(root)}
 
-    def changes(self) -> Changes:
+    def changes(self) -> FolderChanges:
         """Return the changes since the last call."""
         present, parts = _files(self._root), []
         sources: dict[int, str] = {}  # inodes of files whose content the receiver has
@@ -72,7 +72,7 @@ class Sender:
         gone = [Part(path) for path in self._sent if path not in present]
         for part in gone:
             del self._sent[part.path]
-        return Changes(str(self._root), (*parts, *gone))
+        return FolderChanges(str(self._root), (*parts, *gone))
 
     def _part(self, path: str, sources: dict[int, str]) -> Part | None:
         with (self._root / path).open("rb") as file:
@@ -93,7 +93,7 @@ class Sender:
             return Part(path, offset, file.read(size - offset))
 
 
-def received(changes: Changes, folder: Path) -> None:
+def received(changes: FolderChanges, folder: Path) -> None:
     """Make changes in a folder; files are replaced atomically.
 
     Raises:

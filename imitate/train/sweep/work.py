@@ -34,7 +34,7 @@ from imitate.system.processes import LOCAL
 from imitate.system.run_folder import RunFolder, runs_in, write_text
 from imitate.train.interrupts import ending_signals
 from imitate.train.sweep.order import Order
-from imitate.train.sweep.run_copy import Changes, Sender, content_to_resume, lay_out, received
+from imitate.train.sweep.run_copy import FolderChanges, Sender, content_to_resume, lay_out, received
 from imitate.train.sweep.state import SweepRun, newest_run, read_run
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -122,7 +122,7 @@ OUTPUT = "output.txt"
 
 
 @dataclass
-class Training:
+class TrainingItem:
     """Work item: a run to begin or to resume.
 
     Attributes:
@@ -147,10 +147,10 @@ class Training:
     program: str = PROGRAM
 
 
-def prepare(reports: Reports) -> Callable[[Training], int]:
+def prepare(reports: Reports) -> Callable[[TrainingItem], int]:
     """Make a worker's function, which runs a training and returns the exit code of its process."""
 
-    def work(item: Training) -> int:
+    def work(item: TrainingItem) -> int:
         with _place(item) as place:
             return _trained(item, place, reports)
 
@@ -158,7 +158,7 @@ def prepare(reports: Reports) -> Callable[[Training], int]:
 
 
 @contextmanager
-def _place(item: Training) -> Iterator[Path]:
+def _place(item: TrainingItem) -> Iterator[Path]:
     """Yield the folder ``output_dir/name`` in which this machine trains."""
     if not item.away:
         place = Path(item.output_dir, item.name)
@@ -171,7 +171,7 @@ def _place(item: Training) -> Iterator[Path]:
         yield place
 
 
-def _trained(item: Training, place: Path, reports: Reports) -> int:
+def _trained(item: TrainingItem, place: Path, reports: Reports) -> int:
     """Run the training to its end, and report each sign of life."""
     sender = Sender(place) if item.away else None
     arguments = _arguments(item, place, lambda: reports(""))
@@ -203,14 +203,14 @@ def _trained(item: Training, place: Path, reports: Reports) -> int:
     return process.returncode
 
 
-def _away(item: Training, place: Path) -> dict[str, str]:
+def _away(item: TrainingItem, place: Path) -> dict[str, str]:
     """Return the environment variables of a training on another machine."""
     if not item.away:
         return {}
     return {SCRATCH: str(place.parent), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def _arguments(item: Training, place: Path, beat: Callable[[], None]) -> list[str]:
+def _arguments(item: TrainingItem, place: Path, beat: Callable[[], None]) -> list[str]:
     """Return the arguments of ``imitate train``: a run that was begun is resumed from its last checkpoint."""
     pause = [] if item.until_epoch is None else ["--until-epoch", str(item.until_epoch)]
     begun = runs_in(place)
@@ -328,7 +328,9 @@ class SweepWork:
         ):
             workers = min(resources.workers or backend.places, most)
             try:
-                with Crew[Training, int](prepare, workers, limits=limits, backend=backend) as crew:
+                with Crew[TrainingItem, int](
+                    prepare, workers, limits=limits, backend=backend
+                ) as crew:
                     for done in crew.as_completed(
                         self,
                         on_note=self._note,
@@ -342,11 +344,11 @@ class SweepWork:
 
     # ---- what the crew asks --------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Training]:
+    def __iter__(self) -> Iterator[TrainingItem]:
         """Return itself: the next item may depend on earlier results."""
         return self
 
-    def __next__(self) -> Training:
+    def __next__(self) -> TrainingItem:
         """Return the next training."""
         leg = self._order.next()
         if leg is None:
@@ -359,7 +361,7 @@ class SweepWork:
         )
         cpus = self._resources.cpus
         threads = {} if cpus is None else dict.fromkeys(THREADS, str(cpus))
-        return Training(
+        return TrainingItem(
             name,
             config.to_json(),
             str(self._folder.resolve()),
@@ -378,7 +380,7 @@ class SweepWork:
             folder.clear_leftovers()
         return content_to_resume(self._folder / name)
 
-    def _note(self, item: Training, changes: Changes) -> None:
+    def _note(self, item: TrainingItem, changes: FolderChanges) -> None:
         """Copy files that a worker on another machine has written.
 
         Raises:
@@ -392,12 +394,12 @@ class SweepWork:
                 "room, then resume with the same command"
             ) from error
 
-    def _loss(self, item: Training, loss: Lost) -> bool:
+    def _loss(self, item: TrainingItem, loss: Lost) -> bool:
         """Prepare a run whose worker was lost to be resumed from its latest files."""
         item.files = self._saved(item.name)
         return not self._stop.is_set()
 
-    def _end(self, item: Training, result: int | Lost) -> None:
+    def _end(self, item: TrainingItem, result: int | Lost) -> None:
         """Record the end of a training."""
         self._gpus.give_back(item.variables)
         self._busy.discard(item.name)

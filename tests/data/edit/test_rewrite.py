@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from imitate.data import DatasetFile, SequenceDataset
-from imitate.data.edit.rewrite import Changes, Rows, rewrite
+from imitate.data.edit.rewrite import FileChanges, Rows, rewrite
 from imitate.errors import DatasetError
 
 
@@ -24,7 +24,7 @@ def test_without_changes_everything_is_there(demo_file, tmp_path):
         file["data"].attrs["labels"] = ["a", "b"]
         file["data/b9"].attrs["model_file"] = "x" * 100_000
         file["data/b9/info/scalar"] = 3.5
-    out = copied(path, tmp_path, Changes())
+    out = copied(path, tmp_path, FileChanges())
     with h5py.File(path) as old, h5py.File(out) as new:
         names = []
         old.visit(names.append)
@@ -44,7 +44,7 @@ def test_rows_and_values_go_together_over_many_pieces(demo_file, tmp_path, monke
         file["data/demo_1/datagen_info/pose"] = np.arange(30)
         file["data/demo_1/cloud"] = np.arange(40)  # longer than the demo: not by step
     seen, done = np.array([0, 1, 5, 6, 7, 29]), np.array([1, 2, 3, 8, 9, 10])
-    changes = Changes(
+    changes = FileChanges(
         rows={"demo_1": Rows(seen, done)},
         values={"obs/agentview_image": lambda images: images[:, ::-1].astype(np.float32)},
     )
@@ -67,7 +67,7 @@ def test_rows_and_values_go_together_over_many_pieces(demo_file, tmp_path, monke
 def test_copies_can_be_trained_on(demo_file, tmp_path):
     path = demo_file(num_demos=3, filter_keys={"train": [0, 1]})
     out = copied(
-        path, tmp_path, Changes(demos={"demo_1", "demo_2"}, rename={"obs/object": "obs/o"})
+        path, tmp_path, FileChanges(demos={"demo_1", "demo_2"}, rename={"obs/object": "obs/o"})
     )
     dataset = SequenceDataset(out, obs_keys=["o"], filter_by_attribute="train")
     assert (len(dataset), dataset.demos) == (12, ["demo_1"])
@@ -86,7 +86,7 @@ def test_a_damaged_demo_is_named_and_others_can_be_saved(demo_file, tmp_path):
         raw.write(b"\xff\x01")
     shifted = Rows(np.arange(49), np.arange(49))
     with pytest.raises(DatasetError, match="demo 'demo_1' cannot be read"):
-        copied(path, tmp_path, Changes(rows={"demo_1": shifted}))
-    out = copied(path, tmp_path, Changes(demos={"demo_0", "demo_2"}))
+        copied(path, tmp_path, FileChanges(rows={"demo_1": shifted}))
+    out = copied(path, tmp_path, FileChanges(demos={"demo_0", "demo_2"}))
     with DatasetFile(out) as file:
         assert file.demos() == ["demo_0", "demo_2"]

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from imitate.data.file.step_times import CLOCK, Clock
+from imitate.data.file.step_times import CLOCK, TimeArray
 from imitate.data.formats.convert import convert
 from tests.demo_files import episode, write_demos
 
@@ -33,7 +33,7 @@ EVEN = np.arange(6) / 10
     ],
 )  # fmt: skip
 def test_what_contradicts_is_named(times, rate_hz, faults, words):
-    clock = Clock(rate_hz)
+    clock = TimeArray(rate_hz)
     assert clock.see(np.asarray(times), "'demo_3'").tolist() == faults
     doubt = clock.doubt()
     assert (doubt is None) if words is None else re.search(words, str(doubt))

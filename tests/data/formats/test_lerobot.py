@@ -18,7 +18,7 @@ from imitate.data.file.features import dimension_names, features_of
 from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.data.formats.frames import as_png
-from imitate.data.formats.lerobot_encoder import Encoder
+from imitate.data.formats.lerobot_encoder import VideoEncoder
 from imitate.errors import DatasetError, UserError
 from tests.demo_files import assert_equal_contents, contents, episode, write_demos
 
@@ -572,7 +572,7 @@ def test_images_become_videos_of_several_episodes(tmp_path, codec):
 
 
 def test_a_large_video_is_followed_by_another(tmp_path):
-    encoder = Encoder(tmp_path, IMAGES, "h264", 20, chunk_files=2, file_mb=0.001)
+    encoder = VideoEncoder(tmp_path, IMAGES, "h264", 20, chunk_files=2, file_mb=0.001)
     # Enough of them that the encoder has to give some out before it is closed.
     frames = np.random.default_rng(0).integers(0, 256, (120, 16, 16, 3), dtype=np.uint8)
     places = [encoder.append(frames) for _ in range(3)]

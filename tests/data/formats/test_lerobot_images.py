@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from imitate.data import DatasetFile, SequenceDataset, build_datasets
 from imitate.data.batches import store
-from imitate.data.edit.rewrite import Changes, Rows, rewrite
+from imitate.data.edit.rewrite import FileChanges, Rows, rewrite
 from imitate.data.file.cache import cache_folder
 from imitate.data.formats import cached, frames
 from imitate.data.formats.base import Options
@@ -260,7 +260,7 @@ def test_some_steps_of_a_video_become_jpegs_and_of_pngs_stay_exact(copied, tmp_p
     with h5py.File(path, "a") as file:
         file["data/demo_0/obs/top_image"].attrs["place"] = "above"
     kept = np.array([2, 3, 8, 12])
-    rewrite(path, tmp_path / "b.hdf5", Changes(rows={"demo_0": Rows(kept, kept)}))
+    rewrite(path, tmp_path / "b.hdf5", FileChanges(rows={"demo_0": Rows(kept, kept)}))
     with DatasetFile(path) as before, DatasetFile(tmp_path / "b.hdf5") as after:
         assert after.storage("demo_0", "obs/top_image") == "jpeg"
         attrs = after.array("demo_0", "obs/top_image").attrs

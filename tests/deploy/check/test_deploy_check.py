@@ -10,14 +10,14 @@ import pytest
 
 from imitate.data import DatasetFile
 from imitate.deploy.check.deploy_check import check
-from imitate.deploy.check.inputs import Level
-from imitate.deploy.check.statistics import Training, measured
-from imitate.deploy.schema import Observed, Schema
+from imitate.deploy.check.inputs import Severity
+from imitate.deploy.check.statistics import TrainingObservations, measured
+from imitate.deploy.schema import ObservedKey, Schema
 from imitate.errors import UserError
 
 RATE = 2.0  # a busy machine makes no call late
 SCHEMA = Schema(
-    observations={"joints": Observed((3,)), "camera": Observed((6, 8, 3), "rgb")},
+    observations={"joints": ObservedKey((3,)), "camera": ObservedKey((6, 8, 3), "rgb")},
     action_dim=2,
     action_low=(-1.0, -1.0),
     action_high=(1.0, 1.0),
@@ -74,7 +74,7 @@ class Expert:
 @pytest.fixture(scope="module")
 def training(tmp_path_factory):
     path = written(tmp_path_factory.mktemp("training") / "training.hdf5", seed=0, demos=20)
-    return Training(measured(path, KINDS), "the file")
+    return TrainingObservations(measured(path, KINDS), "the file")
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def checked(tmp_path, training):
 
 def found(report):
     """Kinds of the findings with their keys, without notes."""
-    return {(f.kind, f.key) for f in report.findings if f.level is not Level.note}
+    return {(f.kind, f.key) for f in report.findings if f.level is not Severity.note}
 
 
 def on(key, function):
@@ -178,7 +178,7 @@ def test_grey_scenes_do_not_tell_the_order(checked, tmp_path):
         return np.repeat(x[..., :1], 3, axis=-1)
 
     path = written(tmp_path / "grey.hdf5", 5, on("camera", grey))
-    report = checked(on("camera", grey), known=Training(measured(path, KINDS), "grey"))
+    report = checked(on("camera", grey), known=TrainingObservations(measured(path, KINDS), "grey"))
     assert found(report) == set()
     assert any("order cannot be checked" in f.words for f in report.findings)
 
@@ -234,7 +234,7 @@ def test_a_refusal_is_a_finding(checked):
 
 
 def test_without_statistics_it_says_so(checked):
-    report = checked(on("joints", np.rad2deg), known=Training({}, ""))
+    report = checked(on("joints", np.rad2deg), known=TrainingObservations({}, ""))
     assert any("give --training FILE" in f.words for f in report.findings)
     assert ("units", "joints") not in found(report)
 

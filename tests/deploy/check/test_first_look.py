@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from imitate.deploy.check.first_look import LaterLook, first_look, look_at_actions
-from imitate.deploy.check.inputs import Level
-from imitate.deploy.check.statistics import Range, Training
+from imitate.deploy.check.inputs import Severity
+from imitate.deploy.check.statistics import Range, TrainingObservations
 from imitate.deploy.robot.limits import ActionLimits
 
 MEAN = np.array([0.1, -0.4, 0.0, -1.8, 0.0, 1.5, 0.7])
@@ -18,7 +18,7 @@ def around(mean, std):
     return Range(mean, std, mean - 2.5 * std, mean + 2.5 * std)
 
 
-TRAINING = Training(
+TRAINING = TrainingObservations(
     {"joints": around(MEAN, STD), "front": around(FRONT, 0.1), "wrist": around(WRIST, 0.1)},
     "the checkpoint",
 )
@@ -35,7 +35,7 @@ def found(**changed):
 
 
 def problems(**changed):
-    return [entry.words for entry in found(**changed) if entry.level is Level.problem]
+    return [entry.words for entry in found(**changed) if entry.level is Severity.problem]
 
 
 def test_a_scene_as_in_training_is_without_findings():
@@ -92,12 +92,12 @@ def test_a_later_observation_is_not_acted_on_where_it_cannot_be(joints, words):
 def test_actions_of_another_unit_are_a_problem_and_smaller_motions_or_no_limits_are_not():
     arm = ActionLimits(low=[-2.6, -2.6, 0.0], high=[2.6, np.inf, 1.0])
     told = look_at_actions([-90.0, -90.0, 0.0], [90.0, 90.0, 1.0], arm)
-    assert len(told) == 1 and told[0].level is Level.problem
+    assert len(told) == 1 and told[0].level is Severity.problem
     assert "34.6 times as large as the robot's limits in dimension 0:" in told[0].words
     assert look_at_actions([-0.1, -2.0, 0.0], [0.1, 2.0, 1.0], arm) == []
     assert look_at_actions([-np.inf] * 3, [np.inf] * 3, arm) == []
 
 
 def test_what_has_no_statistics_or_is_not_finite_is_not_judged():
-    assert first_look({"joints": np.full(7, 1e9)}, KINDS, Training({}, "")) == []
+    assert first_look({"joints": np.full(7, 1e9)}, KINDS, TrainingObservations({}, "")) == []
     assert found(joints=np.full(7, np.nan)) == []

@@ -6,7 +6,7 @@ from PIL import Image
 
 from imitate.deploy.comparison.comparison import Comparison, blend
 from imitate.deploy.comparison.judges import RobotJudge, Verdict
-from imitate.deploy.comparison.outcome import Outcome
+from imitate.deploy.comparison.outcome import ComparisonOutcome
 from imitate.deploy.comparison.trial_file import TrialFile
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.errors import RobotError, UserError
@@ -71,7 +71,7 @@ def world(tmp_path):
 def test_the_better_policy_is_found_and_both_begin_alike(world):
     made, file, robot, lines = world()
     assert made.run()
-    outcome = Outcome(file)
+    outcome = ComparisonOutcome(file)
     assert outcome.decided == "A"
     assert robot.starts == [k // 2 for k in range(2 * outcome.pairs)]
     assert len(lines) == 2 * outcome.pairs
@@ -88,7 +88,7 @@ def test_the_better_policy_is_found_and_both_begin_alike(world):
 def test_equal_policies_are_not_told_apart(world):
     made, file, _, _ = world(second=(0.8,), most=6)
     assert made.run()
-    outcome = Outcome(file)
+    outcome = ComparisonOutcome(file)
     assert (outcome.pairs, outcome.decided) == (6, None)
     assert outcome.wins == outcome.losses == 0
 

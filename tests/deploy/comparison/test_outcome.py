@@ -2,7 +2,7 @@
 
 import pytest
 
-from imitate.deploy.comparison.outcome import Outcome
+from imitate.deploy.comparison.outcome import ComparisonOutcome
 from imitate.deploy.comparison.trial_file import Redo, Trial, TrialFile
 
 POLICIES = {"A": {"name": "a.pth", "sha256": "aa"}, "B": {"name": "b.pth", "sha256": "bb"}}
@@ -19,7 +19,7 @@ def judged(tmp_path):
             for position in (0, 1):
                 letter = file.policy(pair, position)
                 file.add(Trial(pair, position, letter in winners, **more.get(letter, {})))
-        return Outcome(file)
+        return ComparisonOutcome(file)
 
     return make
 
@@ -52,7 +52,7 @@ def test_what_was_decided_stays_decided(judged):
 def test_half_a_pair_does_not_count(judged):
     outcome = judged("A", "B")
     outcome.file.add(Trial(2, 0, True))
-    again = Outcome(outcome.file)
+    again = ComparisonOutcome(outcome.file)
     assert (again.pairs, again.of("A").trials, again.of("B").trials) == (2, 1 + 1, 2)
 
 
@@ -67,7 +67,7 @@ def test_it_is_json(judged):
 
     outcome = judged("A", "AB")
     outcome.file.add_redo(Redo(1, 0, "fell"))
-    told = json.loads(json.dumps(Outcome(outcome.file).to_dict()))
+    told = json.loads(json.dumps(ComparisonOutcome(outcome.file).to_dict()))
     assert told["redos"][0]["policy"] == outcome.file.policy(1, 0)
     assert told["trials"][0]["policy"] == outcome.file.policy(0, 0)
     assert told["policies"]["A"]["successes"] == 2

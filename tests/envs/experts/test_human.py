@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from imitate.envs.experts import Habits, HumanLike, find_expert
-from imitate.envs.experts.expert import CLOSE, OPEN, Expert, Layout
+from imitate.envs.experts.expert import CLOSE, OPEN, Expert, ExpertLayout
 
 from .hands import PLAIN
 
@@ -25,7 +25,7 @@ class Onward(Expert):
 
     env_name = "Onward"
     horizon = 100
-    layout = Layout(arms=2)
+    layout = ExpertLayout(arms=2)
     clearance_m = None
     speed = 0.5
     steps = 0

@@ -7,7 +7,7 @@ from imitate.envs.experts import find_expert
 from imitate.envs.experts.expert import (
     CLOSE,
     OPEN,
-    Layout,
+    ExpertLayout,
     gripper_down,
     quat_product,
     rotated,
@@ -31,12 +31,12 @@ def hands(places, widths=(0.08, 0.08), yaws=(QUARTER, -QUARTER)):
 
 
 def test_layouts():
-    assert Layout().motion.tolist() == [[0, 1, 2, 3, 4, 5]]
-    assert Layout().gripper.tolist() == [6]
-    two = Layout(arms=2)
+    assert ExpertLayout().motion.tolist() == [[0, 1, 2, 3, 4, 5]]
+    assert ExpertLayout().gripper.tolist() == [6]
+    two = ExpertLayout(arms=2)
     assert two.motion.tolist() == [[0, 1, 2, 3, 4, 5], [7, 8, 9, 10, 11, 12]]
     assert two.gripper.tolist() == [6, 13]
-    bare = Layout(arms=2, grippers=False)
+    bare = ExpertLayout(arms=2, grippers=False)
     assert (bare.motion[1].tolist(), bare.gripper.tolist()) == ([6, 7, 8, 9, 10, 11], [])
 
 

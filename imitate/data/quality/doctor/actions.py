@@ -11,7 +11,7 @@ import numpy as np
 from imitate.data.file.faults import ACTION_LIMIT
 from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
 from imitate.data.quality.doctor.following import Motions, own_positions
-from imitate.data.quality.doctor.survey import Array, Piece
+from imitate.data.quality.doctor.survey import Array, DemoSteps
 
 _SAID, _BAD = 0.2, 0.5  # fraction of the steps at a limit
 _FEW_VALUES = 3  # a dimension with at most this many values is a switch, such as a gripper's
@@ -34,7 +34,7 @@ class Clipping:
         self._at_high: Array = np.zeros(0, dtype=np.int64)
         self._values: list[set[float]] = []
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Count the steps of a piece."""
         actions = piece.small.get("actions")
         if actions is None or len(actions) == 0:
@@ -134,7 +134,7 @@ class Ranges:
         self._beyond: list[Place] = []
         self._beyond_steps = 0
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Update the ranges of the arrays with small steps."""
         for key, values in piece.small.items():
             if values.size == 0:
@@ -160,13 +160,13 @@ class Ranges:
         if piece.large is not None:
             self._see_large(piece, *piece.large)
 
-    def _see_large(self, piece: Piece, key: str, values: Array) -> None:
+    def _see_large(self, piece: DemoSteps, key: str, values: Array) -> None:
         if values.dtype.kind == "f":
             columns = values.reshape(len(values), -1)
             if not np.isfinite(columns.min() + columns.max()):
                 self._note_not_finite(piece, key, columns)
 
-    def _note_not_finite(self, piece: Piece, key: str, columns: Array) -> Array:
+    def _note_not_finite(self, piece: DemoSteps, key: str, columns: Array) -> Array:
         """Return the finite rows, and record the places of the others."""
         finite = np.isfinite(columns).all(axis=1)
         bad = np.flatnonzero(~finite)
@@ -275,7 +275,7 @@ class Representations:
         self._signed: defaultdict[str, bool] = defaultdict(bool)
         self._before: dict[str, tuple[str, Array]] = {}
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Check the observations and actions of a piece."""
         for key, values in piece.small.items():
             if not (key == "actions" or key.startswith("obs/")) or values.dtype.kind != "f":
@@ -283,7 +283,7 @@ class Representations:
             if values.ndim == 2 and len(values) and np.isfinite(values).all():
                 self._look(piece, key, values.astype(np.float64))
 
-    def _look(self, piece: Piece, key: str, values: Array) -> None:
+    def _look(self, piece: DemoSteps, key: str, values: Array) -> None:
         demo, last = self._before.get(key, ("", values[:0]))
         joined = np.concatenate([last, values]) if demo == piece.demo and piece.start else values
         self._before[key] = piece.demo, values[-1:]
@@ -307,7 +307,7 @@ class Representations:
         self._note(self._wraps[key], piece, key, turns.any(axis=1), first)
 
     @staticmethod
-    def _note(places: list[Place], piece: Piece, key: str, found: Array, first: int) -> None:
+    def _note(places: list[Place], piece: DemoSteps, key: str, found: Array, first: int) -> None:
         steps = np.flatnonzero(found) + first
         if len(steps):
             places.append(Place(piece.demo, key, runs_of(steps)[:_MAX_RUNS]))

@@ -11,7 +11,7 @@ from imitate.data.edit.rewrite import Rows
 from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy
 from imitate.data.quality.doctor.following import DELAYS, Motions, fits, shifted
 from imitate.data.quality.doctor.motion import is_switch
-from imitate.data.quality.doctor.survey import Array, Layout, Piece
+from imitate.data.quality.doctor.survey import Array, DemoSteps, FileLayout
 from imitate.errors import DatasetError
 from imitate.system.text import counted
 
@@ -30,7 +30,7 @@ def shifted_rows(length: int, ahead: int) -> Rows:
     return Rows(seen=first, done=second) if ahead > 0 else Rows(seen=second, done=first)
 
 
-def shift_remedy(layout: Layout, ahead: int) -> Remedy:
+def shift_remedy(layout: FileLayout, ahead: int) -> Remedy:
     """Return a remedy that shifts every demo and leaves out demos that are too short."""
     long = [demo for demo in layout.demos if demo.length > abs(ahead)]
     names = {demo.name for demo in long}
@@ -47,12 +47,12 @@ class States:
         layout: layout of the file.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: FileLayout) -> None:
         self._layout = layout
         self._votes: Counter[int] = Counter()
         self._demos = 0
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Compare the columns of one demo."""
         states = piece.small.get("states")
         if states is None or len(states) < 8 or self._demos >= _MAX_DEMOS:
@@ -105,7 +105,7 @@ class NextObs:
         self._steps: Counter[str] = Counter()
         self._places: dict[str, list[Place]] = {}
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Compare the small arrays of a piece."""
         for key, following in piece.small.items():
             seen = piece.small.get(f"obs/{key[9:]}") if key.startswith("next_obs/") else None
@@ -153,10 +153,10 @@ class Lag:
         motions: recorded motions; it receives the pieces too.
     """
 
-    def __init__(self, layout: Layout, motions: Motions) -> None:
+    def __init__(self, layout: FileLayout, motions: Motions) -> None:
         self._layout, self._motions = layout, motions
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Do nothing, because the motions receive the piece."""
 
     def findings(self) -> Iterator[Finding]:
@@ -185,7 +185,7 @@ class Lag:
         )
 
 
-def _rate(layout: Layout) -> float | None:
+def _rate(layout: FileLayout) -> float | None:
     try:
         return layout.file.control_freq
     except DatasetError:

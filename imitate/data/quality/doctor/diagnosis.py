@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from imitate.data.dataset_file import DatasetFile
-from imitate.data.edit.rewrite import Changes, Rows, Values, read_masks, rewrite
+from imitate.data.edit.rewrite import FileChanges, Rows, Values, read_masks, rewrite
 from imitate.data.edit.target import Target
 from imitate.data.file.extents import Extents
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.quality.doctor.actions import Clipping, Ranges, Representations
 from imitate.data.quality.doctor.alignment import Lag, NextObs, States
-from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, Report, counted
+from imitate.data.quality.doctor.finding import DoctorReport, Finding, Level, Place, Remedy, counted
 from imitate.data.quality.doctor.following import Motions
-from imitate.data.quality.doctor.images import Images, Orientation
-from imitate.data.quality.doctor.motion import Clock, Idle, Jumps
+from imitate.data.quality.doctor.images import ImageChecks, Orientation
+from imitate.data.quality.doctor.motion import Idle, Jumps, LostSteps
 from imitate.data.quality.doctor.structure import CHECKS, Duplicates, check_masks
-from imitate.data.quality.doctor.survey import Check, DemoLayout, Layout, Survey, layout_of
+from imitate.data.quality.doctor.survey import Check, DemoLayout, FileLayout, Survey, layout_of
 from imitate.errors import DatasetError, nearest
 
 Progress = Callable[[int, int], None]
@@ -29,7 +29,7 @@ _SAYS_MORE = {"misaligned": "lag", "rescaled_actions": "action_range"}
 _ORDER = [Level.error, Level.warning, Level.info]
 
 
-def diagnose(path: str | Path, on_demo: Progress = lambda done, total: None) -> Report:
+def diagnose(path: str | Path, on_demo: Progress = lambda done, total: None) -> DoctorReport:
     """Examine a file; nothing is changed.
 
     Args:
@@ -47,7 +47,7 @@ def diagnose(path: str | Path, on_demo: Progress = lambda done, total: None) -> 
         if not _is_hdf5(path):
             raise
         what = str(error).removeprefix(f"{path}: ")
-        return Report(path, 0, 0, 0, [Finding("file", Level.error, what)])
+        return DoctorReport(path, 0, 0, 0, [Finding("file", Level.error, what)])
 
 
 def _is_hdf5(path: Path) -> bool:
@@ -58,10 +58,10 @@ def _is_hdf5(path: Path) -> bool:
 
 
 def examine(
-    layout: Layout,
+    layout: FileLayout,
     on_demo: Progress = lambda done, total: None,
     demos: Sequence[DemoLayout] | None = None,
-) -> Report:
+) -> DoctorReport:
     """Examine a file whose layout is known.
 
     Args:
@@ -87,10 +87,10 @@ def examine(
     found.sort(key=lambda finding: _ORDER.index(finding.level))
     steps = sum(demo.length for demo in layout.demos)
     count = len(layout.demos) + len(layout.broken)
-    return Report(layout.file.path, count, steps, survey.read_bytes, found)
+    return DoctorReport(layout.file.path, count, steps, survey.read_bytes, found)
 
 
-def _value_checks(layout: Layout) -> list[Check]:
+def _value_checks(layout: FileLayout) -> list[Check]:
     motions = Motions()
     return [
         motions,
@@ -102,14 +102,14 @@ def _value_checks(layout: Layout) -> list[Check]:
         Idle(),
         Jumps(),
         Representations(),
-        Clock(layout),
+        LostSteps(layout),
         Duplicates(),
-        Images(layout),
+        ImageChecks(layout),
         Orientation(layout),
     ]
 
 
-def _clips_itself(layout: Layout) -> bool:
+def _clips_itself(layout: FileLayout) -> bool:
     """Return true for a robosuite file, because its environment clips actions at +-1."""
     try:
         return layout.file.env_meta.get("type") == 1
@@ -124,7 +124,7 @@ def _once(found: list[Finding]) -> list[Finding]:
     return [finding for finding in found if finding.code not in said]
 
 
-def _unreadable(survey: Survey, layout: Layout) -> Iterator[Finding]:
+def _unreadable(survey: Survey, layout: FileLayout) -> Iterator[Finding]:
     if not survey.unreadable:
         return
     places = list(survey.unreadable)
@@ -149,7 +149,7 @@ def fix(
     *,
     only: Collection[str] = (),
     on_demo: Progress = lambda done, total: None,
-) -> tuple[list[Finding], Report]:
+) -> tuple[list[Finding], DoctorReport]:
     """Write a copy without the warnings and errors that can be repaired.
 
     If two remedies select rows of one demo, or a repair reveals another fault, the copy is examined and repaired again.
@@ -185,12 +185,12 @@ def fix(
             wanted = _wanted(report, only)
             if not wanted:
                 break
-    return repaired, Report(
+    return repaired, DoctorReport(
         target.path, report.demos, report.steps, report.read_bytes, report.findings
     )
 
 
-def _wanted(report: Report, only: Collection[str]) -> list[Finding]:
+def _wanted(report: DoctorReport, only: Collection[str]) -> list[Finding]:
     return [
         finding
         for finding in report.findings
@@ -199,7 +199,7 @@ def _wanted(report: Report, only: Collection[str]) -> list[Finding]:
     ]
 
 
-def _nothing(report: Report, only: Collection[str]) -> str:
+def _nothing(report: DoctorReport, only: Collection[str]) -> str:
     codes = {finding.code for finding in report.findings if finding.remedy is not None}
     if not only:
         return f"{report.path}: nothing to repair: no file is written"
@@ -207,7 +207,7 @@ def _nothing(report: Report, only: Collection[str]) -> str:
     return f"{report.path}: no finding '{missing}' that can be repaired; {nearest(missing, codes)}"
 
 
-def _changes(path: Path, findings: Sequence[Finding]) -> Changes:
+def _changes(path: Path, findings: Sequence[Finding]) -> FileChanges:
     """Join all remedies for one copy; if two select rows of one demo, the first is used."""
     with DatasetFile(path) as file:
         demos = set(file.demos())
@@ -227,7 +227,7 @@ def _changes(path: Path, findings: Sequence[Finding]) -> Changes:
             values[key] = _after(values[key], change) if key in values else change
         masks.update({key: list(names) for key, names in remedy.masks.items()})
         attrs.update(remedy.attrs)
-    return Changes(demos, drop_keys, {}, rows, values, masks, attrs)
+    return FileChanges(demos, drop_keys, {}, rows, values, masks, attrs)
 
 
 def _masks(file: DemoFile) -> dict[str, list[str]]:

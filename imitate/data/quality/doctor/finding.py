@@ -40,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Remedy:
-    """Changes that repair a finding; see :class:`imitate.data.edit.rewrite.Changes`.
+    """Changes that repair a finding; see :class:`imitate.data.edit.rewrite.FileChanges`.
 
     Attributes:
         drop_demos: demos to leave out.
@@ -135,7 +135,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class DoctorReport:
     """The doctor's report of one file.
 
     Attributes:

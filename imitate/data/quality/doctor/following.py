@@ -16,7 +16,7 @@ import numpy as np
 
 from imitate.data.quality.doctor.finding import Finding
 from imitate.data.quality.doctor.motion import is_position
-from imitate.data.quality.doctor.survey import Array, Piece
+from imitate.data.quality.doctor.survey import Array, DemoSteps
 
 DELAYS = range(-4, 11)
 _BEFORE, _AFTER = DELAYS[-1] + 1, -DELAYS[0] + 1
@@ -50,7 +50,7 @@ class Motions:
         self.pairs: list[tuple[Array, Array]] = []
         self.steps = 0
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Store a piece."""
         actions = piece.small.get("actions")
         keys = sorted(key for key in piece.small if is_position(key))

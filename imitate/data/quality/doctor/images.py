@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
-from imitate.data.quality.doctor.survey import Array, Layout, Piece
+from imitate.data.quality.doctor.survey import Array, DemoSteps, FileLayout
 
 _HAND = re.compile(r"^obs/(\w+_)?(eef|ee|tcp)_pos$")
 _UNFIT = re.compile(r"hand|wrist|bird|top|overhead|depth|segmentation")
@@ -26,7 +26,7 @@ class Orientation:
         layout: layout of the file.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: FileLayout) -> None:
         hands = [key for key, form in layout.steps.items() if _HAND.match(key)]
         self._hand = next((key for key in hands if layout.steps[key].step == (3,)), None)
         self._keys = [
@@ -38,7 +38,7 @@ class Orientation:
         self._demos: set[str] = set()
         self._seen: defaultdict[str, list[tuple[Array, Array]]] = defaultdict(list)
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Record the motion in the first demos."""
         if self._hand is None or not self._keys:
             return
@@ -50,7 +50,7 @@ class Orientation:
                 self._demos.add(piece.demo)
                 self._follow(piece, key, arrays[key])
 
-    def _follow(self, piece: Piece, key: str, images: Array) -> None:
+    def _follow(self, piece: DemoSteps, key: str, images: Array) -> None:
         if self._heights is None or self._heights[0] != piece.demo or len(images) < 2:
             return
         _, start, heights = self._heights
@@ -94,14 +94,14 @@ _MAX_RUNS = 100
 _NO_COLOURS = re.compile("depth|segmentation")
 
 
-class Images:
+class ImageChecks:
     """Check of image arrays (H, W, C) with 1, 3 or 4 channels, but not of depth and segmentation.
 
     Args:
         layout: layout of the file.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: FileLayout) -> None:
         self._keys = {
             key: form
             for key, form in layout.steps.items()
@@ -112,7 +112,7 @@ class Images:
         self._high: dict[str, float] = {}
         self._convention = layout.file.file_attrs.get("macros_image_convention")
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Check the frames of a piece."""
         arrays = dict([piece.large]) if piece.large else piece.small
         for key in self._keys.keys() & arrays.keys():
@@ -122,7 +122,7 @@ class Images:
             low, high = frames.min(axis=1), frames.max(axis=1)
             self._note(piece, key, low, high)
 
-    def _note(self, piece: Piece, key: str, low: Array, high: Array) -> None:
+    def _note(self, piece: DemoSteps, key: str, low: Array, high: Array) -> None:
         blank = np.flatnonzero(low == high)
         if len(blank):
             runs = runs_of(blank + piece.start)[:_MAX_RUNS]

@@ -9,9 +9,9 @@ import numpy as np
 
 from imitate.data.edit.rewrite import Rows
 from imitate.data.file.step_times import CLOCK
-from imitate.data.file.step_times import Clock as Times
+from imitate.data.file.step_times import TimeArray as Times
 from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
-from imitate.data.quality.doctor.survey import Array, Layout, Piece
+from imitate.data.quality.doctor.survey import Array, DemoSteps, FileLayout
 from imitate.errors import DatasetError
 
 _POSITION = re.compile(
@@ -43,7 +43,7 @@ def is_switch(actions: Array) -> Array:
     return switch
 
 
-def _positions(piece: Piece) -> Array | None:
+def _positions(piece: DemoSteps) -> Array | None:
     """Return the robot's positions (n, D) as far as names show them, else None."""
     keys = sorted(key for key in piece.small if is_position(key))
     arrays = [piece.small[key].reshape(len(piece.small[key]), -1) for key in keys]
@@ -69,7 +69,7 @@ class Idle:
         self._rows: dict[str, Rows] = {}
         self._whole: set[str] = set()
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Search a piece of a demo."""
         actions, positions = piece.small.get("actions"), _positions(piece)
         if actions is None:
@@ -143,7 +143,7 @@ class Jumps:
         self._largest: list[tuple[str, int, Array]] = []
         self._usual: list[tuple[str, Array]] = []
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Record the size of a large step, and the largest steps."""
         positions = _positions(piece)
         if positions is None or len(positions) < 5 or not np.isfinite(positions).all():
@@ -182,14 +182,14 @@ class Jumps:
         return found
 
 
-class Clock:
+class LostSteps:
     """Search for lost or repeated steps, if the file records the time.
 
     Args:
         layout: layout of the file.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: FileLayout) -> None:
         keys = [key for key in layout.steps if CLOCK.search(key)]
         try:
             rate_hz = layout.file.control_freq
@@ -201,7 +201,7 @@ class Clock:
         self._places: dict[str, list[Place]] = {key: [] for key in self._clocks}
         self._demos = 0
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Check the intervals of a piece."""
         for key in self._clocks.keys() & piece.small.keys():
             self._demos += 1
@@ -228,7 +228,7 @@ class Clock:
             )
 
 
-def _is_robosuite(layout: Layout) -> bool:
+def _is_robosuite(layout: FileLayout) -> bool:
     try:
         return layout.file.env_meta.get("type") == 1 and "states" in layout.steps
     except DatasetError:

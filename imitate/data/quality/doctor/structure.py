@@ -15,13 +15,13 @@ from imitate.data.edit.rewrite import Rows
 from imitate.data.file.action_scale import NO_ATTRIBUTES, recorded_scale
 from imitate.data.file.faults import odd_lengths
 from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, counted
-from imitate.data.quality.doctor.survey import Layout, Piece
+from imitate.data.quality.doctor.survey import DemoSteps, FileLayout
 from imitate.errors import DatasetError
 
 _SCALARS = ("rewards", "dones", "terminals", "timeouts")
 
 
-def check_demos(layout: Layout) -> Iterator[Finding]:
+def check_demos(layout: FileLayout) -> Iterator[Finding]:
     """Find demos that cannot be opened or have no actions or steps; or report that there is no demo."""
     if not layout.demos and not layout.broken:
         yield Finding(
@@ -49,12 +49,12 @@ def check_demos(layout: Layout) -> Iterator[Finding]:
         )
 
 
-def reason(error: DatasetError, layout: Layout) -> str:
+def reason(error: DatasetError, layout: FileLayout) -> str:
     """Return an error's message without the path, which the report names."""
     return str(error).removeprefix(f"{layout.file.path}: ")
 
 
-def check_env(layout: Layout) -> Iterator[Finding]:
+def check_env(layout: FileLayout) -> Iterator[Finding]:
     """Check that the environment is described, so that policies can be evaluated in it."""
     advice = "write the attribute 'env_args' of group 'data': JSON with env_name, type, env_kwargs"
     try:
@@ -68,7 +68,7 @@ def check_env(layout: Layout) -> Iterator[Finding]:
         yield Finding("env_args", Level.warning, what, advice=advice)
 
 
-def check_action_scale(layout: Layout) -> Iterator[Finding]:
+def check_action_scale(layout: FileLayout) -> Iterator[Finding]:
     """Check that actions are the robot's commands."""
     try:
         scale = recorded_scale(layout.file)
@@ -85,7 +85,7 @@ def check_action_scale(layout: Layout) -> Iterator[Finding]:
         )
 
 
-def check_counts(layout: Layout) -> Iterator[Finding]:
+def check_counts(layout: FileLayout) -> Iterator[Finding]:
     """Check the attributes ``num_samples`` and ``total``."""
     wrong = [
         (demo, demo.said_length)
@@ -108,7 +108,7 @@ def check_counts(layout: Layout) -> Iterator[Finding]:
         yield Finding("total", Level.info, what, remedy=Remedy())
 
 
-def check_keys(layout: Layout) -> Iterator[Finding]:
+def check_keys(layout: FileLayout) -> Iterator[Finding]:
     """Check that all demos have the same arrays."""
     demos = [demo for demo in layout.demos if demo.length]
     for key in layout.steps:
@@ -127,7 +127,7 @@ def check_keys(layout: Layout) -> Iterator[Finding]:
         )
 
 
-def check_shapes(layout: Layout) -> Iterator[Finding]:
+def check_shapes(layout: FileLayout) -> Iterator[Finding]:
     """Check that a step has the same shape in all demos, and that rewards and terminals are one number per step."""
     for key, usual in layout.steps.items():
         other = [d for d in layout.demos if key in d.arrays and d.arrays[key].step != usual.step]
@@ -151,7 +151,7 @@ def check_shapes(layout: Layout) -> Iterator[Finding]:
             )
 
 
-def check_lengths(layout: Layout) -> Iterator[Finding]:
+def check_lengths(layout: FileLayout) -> Iterator[Finding]:
     """Check that all arrays of a demo have one row per step."""
     places, rows, worst = [], {}, ""
     for demo in layout.demos:
@@ -177,7 +177,7 @@ def check_lengths(layout: Layout) -> Iterator[Finding]:
     )
 
 
-def check_dtypes(layout: Layout) -> Iterator[Finding]:
+def check_dtypes(layout: FileLayout) -> Iterator[Finding]:
     """Check that values are numbers, of the same type in all demos."""
     for key, usual in layout.steps.items():
         having = [demo for demo in layout.demos if key in demo.arrays]
@@ -202,7 +202,7 @@ def check_dtypes(layout: Layout) -> Iterator[Finding]:
             )
 
 
-def check_image_layout(layout: Layout) -> Iterator[Finding]:
+def check_image_layout(layout: FileLayout) -> Iterator[Finding]:
     """Check that images are (H, W, C)."""
     for key, usual in layout.steps.items():
         if usual.is_channel_first:
@@ -217,7 +217,7 @@ def check_image_layout(layout: Layout) -> Iterator[Finding]:
             )
 
 
-def check_length_outliers(layout: Layout) -> Iterator[Finding]:
+def check_length_outliers(layout: FileLayout) -> Iterator[Finding]:
     """Find demos far shorter or longer than the others, which may have ended too early or too late."""
     demos = [demo for demo in layout.demos if demo.length]
     odd = odd_lengths([demo.length for demo in demos])
@@ -239,14 +239,14 @@ def check_length_outliers(layout: Layout) -> Iterator[Finding]:
             )
 
 
-def _fails(layout: Layout, demo: str) -> bool:
+def _fails(layout: FileLayout, demo: str) -> bool:
     try:
         return layout.file.success(demo) is False
     except DatasetError:
         return False
 
 
-def _look_at(layout: Layout, demos: list[str], kind: str) -> str:
+def _look_at(layout: FileLayout, demos: list[str], kind: str) -> str:
     """Return commands that show some demos and name the others.
 
     Whether they are wrong cannot be decided automatically.
@@ -275,7 +275,7 @@ CHECKS = (
 )
 
 
-def check_masks(layout: Layout) -> Iterator[Finding]:
+def check_masks(layout: FileLayout) -> Iterator[Finding]:
     """Check that masks contain only demos of the file, without repetitions."""
     try:
         masks = layout.file.filter_keys()
@@ -329,7 +329,7 @@ class Duplicates:
     def __init__(self) -> None:
         self._digests: dict[str, Any] = {}
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Add a piece to a demo's digest."""
         if piece.large is not None:
             return

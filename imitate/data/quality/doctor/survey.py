@@ -19,7 +19,7 @@ from imitate.data.quality.doctor.finding import Finding, Place
 from imitate.errors import DatasetError
 
 
-class Form(NamedTuple):
+class FileArray(NamedTuple):
     """Shape of a whole array and type of its values."""
 
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ class DemoLayout:
     """
 
     name: str
-    arrays: Mapping[str, Form]
+    arrays: Mapping[str, FileArray]
     said_length: Any
 
     @property
@@ -67,13 +67,13 @@ class DemoLayout:
         actions = self.arrays.get("actions")
         return actions.shape[0] if actions else 0
 
-    def per_step(self) -> dict[str, Form]:
+    def per_step(self) -> dict[str, FileArray]:
         """The arrays with one value per step."""
         return {key: form for key, form in self.arrays.items() if is_per_step(key) and form.shape}
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """Layout of a whole file.
 
     Attributes:
@@ -88,10 +88,10 @@ class Layout:
     extents: Extents
     demos: list[DemoLayout]
     broken: Mapping[str, str]
-    steps: Mapping[str, Form]
+    steps: Mapping[str, FileArray]
 
 
-def layout_of(extents: Extents) -> Layout:
+def layout_of(extents: Extents) -> FileLayout:
     """Open every demo and array of a file."""
     file = extents.file
     demos, broken = [], {}
@@ -101,14 +101,16 @@ def layout_of(extents: Extents) -> Layout:
             demos.append(demo)
         else:
             broken[name] = demo
-    return Layout(file, extents, demos, broken, _usual(demos))
+    return FileLayout(file, extents, demos, broken, _usual(demos))
 
 
 def _demo(extents: Extents, name: str) -> DemoLayout | str:
     """Return a demo's layout, or the reason why it cannot be opened."""
     file = extents.file
     try:
-        arrays = {key: Form(found.shape, found.dtype) for key, found in extents.of(name).items()}
+        arrays = {
+            key: FileArray(found.shape, found.dtype) for key, found in extents.of(name).items()
+        }
         with file.reading(f"demo '{name}'"):
             said = file.group(name).attrs.get("num_samples")
         return DemoLayout(name, arrays, said.item() if isinstance(said, np.generic) else said)
@@ -116,7 +118,7 @@ def _demo(extents: Extents, name: str) -> DemoLayout | str:
         return str(error).removeprefix(f"{file.path}: ")
 
 
-def _usual(demos: list[DemoLayout]) -> dict[str, Form]:
+def _usual(demos: list[DemoLayout]) -> dict[str, FileArray]:
     """Return the form that most demos have, by array; its number of steps is meaningless."""
     forms: dict[str, Counter[tuple[tuple[int, ...], np.dtype[Any]]]] = {}
     for demo in demos:
@@ -125,7 +127,7 @@ def _usual(demos: list[DemoLayout]) -> dict[str, Form]:
     usual = {}
     for key, counts in sorted(forms.items()):
         step, dtype = counts.most_common(1)[0][0]
-        usual[key] = Form((0, *step), dtype)
+        usual[key] = FileArray((0, *step), dtype)
     return usual
 
 
@@ -137,7 +139,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Piece:
+class DemoSteps:
     """Steps of one demo.
 
     Attributes:
@@ -158,7 +160,7 @@ class Piece:
 class Check(Protocol):
     """Check that receives the pieces one by one and reports its findings at the end."""
 
-    def see(self, piece: Piece) -> None:
+    def see(self, piece: DemoSteps) -> None:
         """Process a piece."""
 
     def findings(self) -> Iterator[Finding]:
@@ -173,12 +175,12 @@ class Survey:
         unreadable: reasons by place.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: FileLayout) -> None:
         self._layout = layout
         self.read_bytes = 0
         self.unreadable: dict[Place, str] = {}
 
-    def pieces(self, demo: DemoLayout) -> Iterator[Piece]:
+    def pieces(self, demo: DemoLayout) -> Iterator[DemoSteps]:
         """Yield all values of a demo that have the usual form and one row per step."""
         usual = self._layout.steps
         keys = [
@@ -193,13 +195,13 @@ class Survey:
             stop = min(demo.length, start + rows)
             arrays = {key: self._read(demo.name, key, start, stop) for key in small}
             readable = {key: array for key, array in arrays.items() if array is not None}
-            yield Piece(demo.name, start, readable, is_last=stop == demo.length)
+            yield DemoSteps(demo.name, start, readable, is_last=stop == demo.length)
         for key in large:
             rows = max(1, _PIECE_BYTES // max(1, self._step_bytes(key)))
             for start in range(0, demo.length, rows):
                 array = self._read(demo.name, key, start, min(demo.length, start + rows))
                 if array is not None:
-                    yield Piece(demo.name, start, {}, (key, array))
+                    yield DemoSteps(demo.name, start, {}, (key, array))
 
     def _step_bytes(self, key: str) -> int:
         form = self._layout.steps[key]

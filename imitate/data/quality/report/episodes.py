@@ -16,7 +16,7 @@ from imitate.data.quality.report.markup import (
     section,
     table,
 )
-from imitate.data.quality.report.subject import Array, Subject
+from imitate.data.quality.report.subject import Array, ReportInput
 from imitate.data.quality.report.svg import histogram
 from imitate.system.text import counted
 
@@ -24,7 +24,7 @@ _WIDTH, _HEIGHT = 460, 210
 _MAX_NAMES = 200
 
 
-def episodes(subject: Subject) -> Html:
+def episodes(subject: ReportInput) -> Html:
     """Return the distributions of length and return."""
     lengths = np.array([demo.length for demo in subject.demos])
     if not len(lengths):
@@ -73,7 +73,7 @@ def _returns(returns: Array) -> Html:
     return figure(drawing, title, f"{number(returns.min())} to {number(returns.max())}")
 
 
-def _success(subject: Subject) -> Html | None:
+def _success(subject: ReportInput) -> Html | None:
     outcomes = [outcome for outcome in subject.outcomes.values() if outcome is not None]
     if not outcomes:
         return el(
@@ -88,7 +88,7 @@ def _success(subject: Subject) -> Html | None:
     return el("p", words)
 
 
-def demo_table(subject: Subject) -> Html:
+def demo_table(subject: ReportInput) -> Html:
     """Return a table with one row per demo."""
     if not subject.sample:
         return Html("")

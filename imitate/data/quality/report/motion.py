@@ -11,7 +11,7 @@ from imitate.data.file.faults import ACTION_LIMIT
 from imitate.data.quality.doctor.motion import is_position, is_switch
 from imitate.data.quality.doctor.survey import DemoLayout
 from imitate.data.quality.report.markup import Html, el, figure, join, number, percent, section
-from imitate.data.quality.report.subject import Array, Subject, spread
+from imitate.data.quality.report.subject import Array, ReportInput, spread
 from imitate.data.quality.report.svg import Line, Plot, histogram, padded
 from imitate.system.text import counted
 
@@ -26,7 +26,7 @@ _VIEWS = (("seen from above", 0, 1), ("seen from the side", 0, 2))
 _AXES = ("x, m", "y, m", "z, m")
 
 
-def trajectories(subject: Subject) -> Html:
+def trajectories(subject: ReportInput) -> Html:
     """Plot the paths of the hands; for files without hands, the first observations over time."""
     hands = [
         key for key, form in subject.layout.steps.items() if _HAND.match(key) and form.step == (3,)
@@ -46,7 +46,7 @@ def trajectories(subject: Subject) -> Html:
     )
 
 
-def _legend(subject: Subject, demos: list[DemoLayout]) -> Html | None:
+def _legend(subject: ReportInput, demos: list[DemoLayout]) -> Html | None:
     outcomes = {subject.outcomes[demo.name] for demo in demos}
     if False not in outcomes:
         return None
@@ -60,7 +60,7 @@ def _legend(subject: Subject, demos: list[DemoLayout]) -> Html | None:
     )
 
 
-def _paths(subject: Subject, key: str, demos: list[DemoLayout]) -> Iterator[Html]:
+def _paths(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Iterator[Html]:
     found = [(demo, subject.values(demo, key, _MOST_POINTS)) for demo in demos]
     paths = [(demo, values) for demo, values in found if values is not None]
     if not paths:
@@ -86,7 +86,7 @@ def _paths(subject: Subject, key: str, demos: list[DemoLayout]) -> Iterator[Html
         yield figure(plot.draw(), key.removeprefix("obs/"), words)
 
 
-def _curves(subject: Subject) -> Iterator[Html]:
+def _curves(subject: ReportInput) -> Iterator[Html]:
     keys = [
         key
         for key, form in subject.layout.steps.items()
@@ -119,7 +119,7 @@ def _curves(subject: Subject) -> Iterator[Html]:
         yield figure(plot.draw(), f"{key.removeprefix('obs/')}, dimension 0", names)
 
 
-def initial_states(subject: Subject) -> Html:
+def initial_states(subject: ReportInput) -> Html:
     """Plot the positions of objects at the first step."""
     demos = spread(subject.sample, _MOST_STARTS)
     drawings: list[Html] = []
@@ -135,7 +135,7 @@ def initial_states(subject: Subject) -> Html:
     return section("starts", "Initial states", grid, note=note)
 
 
-def _scatters(subject: Subject, key: str, demos: list[DemoLayout]) -> Iterator[Html]:
+def _scatters(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Iterator[Html]:
     found = [(demo, subject.values(demo, key, 1)) for demo in demos]
     kept = [(demo, values[0]) for demo, values in found if values is not None]
     if not kept:
@@ -191,7 +191,7 @@ _MOST_DIMS = 32
 _PHASES = 50
 
 
-def actions(subject: Subject) -> Html:
+def actions(subject: ReportInput) -> Html:
     """Return histograms per dimension, and the magnitude over time."""
     values = subject.pooled("actions", _MOST_STEPS)
     if values is None:
@@ -249,7 +249,7 @@ def _range(low: float, high: float) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _course(subject: Subject, pooled: Array) -> Html:
+def _course(subject: ReportInput, pooled: Array) -> Html:
     """Plot the magnitude of actions over the course of a demo: median, and the middle 80 %."""
     arm = ~is_switch(pooled)
     if not arm.any():

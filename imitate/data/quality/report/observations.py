@@ -12,9 +12,9 @@ from PIL import Image
 
 from imitate.data.batches.statistics import KeyStats
 from imitate.data.edit.summary import key_statistics
-from imitate.data.quality.doctor.survey import DemoLayout, Form
+from imitate.data.quality.doctor.survey import DemoLayout, FileArray
 from imitate.data.quality.report.markup import Html, el, number, section, table
-from imitate.data.quality.report.subject import Array, Subject, spread
+from imitate.data.quality.report.subject import Array, ReportInput, spread
 from imitate.errors import DatasetError
 from imitate.system.text import counted
 
@@ -23,7 +23,7 @@ _MOST_DIMS = 64
 _CONSTANT = 1e-4  # a smaller range is shifted by the normalization, never scaled
 
 
-def observations(subject: Subject) -> Html:
+def observations(subject: ReportInput) -> Html:
     """Return one row per array, and a folded table with one row per dimension."""
     keys = [key for key in subject.layout.steps if _is_shown(key)]
     found = {key: _statistics(subject, key) for key in keys[:_MOST_KEYS]}
@@ -57,7 +57,7 @@ def _is_shown(key: str) -> bool:
     return key in ("actions", "rewards") or key.startswith(("obs/", "action_dict/"))
 
 
-def _statistics(subject: Subject, key: str) -> KeyStats | None:
+def _statistics(subject: ReportInput, key: str) -> KeyStats | None:
     usual = subject.layout.steps[key]
     having = [
         demo.name
@@ -75,7 +75,7 @@ def _statistics(subject: Subject, key: str) -> KeyStats | None:
         return None
 
 
-def _row(subject: Subject, key: str, stats: KeyStats | None) -> tuple[object, ...]:
+def _row(subject: ReportInput, key: str, stats: KeyStats | None) -> tuple[object, ...]:
     form = subject.layout.steps[key]
     shape = " × ".join(map(str, form.step)) or "number"
     if stats is None:
@@ -107,12 +107,12 @@ def _dimensions(stats: KeyStats) -> Iterator[tuple[str, ...]]:
         yield str(at), *(number(float(np.ravel(column)[at])) for column in columns)
 
 
-_IMAGES_MOST_KEYS, _MOST_DEMOS = 8, 4
+_MOST_CAMERAS, _MOST_DEMOS = 8, 4
 _SIDE = 168  # length of the longer side in pixels
 _QUALITY = 85
 
 
-def thumbnails(subject: Subject) -> Html:
+def thumbnails(subject: ReportInput) -> Html:
     """Return a strip of frames per camera."""
     keys = [
         key
@@ -122,18 +122,18 @@ def thumbnails(subject: Subject) -> Html:
     if not keys:
         return Html("")
     demos = spread(subject.sample, _MOST_DEMOS)
-    strips = [_strip(subject, key, demos) for key in keys[:_IMAGES_MOST_KEYS]]
+    strips = [_strip(subject, key, demos) for key in keys[:_MOST_CAMERAS]]
     note = f"First, middle and last frame of {counted(len(demos), 'demo')}."
-    if len(keys) > _IMAGES_MOST_KEYS:
-        note += f" The first {_IMAGES_MOST_KEYS} of {len(keys)} cameras."
+    if len(keys) > _MOST_CAMERAS:
+        note += f" The first {_MOST_CAMERAS} of {len(keys)} cameras."
     return section("images", "Images", *strips, note=note)
 
 
-def _is_picture(form: Form) -> bool:
+def _is_picture(form: FileArray) -> bool:
     return form.is_numeric and (form.is_image or form.is_channel_first)
 
 
-def _strip(subject: Subject, key: str, demos: list[DemoLayout]) -> Html:
+def _strip(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Html:
     form = subject.layout.steps[key]
     name = key.removeprefix("obs/")
     said = f"{' × '.join(map(str, form.step))} {form.dtype}"
@@ -145,7 +145,7 @@ def _strip(subject: Subject, key: str, demos: list[DemoLayout]) -> Html:
     )
 
 
-def _frames(subject: Subject, key: str, demo: DemoLayout) -> Html | None:
+def _frames(subject: ReportInput, key: str, demo: DemoLayout) -> Html | None:
     form = demo.arrays.get(key)
     if form is None or form.step != subject.layout.steps[key].step or form.shape[0] == 0:
         return None

@@ -34,7 +34,7 @@ from imitate.data.quality.report.markup import (
 )
 from imitate.data.quality.report.motion import actions, initial_states, trajectories
 from imitate.data.quality.report.observations import observations, thumbnails
-from imitate.data.quality.report.subject import Progress, Subject, subject_of
+from imitate.data.quality.report.subject import Progress, ReportInput, subject_of
 from imitate.data.quality.report.svg import share_bar
 from imitate.errors import DatasetError
 from imitate.system.text import counted
@@ -47,7 +47,7 @@ _MAX_PLACES = 6
 _SIGNS = {Level.error: "✖", Level.warning: "▲", Level.info: "ℹ"}
 
 
-def head(subject: Subject) -> Html:
+def head(subject: ReportInput) -> Html:
     """Return the title, the main numbers and further facts."""
     path = subject.file.path
     lead = el("p", str(path.resolve()), class_="path")
@@ -56,7 +56,7 @@ def head(subject: Subject) -> Html:
     )
 
 
-def _tiles(subject: Subject) -> Html:
+def _tiles(subject: ReportInput) -> Html:
     steps = sum(demo.length for demo in subject.demos)
     number, unit = counted(len(subject.demos), "demo").split()
     tiles = [(unit, number), ("step" if steps == 1 else "steps", f"{steps:,}".replace(",", " "))]
@@ -95,12 +95,12 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _facts(subject: Subject) -> Html:
+def _facts(subject: ReportInput) -> Html:
     rows = [(name, value) for name, value in _described(subject) if value]
     return el("dl", *(el("div", el("dt", name), el("dd", value)) for name, value in rows))
 
 
-def _described(subject: Subject) -> Iterator[tuple[str, object]]:
+def _described(subject: ReportInput) -> Iterator[tuple[str, object]]:
     meta, attrs = subject.env_meta, subject.file.file_attrs
     robots = subject.env_kwargs.get("robots")
     kind = _KINDS.get(str(meta.get("type")))
@@ -129,7 +129,7 @@ def _shortened(value: object) -> str:
     return said if len(said) <= _MAX_TEXT else f"{said[:_MAX_TEXT]} … ({len(said)} characters)"
 
 
-def _reading(subject: Subject) -> Html:
+def _reading(subject: ReportInput) -> Html:
     """Describe the part of the file that the page shows."""
     of = f" of filter key “{subject.filter_key}”" if subject.filter_key else ""
     if subject.is_whole:
@@ -142,7 +142,7 @@ def _reading(subject: Subject) -> Html:
     return el("p", words, class_="note")
 
 
-def doctor(subject: Subject) -> Html:
+def doctor(subject: ReportInput) -> Html:
     """Return the findings, most severe first, each with the command that repairs it."""
     findings = subject.health.findings
     looked = (
@@ -157,7 +157,7 @@ def doctor(subject: Subject) -> Html:
     return section("doctor", "Doctor", body, note=f"Findings of imitate dataset doctor.{looked}")
 
 
-def _finding(subject: Subject, finding: Finding) -> Html:
+def _finding(subject: ReportInput, finding: Finding) -> Html:
     command = finding.command(subject.file.path)
     advice = finding.alternative(subject.file.path)
     level = finding.level.value
@@ -186,7 +186,7 @@ _FEW = 8
 _ATTRIBUTES = "attributes of the demos"
 
 
-def storage(subject: Subject) -> Html:
+def storage(subject: ReportInput) -> Html:
     """Return a table of the disk space by key."""
     stored, raw, forms = _sizes(subject)
     if not stored:
@@ -212,7 +212,7 @@ def storage(subject: Subject) -> Html:
     return section("storage", "Size by key", table(header, rows, left=3), note=note)
 
 
-def _sizes(subject: Subject) -> tuple[dict[str, int], dict[str, int], dict[str, str]]:
+def _sizes(subject: ReportInput) -> tuple[dict[str, int], dict[str, int], dict[str, str]]:
     stored: dict[str, int] = {}
     raw: dict[str, int] = {}
     forms: dict[str, str] = {}
@@ -258,7 +258,7 @@ def write_report(
     filter_key: str | None = None,
     max_demos: int = 200,
     on_demo: Progress = lambda done, total: None,
-) -> Subject:
+) -> ReportInput:
     """Write a page about a demonstration file, atomically.
 
     Args:
@@ -283,7 +283,7 @@ def write_report(
     return subject
 
 
-def page(subject: Subject) -> str:
+def page(subject: ReportInput) -> str:
     """Return the whole page."""
     parts = [build(subject) for build in _SECTIONS]
     links = [

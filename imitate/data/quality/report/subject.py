@@ -15,8 +15,8 @@ from imitate.data.edit.selection import solved
 from imitate.data.file.extents import Extents
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.quality.doctor.diagnosis import examine
-from imitate.data.quality.doctor.finding import Report
-from imitate.data.quality.doctor.survey import DemoLayout, Form, Layout, layout_of
+from imitate.data.quality.doctor.finding import DoctorReport
+from imitate.data.quality.doctor.survey import DemoLayout, FileArray, FileLayout, layout_of
 from imitate.errors import DatasetError
 
 Array = NDArray[Any]
@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Subject:
+class ReportInput:
     """File and demos of a report.
 
     Attributes:
@@ -42,8 +42,8 @@ class Subject:
     filter_key: str | None
     demos: Sequence[DemoLayout]
     sample: Sequence[DemoLayout]
-    layout: Layout
-    health: Report
+    layout: FileLayout
+    health: DoctorReport
 
     @property
     def is_whole(self) -> bool:
@@ -122,7 +122,7 @@ class Subject:
         kept: Array = rows[np.isfinite(rows).all(axis=1)]
         return kept if len(kept) else None
 
-    def _thinned(self, demo: str, key: str, form: Form, stride: int) -> Iterator[Array]:
+    def _thinned(self, demo: str, key: str, form: FileArray, stride: int) -> Iterator[Array]:
         rows = max(1, _PIECE_BYTES // max(1, _step_bytes(form)) // stride) * stride
         for start in range(0, form.shape[0], rows):
             yield self.layout.extents.read(demo, key, start, min(form.shape[0], start + rows))[
@@ -143,7 +143,7 @@ def subject_of(
     filter_key: str | None,
     max_demos: int,
     on_demo: Progress = lambda done, total: None,
-) -> Subject:
+) -> ReportInput:
     """Choose the demos, and run the doctor on them.
 
     Args:
@@ -160,7 +160,7 @@ def subject_of(
     demos = [d for d in layout.demos if d.length and (wanted is None or d.name in wanted)]
     sample = spread(demos, min(max_demos, _affordable(demos)))
     health = examine(layout, on_demo, sample)
-    return Subject(file, filter_key, demos, sample, layout, health)
+    return ReportInput(file, filter_key, demos, sample, layout, health)
 
 
 def _affordable(demos: Sequence[DemoLayout]) -> int:
@@ -168,7 +168,7 @@ def _affordable(demos: Sequence[DemoLayout]) -> int:
     return max(1, int(MAX_BYTES / max(1.0, float(np.mean(sizes))))) if sizes else 0
 
 
-def _step_bytes(form: Form) -> int:
+def _step_bytes(form: FileArray) -> int:
     return math.prod(form.step) * form.dtype.itemsize
 
 

@@ -18,7 +18,7 @@ LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedWeights:
     """Weights packed by their back end, the number of their publication, and their number of updates."""
 
     number: int
@@ -47,7 +47,7 @@ class PolicyWorkers:
     ) -> None:
         self._backend, self._limits, self._on_loss = backend, limits, on_loss
         self._workers = [PolicyWorker(plan, backend) for _ in range(number)]
-        self._newest, self._look = Packed(0, 0, None), backend.pack(None)
+        self._newest, self._look = PackedWeights(0, 0, None), backend.pack(None)
 
     def publish(self, weights: Weights) -> None:
         """Send weights, pickled once, to all workers, and wait until the running ones act with them.
@@ -55,7 +55,7 @@ class PolicyWorkers:
         A starting worker also gets them; the call waits for it only if there is no other worker.
         """
         number = self._newest.number + 1
-        self._newest = Packed(number, weights.published.version, self._backend.pack(weights))
+        self._newest = PackedWeights(number, weights.published.version, self._backend.pack(weights))
         while not self._is_published():
             self.tend()
             busy = self.busy()
@@ -127,8 +127,8 @@ class PolicyWorker:
     def _start(self) -> None:
         self.member: Member = self._backend.start(partial(PolicyWork, self._plan))
         self.status: Status | None = None
-        self.has = Packed(-1, -1, None)
-        self._given: Packed | None = None
+        self.has = PackedWeights(-1, -1, None)
+        self._given: PackedWeights | None = None
         self.is_suspect, self.heard_s = False, 0.0
 
     @property
@@ -136,7 +136,7 @@ class PolicyWorker:
         """True if it owes an answer."""
         return self._given is not None
 
-    def give(self, item: Packed) -> None:
+    def give(self, item: PackedWeights) -> None:
         """Send weights, or a request for a sign of life."""
         self._given = item
         self.member.give(item.packed)

@@ -23,7 +23,7 @@ from imitate.crew import Reports
 from imitate.functional.sampling import RowGenerator, split_mix
 from imitate.system.processes import MAKE
 from imitate.train.online.central.messages import Address
-from imitate.train.online.central.server import Request, RequestServer
+from imitate.train.online.central.server import PendingRequest, RequestServer
 from imitate.train.online.seats import Published, load_acting_weights
 
 MAX_REQUESTS = 256
@@ -129,7 +129,7 @@ class PolicyWork:
             if requests:
                 self._answer(requests)
 
-    def _answer(self, requests: Sequence[Request]) -> None:
+    def _answer(self, requests: Sequence[PendingRequest]) -> None:
         try:
             answers = self.policy([request.content for request in requests])
         except Exception as error:  # the workers' environments would wait forever

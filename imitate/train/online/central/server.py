@@ -32,7 +32,7 @@ MAX_TOGETHER, MAX_REQUESTS = 64, 4096
 
 
 @dataclass(frozen=True)
-class Request:
+class PendingRequest:
     """A request and the client that waits for its answer."""
 
     content: dict[str, Any]
@@ -51,7 +51,7 @@ class RequestServer:
     """
 
     def __init__(self, host: str, token: bytes) -> None:
-        self._token, self._waiting = token, deque[Request]()
+        self._token, self._waiting = token, deque[PendingRequest]()
         self._strangers: dict[
             _Client, float
         ] = {}  # with the time at which each is dropped, the oldest first
@@ -65,7 +65,7 @@ class RequestServer:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._woken, selectors.EVENT_READ, self._wake_up)
 
-    def requests(self, most: int) -> list[Request]:
+    def requests(self, most: int) -> list[PendingRequest]:
         """Wait for requests or :meth:`wake`; return the received requests, oldest first, at most ``most``."""
         for key, events in self._selector.select(0.0 if self._waiting else self._patience()):
             if not isinstance(key.data, _Client):
@@ -76,7 +76,7 @@ class RequestServer:
             self._end_oldest("it did not show in time that it knows the token")
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
 
-    def answer(self, request: Request, content: Mapping[str, Any]) -> None:
+    def answer(self, request: PendingRequest, content: Mapping[str, Any]) -> None:
         """Send an answer; if the client is gone, drop it."""
         client = request.client
         if not client.closed:
@@ -137,7 +137,7 @@ class RequestServer:
             if events & selectors.EVENT_WRITE:
                 client.flush()
             if events & selectors.EVENT_READ and len(self._waiting) < MAX_REQUESTS:
-                self._waiting += [Request(content, client) for content in client.received()]
+                self._waiting += [PendingRequest(content, client) for content in client.received()]
                 if client.is_admitted:
                     self._strangers.pop(client, None)
         except ChannelError as error:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from imitate import load_config
-from imitate.algo.slots.dynamics import DYNAMICS, Dynamics, Outcome, register
+from imitate.algo.slots.dynamics import DYNAMICS, Dynamics, PredictedStep, register
 from imitate.algo.slots.ensemble import Ensemble, EnsembleConfig
 from imitate.errors import ConfigError
 
@@ -20,7 +20,7 @@ class Line(Dynamics):
     def step(self, states, actions, generator=None):
         speed = torch.tensor([1.0, 2.0]).view(2, 1, 1)
         rewards = states.squeeze(-1)
-        return Outcome(states + speed * actions, rewards, torch.full_like(rewards, 0.25))
+        return PredictedStep(states + speed * actions, rewards, torch.full_like(rewards, 0.25))
 
 
 def line():
