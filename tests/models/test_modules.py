@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from imitate.algo.base.algo import set_mode
 from imitate.errors import CheckpointError, ConfigError
 from imitate.models.moments import RowMoments
 from imitate.models.optim import EMA
 from imitate.models.options import arguments, chosen, relevant
+from imitate.models.precision import set_mode
 
 
 class AlwaysEvaluates(nn.Sequential):

@@ -12,8 +12,6 @@ Life of an algorithm:
 
 Each algorithm is one file, named after its ``algo_name``. It has a typed section, networks, losses, and a function
 decorated with ``@register_algo_factory_func(algo_name, section=...)`` (``factory.py``) that returns the class.
-
-Fast switching of networks between training and evaluation mode, which online RL does at each environment step.
 """
 
 from __future__ import annotations
@@ -45,7 +43,6 @@ from imitate.algo.base.overrides import (
 )
 from imitate.algo.base.policy_state import (
     InnerState,
-    Observed,
     OwnState,
     PolicyState,
     no_plan,
@@ -59,26 +56,8 @@ from imitate.config import Config, Section
 from imitate.functional.kernels import with_fast_linears
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.optim import EMA, averaging
-from imitate.models.precision import autocast, compile_networks
+from imitate.models.precision import autocast, compile_networks, set_mode
 from imitate.system.ranks import ALONE, Ranks
-
-
-def set_mode(net: nn.Module, training: bool) -> None:
-    """Switch a network with all its parts, like ``net.train(training)`` but four times as fast.
-
-    torch sets each flag by ``nn.Module.__setattr__``, which first checks for weights. For parts that override
-    ``train``, such as frozen encoders, their own method is called.
-    """
-    waiting = [net]
-    while waiting:
-        module = waiting.pop()
-        values = module.__dict__
-        if type(module).train is not nn.Module.train or "training" not in values:
-            module.train(training)
-            continue
-        values["training"] = training
-        waiting.extend(part for part in module._modules.values() if part is not None)
-
 
 Batch = dict[str, Any]
 """Nested dict of tensors ``(B, T, ...)``, or ``(B, ...)`` if an algorithm uses a single step."""
@@ -305,8 +284,7 @@ class Algo(ABC, Generic[ConfigT]):
         """
         with torch.set_grad_enabled(not validate):
             loss, info = checked_loss(self, self._loss(batch))
-            if validate:
-                info |= self._validation_info(batch)
+            info |= self._validation_info(batch) if validate else {}
         if not validate:
             info["Policy_Grad_Norms"] = self._gradient_step("policy", loss)
         return {name: torch.as_tensor(value).detach() for name, value in info.items()}
@@ -406,9 +384,8 @@ class Algo(ABC, Generic[ConfigT]):
             explore: act with the learned noise instead of as in evaluation.
             generator: source of randomness; None: the default generator.
         """
-        kept: Observed = {}
-        if len(state) > 1:  # observations are remembered beside the own part
-            obs, state, kept = recalled(self, obs, state)
+        # observations are remembered beside the own part
+        obs, state, kept = recalled(self, obs, state) if len(state) > 1 else (obs, state, {})
         step = self._act(obs, state["policy"], goal, explore=explore, generator=generator)
         if not isinstance(step, PolicyStep):
             raise wrong_step(self, step)
