@@ -13,7 +13,7 @@ NOT_RUN = {
     r": python train.py": "Diffusion Policy's program",
     r"gym_pusht": "a package that wants other versions; tools/interop/gym_worlds.sh",
     r"collect .*(--quality|--human-like)": "robosuite's demonstrators; tests/collect",
-    r"--env robot:my_robots": "a person makes the scene ready; tests/deploy/test_robot_env.py plays one",
+    r"--env robot:my_robots": "a person makes the scene ready; tests/deploy/robot/test_robot_env.py plays one",
     r"check-deploy ws:": "a server; tests/cli/test_check_deploy.py",
     r"--join rtc": "a policy that is guided; tests/cli/test_robot_verbs.py",
     r"dataset migrate-env": "a file of an older robosuite; tests/cli/test_rewriting.py has one",

@@ -9,7 +9,7 @@ from imitate import RolloutPolicy, policy_from_checkpoint
 from imitate.deploy.server.served import ServedPolicy, schema_of
 from imitate.errors import CheckpointError, UserError
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint, save_checkpoint
-from imitate.policy.renaming import given_names, joined, parse_rename, rename_words
+from imitate.policy.renaming import RenamedPolicy, given_names, joined, parse_rename, rename_words
 from tests.tiny import tiny_algo
 
 
@@ -123,3 +123,25 @@ def test_names_of_joints_follow_their_observation():
     names = {"vel": ["x", "y", "z"], "actions": ["a", "b"]}
     policy = RolloutPolicy(make_algo(), number_names=names, rename={"speed": "vel"})
     assert policy.number_names == {"speed": ("x", "y", "z"), "actions": ("a", "b")}
+
+
+class Served:
+    control_freq = None
+
+    def __call__(self, ob):
+        return ob["observation/state"] + sum(ob["other"])
+
+    def predict_chunk(self, history, **rest):
+        return [self(ob) for ob in history], rest
+
+
+def test_a_served_policy_that_does_not_tell_its_names():
+    policy = RenamedPolicy(Served(), {"joints": "observation/state"})
+    ob = {"joints": np.ones(2), "other": [1, 2]}
+    np.testing.assert_array_equal(policy(ob), [4, 4])
+    chunk, rest = policy.predict_chunk([ob], horizon=3)
+    np.testing.assert_array_equal(chunk, [[4, 4]])
+    assert rest == {"horizon": 3}
+    assert policy.control_freq is None
+    with pytest.raises(UserError, match="gives no 'joints'; it gives other"):
+        policy({"other": [1]})

@@ -103,7 +103,7 @@ def recording(path, log, *more):
         stdin=slave,
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )
     os.close(slave)
     until(process, "Esc quit")

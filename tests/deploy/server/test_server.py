@@ -25,7 +25,7 @@ from tests.deploy.counting_policy import SCHEMA, Counter, observation
 from tests.deploy.in_process import Patient
 from tests.refusals import refused
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TOKEN = "0123456789abcdef"
 
 

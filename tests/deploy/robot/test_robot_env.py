@@ -374,7 +374,7 @@ def test_however_a_process_ends_the_robot_is_at_rest(how, after, number, code):
 # ---- by name -------------------------------------------------------------------------------------
 
 
-def named(name="robot:tests.deploy.test_robot_env:Stepping", **kwargs):
+def named(name="robot:tests.deploy.robot.test_robot_env:Stepping", **kwargs):
     return {"env_name": name, "type": 4, "env_kwargs": kwargs}
 
 
@@ -384,11 +384,11 @@ def nothing_trusted(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
-STEPPING = "tests.deploy.test_robot_env:Stepping"
+STEPPING = "tests.deploy.robot.test_robot_env:Stepping"
 
 
 def test_no_file_moves_a_robot(nothing_trusted):
-    for trusted in (None, "tests.deploy.test_robot_env"):  # a module is not a robot
+    for trusted in (None, "tests.deploy.robot.test_robot_env"):  # a module is not a robot
         if trusted:
             trust(trusted)
         with refused("a file names this robot, and making it would move it", error=EnvError):
@@ -411,7 +411,7 @@ def test_no_file_runs_code_by_a_robots_arguments(nothing_trusted, key):
     ("kwargs", "words"),
     [
         ({"rate": 3}, "unknown key 'rate'"),
-        ({"reward": "tests.deploy.test_robot_env:nothing"}, "not a module:function"),
+        ({"reward": "tests.deploy.robot.test_robot_env:nothing"}, "not a module:function"),
         ({"limits": {"high": [2.0]}}, "looser than the robot's own"),
         ({"safety": {"patience": 3}}, "patience"),
         ({"options": {"colour": 3}}, "cannot be made"),

@@ -555,7 +555,7 @@ def test_a_report_counts_what_happened():
 
 
 def test_another_rate_is_refused_unless_it_is_allowed():
-    with pytest.raises(UserError, match="the rate is 50 Hz, .* demonstrations is 100 Hz"):
+    with pytest.raises(UserError, match="the rate is 50 Hz, .* demonstrations have 100 Hz"):
         ControlLoop(FakeRobot(), Constant(), 50.0)
     ControlLoop(FakeRobot(), Constant(), 50.0, any_rate=True)
 
