@@ -244,7 +244,7 @@ def test_chunks_that_a_policy_cannot_predict_are_refused(name, options, words):
 
 
 def test_a_policy_that_is_given_no_actions_is_not_asked_to_begin_with_them():
-    with refused("algo.prefix.max_delay, or take|rtc", error=UserError):
+    with refused("algo.prefix.max_delay, or use|rtc", error=UserError):
         AsynchronousPolicy(policy_of(FLOW), 20.0, join="replace", guidance="prefix")
 
 

@@ -70,7 +70,7 @@ def test_images_as_jpeg_arrive_in_their_size(server):
     [
         ({"state": np.zeros(3)}, "'state' has shape (3,); wanted (2,)"),
         ({"camera": np.zeros((8, 9, 3), np.uint8)}, "'camera' has shape"),
-        ({"state": np.array(["a", "b"])}, "no array of numbers"),
+        ({"state": np.array(["a", "b"])}, "not an array of numbers"),
         ({"camera": None}, "'camera' is missing; wanted state, camera, got state"),
     ],
 )
@@ -203,7 +203,7 @@ def test_a_client_of_another_version_is_told_so(monkeypatch, server):
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        *((url, "is no address") for url in ("localhost:8000", "http://localhost", "ws://", "nonsense")),
+        *((url, "is not the address") for url in ("localhost:8000", "http://localhost", "ws://", "nonsense")),
         ("ws://127.0.0.1:1", "was not reached"),
     ],
 )  # fmt: skip
