@@ -78,7 +78,7 @@ def test_a_file_of_the_user_comes_first(tmp_path, monkeypatch):
 
 
 @pytest.mark.nightly
-def test_an_installed_wheel_has_the_configurations(tmp_path):
+def test_an_installed_wheel_has_the_files_of_data(tmp_path):
     source, site = tmp_path / "source", tmp_path / "site"
     no_junk = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for part in ("imitate", "configs"):
@@ -97,7 +97,8 @@ def test_an_installed_wheel_has_the_configurations(tmp_path):
         "import imitate.config.loading as ready_configs; from imitate.config import load_config;"
         "print(ready_configs.folder(), len(ready_configs.names()), load_config('robosuite/lift/bc').algo_name);"
         "from imitate.data.download.catalogue import catalogue_path, load_catalogue; load_catalogue();"
-        "print(catalogue_path())"
+        "print(catalogue_path());"
+        "import imitate.interop.robomimic.released_keys"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
