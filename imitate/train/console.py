@@ -6,11 +6,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from imitate.errors import printable
 from imitate.system.plain_files import appended
-from imitate.train.setup import Setup
+
+if TYPE_CHECKING:
+    from imitate.train.setup import Setup
 
 HEARTBEAT_S = 30.0
 """Longest time without a line if there is no bar."""

@@ -101,7 +101,7 @@ def test_random_subgoals_are_of_all_steps_on_the_way_and_the_planner_s_is_the_la
     counts = (every == chosen).sum(0)
     assert counts.sum() == 400
     assert (counts > 70).all()
-    with pytest.raises(DatasetError, match="actor_use_random_subgoals wants all"):
+    with pytest.raises(DatasetError, match="actor_use_random_subgoals needs all"):
         algo._goals_of_actor(algo.process_batch_for_training(raw(4)))
 
 

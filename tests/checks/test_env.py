@@ -89,7 +89,7 @@ class Upside(Complete):
         (AlwaysAlike, "seeding", "warning", "the same state"),
         (EndsAtOnce, "episode end", "error", "first step"),
         (Endless, "episode end", "warning", "train.online.horizon"),
-        (Endless, "success", "warning", "no success"),
+        (Endless, "success", "warning", "has no 'success'"),
         (Forgetful, "states", "error", "differs"),
         (Upside, "limits", "error", "not below"),
         (functools.partial(Faulty, "shape", 5), "observations", "error", "shapes change"),

@@ -90,7 +90,7 @@ dataset doctor text.txt | text.txt
 dataset doctor none.hdf5 | none.hdf5
 dataset download nobody/nothing_of_that_kind --out new | nobody/nothing_of_that_kind
 dataset embed mute.hdf5 --out new.npz | some demos have neither an attribute 'language' nor 'task_id'
-dataset filter demos.hdf5 a/b -o new.hdf5 | no '/'
+dataset filter demos.hdf5 a/b -o new.hdf5 | not contain '/'
 dataset filter demos.hdf5 none --min-length 99 -o new.hdf5 | no demo fulfils
 dataset finish demos.hdf5 | demos.hdf5
 dataset index none | none

@@ -140,7 +140,7 @@ def test_run_through_a_server(call, checkpoint, preloaded_commands):
         assert result["failure"] is None
         assert "the policy plans one action at a time" in done.stderr
         refused = call(f"{run} --async --join prefix", code=2).stderr
-        assert "not trained to be given planned actions" in refused
+        assert "not trained for planned actions" in refused
         assert "algo.prefix.max_delay" in refused
         process.send_signal(signal.SIGTERM)
         assert process.wait(600) == 0

@@ -140,7 +140,7 @@ def test_what_is_left_alone():
 @pytest.mark.parametrize(
     ("env_args", "words"),
     [
-        ({**OLD, "env_version": "0.3.0"}, "robosuite 0.3.0.*record anew"),
+        ({**OLD, "env_version": "0.3.0"}, "robosuite 0.3.0.*record again"),
         (with_kwargs(robots="Baxter"), "Baxter.*install robosuite 1.4.1"),
         (with_kwargs(controller_configs="OSC_POSE"), 'controller_configs.*"OSC_POSE"'),
     ],

@@ -132,7 +132,7 @@ def test_weights_of_a_larger_network_are_refused(tmp_path):
     path = tmp_path / "w.pth"
     torch.save(ResNet34Conv().state_dict(), path)
     with pytest.raises(
-        ConfigError, match="has 'layer1.2.conv1.weight', which ResNet18Conv has not"
+        ConfigError, match="has 'layer1.2.conv1.weight', which ResNet18Conv does not have"
     ):
         ResNet18Conv(pretrained=str(path))
 

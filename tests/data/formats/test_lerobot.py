@@ -588,8 +588,8 @@ def test_a_large_video_is_followed_by_another(tmp_path):
     ("target", "codec", "words"),
     [
         ("lerobot", "h264", "'h264' cannot encode frames of 15 x 23.*leave out"),
-        ("lerobot", "h265", "'h265', no codec.*did you mean 'h264'"),
-        ("robomimic", "h264", "no use for --video"),
+        ("lerobot", "h265", "'h265', which is not a known codec.*did you mean 'h264'"),
+        ("robomimic", "h264", "does not use --video"),
     ],
 )
 def test_videos_that_cannot_be_made_are_refused_and_nothing_is_left(tmp_path, target, codec, words):

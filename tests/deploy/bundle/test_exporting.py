@@ -273,7 +273,7 @@ def test_chunks_for_the_background(tmp_path):
 
 def test_a_policy_with_another_memory_predicts_no_chunks(tmp_path):
     policy = CASES["memory"][0]()
-    with refused("remembers more than its last observations", error=UserError):
+    with refused("a memory beyond its last observations", error=UserError):
         exported(policy, tmp_path).predict_chunk(observations(policy, 1))
 
 
@@ -381,7 +381,8 @@ def test_predictions_are_recorded_on_demonstrations(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("key", "size", "words"), [("b", 4, "lacks the policy's observation 'a'"), ("a", 5, "it takes")]
+    ("key", "size", "words"),
+    [("b", 4, "lacks the policy's observation 'a'"), ("a", 5, "the policy takes")],
 )
 def test_demonstrations_of_other_observations_are_refused(tmp_path, key, size, words):
     demos = tiny_demos(tmp_path / "demos.hdf5", {key: size}, 3)
