@@ -10,7 +10,7 @@ _SEAM = re.compile(r"(?<=\w)([./_]+)(?=\w)")
 _UNBROKEN = re.compile(
     r"<(?P<tag>pre|code|math)\b.*?</(?P=tag)>|<[^>]*>|(?P<text>[^<]+)", re.DOTALL
 )
-_WHOLE = re.compile(r"\(?\d[\d.,]* - \d[\d.,]*(?: %)?\)?|\d[\d.,]* %\)?")
+_WHOLE = re.compile(r"\(?\d[\d.,]*(?: - |–)\d[\d.,]*(?: %)?\)?|\d[\d.,]* %\)?")
 
 
 def with_seams(content: str) -> str:
@@ -28,7 +28,7 @@ def with_seams(content: str) -> str:
 
 
 def with_whole_numbers(content: str) -> str:
-    """Keep a number and its ``%`` on one line, and both ends of a range, as in ``93 - 100 %``."""
+    """Keep a number and its ``%`` on one line, and both ends of a range, as in ``93–100 %``."""
 
     def whole(match: re.Match[str]) -> str:
         text = match["text"]

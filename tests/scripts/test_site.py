@@ -73,8 +73,8 @@ def test_names_in_code_wrap_between_words_and_options_do_not_wrap():
 
 def test_a_range_stays_on_one_line_but_code_is_left_alone():
     lines = load("scripts/site_lines.py")
-    assert lines.with_whole_numbers("<td>50/50 (93 - 100 %), 8 s</td>") == (
-        '<td>50/50 <span class="whole">(93 - 100 %)</span>, 8 s</td>'
+    assert lines.with_whole_numbers("<td>50/50 (93–100 %), 8 s</td>") == (
+        '<td>50/50 <span class="whole">(93–100 %)</span>, 8 s</td>'
     )
     assert lines.with_whole_numbers("<code>1 - 2</code>") == "<code>1 - 2</code>"
 
