@@ -28,6 +28,7 @@ from imitate.data.file.confined import ConfinedFile
 from imitate.data.file.image_codec import ImageStorage, write_images
 from imitate.data.file.journal import JournaledFile, is_being_written, partial_of, roll_back
 from imitate.errors import DatasetError
+from imitate.system.plain_files import give_name
 
 SETTINGS = "rendered"
 """Attribute of ``data``: how the file was made, as JSON."""
@@ -193,7 +194,7 @@ class RenderedFile:
         self._file.close()
         self._old.close()
         self._journal.close()
-        os.replace(self._partial, self.path)
+        give_name(self._partial, self.path)
 
     def _abandon(self) -> None:
         """Close, keeping what was saved; nothing if there was nothing."""

@@ -103,8 +103,8 @@ def write_text(path: Path, text: str) -> None:
 def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
     """Give the path of a temporary file, which replaces ``path`` if the block succeeds.
 
-    Its content is synced to disk before it gets the name, and then the name is synced. A killed process leaves the file
-    ``.NAME.PID.partial`` plus the suffix, by which libraries choose a format.
+    See :func:`give_name`. A killed process leaves the file ``.NAME.PID.partial`` plus the suffix, by which libraries
+    choose a format.
 
     Raises:
         OSError: with the path, even if a library's error has none or names the temporary file.
@@ -112,10 +112,7 @@ def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial{suffix}")
     try:
         yield temporary
-        sync(temporary)
-        temporary.replace(path)
-        with suppress(OSError):  # not every file system supports this
-            sync(path.parent)
+        give_name(temporary, path)
     except OSError as error:
         if error.filename in (None, str(temporary), temporary):
             error.filename = str(path)
@@ -123,6 +120,17 @@ def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def give_name(finished: Path, path: Path) -> None:
+    """Let a finished file, or a folder of finished files, replace ``path`` atomically.
+
+    Its content is synced to disk before it gets the name, and then the name is synced.
+    """
+    sync(finished)
+    os.replace(finished, path)
+    with suppress(OSError):  # not every file system supports this
+        sync(path.parent)
 
 
 def sync(path: Path) -> None:

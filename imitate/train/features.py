@@ -38,6 +38,7 @@ from imitate.errors import DatasetError
 from imitate.models.key_encoder import KeyEncoder
 from imitate.models.observation import ObservationEncoder
 from imitate.system.memory import gigabytes
+from imitate.system.plain_files import give_name
 from imitate.system.text import ProgressBar
 from imitate.train.setup import Setup
 
@@ -151,7 +152,7 @@ def features_once(
                 if _size_of(path) != size:  # true if no other process has made it meanwhile
                     _make_room(path, size, out.seek(0, os.SEEK_END))
                     _compute_rows(name, out, count, shape, compute, stopped)
-                    os.replace(out.name, path)
+                    give_name(Path(out.name), path)
                 else:
                     Path(out.name).unlink()
         except OSError as error:
@@ -192,7 +193,6 @@ def _compute_rows(
             out.write(np.ascontiguousarray(features, DTYPE).data)
             bar.update(len(rows))
     out.flush()
-    os.fsync(out.fileno())
 
 
 def _make_room(path: Path, size: int, done: int) -> None:

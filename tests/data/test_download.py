@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import threading
 from collections import namedtuple
@@ -162,7 +163,7 @@ def test_a_part_that_was_complete_needs_no_byte(file, target, content, server, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.os, "replace", killed)
+        patch.setattr(os, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
             get(file, target)
     assert not target.exists()

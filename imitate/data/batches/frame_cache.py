@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
@@ -22,6 +21,7 @@ from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.cache import cache_folder, limit_bytes, locked, remove_oldest, was_read
 from imitate.data.file.fields import Field, read_pieces
 from imitate.system.memory import gigabytes
+from imitate.system.plain_files import give_name
 from imitate.system.text import ProgressBar
 
 _VERSION = 1
@@ -74,7 +74,7 @@ def decode_once(
                 partial.unlink()
             else:
                 _decode(file, field, demos, threads, out)
-                partial.replace(path)
+                give_name(partial, path)
     except OSError as error:
         return None, _without(field, f"{error.strerror or error}")
     return path, f"{field.key} was decoded once into {path} ({gigabytes(size)})"
@@ -134,7 +134,6 @@ def _decode(
                 out.write(values.data)
                 bar.update(len(values))
     out.flush()
-    os.fsync(out.fileno())
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from urllib.request import Request, urlopen
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.download.catalogue import PublicFile
 from imitate.errors import DatasetError
-from imitate.system.plain_files import appended, fresh, read_json, sync
+from imitate.system.plain_files import appended, fresh, give_name, read_json
 
 _BLOCK = 2**20
 _SPARE_BYTES = 64 * 2**20
@@ -96,8 +95,7 @@ def download(
     fetched = _fetch(wanted, part, retries, wait_s, on_bytes)
     digest = sha256_of(part.path)
     verified = _verified(wanted, part, digest)
-    sync(part.path)
-    os.replace(part.path, target)
+    give_name(part.path, target)
     part.forget()
     size = target.stat().st_size
     return Downloaded(wanted.name, str(target), size, digest, verified, resumed_at, fetched)

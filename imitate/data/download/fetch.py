@@ -27,7 +27,7 @@ from imitate.data.download.download import sha256_of
 from imitate.data.download.transport import Head, RemoteFile, UnreachableError, remote_file
 from imitate.data.file.cache import cache_folder, limit_bytes, locked
 from imitate.errors import DatasetError
-from imitate.system.plain_files import appended, fresh, read_json, replaced, sync
+from imitate.system.plain_files import appended, fresh, give_name, read_json, replaced
 
 KNOWN = "known"
 """Folder of small files that are kept: indexes, and sizes of files."""
@@ -318,8 +318,7 @@ def _fetch(
             )
         time.sleep(pause_s * 2 ** (failures - 1))
     _verify(part, url, size, sha256)
-    sync(part)
-    os.replace(part, path)
+    give_name(part, path)
 
 
 def _append(file: RemoteFile, part: Path, size: int | None, on_bytes: OnBytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,7 +27,7 @@ from imitate.data.file.confined import ConfinedFile
 from imitate.data.shards.describe import describe_shard, index_of
 from imitate.data.shards.index import DescribedShard, ShardIndex
 from imitate.errors import DatasetError
-from imitate.system.plain_files import cleared, read_text, sync, write_text
+from imitate.system.plain_files import cleared, give_name, read_text, write_text
 
 
 class ShardPlace(Protocol):
@@ -306,5 +305,4 @@ def _write_shard(part: Part, path: Path) -> None:
                     masks.setdefault(key, []).extend(names[d] for d in members if d in names)
         write_masks(new, masks)
         data.attrs["total"] = steps
-    sync(unfinished)
-    os.replace(unfinished, path)
+    give_name(unfinished, path)

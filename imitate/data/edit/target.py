@@ -16,7 +16,7 @@ import h5py
 
 from imitate.data.formats.cached import convertible_format
 from imitate.errors import DatasetError
-from imitate.system.plain_files import cleared, sync
+from imitate.system.plain_files import cleared, give_name, sync
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,10 @@ class Target:
             path.parent.mkdir(parents=True, exist_ok=True)
             _remove_leftovers(path)
             yield cleared(part)
-            sync(part)
+            sync(part)  # before there is a backup
             if self.out is None:
                 _keep(path, backup_of(path))
-            os.replace(part, path)
-            sync(path.parent)
+            give_name(part, path)
         except OSError as error:
             reason = error.strerror or str(error).splitlines()[0]
             raise DatasetError(

@@ -25,7 +25,7 @@ from imitate.data.file.image_codec import STORAGES, ImageStorage, storage_of, wr
 from imitate.data.file.journal import JournaledFile, is_being_written, partial_of, roll_back
 from imitate.data.file.step_forms import StepForm, StepForms, as_step, check_first
 from imitate.errors import ConfigError, DatasetError, nearest
-from imitate.system.plain_files import sync
+from imitate.system.plain_files import give_name
 from imitate.system.text import counted
 
 FORMAT_VERSION = 1
@@ -403,8 +403,7 @@ class DatasetWriter:
             file.close()
         self._file = None
         self._journal.close()
-        os.replace(self.partial, self.path)
-        sync(self.path.parent)
+        give_name(self.partial, self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -495,8 +494,7 @@ def finish_partial(path: str | Path) -> int:
         count = len(file.demos())
     if count == 0:
         raise DatasetError(f"{partial}: holds no episode: remove it")
-    os.replace(partial, path)
-    sync(path.parent)
+    give_name(partial, path)
     return count
 
 

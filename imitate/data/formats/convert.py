@@ -25,7 +25,7 @@ from imitate.data.formats.base import (
     writing,
 )
 from imitate.errors import DatasetError
-from imitate.system.plain_files import check_depth
+from imitate.system.plain_files import check_depth, give_name
 
 _UNBOUNDED = "actions leave [-1, 1]: train with train.action_config.actions.normalization=min_max, or rescale them"
 
@@ -206,10 +206,10 @@ def _replace(unfinished: Path, final: Path) -> None:
         old = final.with_name(f"{final.name}.replaced")
         _remove(old)
         os.replace(final, old)
-        os.replace(unfinished, final)
+        give_name(unfinished, final)
         _remove(old)
         return
-    os.replace(unfinished, final)
+    give_name(unfinished, final)
 
 
 def _remove(path: Path) -> None:

@@ -34,6 +34,7 @@ from imitate.errors import BundleError
 from imitate.functional.images import IMAGE_MODALITIES, image_divisor, image_type
 from imitate.policy.renaming import rename_words
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.system.plain_files import give_name
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def export_policy(
         # Compare without limits, at which all large actions look equal.
         own = RolloutPolicy(policy.algo, instructions=policy.instructions)
         steps, difference = compare(own, BundlePolicy(checking, clip=False), spec)
-        os.replace(checking, path)
+        give_name(checking, path)
     except BundleError as error:
         if isinstance(error.__cause__, OSError):
             raise BundleError(str(error).replace(str(checking), str(path))) from error

@@ -26,7 +26,7 @@ from imitate.errors import CheckpointError
 from imitate.interop.lerobot import act, diffusion
 from imitate.interop.lerobot.features import ACTION, CameraEncoder, Feature, encoders_of
 from imitate.models.observation import LANGUAGE_KEY
-from imitate.system.plain_files import fresh, sync
+from imitate.system.plain_files import fresh, give_name, sync
 from imitate.system.recognition import LEROBOT_ALGOS, LEROBOT_WEIGHTS
 
 CHECKPOINT = "policy.pth"
@@ -102,7 +102,7 @@ def _made(folder: Path) -> Iterator[Path]:
     try:
         partial.mkdir(parents=True)
         yield partial
-        partial.rename(folder)
+        give_name(partial, folder)
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be written ({error})") from error
     finally:

@@ -113,7 +113,7 @@ def killed_at(say, moment):
         return rows_of(rows)
 
     if moment == "before the rename":
-        features.os.replace = die
+        os.replace = die
     elif moment == "after the rename":
         features.was_read = die
     features_once("a-1", COUNT, SHAPE, compute)

@@ -262,7 +262,7 @@ def raising(error):
     ("module", "name", "change", "words"),
     [
         (frame_cache.shutil, "disk_usage", full, "17.3 kB do not fit, 900 MB are free"),
-        (frame_cache.os, "fsync", raising(OSError(28, "No space left")), "No space left"),
+        (os, "fsync", raising(OSError(28, "No space left")), "No space left"),
         (cache.fcntl, "flock", raising(OSError(37, "No locks available")), "No locks available"),
         (os.environ, "IMITATE_CACHE", __file__, "Not a directory"),
     ],

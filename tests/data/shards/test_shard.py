@@ -21,7 +21,7 @@ def test_shards_hold_the_same_arrays_attributes_and_filter_keys(demo_file, tmp_p
     whole = demo_file(num_demos=5, length=[4, 6, 5, 7, 3], image=True, filter_keys=masks)
 
     told, synced = [], []
-    monkeypatch.setattr(module.os, "fsync", lambda file: synced.append(os.fstat(file).st_size))
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size))
     index = shard_files([whole], tmp_path / "out", 2, on_demo=lambda *at: told.append(at))
 
     assert told == [(2, 5), (4, 5), (5, 5)]
