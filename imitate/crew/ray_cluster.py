@@ -7,7 +7,6 @@ Standard output kept for the results of this process, while a library in it prin
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -26,7 +25,7 @@ from typing import IO, Any
 from imitate.crew.ray_leftovers import ended_with_this_process
 from imitate.errors import EnvError, MissingPackageError
 from imitate.system.extras import missing
-from imitate.system.plain_files import edited, lock_file
+from imitate.system.locks import locked
 from imitate.system.processes import available_cores
 
 PREFIX = "imitate-ray-"
@@ -42,11 +41,8 @@ def private_folder() -> Iterator[str]:
     _remove_left()
     folder = tempfile.mkdtemp(prefix=PREFIX)
     try:
-        with lock_file(Path(folder, LOCK)) as lock:
-            with suppress(
-                OSError
-            ):  # a file system without locks: nobody else can lock and remove it either
-                fcntl.flock(lock, fcntl.LOCK_EX)
+        # not needed: where there are no locks, nobody else can lock and remove it either
+        with locked(Path(folder, LOCK), needed=False):
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -59,8 +55,7 @@ def _remove_left() -> None:
         ):  # it belongs to another user, is in use, was removed meanwhile, or has no lock
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
-            with edited(folder / LOCK) as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with locked(folder / LOCK, wait=False, make=False) as lock:
                 if time.time() - os.fstat(lock.fileno()).st_mtime > YOUNG_S:
                     shutil.rmtree(folder, ignore_errors=True)
 

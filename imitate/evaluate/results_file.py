@@ -5,12 +5,12 @@ File of the finished episodes of running evaluations: an interruption loses only
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from imitate.evaluate.episodes import EpisodeResult
 from imitate.evaluate.eval_result import EvalResult
 from imitate.evaluate.late import Lateness
 from imitate.evaluate.prepared import EvalSettings
+from imitate.system.locks import lock
 from imitate.system.plain_files import appended, read_json
 from imitate.system.run_folder import find_checkpoint, to_json, write_text
 
@@ -105,14 +106,11 @@ def _lock(file: TextIO, path: Path) -> None:
     Raises:
         ConfigError: another process has it open, or has just removed it.
     """
-    is_free = True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        is_free = False
-    except OSError:
-        pass  # a file system without locks does not keep other processes out
-    if not is_free or not os.fstat(file.fileno()).st_nlink:
+    is_free = False
+    with suppress(BlockingIOError):
+        lock(file, needed=False)
+        is_free = os.fstat(file.fileno()).st_nlink > 0
+    if not is_free:
         raise ConfigError(
             f"{path.with_name(path.name.removesuffix(ENDING))}: another process is writing it: wait for it, or choose "
             "another name"

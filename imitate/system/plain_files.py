@@ -56,11 +56,6 @@ def _not_plain(path: Path, words: str) -> OSError:
     return OSError(errno.ELOOP, f"it {words}, which is not written to: remove it", str(path))
 
 
-def lock_file(path: Path) -> IO[bytes]:
-    """Open a file for locking; create it if it is missing, and write nothing to it."""
-    return os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
-
-
 def appended(path: Path, *, text: bool = True, reads: bool = False) -> Any:
     """Open a log to append to it, and also to read it if ``reads``; create it if it is missing."""
     access = os.O_RDWR if reads else os.O_WRONLY

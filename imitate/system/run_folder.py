@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from imitate.errors import CheckpointError, ConfigError
-from imitate.system.plain_files import check_not_linked, lock_file, open_plain
+from imitate.system.locks import locked
+from imitate.system.plain_files import check_not_linked
 from imitate.system.plain_files import write_text as write_text
 from imitate.system.recognition import LEROBOT_WEIGHTS, diagnosis, lerobot_policy, recognise
 
@@ -89,44 +89,32 @@ class RunFolder:
         try:
             for folder in (self.checkpoints, self.videos, self.tensorboard):
                 check_not_linked(folder)
-            handle = lock_file(self.path / ".lock")
+            handle = self._lock(make=True)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{self.path}: another process is training in this run folder; wait for it or stop it first"
+            ) from None
         except OSError as error:
             raise ConfigError(
                 f"{error.filename}: no training can use this run folder ({error.strerror})"
             ) from error
         with handle:
-            try:
-                _lock(handle)
-            except (BlockingIOError, PermissionError):
-                raise ConfigError(
-                    f"{self.path}: another process is training in this run folder; wait for it or stop it first"
-                ) from None
             yield
 
     def is_locked(self) -> bool:
         """Return true if another process trains in this folder."""
         try:
-            with os.fdopen(open_plain(self.path / ".lock", os.O_RDWR), "r+b") as handle:
-                _lock(handle)
+            with self._lock(make=False):
+                return False
         except (BlockingIOError, PermissionError):
             return True
         except OSError:  # it is missing, or is not a regular file
             return False
-        return False
 
-
-def _lock(handle: IO[bytes]) -> None:
-    """Take the lock of an open file, which the system frees when the process dies.
-
-    Raises:
-        OSError: another process has it.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows has no fcntl: the file stays unlocked
-        return
-    # Not flock: forked processes that read data would hold it when the trainer is killed.
-    fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def _lock(self, *, make: bool) -> IO[bytes]:
+        # by_process: forked processes that read data would hold the lock when the trainer is killed
+        path = self.path / ".lock"
+        return locked(path, wait=False, make=make, by_process=True, needed=False)
 
 
 def create_run_folder(output_dir: str | Path, name: str) -> RunFolder:

@@ -32,11 +32,12 @@ from torch import Tensor
 from imitate.algo.base.algo import Algo
 from imitate.data import SequenceDataset
 from imitate.data.batches.store import Store
-from imitate.data.file.cache import cache_folder, limit_bytes, locked, remove_oldest, was_read
+from imitate.data.file.cache import cache_folder, limit_bytes, remove_oldest, was_read
 from imitate.data.shards.data_files import DataFiles
 from imitate.errors import DatasetError
 from imitate.models.key_encoder import KeyEncoder
 from imitate.models.observation import ObservationEncoder
+from imitate.system.locks import locked
 from imitate.system.memory import gigabytes
 from imitate.system.plain_files import give_name
 from imitate.system.text import ProgressBar

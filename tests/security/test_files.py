@@ -197,7 +197,7 @@ def test_the_source_opens_no_file_for_writing_by_another_way():
     """New files at a place that nobody else can have prepared, and files through JournaledFile, are the exceptions."""
     known = {
         "checks/algo.py", "deploy/bundle/archive.py", "data/edit/merge.py", "data/edit/rewrite.py",
-        "data/quality/report/page.py", "data/formats/sidecar.py", "collect/render_file.py", "data/file/cache.py",
+        "data/quality/report/page.py", "data/formats/sidecar.py", "collect/render_file.py", "system/locks.py",
         "crew/ray_cluster.py", "evaluate/video.py",
     }  # fmt: skip
     found = set()

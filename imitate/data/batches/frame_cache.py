@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import IO
 
 from imitate.data.dataset_file import DatasetFile
-from imitate.data.file.cache import cache_folder, limit_bytes, locked, remove_oldest, was_read
+from imitate.data.file.cache import cache_folder, limit_bytes, remove_oldest, was_read
 from imitate.data.file.fields import Field, read_pieces
+from imitate.system.locks import locked
 from imitate.system.memory import gigabytes
 from imitate.system.plain_files import give_name
 from imitate.system.text import ProgressBar

@@ -25,8 +25,9 @@ from urllib.parse import urlsplit
 
 from imitate.data.download.download import sha256_of
 from imitate.data.download.transport import Head, RemoteFile, UnreachableError, remote_file
-from imitate.data.file.cache import cache_folder, limit_bytes, locked
+from imitate.data.file.cache import cache_folder, limit_bytes
 from imitate.errors import DatasetError
+from imitate.system.locks import locked
 from imitate.system.plain_files import appended, fresh, give_name, read_json, replaced
 
 KNOWN = "known"

@@ -1,4 +1,4 @@
-"""Cache folder of derived files that can be rebuilt from the user's data, and locks on these files.
+"""Cache folder of derived files that can be rebuilt from the user's data.
 
 The folder is ``$IMITATE_CACHE``, else ``$XDG_CACHE_HOME/imitate``, else ``~/.cache/imitate``. Its files may be removed
 when no training reads them.
@@ -6,7 +6,6 @@ when no training reads them.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from imitate.errors import UserError
-from imitate.system.plain_files import open_plain
+from imitate.system.locks import locked
 
 _LIMIT_GB = 50.0
 
@@ -27,38 +26,6 @@ def cache_folder(kind: str) -> Path:
         return Path(given).expanduser() / kind
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "imitate" / kind
-
-
-def locked(path: Path, *, wait: bool = True, shared: bool = False, make: bool = True) -> IO[bytes]:
-    """Open a file and lock it for this process until it is closed.
-
-    Args:
-        path: path of the lock file.
-        wait: wait until other processes release the lock.
-        shared: take a shared lock.
-        make: open the file for appending, and create it if needed; false: the file must exist and is not written.
-
-    Raises:
-        BlockingIOError: another process has the lock, and ``wait`` is false.
-        FileNotFoundError: the file does not exist, and ``make`` is false.
-        OSError: the file system supports no locks, without which concurrent writers would damage the file.
-    """
-    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    # network file systems give an exclusive lock only on a file that is open for writing
-    access = os.O_RDWR | os.O_APPEND | os.O_CREAT if make else os.O_RDONLY if shared else os.O_RDWR
-    while True:
-        file = open(  # noqa: SIM115 - the caller closes it
-            path, "a+b" if make else "rb", opener=lambda *_: open_plain(path, access)
-        )
-        try:
-            fcntl.flock(file, kind | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
-            file.close()
-            raise
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        file.close()  # the former owner has renamed or removed it
 
 
 class Hold:

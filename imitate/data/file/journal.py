@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imitate.errors import DatasetError
+from imitate.system.locks import lock
 from imitate.system.plain_files import edited, fresh, open_plain
 
 LOG = logging.getLogger(__name__)
@@ -187,12 +187,7 @@ class JournaledFile:
         Raises:
             BlockingIOError: another process has it open.
         """
-        try:
-            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:
-            pass  # the file system has no locks
+        lock(self._file, needed=False)
 
     def stop(self) -> None:
         """Ignore further writes, so that HDF5 can close the file before a roll-back."""
@@ -364,12 +359,10 @@ def _locked(path: Path, writes: bool = True) -> Any:
     descriptor = open_plain(path, access, single=writes)
     file = os.fdopen(descriptor, "r+b" if writes else "rb", buffering=0)
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_EX if writes else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        lock(file, shared=not writes, needed=False)
     except BlockingIOError:
         file.close()
         raise
-    except OSError:
-        pass  # the file system has no locks, so other processes are not excluded
     return file
 
 

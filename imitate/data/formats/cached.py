@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from imitate.data.file.cache import Hold, cache_folder, limit_bytes, locked, remove_oldest, was_read
+from imitate.data.file.cache import Hold, cache_folder, limit_bytes, remove_oldest, was_read
 from imitate.data.formats import registry
 from imitate.data.formats.base import Format, Options
 from imitate.data.formats.convert import convert
 from imitate.errors import DatasetError
+from imitate.system.locks import locked
 from imitate.system.recognition import diagnosis
 from imitate.system.text import ProgressBar
 

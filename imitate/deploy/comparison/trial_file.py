@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from imitate.errors import UserError
+from imitate.system.locks import lock
 from imitate.system.plain_files import appended, read_bytes, sync
 from imitate.system.version import __version__
 
@@ -134,23 +135,15 @@ class TrialFile:
     def _opened(self) -> tuple[FileIO, bytes]:
         """Open the file for writing; return it and its complete lines, without an incomplete last one."""
         self._file = file = appended(self.path, text=False, reads=True)
-        self._lock(file)
+        try:
+            lock(file, by_process=True, needed=False)
+        except BlockingIOError as error:
+            raise UserError(f"{self.path}: another process uses this comparison") from error
         file.seek(0)
         content = file.read()
         if content[: len(_BEGINNING)] != _BEGINNING[: len(content)]:
             raise UserError(f"{self.path}: is not a comparison; give another --out")
         return file, content[: content.rfind(b"\n") + 1]
-
-    def _lock(self, file: FileIO) -> None:
-        """Lock the file; the system releases the lock when the process dies."""
-        try:
-            import fcntl
-        except ImportError:  # Windows has no fcntl: the file stays unlocked
-            return
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"{self.path}: another process uses this comparison") from error
 
     def _begin(self, policies: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         """Write the first line."""

@@ -1,5 +1,6 @@
 """Compressed images that stay in the file: decoded once, shared, remade when the file changes, never half there."""
 
+import fcntl
 import gc
 import multiprocessing
 import os
@@ -263,7 +264,7 @@ def raising(error):
     [
         (frame_cache.shutil, "disk_usage", full, "17.3 kB do not fit, 900 MB are free"),
         (os, "fsync", raising(OSError(28, "No space left")), "No space left"),
-        (cache.fcntl, "flock", raising(OSError(37, "No locks available")), "No locks available"),
+        (fcntl, "flock", raising(OSError(37, "No locks available")), "No locks available"),
         (os.environ, "IMITATE_CACHE", __file__, "Not a directory"),
     ],
 )
