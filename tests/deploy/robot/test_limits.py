@@ -12,57 +12,40 @@ from hypothesis.extra.numpy import arrays
 from imitate.deploy.robot.limits import ActionLimits, LimitError, LimitFilter
 from imitate.errors import UserError
 
-
-def box(**rest):
-    return ActionLimits(low=[-1.0, -2.0], high=[1.0, 2.0], **rest)
+BOX = {"low": [-1.0, -2.0], "high": [1.0, 2.0]}
 
 
-def test_actions_inside_pass_unchanged():
-    limit = LimitFilter(box(margin=0.1), 10.0)
-    np.testing.assert_array_equal(limit([0.5, -1.0]), [0.5, -1.0])
-    assert limit.counts.actions == 1
-    assert not limit.counts.changed
+def box(**changes):
+    return ActionLimits(**{**BOX, **changes})
 
 
-def test_the_box_keeps_its_margin():
-    limit = LimitFilter(box(margin=[0.1, 0.5]), 10.0)
-    np.testing.assert_allclose(limit([3.0, -3.0]), [0.9, -1.5])
-    assert limit.counts.changed == {"box": 1}
+INFINITE = {"low": [-np.inf] * 2, "high": [np.inf] * 2}
 
 
-def test_scaling_a_step_keeps_its_direction_and_clipping_does_not():
-    # From 0 with steps of at most 0.1: (0.2, 0.1) is halved, or cut to (0.1, 0.1).
-    scaled, clipped = (LimitFilter(box(step=0.1, answer=a), 10.0) for a in ("scale", "clip"))
-    for limit in (scaled, clipped):
-        limit.start([0.0, 0.0])
-    np.testing.assert_allclose(scaled([0.2, 0.1]), [0.1, 0.05])
-    np.testing.assert_allclose(clipped([0.2, 0.1]), [0.1, 0.1])
-
-
-def test_speed_is_per_second():
-    limit = LimitFilter(box(speed=0.5), 10.0)
-    limit.start([0.0, 0.0])
-    np.testing.assert_allclose(limit([1.0, 0.0]), [0.05, 0.0])
-
-
-def test_steps_count_from_the_last_command_and_not_from_the_wish():
-    limit = LimitFilter(box(step=0.1), 10.0)
-    limit.start([0.0, 0.0])
-    limit([1.0, 0.0])
-    np.testing.assert_allclose(limit([1.0, 0.0]), [0.2, 0.0])
-    np.testing.assert_allclose(limit.last, [0.2, 0.0])
-
-
-def test_the_first_action_is_near_the_present_pose():
-    limit = LimitFilter(box(step=0.1), 10.0)
-    limit.start([0.5, 0.0])
-    np.testing.assert_allclose(limit([-1.0, 0.0]), [0.4, 0.0])
-
-
-def test_without_a_present_pose_the_first_action_is_only_put_into_the_box():
-    limit = LimitFilter(box(step=0.1), 10.0)
-    limit.start(None)
-    np.testing.assert_allclose(limit([5.0, 0.0]), [1.0, 0.0])
+@pytest.mark.parametrize(
+    ("limits", "start", "wishes", "sent"),
+    [
+        ({"margin": 0.1}, None, [(0.5, -1.0)], [(0.5, -1.0)]),
+        ({"margin": [0.1, 0.5]}, None, [(3.0, -3.0)], [(0.9, -1.5)]),
+        # From 0 with steps of at most 0.1: (0.2, 0.1) is halved, or cut to (0.1, 0.1).
+        ({"step": 0.1, "answer": "scale"}, (0, 0), [(0.2, 0.1)], [(0.1, 0.05)]),
+        ({"step": 0.1, "answer": "clip"}, (0, 0), [(0.2, 0.1)], [(0.1, 0.1)]),
+        ({"speed": 0.5}, (0, 0), [(1, 0)], [(0.05, 0)]),  # per second
+        ({"step": 0.1}, (0, 0), [(1, 0)] * 2, [(0.1, 0), (0.2, 0)]),  # from command to command
+        ({"step": 0.1}, (0.5, 0), [(-1, 0)], [(0.4, 0)]),  # the first one from the pose
+        ({"step": 0.1}, None, [(5, 0)], [(1, 0)]),  # or, without a pose, put into the box
+        # An acceleration of 1 changes the step by 0.01 each time, and brakes over the whole distance.
+        ({"acceleration": 1.0}, (0, 0), [(1, 0)] * 3, [(0.01, 0), (0.03, 0), (0.06, 0)]),
+        ({"acceleration": 1.0}, (0, 0), [(0.06, 0)] * 5, [(x, 0) for x in (0.01, 0.03, 0.05, 0.06, 0.06)]),
+        ({"acceleration": 1.0, **INFINITE}, (0, 0), [(1, 0)] * 2, [(0.01, 0), (0.03, 0)]),
+    ],
+)  # fmt: skip
+def test_commands_by_hand(limits, start, wishes, sent):
+    limit = LimitFilter(box(**limits), 10.0)
+    limit.start(start)
+    np.testing.assert_allclose([limit(wish) for wish in wishes], sent, atol=1e-12)
+    np.testing.assert_allclose(limit.last, sent[-1], atol=1e-12)
+    assert (limit.counts.actions, bool(limit.counts.changed)) == (len(wishes), wishes != sent)
 
 
 def test_commands_stay_near_the_measured_pose():
@@ -70,14 +53,6 @@ def test_commands_stay_near_the_measured_pose():
     np.testing.assert_allclose(limit([1.0, 0.0], measured=[0.1, 0.0]), [0.3, 0.0])
     # The box goes before the measured pose, which may be outside of it.
     np.testing.assert_allclose(limit([1.0, 0.0], measured=[1.5, 0.0]), [1.0, 0.0])
-
-
-def test_acceleration_by_hand():
-    # At 10 Hz an acceleration of 1 changes the step by 0.01 each time.
-    limit = LimitFilter(box(acceleration=1.0), 10.0)
-    limit.start([0.0, 0.0])
-    sent = [limit([1.0, 0.0])[0] for _ in range(3)]
-    np.testing.assert_allclose(sent, [0.01, 0.03, 0.06])
 
 
 def test_a_command_brakes_for_its_target_without_overshoot():
@@ -95,20 +70,6 @@ def test_a_motion_within_the_acceleration_is_not_changed():
     np.testing.assert_allclose([limit([wish, 0.0])[0] for wish in wishes], wishes)
     with pytest.raises(LimitError, match="acceleration"):
         limit([0.04, 0.0])
-
-
-def test_braking_takes_the_whole_distance():
-    # At rest 0.06 before its target a command may take steps of 0.01, 0.02, 0.02 and 0.01: no more than 0.01 apart.
-    limit = LimitFilter(box(acceleration=1.0), 10.0)
-    limit.start([0.0, 0.0])
-    sent = [limit([0.06, 0.0])[0] for _ in range(5)]
-    np.testing.assert_allclose(sent, [0.01, 0.03, 0.05, 0.06, 0.06])
-
-
-def test_a_box_without_edges_can_be_accelerated_in():
-    limit = LimitFilter(ActionLimits(low=[-np.inf], high=[np.inf], acceleration=1.0), 10.0)
-    limit.start([0.0])
-    np.testing.assert_allclose([limit([1.0])[0] for _ in range(2)], [0.01, 0.03])
 
 
 def test_from_rest_the_speed_begins_at_zero_and_at_the_pose():
@@ -146,12 +107,9 @@ def test_what_is_not_finite_is_never_sent(bad):
     assert limit.counts.actions == 0
 
 
-def test_another_size_is_refused():
+def test_another_size_and_a_robot_that_stands_outside_are_refused():
     with pytest.raises(LimitError, match=r"shape \(3,\); wanted \(2,\)"):
         LimitFilter(box(), 10.0)([0.0, 0.0, 0.0])
-
-
-def test_a_robot_that_stands_outside_is_not_moved():
     with pytest.raises(LimitError, match="dimension 1"):
         LimitFilter(box(), 10.0).start([0.0, 2.5])
 
@@ -170,10 +128,9 @@ def test_a_box_without_an_upper_edge_keeps_its_lower_one():
 
 
 def test_slow_motion_scales_motion_and_not_the_box():
-    slow = box(speed=1.0, step=0.5, acceleration=2.0).scaled(0.1)
-    np.testing.assert_allclose(slow.speed, [0.1, 0.1])
-    np.testing.assert_allclose(slow.step, [0.05, 0.05])
-    np.testing.assert_allclose(slow.acceleration, [0.2, 0.2])
+    slow = box(speed=1.0, step=0.5, acceleration=2.0, jerk=[60.0, 30.0]).scaled(0.1)
+    motion = (slow.speed, slow.step, slow.acceleration, slow.jerk)
+    np.testing.assert_allclose(motion, [(0.1, 0.1), (0.05, 0.05), (0.2, 0.2), (6.0, 3.0)])
     np.testing.assert_allclose(slow.high, [1.0, 2.0])
     with pytest.raises(UserError, match="slow motion"):
         slow.scaled(0.0)
@@ -197,7 +154,7 @@ def test_slow_motion_scales_motion_and_not_the_box():
 )
 def test_limits_that_make_no_sense_are_refused(values, words):
     with pytest.raises(UserError, match=words):
-        ActionLimits(**{"low": [-1.0, -2.0], "high": [1.0, 2.0], **values})
+        box(**values)
 
 
 @settings(max_examples=200, deadline=None)
@@ -235,14 +192,8 @@ def test_seven_joints_cost_less_than_a_hundred_clips():
             filtered(wish)
         return process_time() - before
 
-    costs = [
-        (
-            seconds(lambda wish: limit(wish, measured=limit.last)),
-            seconds(lambda wish: wish.clip(-1.0, 1.0)),
-        )
-        for _ in range(8)
-    ]
-    own, clip = (min(times) for times in zip(*costs, strict=True))
+    own = min(seconds(lambda wish: limit(wish, measured=limit.last)) for _ in range(8))
+    clip = min(seconds(lambda wish: wish.clip(-1.0, 1.0)) for _ in range(8))
     assert own < 100 * clip
 
 
@@ -280,13 +231,7 @@ def test_an_answer_that_lets_more_through_is_looser():
 
 # Jerk.
 
-SMOOTH = {
-    "low": [-1.0, -2.0],
-    "high": [1.0, 2.0],
-    "speed": [1.5, 2.0],
-    "acceleration": [6.0, 4.0],
-    "jerk": [60.0, 30.0],
-}
+SMOOTH = {**BOX, "speed": [1.5, 2.0], "acceleration": [6.0, 4.0], "jerk": [60.0, 30.0]}
 
 
 def commanded(limits, targets, start=(0.0, 0.0), rate=50.0):
@@ -310,19 +255,15 @@ def assert_smooth(commands, limits, rate=50.0):
 @given(seed=st.integers(0, 10_000), keep=st.sampled_from([1, 2, 5, 20]))
 @settings(max_examples=60, deadline=None)
 def test_speed_acceleration_and_jerk_stay_within_their_limits_whatever_is_wanted(seed, keep):
-    random = np.random.default_rng(seed)
-    targets = np.repeat(
-        random.uniform(-3.0, 3.0, (200 // keep, 2)), keep, axis=0
-    )  # beyond the box too
-    commands, _ = commanded(SMOOTH, targets)
-    assert_smooth(commands, SMOOTH)
+    # Beyond the box too.
+    targets = np.random.default_rng(seed).uniform(-3.0, 3.0, (200 // keep, 2))
+    assert_smooth(commanded(SMOOTH, np.repeat(targets, keep, axis=0))[0], SMOOTH)
 
 
 def test_a_policy_that_jumps_between_the_edges_does_not_leave_them():
     edges = np.tile([[1.0, 2.0], [-1.0, -2.0]], (300, 1))
     for keep in (1, 7, 23, 60):
-        commands, _ = commanded(SMOOTH, np.repeat(edges, keep, axis=0)[:600])
-        assert_smooth(commands, SMOOTH)
+        assert_smooth(commanded(SMOOTH, np.repeat(edges, keep, axis=0)[:600])[0], SMOOTH)
 
 
 def test_the_target_is_reached_and_kept():
@@ -376,11 +317,6 @@ def test_a_pose_within_the_margin_is_left_smoothly():
     commands, _ = commanded(limits, [[0.0, 0.0]] * 60, start=(0.95, 0.0))
     assert_smooth(commands, limits)
     np.testing.assert_allclose(commands[-1], [0.0, 0.0], atol=1e-9)
-
-
-def test_slow_motion_slows_the_jerk_too():
-    slow = ActionLimits(**SMOOTH).scaled(0.1)
-    np.testing.assert_allclose(slow.jerk, [6.0, 3.0])
 
 
 @pytest.mark.parametrize(
