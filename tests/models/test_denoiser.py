@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from imitate import algo_factory, load_config
 from imitate.errors import ConfigError
 from imitate.functional.realtime import Given
 from imitate.models.denoising_mlp import DenoisingMLP, SinusoidalEmbedding
 from imitate.models.diffusion_transformer import DiffusionTransformer
 from imitate.models.unet import ConditionalUnet1D
+from tests.tiny import tiny_algo
 
 NETWORKS = {
     "unet": {"down_dims": [8, 16], "diffusion_step_embed_dim": 8},
@@ -23,17 +23,9 @@ NETWORKS = {
 
 
 def make_denoiser(network, max_delay=0):
-    torch.manual_seed(0)
-    algo = {name: {"enabled": False} for name in NETWORKS} | {
-        network: {"enabled": True, **NETWORKS[network]},
-        "prefix": {"max_delay": max_delay},
-    }
-    tree = {
-        "algo_name": "flow_policy",
-        "algo": algo,
-        "observation": {"modalities": {"obs": {"low_dim": ["state"]}}},
-    }
-    return algo_factory("flow_policy", load_config(tree), {"state": (3,)}, 2).nets["policy"].eval()
+    sections = {name: {"enabled": name == network, **NETWORKS[name]} for name in NETWORKS}
+    algo = {**sections, "prefix": {"max_delay": max_delay}}
+    return tiny_algo("flow_policy", obs={"state": 3}, action=2, algo=algo).nets["policy"].eval()
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -123,14 +115,6 @@ def test_every_weight_and_input_gets_a_gradient():
         assert p.grad.abs().sum() > 0, name
 
 
-def test_one_step_for_all_rows():
-    net = make()
-    sample, _, observation = inputs()
-    torch.testing.assert_close(
-        net(sample, 7, observation), net(sample, torch.full((6,), 7.0), observation)
-    )
-
-
 @pytest.mark.parametrize("observed", [5, 0])
 def test_conditions_of_all_steps_at_once(observed):
     torch.manual_seed(0)
@@ -186,13 +170,10 @@ class Reference:
         return x * self.w[f"{name}.weight"] + self.w[f"{name}.bias"]
 
     def attention(self, x, memory, name, offset):
-        parts = zip(
-            (x, memory, memory),
-            self.w[f"{name}.in_proj_weight"].chunk(3),
-            self.w[f"{name}.in_proj_bias"].chunk(3),
-            strict=True,
+        matrices, biases = (
+            self.w[f"{name}.in_proj_{part}"].chunk(3) for part in ("weight", "bias")
         )
-        q, k, v = (value @ matrix.T + bias for value, matrix, bias in parts)
+        q, k, v = (y @ matrices[i].T + biases[i] for i, y in enumerate((x, memory, memory)))
         out = torch.zeros_like(x)
         for h in (slice(0, 4), slice(4, 8)):
             for t in range(len(x)):
@@ -278,14 +259,23 @@ def test_initialization_is_the_originals():
     assert layer.norm1.weight.unique().tolist() == [1.0]
 
 
-def test_one_step_for_all_rows_and_dropout_only_in_training():
-    net = make_diffusion_transformer()
-    sample, _, observations = inputs_of_diffusion_transformer()
-    torch.testing.assert_close(
-        net(sample, 7, observations), net(sample, torch.full((4,), 7), observations)
-    )
-    net.train()
-    assert not torch.equal(net(sample, 7, observations), net(sample, 7, observations))
+def test_dropout_only_in_training_in_diffusion_transformer():
+    net = make_diffusion_transformer().train()
+    args = inputs_of_diffusion_transformer()
+    assert not torch.equal(net(*args), net(*args))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "transformer", "unet"])
+def test_a_step_is_one_number_or_one_per_row(kind):
+    net, (sample, _, observation) = {
+        "mlp": lambda: (make(), inputs()),
+        "transformer": lambda: (make_diffusion_transformer(), inputs_of_diffusion_transformer()),
+        "unet": lambda: (make_unet(), inputs_of_unet()),
+    }[kind]()
+    by_row = net(sample, torch.full((len(sample),), 9), observation)
+    for step in (9, torch.tensor(9)):
+        torch.testing.assert_close(net(sample, step, observation), by_row)
+    assert not torch.allclose(net(sample, 10, observation), by_row)
 
 
 def test_what_the_original_stores_besides_is_dropped():
@@ -294,11 +284,6 @@ def test_what_the_original_stores_besides_is_dropped():
     for name in ("mask", "memory_mask", "_dummy_variable"):
         state[name] = torch.zeros(2)
     net.load_state_dict(state)
-
-
-def test_impossible_sizes_are_refused():
-    with pytest.raises(ConfigError, match="3 heads do not divide 8"):
-        make_diffusion_transformer(n_head=3)
 
 
 SMALL = {"diffusion_step_embed_dim": 16, "down_dims": (8, 16, 24), "kernel_size": 3, "n_groups": 4}
@@ -377,10 +362,8 @@ class UnetReference:
             x = torch.cat([x, skips.pop()], 1)
             x = self.residual(x, f"up_modules.{i}.0", condition)
             x = self.residual(x, f"up_modules.{i}.1", condition)
-            name = f"up_modules.{i}.2.conv"
-            x = F.conv_transpose1d(
-                x, self.w[f"{name}.weight"], self.w[f"{name}.bias"], stride=2, padding=1
-            )
+            weight, bias = (self.w[f"up_modules.{i}.2.conv.{part}"] for part in ("weight", "bias"))
+            x = F.conv_transpose1d(x, weight, bias, stride=2, padding=1)
         x = self.block(x, "final_conv.0", 8)
         return self.conv(x, "final_conv.1").transpose(1, 2)
 
@@ -436,10 +419,8 @@ def test_conditions_of_all_steps_equal_one_by_one():
     sample, _, observation = inputs_of_unet()
     with torch.no_grad():
         conditions = net.conditions([7, 0, 50], observation)
-        for t in (7, 0, 50):
-            torch.testing.assert_close(
-                net.denoise(sample, conditions[t]), net(sample, t, observation)
-            )
+        for t, condition in conditions.items():
+            torch.testing.assert_close(net.denoise(sample, condition), net(sample, t, observation))
 
 
 def test_without_observation():
@@ -449,15 +430,6 @@ def test_without_observation():
         expected = net(sample, t)
         found = net.denoise(sample[:1], net.conditions(t.tolist(), None)[t[0].item()])
     torch.testing.assert_close(found, expected[:1])
-
-
-def test_a_step_is_one_number_or_one_per_row():
-    net = make_unet()
-    sample, _, observation = inputs_of_unet()
-    by_row = net(sample, torch.full((4,), 9), observation)
-    torch.testing.assert_close(net(sample, 9, observation), by_row)
-    torch.testing.assert_close(net(sample, torch.tensor(9), observation), by_row)
-    assert not torch.allclose(net(sample, 10, observation), by_row)
 
 
 def test_layout_survives_copies_and_files():
@@ -484,18 +456,19 @@ def test_chunk_that_cannot_be_halved():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("make", "change", "words"),
     [
-        ({"kernel_size": 4}, "kernel_size is 4; expected an odd number"),
-        ({"n_groups": 5}, "n_groups is 5, which does not divide 8"),
-        ({"down_dims": ()}, "down_dims is empty"),
-        ({"down_dims": (4, 8)}, "begins with 4; expected a multiple of 8"),
-        ({"diffusion_step_embed_dim": 15}, "got 15 features; expected an even number"),
+        (make_diffusion_transformer, {"n_head": 3}, "3 heads do not divide 8"),
+        (make_unet, {"kernel_size": 4}, "kernel_size is 4; expected an odd number"),
+        (make_unet, {"n_groups": 5}, "n_groups is 5, which does not divide 8"),
+        (make_unet, {"down_dims": ()}, "down_dims is empty"),
+        (make_unet, {"down_dims": (4, 8)}, "begins with 4; expected a multiple of 8"),
+        (make_unet, {"diffusion_step_embed_dim": 15}, "15 features; expected an even number"),
     ],
 )
-def test_impossible_sizes_are_refused_in_unet(change, words):
+def test_impossible_sizes_are_refused(make, change, words):
     with pytest.raises(ConfigError, match=words):
-        make_unet(**change)
+        make(**change)
 
 
 def test_sinusoidal_embedding_by_hand():

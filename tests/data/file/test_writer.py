@@ -156,6 +156,7 @@ def test_depth_and_what_is_no_picture_may_be_floats(path):
 
 X, XY = {"x": np.zeros((3, 2))}, {"x": np.zeros((3, 2)), "y": np.zeros((3, 2))}
 PIXELS = np.zeros((3, 8, 6, 3))
+PIXEL_OBS = {"image": PIXELS.astype(np.uint8)}
 WRONG_EPISODES = [
     ({"actions": np.ones(3)}, "demo_0|'actions'|(3,)|(T, A)"),
     ({"actions": np.ones((0, 2))}, "demo_0|'actions'|at least 1"),
@@ -179,11 +180,7 @@ OTHER_EPISODES = [
     ({}, {"obs": {"y": np.ones((3, 2))}}, "'obs/x' is missing"),
     ({}, {"obs": XY}, "'obs/y' is new"),
     ({}, {"obs": {"x": np.ones((3, 5))}}, "has shape (5,), but (2,) in demo 'demo_0'"),
-    (
-        {"obs": {"image": PIXELS.astype(np.uint8)}},
-        {"obs": {"image": PIXELS}},
-        "'obs/image' is float64, but uint8 in demo 'demo_0'",
-    ),
+    ({"obs": PIXEL_OBS}, {"obs": {"image": PIXELS}}, "'obs/image' is float64, but uint8 in demo"),
 ]
 
 
@@ -269,12 +266,10 @@ def test_names_are_given_once_and_have_no_slash(path):
             writer.add_filter_key("train", ["aa"])
 
 
+NEARLY = ("sucess", "succes", "Success", "languages", "task_ids")
 FINISHES = [
     *(({"success": value}, "success is|expected True, False") for value in ("no", 2, 0.5)),
-    *(
-        ({name: True}, f"{name}=|did you mean|attrs=|a.hdf5")
-        for name in ("sucess", "succes", "Success", "languages", "task_ids")
-    ),
+    *(({name: True}, f"{name}=|did you mean|attrs=|a.hdf5") for name in NEARLY),
 ]
 
 

@@ -36,9 +36,8 @@ def video(path, levels, millis=None):
         if millis is not None:
             stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
         for number, level in enumerate(levels):
-            frame = av.VideoFrame.from_ndarray(
-                np.full((32, 32, 3), level, np.uint8), format="rgb24"
-            )
+            gray = np.full((32, 32, 3), level, np.uint8)
+            frame = av.VideoFrame.from_ndarray(gray, format="rgb24")
             if millis is not None:
                 frame.pts, frame.time_base = millis[number], Fraction(1, 1000)
             container.mux(stream.encode(frame))
@@ -51,12 +50,25 @@ def rows(number, length, offset):
         "action": [[t / 10] for t in range(length)],
         "next.reward": [float(t == length - 1) for t in range(length)],
         "next.done": [t == length - 1 for t in range(length)],
-        "timestamp": [t / FPS for t in range(length)],
-        "frame_index": list(range(length)),
-        "episode_index": [number] * length,
-        "index": [offset + t for t in range(length)],
-        "task_index": [(0, 7, 3)[number]] * length,
+        **own_columns(number, length, offset, (0, 7, 3)[number]),
     }
+
+
+def own_columns(number, length, offset=0, task=0):
+    steps = range(length)
+    return {
+        **{"timestamp": [t / FPS for t in steps], "frame_index": list(steps)},
+        **{"episode_index": [number] * length, "task_index": [task] * length},
+        "index": [offset + t for t in steps],
+    }
+
+
+def info_of(root):
+    return json.loads((root / "meta/info.json").read_text())
+
+
+def write_info(root, info):
+    (root / "meta/info.json").write_text(json.dumps(info))
 
 
 def make(root, version, lengths=LENGTHS, index_name="task"):
@@ -80,7 +92,7 @@ def make(root, version, lengths=LENGTHS, index_name="task"):
         "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4" if is_v3
         else f"videos/chunk-{tail}",
     }  # fmt: skip
-    (meta / "info.json").write_text(json.dumps(info))
+    write_info(root, info)
     tasks = {0: "pick", 7: "place", 3: "push"}
     tables, levels, offset = [], [], 0
     for number, length in enumerate(lengths):
@@ -94,15 +106,11 @@ def make(root, version, lengths=LENGTHS, index_name="task"):
             place = root / f"data/chunk-{number // 2:03d}/episode_{number:06d}.parquet"
             place.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(table, place)
-            video(
-                root / f"videos/chunk-{number // 2:03d}/{CAMERA}/episode_{number:06d}.mp4",
-                levels[number],
-            )
+            place = f"videos/chunk-{number // 2:03d}/{CAMERA}/episode_{number:06d}.mp4"
+            video(root / place, levels[number])
         return root
-    pq.write_table(
-        pa.table({"task_index": list(tasks), index_name: list(tasks.values())}),
-        meta / "tasks.parquet",
-    )
+    table = pa.table({"task_index": list(tasks), index_name: list(tasks.values())})
+    pq.write_table(table, meta / "tasks.parquet")
     (root / "data/chunk-000").mkdir(parents=True)
     pq.write_table(pa.concat_tables(tables[:2]), root / "data/chunk-000/file-000.parquet")
     pq.write_table(tables[2], root / "data/chunk-000/file-001.parquet")
@@ -210,11 +218,7 @@ def test_episodes_of_one_video_do_not_take_frames_of_each_other(
 
 
 def other_info(**values):
-    def change(root):
-        info = json.loads((root / "meta/info.json").read_text())
-        (root / "meta/info.json").write_text(json.dumps({**info, **values}))
-
-    return change
+    return lambda root: write_info(root, {**info_of(root), **values})
 
 
 def one_task(root):
@@ -246,9 +250,9 @@ def many_rows(root):
 
 
 def without_videos(root):
-    info = json.loads((root / "meta/info.json").read_text())
-    del info["features"][CAMERA]
-    (root / "meta/info.json").write_text(json.dumps(info))
+    features = info_of(root)["features"]
+    del features[CAMERA]
+    other_info(features=features)(root)
 
 
 @pytest.mark.parametrize(
@@ -307,9 +311,8 @@ def added(root, key, dtype, values):
     for file, part in (("0", values[:7]), ("1", values[7:])):
         path = root / f"data/chunk-000/file-00{file}.parquet"
         pq.write_table(pq.read_table(path).append_column(key, [part]), path)
-    info = json.loads((root / "meta/info.json").read_text())
-    info["features"][key] = {"dtype": dtype, "shape": [1], "names": None}
-    (root / "meta/info.json").write_text(json.dumps(info))
+    feature = {"dtype": dtype, "shape": [1], "names": None}
+    other_info(features={**info_of(root)["features"], key: feature})(root)
 
 
 def test_what_changes_within_an_episode_is_said(converted, tmp_path, made):
@@ -361,9 +364,8 @@ def test_episodes_that_were_deleted_by_hand(converted, tmp_path, deleted, listed
 
 
 def unlist(root, number):
-    rows = [
-        row for row in pq.read_table(root / EPISODES).to_pylist() if row["episode_index"] != number
-    ]
+    listed = pq.read_table(root / EPISODES).to_pylist()
+    rows = [row for row in listed if row["episode_index"] != number]
     pq.write_table(pa.Table.from_pylist(rows), root / EPISODES)
     other_info(total_episodes=2)(root)
 
@@ -388,9 +390,8 @@ def demos(path, lengths, frequency=20, size=(9, 8), steady=False):
             "quat": random.normal(size=(length + 1, 2)).astype(np.float32),
             "agentview_image": images,
         }
-        obs, after = (
-            {key: value[at] for key, value in seen.items()} for at in (np.s_[:-1], np.s_[1:])
-        )
+        obs = {key: value[:-1] for key, value in seen.items()}
+        after = {key: value[1:] for key, value in seen.items()}
         actions = random.normal(size=(length, 7)).astype(np.float32)
         attrs = {"success": bool(number % 2), "language": f"task {number % 2}"}
         made.append(episode(length, obs, actions, "terminal", next_obs=after, attrs=attrs))
@@ -401,7 +402,7 @@ def test_tables_and_statistics_are_as_lerobot_wants_them(tmp_path):
     demos(tmp_path / "a.hdf5", [40, 23])
     root = tmp_path / "l"
     convert(tmp_path / "a.hdf5", root, to_format="lerobot")
-    info = json.loads((root / "meta/info.json").read_text())
+    info = info_of(root)
     assert (info["total_episodes"], info["total_frames"], info["fps"]) == (2, 63, 20)
     names = ["eef.0", "eef.1", "eef.2", "quat.0", "quat.1"]
     assert info["features"]["observation.state"]["names"] == names
@@ -438,7 +439,7 @@ def test_a_rate_that_is_not_whole_is_rounded_and_told(tmp_path):
     demos(tmp_path / "a.hdf5", [3], frequency=29.97)
     report = convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot")
     assert report.changed["fps"].startswith("29.97 -> 30")
-    assert json.loads((tmp_path / "l/meta/info.json").read_text())["fps"] == 30
+    assert info_of(tmp_path / "l")["fps"] == 30
 
 
 JOINTS = ["shoulder.pos", "gripper.pos"]
@@ -465,7 +466,7 @@ def named(root):
         "total_episodes": 1, "total_frames": 4, "video_path": None,
         "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
     }  # fmt: skip
-    (root / "meta/info.json").write_text(json.dumps(info))
+    write_info(root, info)
     tasks = pa.table({"task_index": [0], "task": ["pick"]})
     pq.write_table(tasks, root / "meta/tasks.parquet")
     first = {"episode_index": 0, "length": 4, "data/chunk_index": 0, "data/file_index": 0}
@@ -478,11 +479,7 @@ def named(root):
         "observation.pose": [[[t, 1, 2], [3, 4, 5]] for t in range(4)],
         "observation.images.wrist": [{"bytes": as_png(frame), "path": None} for frame in frames],
         "complementary.penalty": [0, 1, 0, 2],
-        "timestamp": [t / 10 for t in range(4)],
-        "frame_index": list(range(4)),
-        "episode_index": [0] * 4,
-        "index": list(range(4)),
-        "task_index": [0] * 4,
+        **own_columns(0, 4),
     }
     pq.write_table(pa.table(rows), root / "data/chunk-000/file-000.parquet")
     return root
@@ -501,7 +498,7 @@ def test_features_of_lerobot_come_back_with_their_names_types_and_values(tmp_pat
         assert entries["obs/effort"] == {"feature": "observation.effort", **effort}
         assert dimension_names(entries["obs/state"]["names"]) == JOINTS
     convert(tmp_path / "a.hdf5", tmp_path / "back", to_format="lerobot")
-    info = json.loads((tmp_path / "back/meta/info.json").read_text())
+    info = info_of(tmp_path / "back")
     assert info["features"] == NAMED | COLUMNS
     assert list(info["features"]) == list(NAMED | COLUMNS)
     back = columns_of(tmp_path / "back")
@@ -520,7 +517,7 @@ def test_added_observations_become_features_of_their_own(tmp_path):
         del file["data/demo_0/obs/state"]
         file["data/demo_0/obs/state"] = state
     convert(tmp_path / "a.hdf5", tmp_path / "back", to_format="lerobot")
-    found = json.loads((tmp_path / "back/meta/info.json").read_text())["features"]
+    found = info_of(tmp_path / "back")["features"]
     assert found["observation.force"] == {"dtype": "float32", "shape": [3], "names": None}
     assert "observation.effort" not in found
     # two names do not fit one number any more
@@ -547,7 +544,7 @@ def test_images_become_videos_of_several_episodes(tmp_path, codec):
     report = convert(tmp_path / "a.hdf5", tmp_path / "l", to_format="lerobot", options=options)
     assert os.sched_getscheduler(0) == scheduling  # as root, SVT-AV1 would make it real-time
     assert report.changed[IMAGES].startswith(f"{codec} video")
-    info = json.loads((tmp_path / "l/meta/info.json").read_text())
+    info = info_of(tmp_path / "l")
     feature = info["features"][IMAGES]
     assert (feature["dtype"], feature["shape"]) == ("video", [32, 48, 3])
     assert feature["info"]["video.codec"] == codec
