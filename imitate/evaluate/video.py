@@ -1,8 +1,4 @@
-"""Frames of videos: drawn in worker processes and written by the process that makes the video.
-
-Record the frames of a running episode, with the policy's plan.
-
-Draw a policy's plan and keypoints onto the frames of a video.
+"""Frames of videos: recorded in worker processes, with the policy's plan and keypoints drawn onto them.
 
 The planned actions are drawn as the path of each gripper if the environment can compute it (``env.planned_paths``),
 otherwise as one curve per action dimension. Images with a spatial softmax are shown in the corner with its keypoints.
@@ -15,14 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from imitate.evaluate.late import EpisodePlan
-from imitate.policy.rollout_policy import RolloutPolicy
+if TYPE_CHECKING:
+    from imitate.evaluate.late import EpisodePlan
+    from imitate.policy.rollout_policy import RolloutPolicy
 
 AT_ONCE = 16
 """Number of frames that are sent together, so that no process keeps a whole video in memory."""

@@ -78,7 +78,7 @@ class BinaryActions(PreprocessStep):
             if ends[0] == ends[1] or std[dim] ** 2 < (1 - _TOLERANCE) * widest:
                 raise ConfigError(
                     f"{self.name}: number {dim} of the action goes from {ends[0]:g} to "
-                    f"{ends[1]:g}, so it has more than two values; name the two values with "
+                    f"{ends[1]:g}, and does not have exactly two values; name the two values with "
                     "'values': [low, high], or leave the number out"
                 )
             self.low[place], self.high[place] = ends
