@@ -14,11 +14,15 @@ class FileServer:
         delay_s: seconds that each GET of a path waits; one number for all in `every_s`.
         asked: 'GET path' with its range, in order.
         ranges: false: requests for a part get the whole.
+        codes: status of the next answers, which have no content; they ask for a retry after 0 s.
+        etag: tag of all files; '': none is sent; None: it follows from the content.
+        length: false: no size is announced.
     """
 
     def __init__(self):
         self.files, self.cut, self.asked = {}, {}, []
         self.ranges, self.down, self.every_s = True, False, 0.0
+        self.codes, self.etag, self.length = [], None, True
         self._turn = threading.Lock()
         served = self
 
@@ -52,22 +56,29 @@ class FileServer:
         asked = request.headers.get("Range", "")
         self.asked.append(f"{request.command} {request.path} {asked}".strip())
         content = self.files.get(request.path)
-        if self.down:
-            request.send_error(503)
-            return
-        if content is None:
-            request.send_error(404)
+        code = 503 if self.down else self.codes.pop(0) if self.codes else 200
+        if content is None or code != 200:
+            request.send_response(code if code != 200 else 404)
+            request.send_header("Retry-After", "0")
+            request.end_headers()
             return
         if with_body and self.every_s and request.path.endswith(".hdf5"):
             with self._turn:
                 time.sleep(self.every_s)
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and self.ranges else 0
-        body = content[start:]
-        request.send_response(206 if start else 200)
-        request.send_header("Content-Length", str(len(body)))
-        request.send_header("ETag", f'"{hash(content)}"')
-        if start:
-            request.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        etag = f'"{hash(content)}"' if self.etag is None else self.etag
+        start, end = 0, len(content)
+        if asked and self.ranges and request.headers.get("If-Range", etag) == etag:
+            start = int(asked.removeprefix("bytes=").rstrip("-"))
+        body, part = content[start:], f"{start}-{end - 1}" if start < end else "*"
+        request.send_response((206 if body else 416) if start else 200)
+        headers = {
+            "Content-Length": str(len(body)) if self.length else "",
+            "ETag": etag,
+            "Content-Range": f"bytes {part}/{end}" if start else "",
+        }
+        for name, value in headers.items():
+            if value:
+                request.send_header(name, value)
         request.end_headers()
         cuts = self.cut.get(request.path)
         if with_body:

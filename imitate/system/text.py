@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import Any
 
 from tqdm import tqdm
 
@@ -21,6 +22,18 @@ def counted(count: int, noun: str) -> str:
 
 class ProgressBar(tqdm):  # type: ignore[misc]
     """tqdm's bar; bars of several processes are not kept apart on the screen."""
+
+
+class DownloadBar(ProgressBar):
+    """Bar in bytes, shown on a terminal only."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(desc=name, unit="B", unit_scale=True, **{"disable": None, **options})
+
+    def received(self, count: int, total: int | None) -> None:
+        """Advance the bar by new bytes, whose final number is ``total`` if it is known."""
+        self.total = total
+        self.update(count)
 
 
 def _renew_lock() -> None:

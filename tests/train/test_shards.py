@@ -16,7 +16,7 @@ from imitate.data.batches import streamed as module
 from imitate.data.batches.build import training_sources
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.batches.streamed import build_streamed
-from imitate.data.download import fetch as fetching
+from imitate.data.download import download
 from imitate.data.download.fetch import make_room, remote_folder
 from imitate.data.edit.shard import shard_files
 from imitate.data.shards.data_files import DataFiles
@@ -77,7 +77,7 @@ def own_folder(folder, tmp_path):
 @pytest.fixture
 def server(file_server, folder, monkeypatch):
     """A server of the folder on the loopback address."""
-    monkeypatch.setattr(fetching, "WAIT_S", 0.001)
+    monkeypatch.setattr(download, "WAIT_S", 0.001)
     with file_server() as server:
         server.put_folder(folder, "/demos")
         yield server

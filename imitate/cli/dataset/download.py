@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from imitate.cli.reports.layout import table
-from imitate.data.download.catalogue import PublicFile, chosen, load_catalogue
-from imitate.data.download.download import Downloaded, OnBytes
-from imitate.data.download.download import download as fetch
+from imitate.data.download.catalogue import (
+    Downloaded,
+    PublicFile,
+    chosen,
+    download_public,
+    load_catalogue,
+)
+from imitate.data.download.download import RETRIES
 from imitate.errors import UserError
-from imitate.system.text import ProgressBar
+from imitate.system.text import DownloadBar
 
 
 def download(
@@ -39,7 +43,7 @@ def download(
     retries: Annotated[
         int,
         typer.Option("--retries", min=0, help="Number of consecutive attempts without progress."),
-    ] = 5,
+    ] = RETRIES,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Download public demonstrations of robomimic and MimicGen.
@@ -63,15 +67,13 @@ def download(
             typer.echo(
                 f"{file.name}: the publisher states no licence: ask before you pass it on", err=True
             )
-        with _progress(file.name) as on_bytes:
-            result = fetch(
-                file, out / file.place, overwrite=overwrite, retries=retries, on_bytes=on_bytes
-            )
+        with DownloadBar(file.name, leave=False) as bar:
+            result = download_public(file, out / file.place, overwrite, retries, bar.received)
         results.append(result)
         if not as_json:
             typer.echo("\n".join(_outcome(file, result)))
     if as_json:
-        typer.echo(json.dumps([result.to_dict() for result in results], indent=2))
+        typer.echo(json.dumps([vars(result) for result in results], indent=2))
 
 
 def _outcome(file: PublicFile, result: Downloaded) -> list[str]:
@@ -115,16 +117,3 @@ def _as_json(files: Sequence[PublicFile]) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[OnBytes]:
-    """Show a progress bar in bytes on a terminal, and nothing in a log."""
-    with ProgressBar(desc=name, unit="B", unit_scale=True, disable=None, leave=False) as bar:
-
-        def show(done: int, total: int | None) -> None:
-            bar.total = total
-            bar.n = done
-            bar.refresh()
-
-        yield show

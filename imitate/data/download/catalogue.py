@@ -1,4 +1,4 @@
-"""Catalogue of public demonstration files, ``datasets/catalogue.json``, which is part of the installed package."""
+"""Public demonstration files: their catalogue, which is part of the installed package, and their download."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
-from imitate.errors import UserError, nearest
+from imitate.data.dataset_file import DatasetFile
+from imitate.data.download.download import RETRIES, Download, OnBytes, sha256_of
+from imitate.errors import DatasetError, UserError, nearest
 
 VERSION = 1
 _ACTIONS = "`imitate dataset actions --to absolute --action-dict` makes it"
@@ -127,3 +129,73 @@ def chosen(files: Sequence[PublicFile], names: Sequence[str]) -> list[PublicFile
             )
         found.update((file.name, file) for file in fitting)
     return list(found.values())
+
+
+@dataclass(frozen=True)
+class Downloaded:
+    """Result of a download.
+
+    Attributes:
+        verified: check that was made: 'sha256'; or 'size' or 'structure' if no checksum is known.
+        resumed_at: number of bytes from an earlier attempt.
+        fetched_bytes: number of bytes downloaded now; 0 for an existing file.
+    """
+
+    name: str
+    path: str
+    size_bytes: int
+    sha256: str
+    verified: str
+    resumed_at: int
+    fetched_bytes: int
+
+
+def download_public(
+    file: PublicFile,
+    target: Path,
+    overwrite: bool = False,
+    retries: int = RETRIES,
+    on_bytes: OnBytes = lambda count, total: None,
+) -> Downloaded:
+    """Download a file of the catalogue, or verify the one that exists.
+
+    Args:
+        file: name and address, and size and checksum if known.
+        target: the file to write.
+        overwrite: replace another file of this name when the download is complete.
+        retries: number of successive attempts without a byte after which the download fails.
+        on_bytes: called for a progress bar, as in :class:`imitate.data.download.download.Download`.
+
+    Raises:
+        DatasetError: the download fails, the content differs from the catalogue's, or ``target`` exists with other
+            content.
+    """
+    if urlsplit(file.url).scheme not in ("http", "https"):
+        raise DatasetError(f"{file.url}: not an address that begins with http:// or https://")
+    existed = target.exists() and not overwrite
+    run = Download(file.url, target, file.size_bytes, file.about_bytes, file.sha256)
+    if not existed:
+        run.check = lambda part: _check_structure(part, file.url)
+        run.retries, run.on_bytes = retries, on_bytes
+        run.run()
+    size = target.stat().st_size
+    digest = sha256_of(target) if existed or file.sha256 is None else file.sha256
+    if (file.size_bytes or size, file.sha256 or digest) != (size, digest):
+        raise DatasetError(
+            f"{target}: exists already, with other content ({size} bytes, SHA-256 {digest}) than '{file.name}' "
+            f"({file.size_bytes or '?'} bytes, SHA-256 {file.sha256 or '?'}): move it away, or replace it with "
+            "--overwrite"
+        )
+    if existed:
+        _check_structure(target, str(target))
+    verified = "sha256" if file.sha256 else "size" if file.size_bytes else "structure"
+    return Downloaded(file.name, str(target), size, digest, verified, run.resumed_at, run.received)
+
+
+def _check_structure(path: Path, shown: str) -> None:
+    """Refuse a file that is not an HDF5 file with a demo that has actions."""
+    with DatasetFile(path) as file:
+        demos = file.demos()
+        if not demos:
+            raise DatasetError(f"{shown}: holds no demo")
+        file.length(demos[0])

@@ -1,6 +1,4 @@
-"""Fetch whole files into the cache: resumed, retried, verified; locked while in use, and bounded in size.
-
-Cache of downloaded files: one folder per file, a lock while it is in use, and a common size limit.
+"""Cache of downloaded files: one folder per file, a lock while it is in use, and a common size limit.
 
 ``<cache>/remote/<key>/<name>`` is a complete, verified file; its lock is ``<cache>/remote/<key>.lock``. Processes that
 read a file share the lock; a process that writes or removes the file has it exclusively.
@@ -8,30 +6,29 @@ read a file share the lock; a process that writes or removes the file has it exc
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import urlsplit
 
-from imitate.data.download.download import sha256_of
-from imitate.data.download.transport import Head, RemoteFile, UnreachableError, remote_file
+from imitate.data.download.download import ELSEWHERE, RETRIES, Download, OnBytes, wait
+from imitate.data.download.transport import UnreachableError, opened
 from imitate.data.file.cache import cache_folder, limit_bytes
 from imitate.errors import DatasetError
 from imitate.system.locks import locked
-from imitate.system.plain_files import appended, fresh, give_name, read_json, replaced
+from imitate.system.plain_files import fresh, parsed_json, replaced
 
 KNOWN = "known"
 """Folder of small files that are kept: indexes, and sizes of files."""
+_MAX_SMALL = 2**30
+"""Largest size of an index in bytes."""
+_logger = logging.getLogger(__name__)
 _held: dict[Path, tuple[int, int]] = {}
 """File descriptors of the locks on files that this process reads, and how often each lock is held.
 
@@ -98,7 +95,7 @@ def writing(path: Path) -> Iterator[None]:
         path.parent.mkdir(exist_ok=True)  # removed by another process before it was locked
     except OSError as error:
         raise DatasetError(
-            f"{path.parent}: cannot be written ({error.strerror}): set IMITATE_CACHE to a folder with room"
+            f"{path.parent}: cannot be written ({error.strerror}): {ELSEWHERE}"
         ) from error
     with lock:
         yield
@@ -150,24 +147,12 @@ def size_of(folder: Path) -> tuple[int, int]:
     return total, latest
 
 
-RETRIES = 5
-"""Number of successive attempts without a byte after which a download fails."""
-WAIT_S = 1.0
-"""Pause before the first retry, doubled each time."""
-_MAX_SMALL, _MOST_UNANNOUNCED = 2**30, 2**36
-"""Largest size of an index, and of a file whose server does not announce the size."""
-_logger = logging.getLogger(__name__)
-OnBytes = Callable[[int], None]
-"""Called with the number of received bytes."""
-Answer = TypeVar("Answer")
-
-
 def fetch(
     url: str,
     key: str,
     size: int | None,
     sha256: str | None = None,
-    on_bytes: OnBytes = lambda count: None,
+    on_bytes: OnBytes = lambda count, total: None,
 ) -> Path:
     """Return a file of the cache with the content of a URL, and download it if it is not there.
 
@@ -178,8 +163,7 @@ def fetch(
         key: identifies the content.
         size: size in bytes; None if the server does not announce it.
         sha256: checksum of the content, if known.
-        on_bytes: called for a progress bar; if it raises InterruptedError, the download stops and the received bytes
-            are kept.
+        on_bytes: called for a progress bar, as in :class:`imitate.data.download.download.Download`.
 
     Raises:
         DatasetError: the file cannot be downloaded, has another content than expected, or does not fit into the cache.
@@ -189,7 +173,8 @@ def fetch(
         with writing(path):
             if not path.is_file():  # another process has downloaded it meanwhile
                 make_room({key}, size or 0)
-                _fetch(remote_file(url), url, path, size, sha256, on_bytes)
+                known = size is not None  # without a size the key stands for any content
+                Download(url, path, size, None, sha256, identified=known, on_bytes=on_bytes).run()
     return path
 
 
@@ -204,175 +189,65 @@ def fetch_small(url: str) -> bytes:
     Raises:
         DatasetError: the file does not exist, or neither the server nor a copy is available.
     """
-    path = remote_folder() / KNOWN / _digest(url)
-    known = path.is_file()
-    try:
-        content = _tried(lambda: _content(remote_file(url), url), 1 if known else RETRIES)
-    except UnreachableError as error:
-        if not known:
-            raise DatasetError(
-                f"{url}: cannot be reached ({error}): check host and port, or try again later"
-            ) from None
-        _logger.warning("%s: cannot be reached (%s): the copy in the cache is used", url, error)
-        return path.read_bytes()
-    _keep(path, content)
-    return content
+    return _current(url, _digest(url), _small_content)
 
 
-def head_of(url: str) -> Head:
-    """Return size and tag of a file; if the server cannot be reached, those of the last time.
-
-    Raises:
-        DatasetError: the file does not exist, or neither the server nor a record of the last time is available.
-    """
-    path = remote_folder() / KNOWN / f"{_digest(url)}.head"
-    known = path.is_file()
-    try:
-        head = _tried(remote_file(url).head, 1 if known else RETRIES)
-    except UnreachableError as error:
-        if not known:
-            raise DatasetError(
-                f"{url}: cannot be reached ({error}): check host and port, or try again later"
-            ) from None
-        _logger.warning("%s: cannot be reached (%s): the copy in the cache is used", url, error)
-        return Head(**read_json(path))
-    _keep(path, json.dumps(asdict(head)).encode())
-    return head
-
-
-def fetch_file(url: str, on_bytes: OnBytes = lambda count: None) -> Path:
+def fetch_file(url: str, on_bytes: OnBytes = lambda count, total: None) -> Path:
     """Return a file of the cache with the current content of a URL, and download it if it is not there.
+
+    If the server cannot be reached, the content of the last time is the current one.
 
     Raises:
         DatasetError: for the same reasons as in :func:`fetch`.
     """
-    head = head_of(url)
-    return fetch(url, _digest(f"{url} {head.size} {head.tag}"), head.size, on_bytes=on_bytes)
+    head = parsed_json(_current(url, f"{_digest(url)}.head", _head), url)
+    key = _digest(f"{url} {head['size']} {head['tag']}")
+    return fetch(url, key, head["size"], on_bytes=on_bytes)
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _keep(path: Path, content: bytes) -> None:
-    """Write a small file atomically; if the cache cannot be written, there is just no copy."""
-    with suppress(OSError):
+def _current(url: str, name: str, read: Callable[[str], bytes]) -> bytes:
+    """Read from the server and keep a copy in the cache; return the copy if the server cannot be reached."""
+    path = remote_folder() / KNOWN / name
+    known, failures = path.is_file(), 0
+    while True:
+        try:
+            content = read(url)
+            break
+        except UnreachableError as error:
+            failures += 1
+            if known and failures > 1:
+                _logger.warning(
+                    "%s: cannot be reached (%s): the copy in the cache is used", url, error
+                )
+                return path.read_bytes()
+            if failures > RETRIES:
+                raise DatasetError(
+                    f"{url}: cannot be reached ({error}): check host and port, or try again later"
+                ) from None
+        wait(failures)
+    with suppress(OSError):  # if the cache cannot be written, there is just no copy
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as part, fresh(part) as file:
             file.write(content)
+    return content
 
 
-def _tried(attempt: Callable[[], Answer], retries: int) -> Answer:
-    for number in range(retries):
-        with suppress(UnreachableError):
-            return attempt()
-        time.sleep(WAIT_S * 2**number)
-    return attempt()
+def _head(url: str) -> bytes:
+    with opened(url, head_only=True) as content:
+        return json.dumps({"size": content.total, "tag": content.tag}).encode()
 
 
-def _content(file: RemoteFile, url: str) -> bytes:
-    parts, size = [], 0
-    for _, block in file.blocks(0):
-        parts.append(block)
-        size += len(block)
-        if size > _MAX_SMALL:
-            raise DatasetError(f"{url}: is larger than an index can be: correct the address")
-    return b"".join(parts)
-
-
-def _fetch(
-    file: RemoteFile,
-    url: str,
-    path: Path,
-    size: int | None,
-    sha256: str | None,
-    on_bytes: OnBytes,
-) -> None:
-    """Complete ``<path>.part`` after an earlier attempt, verify it and rename it."""
-    part = path.with_name(f"{path.name}.part")
-    if size is None:  # without size and tag, an earlier partial file may have other content
-        part.unlink(missing_ok=True)
-    on_bytes(_bytes_in(part))
-    failures, pause_s = 0, WAIT_S
-    while True:
-        before = _bytes_in(part)
-        reason = "the connection ended early"
-        if size is not None and before >= size:
-            break
-        try:
-            _append(file, part, size, on_bytes)
-            if size is None:
-                break
-            if _bytes_in(part) >= size:
-                continue
-        except UnreachableError as error:
-            reason = str(error)
-        except InterruptedError:  # raised by ``on_bytes``
-            raise
-        except OSError as error:
-            raise _unwritable(error, part) from error
-        failures = 1 if _bytes_in(part) > before else failures + 1
-        if failures > RETRIES:
-            raise DatasetError(
-                f"{url}: given up after {RETRIES} retries ({reason}); {_bytes_in(part)} bytes are "
-                f"kept in {part}: the same command continues from there"
-            )
-        time.sleep(pause_s * 2 ** (failures - 1))
-    _verify(part, url, size, sha256)
-    give_name(part, path)
-
-
-def _append(file: RemoteFile, part: Path, size: int | None, on_bytes: OnBytes) -> None:
-    """Write the received bytes, at most one block beyond the expected size."""
-    with appended(part, text=False) as target:
-        for at, block in file.blocks(target.tell()):
-            if at != target.tell():  # the server starts from the beginning
-                on_bytes(at - target.tell())
-                target.truncate(at)
-                target.seek(at)
-            target.write(block)
-            target.flush()
-            on_bytes(len(block))
-            if size is not None and target.tell() > size:
-                return
-            if size is None and target.tell() > _MOST_UNANNOUNCED:
-                part.unlink()
-                raise DatasetError(
-                    f"{part.name}: the server sends more than {_MOST_UNANNOUNCED} bytes without saying how many there "
-                    "are: correct the address"
-                )
-
-
-def _verify(part: Path, url: str, size: int | None, sha256: str | None) -> None:
-    """Remove a partial file whose content differs from the expected one.
-
-    Raises:
-        DatasetError: the size or the digest differs.
-    """
-    found = _bytes_in(part)
-    words = ""
-    if size is not None and found != size:
-        words = f"has {found} bytes, expected {size}"
-    elif sha256 is not None and (digest := sha256_of(part)) != sha256:
-        words = f"its SHA-256 is {digest}, expected {sha256}"
-    if words:
-        part.unlink()
-        raise DatasetError(
-            f"{url}: {words}; what came was removed: the file was changed after its index was written, or damaged on "
-            "the way: try again, or write the index again"
-        )
-
-
-def _unwritable(error: OSError, part: Path) -> DatasetError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DatasetError(
-            f"{part}: the disk is full; {_bytes_in(part)} bytes are kept: free some space, or set "
-            "IMITATE_CACHE to a folder with space; the same command continues from there"
-        )
-    return DatasetError(
-        f"{part}: cannot be written ({error.strerror}): set IMITATE_CACHE to a folder with room"
-    )
-
-
-def _bytes_in(part: Path) -> int:
-    return part.stat().st_size if part.is_file() else 0
+def _small_content(url: str) -> bytes:
+    with opened(url) as content:
+        found = b""
+        for block in content.blocks:
+            found += block
+            if len(found) > _MAX_SMALL:
+                raise DatasetError(f"{url}: is larger than an index can be: correct the address")
+    if content.total not in (None, len(found)):
+        raise UnreachableError("the connection ended early")
+    return found

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol
-from urllib.error import HTTPError, URLError
+from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from imitate.errors import DatasetError
@@ -31,139 +30,135 @@ _PACKAGES = {
 
 
 class UnreachableError(Exception):
-    """Error: a server cannot be reached, or ends the connection; the same request may succeed later."""
+    """Error: a server cannot be reached, or ends the connection; the same request may succeed later.
+
+    Attributes:
+        wait_s: pause in seconds that the server demands, or None.
+    """
+
+    def __init__(self, words: str, wait_s: float | None = None) -> None:
+        super().__init__(words)
+        self.wait_s = wait_s
 
 
 @dataclass(frozen=True)
-class Head:
-    """Size and tag of a file, without its content.
+class Content:
+    """Content of a file, from some byte on.
 
     Attributes:
-        size: size in bytes; None if the server does not announce it.
-        tag: differs for different content (an ETag, a modification time); '' if the server has none.
+        start: offset of the first byte: the requested one, or 0.
+        total: size of the whole file in bytes; None if the server does not announce it.
+        tag: differs for different content (an ETag, a modification time); '' if the server has none. A tag that begins
+            with 'W/' does not guarantee equal bytes.
+        blocks: the bytes, perhaps fewer than announced. Reading them may raise UnreachableError; the bytes up to then
+            are correct.
     """
 
-    size: int | None
+    start: int
+    total: int | None
     tag: str
+    blocks: Iterator[bytes]
 
 
-class RemoteFile(Protocol):
-    """A file behind a URL."""
+def opened(
+    url: str, start: int = 0, tag: str = "", *, head_only: bool = False
+) -> AbstractContextManager[Content]:
+    """Open the content of a URL from ``start`` on, or from 0 if that is impossible.
 
-    def head(self) -> Head:
-        """Return size and tag of the file.
-
-        Raises:
-            UnreachableError: the request may be repeated later.
-            DatasetError: the file does not exist, or may not be read.
-        """
-
-    def blocks(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """Yield pieces of the content with their offsets, from ``start`` on, or from 0 if that is impossible.
-
-        Raises:
-            UnreachableError: the request may be repeated; pieces yielded so far are correct.
-            DatasetError: the file does not exist, or may not be read.
-        """
-
-
-def remote_file(url: str) -> RemoteFile:
-    """Return the file behind a URL.
+    Args:
+        url: URL of the file.
+        start: offset of the first byte.
+        tag: expected tag: other content is read from 0; '': any content is read from ``start``.
+        head_only: request size and tag only.
 
     Raises:
-        DatasetError: no package supports the protocol; the message names the one to install.
+        UnreachableError: the request may be repeated later.
+        DatasetError: the file does not exist, or may not be read, or a package is missing, which the message names.
     """
     if url.startswith(("http://", "https://")):
-        return HttpFile(url)
-    return FsspecFile(url)
+        return _over_http(url, start, tag, "HEAD" if head_only else "GET")
+    return _by_fsspec(url, start, tag)
 
 
-class HttpFile:
-    """File behind ``http://`` or ``https://``."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def head(self) -> Head:
-        """Return size and tag of the file."""
-        with self._answer("HEAD", {}) as answer:
-            length = answer.headers.get("Content-Length", "")
-            tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-            return Head(int(length) if length.isdigit() else None, tag)
-
-    def blocks(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """Yield pieces of the content with their offsets."""
-        with self._answer("GET", {"Range": f"bytes={start}-"} if start else {}) as answer:
-            whole = not answer.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-            at = 0 if whole else start
-            while block := answer.read(BLOCK):
-                yield at, block
-                at += len(block)
-            if answer.length:  # the announced bytes are missing; reading in pieces raises no error
-                raise UnreachableError("the connection ended early")
-
-    @contextmanager
-    def _answer(self, method: str, headers: dict[str, str]) -> Iterator[Any]:
-        asked = {"Accept-Encoding": "identity", "User-Agent": "imitate", **headers}
-        try:
-            with urlopen(
-                Request(self._url, headers=asked, method=method), timeout=_TIMEOUT_S
-            ) as answer:
-                yield answer
-        except HTTPError as error:
-            words = f"{error.code} {error.reason}"
-            if error.code in _PASSING:
-                raise UnreachableError(words) from None
-            raise DatasetError(f"{self._url}: {_refusal(words, error.code)}") from None
-        except (URLError, OSError, http.client.HTTPException) as error:
-            reason = str(getattr(error, "reason", error)) or type(error).__name__
-            raise UnreachableError(reason) from None
+@contextmanager
+def _over_http(url: str, start: int, tag: str, method: str) -> Iterator[Content]:
+    headers = {"Accept-Encoding": "identity", "User-Agent": "imitate"}
+    if start:
+        headers |= {"Range": f"bytes={start}-"} | ({"If-Range": tag} if tag else {})
+    with _guarded(url):
+        answer = _answer(Request(url, headers=headers, method=method))
+    with answer:
+        etag, changed, part, length = (
+            answer.headers.get(name, "")
+            for name in ("ETag", "Last-Modified", "Content-Range", "Content-Length")
+        )
+        tag = changed or etag if etag.startswith("W/") else etag or changed
+        if answer.status == 200:
+            total = int(length) if length.isdigit() else None
+            yield Content(0, total, tag, _blocks(url, answer))
+        elif answer.status == 416 and part == f"bytes */{start}":  # no bytes are left
+            yield Content(start, start, tag, iter(()))
+        elif answer.status == 206 and part.startswith(f"bytes {start}-"):
+            _, _, size = part.rpartition("/")
+            total = int(size) if size.isdigit() else None
+            yield Content(start, total, tag, _blocks(url, answer))
+        elif start:
+            with _over_http(url, 0, "", method) as whole:
+                yield whole
+        else:
+            raise UnreachableError(f"the server answers {answer.status}, without the file")
 
 
-def _refusal(words: str, code: int) -> str:
-    if code in (401, 403):
-        return f"the server answers {words}: it requires a login"
-    return f"the server answers {words}: correct the address"
+def _answer(request: Request) -> Any:
+    try:
+        return urlopen(request, timeout=_TIMEOUT_S)
+    except HTTPError as error:
+        if error.code == 416:  # the requested range does not exist
+            return error
+        raise
 
 
-class FsspecFile:
-    """File of any file system that fsspec supports: ``s3://``, ``gs://``, ``hf://``, ``file://``, ``memory://``."""
+@contextmanager
+def _by_fsspec(url: str, start: int, tag: str) -> Iterator[Content]:
+    fs, path = filesystem(url)
+    with _guarded(url):
+        info = fs.info(path)
+        file = fs.open(path, "rb")
+    tags = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
+    found = next((str(info[key]) for key in tags if info.get(key)), "")
+    with file:
+        start = start if tag in ("", found) else 0
+        if start:
+            file.seek(start)
+        yield Content(start, info.get("size"), found, _blocks(url, file))
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._fs, self._path = filesystem(url)
 
-    def head(self) -> Head:
-        """Return size and tag of the file."""
-        with self._reading():
-            info = self._fs.info(self._path)
-        tags = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
-        tag = next((str(info[key]) for key in tags if info.get(key)), "")
-        size = info.get("size")
-        return Head(None if size is None else int(size), tag)
+def _blocks(url: str, file: Any) -> Iterator[bytes]:
+    with _guarded(url):
+        while block := file.read(BLOCK):
+            yield block
 
-    def blocks(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """Yield pieces of the content with their offsets."""
-        with self._reading(), self._fs.open(self._path, "rb") as file:
-            if start:
-                file.seek(start)
-            at = start
-            while block := file.read(BLOCK):
-                yield at, block
-                at += len(block)
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            raise DatasetError(f"{self._url}: there is no such file: correct the address") from None
-        except PermissionError as error:
-            raise DatasetError(
-                f"{self._url}: may not be read ({_line(error)}): check the credentials of its store"
-            ) from None
-        except Exception as error:  # the package of each store has its own exceptions
-            raise UnreachableError(_line(error)) from error
+@contextmanager
+def _guarded(url: str) -> Iterator[None]:
+    try:
+        yield
+    except HTTPError as error:
+        words, wait_s = f"{error.code} {error.reason}", error.headers.get("Retry-After", "")
+        if error.code in _PASSING:
+            raise UnreachableError(words, float(wait_s) if wait_s.isdigit() else None) from None
+        advice = "correct the address (--url of a download), or look at the publisher's page"
+        if error.code in (401, 403):
+            advice = "it requires a login: download it with a browser"
+        raise DatasetError(f"{url}: the server answers {words}: {advice}") from None
+    except FileNotFoundError:
+        raise DatasetError(f"{url}: there is no such file: correct the address") from None
+    except PermissionError as error:
+        raise DatasetError(
+            f"{url}: may not be read ({_line(error)}): check the credentials of its store"
+        ) from None
+    except Exception as error:  # the package of each store has its own exceptions
+        raise UnreachableError(_line(getattr(error, "reason", error))) from error
 
 
 def filesystem(url: str) -> tuple[Any, str]:
@@ -197,5 +192,5 @@ def _fsspec() -> ModuleType:
     return fsspec  # type: ignore[no-any-return]
 
 
-def _line(error: Exception) -> str:
+def _line(error: object) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0] or type(error).__name__

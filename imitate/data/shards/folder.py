@@ -25,7 +25,7 @@ from imitate.data.file.fingerprint import CONTENT_VERSION
 from imitate.data.shards.index import FORMAT, MAX_BYTES, Shard, ShardIndex
 from imitate.errors import DatasetError
 from imitate.system.plain_files import read_bytes
-from imitate.system.text import ProgressBar
+from imitate.system.text import DownloadBar
 
 _CONNECTIONS = 4
 _FILE_ENDINGS = (".hdf5", ".h5")
@@ -161,18 +161,16 @@ class RemoteFiles:
         make_room({shard.sha256 for shard in missing}, size)
         done: list[Shard] = []
         with (
-            ProgressBar(
-                desc=f"fetching {self.url.rpartition('/')[2]}",
+            DownloadBar(
+                f"fetching {self.url.rpartition('/')[2]}",
                 total=size,
-                unit="B",
-                unit_scale=True,
                 delay=2,
                 disable=None if stopped is None else True,
             ) as bar,
             ThreadPoolExecutor(_CONNECTIONS) as threads,
         ):
 
-            def came(count: int) -> None:
+            def came(count: int, total: int | None) -> None:
                 if stopped is not None and stopped.is_set():
                     raise InterruptedError
                 bar.update(count)
@@ -250,8 +248,5 @@ def _fetched(url: str) -> ShardFolder:
 @functools.lru_cache(maxsize=256)
 def _fetched_file(url: str) -> Path:
     """Download a file only once, so that a process uses a single version of it."""
-    name = url.rpartition("/")[2]
-    with ProgressBar(
-        desc=f"fetching {name}", unit="B", unit_scale=True, delay=2, disable=None
-    ) as bar:
-        return fetch_file(url, bar.update)
+    with DownloadBar(f"fetching {url.rpartition('/')[2]}", delay=2) as bar:
+        return fetch_file(url, bar.received)
