@@ -1,8 +1,8 @@
-"""Meaning of a file's actions: number of arms, relative or absolute, units and frame.
+"""Meaning of the actions in a demonstration file, and the poses of the grippers that a conversion of actions needs.
 
-Poses of the grippers at each step of a demonstration: from observations, or from recorded states in a simulator.
-
-Controllers in the description of a robosuite 1.5 environment.
+The meaning is the number of arms, whether commands are relative or absolute, their units and their frame. It follows
+from the controllers in the description of a robosuite 1.5 environment. Poses come from the recorded observations, or
+from the recorded states in a simulator.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ PoseKeys = tuple[str, str]
 
 
 class PoseSource(Protocol):
-    """Source of the hands' poses, one demo after the other; a context manager."""
+    """Source of the hands' poses for one demo after the other; a context manager."""
 
     name: str
 
     def of(self, demo: str) -> tuple[HandPoses, Tensor]:
-        """Return hands (T, arms, ...), and positions of their bases (T, arms, 3) in metres."""
+        """Return poses of the hands (T, arms, ...), and positions of the robots' bases (T, arms, 3) in metres."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -60,7 +60,7 @@ class ObservedPoses:
         self._file, self._keys = file, keys
 
     def of(self, demo: str) -> tuple[HandPoses, Tensor]:
-        """See :class:`PoseSource`; bases are not known and taken to be at the origin."""
+        """Return the poses from the observations; the unknown bases are assumed to be at the origin."""
         position, quaternion = (
             torch.from_numpy(
                 np.stack([self._read(demo, keys[index]) for keys in self._keys], axis=1)
@@ -87,16 +87,16 @@ class ObservedPoses:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing, since no resource is open."""
 
 
 class SimulatedPoses:
     """Gripper poses from robosuite's controllers, after setting the recorded states.
 
     Args:
-        file: open.
-        env_args: of its environment.
-        base_frame: commands are given along the axes of the robots' bases.
+        file: open demonstration file.
+        env_args: description of its environment.
+        base_frame: true if commands are given along the axes of the robots' bases.
     """
 
     name = "simulator"
@@ -109,7 +109,7 @@ class SimulatedPoses:
         self._file, self._env, self._base_frame = file, env, base_frame
 
     def of(self, demo: str) -> tuple[HandPoses, Tensor]:
-        """See :class:`PoseSource`."""
+        """Return the poses of the controllers in the recorded states."""
         steps = []
         for number, state in enumerate(self._file.read(demo, "states")):
             scene = scene_of(self._file, demo) if number == 0 else {}
@@ -175,7 +175,7 @@ def arm_controllers(env_kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 _MOTION = (0.05, 0.05, 0.05, 0.5, 0.5, 0.5)
-"""robosuite's, where a controller names none: metres and radians of a command of 1."""
+"""robosuite's default for controllers without limits: metres and radians of a command of 1."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class ActionFile:
 
     Attributes:
         file: open demonstration file.
-        env_args: of a robosuite file with its controllers written out; else those of the file.
+        env_args: the file's env_args, with robosuite's default controllers written out.
         mode: kind of 'actions': absolute or delta.
         arms: number of arms, whose actions are concatenated.
         limits: limits of relative commands.
@@ -208,11 +208,11 @@ class ActionFile:
 
         Args:
             file: open demonstration file.
-            to: target kind of the actions; where no simulator defines their kind, they are the opposite.
+            to: target kind of the actions; if no simulator defines their kind, the file's kind is the opposite.
             scale: metres and radians that a command of 1 means, if no controller defines it.
 
         Raises:
-            DatasetError: the controller is another, the file is of another robosuite, or its actions are rescaled.
+            DatasetError: the controller or robosuite's version is not supported, or the actions are rescaled.
         """
         refuse_rescaled(file)
         if file.env_meta.get("type") != ROBOSUITE:
@@ -245,7 +245,7 @@ class ActionFile:
         )
 
     def env_args_for(self, mode: str) -> dict[str, Any]:
-        """Return env_args of an environment that takes actions of a kind; absolute ones are in the world's frame."""
+        """Return env_args of an environment for actions of this kind; absolute actions are in the world's frame."""
         new = with_explicit_controllers(self.env_args)
         for arm in arm_controllers(new["env_kwargs"]):
             arm["input_type"] = mode
@@ -261,11 +261,11 @@ def open_poses(
 
     Args:
         about: the file.
-        source: 'poses', 'simulator', or 'auto': poses where they do.
+        source: 'poses', 'simulator', or 'auto' for poses if the file has them.
         keys: observations of each gripper, or None for robosuite's.
 
     Raises:
-        DatasetError: the file has no such source.
+        DatasetError: the file does not have this source.
     """
     file = about.file
     keys = keys or tuple(

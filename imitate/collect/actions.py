@@ -1,6 +1,7 @@
-"""Convert the actions of a demonstration file: relative or absolute, and the representation of rotations.
+"""Conversion of the actions in a demonstration file: relative or absolute, and the representation of rotations.
 
-Actions of one demonstration, split and converted: commands to goals, and goals to commands.
+The actions of each demonstration are split into positions, rotations and grippers, converted from commands to goals or
+from goals to commands, and written to a copy of the file.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Blocks:
         """Split (T, A) actions.
 
         Raises:
-            DatasetError: they have too few columns.
+            DatasetError: the actions have too few columns.
         """
         width, arm_width = actions.shape[-1], 3 + _WIDTH[rotation]
         if width % arms or width // arms < arm_width:
@@ -61,7 +62,7 @@ class Blocks:
         return cls(blocks[..., :3], blocks[..., 3:arm_width], blocks[..., arm_width:])
 
     def joined(self) -> Tensor:
-        """Join to (T, A), one arm after the other."""
+        """Concatenate the parts to (T, A), one arm after the other."""
         return torch.cat((self.position, self.rotation, self.rest), dim=-1).flatten(start_dim=1)
 
 
@@ -145,7 +146,7 @@ class Forms:
         return Blocks(self.commands[..., :3], turns, self.blocks.rest)
 
     def action_dict(self) -> dict[str, Array]:
-        """Return robomimic's arrays; the values of several arms stand one arm after the other."""
+        """Return robomimic's arrays; the values of several arms are concatenated."""
         arrays = {"gripper": self.blocks.rest}
         for prefix, mode in (("rel", "delta"), ("abs", "absolute")):
             for suffix, rotation in (("axis_angle", "axis_angle"), ("6d", "rot6d")):
@@ -185,7 +186,7 @@ def _to_axis_angle(values: Tensor, rotation: Rotation) -> Tensor:
 
 
 ACTION_ARRAYS = ("actions", EXECUTED, "policy_actions")
-"""Arrays of actions that a file may hold besides 'actions'; converted with them."""
+"""Further arrays of actions that a file may contain, which are converted with 'actions'."""
 
 
 @dataclass(frozen=True)
@@ -198,9 +199,9 @@ class ActionOptions:
         from_rotation: their current representation.
         key: the array to write; 'actions' also changes the environment's controller.
         action_dict: also write robomimic's ``action_dict/{rel_,abs_}{pos,rot_axis_angle,rot_6d}`` and ``gripper``.
-        source: where the hands' poses come from: 'poses', 'simulator', or 'auto': poses where there are some.
+        source: source of the hands' poses: 'poses', 'simulator', or 'auto' for poses if the file has them.
         pose_keys: observations of each gripper, or None for robosuite's.
-        scale: metres and radians of a command of 1, where no controller says it.
+        scale: metres and radians of a command of 1, if no controller defines it.
         check: number of demos to replay with the new actions.
     """
 
@@ -221,8 +222,8 @@ class ActionsReport:
 
     Attributes:
         path: the file.
-        was: 'delta' or 'absolute', and `now` what the array `key` holds.
-        rotation: how its rotations are written.
+        was: 'delta' or 'absolute' before; `now` is the kind of the written array.
+        rotation: representation of its rotations.
         keys: arrays that were written.
         poses: source of the poses; '' if none were needed.
         steps: number of steps of all demos.

@@ -31,7 +31,7 @@ from imitate.errors import EnvError
 from imitate.system.processes import STEP_TIMEOUT_S
 
 VALID_FRACTION = 0.1
-_HOPELESS = 3  # After this many lost episodes at the beginning, with none made, the episodes are not the reason.
+_HOPELESS = 3  # If so many episodes are lost at the beginning and none is recorded, single episodes are not the cause.
 
 
 @dataclass
@@ -41,9 +41,9 @@ class CollectionReport:
     Attributes:
         path: the file.
         demos: episodes in it.
-        resumed: number of them recorded by an interrupted collection.
+        resumed: number of demos that an interrupted collection recorded.
         files: number of files with them: 1, or the number of shards.
-        solved: number of successful ones.
+        solved: number of successful demos.
         attempts: episodes played, replaced failures included.
         steps: control steps in the file.
         seconds: wall time.
@@ -102,8 +102,8 @@ def collect(
         num: number of demonstrations.
         workers: number of processes.
         overwrite: true to replace an existing file.
-        resume: continue an interrupted collection of the same plan behind the last episode that it recorded; a finished
-            one is only reported.
+        resume: continue an interrupted collection of the same plan after its last recorded episode; a finished
+            collection is only reported.
         on_demo: called after each recorded demonstration.
         step_timeout_s: a call of the simulator that takes longer, or making it in five times that, ends its process;
             the episode is tried once more, then left out and reported.
@@ -192,7 +192,7 @@ def _note_retries(report: CollectionReport, done: Done[Any, Any]) -> None:
 
 
 def _check_hope(report: CollectionReport, num: int, env_name: Any) -> None:
-    """Raise EnvError if episodes are lost and none was made: single episodes are then not the reason."""
+    """Raise EnvError if episodes are lost and none was recorded, since single episodes are then not the cause."""
     if len(report.lost) >= min(_HOPELESS, num) and not report.demos:
         episode, reason = next(iter(report.lost.items()))
         raise EnvError(
@@ -231,7 +231,7 @@ def _episode(demo: Demonstration) -> Episode:
 
 
 def filter_keys(qualities: Mapping[int, str], seed: int) -> dict[str, list[int]]:
-    """Choose the episodes of ``train`` and ``valid``; of several levels each one's, and its part of these.
+    """Choose the episodes of ``train`` and ``valid``, and with several levels also of each level and its parts of both.
 
     Args:
         qualities: level of each episode.

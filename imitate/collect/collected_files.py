@@ -1,11 +1,8 @@
-"""Files of a collection: a single one, or shards of a folder, each with a range of episodes.
+"""Files of a collection: a single file, or the shards of a folder, each with a range of episodes.
 
-A file appears under its name when all of its episodes are finished; until then its demos are in ``<file>.partial``. The
-demos and their names do not depend on how they are divided: ``demo_k`` is the k-th that was recorded.
-
-Collection into a folder of shards: its files, and the index that is written last.
-
-Episodes that an interrupted collection has recorded, for another one of the same plan to continue.
+A file gets its name when all of its episodes are finished; until then its demos are in ``<file>.partial``. The demos
+and their names do not depend on the division into files: ``demo_k`` is the k-th that was recorded. A folder of shards
+gets its index at the end. An interrupted collection is continued from the episodes in its files, if the plan is the same.
 """
 
 from __future__ import annotations
@@ -36,12 +33,12 @@ class RecordedEpisode:
     """An episode in the file of an interrupted collection.
 
     Attributes:
-        name: of its demo.
+        name: name of its demo.
         episode: its number in the plan.
-        quality: level of its demonstrator.
-        success: it solves the task.
-        attempts: tries of the demonstrator until this one.
-        steps: its length.
+        quality: quality level of its demonstrator.
+        success: true if it solves the task.
+        attempts: number of the demonstrator's tries, this one included.
+        steps: number of its control steps.
     """
 
     name: str
@@ -53,20 +50,20 @@ class RecordedEpisode:
 
 
 def settings_of(plan: Plan, **more: int) -> str:
-    """Return all that episodes depend on, as JSON.
+    """Return all settings that the episodes depend on, as JSON.
 
     Args:
-        plan: of the episodes.
-        **more: what else the files depend on.
+        plan: plan of the episodes.
+        **more: further settings that the files depend on.
     """
     return json.dumps({**asdict(plan), "robosuite": installed_robosuite() or "none", **more})
 
 
 def recorded_so_far(path: Path, settings: str) -> list[RecordedEpisode]:
-    """Return the episodes that lie in the partial file of ``path``; none where there is no such file.
+    """Return the episodes in the partial file of ``path``; an empty list if there is no such file.
 
     Raises:
-        DatasetError: it belongs to another plan or is being written.
+        DatasetError: the file belongs to another plan, or another process writes it.
     """
     partial = partial_of(path)
     if not partial.is_file():
@@ -76,7 +73,7 @@ def recorded_so_far(path: Path, settings: str) -> list[RecordedEpisode]:
             f"{path}: another process is writing it: wait for it or choose another name"
         )
     roll_back(partial)
-    if not partial.stat().st_size:  # killed as it began
+    if not partial.stat().st_size:  # the collection was killed at its beginning
         partial.unlink()
         return []
     return _read(partial, path, settings)
@@ -86,7 +83,7 @@ def recorded_in(path: Path, settings: str) -> list[RecordedEpisode]:
     """Return the episodes of a finished file.
 
     Raises:
-        DatasetError: it belongs to another plan.
+        DatasetError: the file belongs to another plan.
     """
     return _read(path, path, settings)
 
@@ -130,11 +127,11 @@ Split = Callable[[Mapping[int, str]], Mapping[str, Sequence[int]]]
 
 @dataclass(frozen=True)
 class CollectedFile:
-    """A file of a collection.
+    """One file of a collection and its episodes.
 
     Attributes:
         path: path of the file.
-        episodes: numbers of its episodes.
+        episodes: numbers of the episodes in it.
     """
 
     path: Path
@@ -149,7 +146,7 @@ class CollectedFiles:
     Args:
         pieces: the files, in the order of their episodes.
         settings: everything that the demos depend on, as JSON; files of other settings are not continued.
-        split: to filter keys.
+        split: true to write filter keys.
         qualities: those of all episodes; filter keys are chosen from all, before it is known which ones are recorded.
             None: each file's are chosen from those that were recorded.
         overwrite: true to replace existing files.
@@ -206,7 +203,7 @@ class CollectedFiles:
         self.earlier += found
 
     def _holds_last(self, piece: CollectedFile) -> bool:
-        """Return true for a finished file with the last episode: settings of a single file do not name their number."""
+        """Return true if a finished file has the last episode, whose number a single file's settings lack."""
         try:
             found = recorded_in(piece.path, self._settings)
         except DatasetError:  # another file
@@ -215,7 +212,7 @@ class CollectedFiles:
 
     @property
     def are_finished(self) -> bool:
-        """True if all files are there."""
+        """True if all files exist."""
         return not self._unfinished
 
     def begin(self, env_meta: dict[str, Any]) -> None:
@@ -225,7 +222,7 @@ class CollectedFiles:
             env_meta: env_args of the demos.
 
         Raises:
-            DatasetError: it cannot be written.
+            DatasetError: the file cannot be written.
         """
         self._env_meta = env_meta
         self._next_piece()
@@ -234,12 +231,12 @@ class CollectedFiles:
         """Write the demo of an episode; safe on disk when this returns.
 
         Args:
-            number: of the episode, a missing one; greater than at the last call.
-            quality: of its demonstrator.
-            episode: its arrays.
+            number: number of the episode, which must be missing and greater than at the last call.
+            quality: quality level of its demonstrator.
+            episode: arrays of the episode.
 
         Raises:
-            DatasetError: it cannot be written.
+            DatasetError: the file cannot be written.
         """
         while number not in self._unfinished[0].episodes:
             self._finish_piece()
@@ -251,7 +248,7 @@ class CollectedFiles:
         self._added += 1
 
     def _next_piece(self) -> None:
-        """Open the file of the first piece that is not finished, if there is any."""
+        """Open the first unfinished file, if there is one."""
         if not self._unfinished:
             return
         path = self._unfinished[0].path
@@ -266,11 +263,11 @@ class CollectedFiles:
         )
 
     def _finish_piece(self) -> None:
-        """Give the open file its filter keys and its name; one without a demo is left out."""
+        """Give the open file its filter keys and its name; remove it if it has no demo."""
         piece, writer = self._unfinished.pop(0), self._writer
         assert writer is not None
         if not writer.num_episodes and self._recorded:
-            with suppress(DatasetError):  # it reports that it has no demo, and leaves no file
+            with suppress(DatasetError):  # closing reports that it has no demo, and leaves no file
                 writer.close()
             return
         own = {
@@ -300,7 +297,7 @@ def check_free(path: Path, *, overwrite: bool, resume: bool) -> None:
     """Refuse to overwrite a file without permission.
 
     Raises:
-        DatasetError: it is there, or a part of it.
+        DatasetError: the file or a part of it exists.
     """
     if overwrite and resume:
         raise DatasetError(
@@ -325,16 +322,16 @@ def _rate_hz(env_meta: Mapping[str, Any]) -> float | None:
     return rate
 
 
-# Imports of the index stand in the functions: each worker of a collection imports this file, and none needs them.
+# The index is imported inside the functions, because each worker of a collection imports this file without needing it.
 
 
 def shards_of(folder: Path, num: int, per_shard: int) -> list[CollectedFile]:
     """Divide a collection into the files ``000.hdf5``, ``001.hdf5`` ... of a folder.
 
     Args:
-        folder: of the files.
-        num: episodes.
-        per_shard: episodes of each file but the last.
+        folder: folder of the files.
+        num: number of episodes.
+        per_shard: number of episodes in each file except the last.
     """
     starts = range(0, num, per_shard)
     width = max(3, len(str(len(starts) - 1)))
@@ -349,10 +346,10 @@ def shards_of(folder: Path, num: int, per_shard: int) -> list[CollectedFile]:
 def prepare_folder(
     folder: Path, pieces: Sequence[CollectedFile], *, overwrite: bool, resume: bool
 ) -> None:
-    """Check that a folder is one for these shards; an index, which says that all are there, is taken away.
+    """Check that a folder can take these shards, and remove its index, which marks a complete folder.
 
     Raises:
-        DatasetError: it is a file, or holds something that is neither replaced nor continued.
+        DatasetError: the path is a file, or the folder has files that are neither replaced nor continued.
     """
     from imitate.config.data_paths import INDEX_NAME
 
@@ -375,7 +372,7 @@ def prepare_folder(
 
 
 def finish_folder(folder: Path, pieces: Sequence[CollectedFile]) -> None:
-    """Write the index of the shards that there are; one none of whose episodes could be recorded is missing."""
+    """Write the index of the existing shards; a shard without any recorded episode does not exist."""
     from imitate.config.data_paths import INDEX_NAME
     from imitate.data.shards.describe import write_index
 

@@ -42,7 +42,7 @@ _PUSH_PROBABILITY = 0.03
 _PUSH_STEPS = (3, 8)
 _PAUSE_STEPS = (5, 16)
 _OF_THE_SCENE = {"model_file": "model", "ep_meta": "ep_meta"}
-"""Attributes of a demonstration, by the part of ``get_state`` that they hold, where an environment has a scene."""
+"""Attributes of a demonstration by the part of ``get_state`` that they contain, for environments with a scene."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Plan:
     habits: Habits | None = None
 
     def __post_init__(self) -> None:
-        """See the class."""
+        """Check the settings."""
         name = str(self.env_meta.get("env_name"))
         if arms_of(name) > 1 and self.qualities != QUALITIES[:1]:
             raise UserError(f"{name} has demonstrators of one level: leave --quality mixed out")
@@ -122,11 +122,11 @@ class MotionNoise:
 
     Args:
         rng: source of all draws.
-        scale: of the noise.
+        scale: scale of the noise.
         quality: level of the demonstrator.
         pause: probability per step of standing still for a moment.
-        axes: the first so many numbers of an arm's part of the action are motions, up to three of them translations.
-        arms: that the action is divided among, in equal parts.
+        axes: number of leading values of an arm's action that are motions, up to three of them translations.
+        arms: number of arms, which have equal parts of the action.
         low: lower limits of the action.
         high: upper limits.
     """
@@ -151,7 +151,7 @@ class MotionNoise:
         self._push, self._push_left, self._pause_left = np.zeros((arms, 3)), 0, 0
 
     def __call__(self, action: Array) -> Array:
-        """The action that is executed in place of ``action`` (A,)."""
+        """Return the noisy action (A,) to execute in place of ``action``."""
         if self._axes == 0:
             return action
         rng = self._rng
@@ -174,7 +174,7 @@ class MotionNoise:
 
 
 def prepare_demonstrations(plan: Plan, beat: Beat) -> Callable[[int | str], Any]:
-    """Make a worker's function: from an episode's number to the demonstration, from ``DESCRIBE`` to the env_args."""
+    """Make a worker's function, which maps an episode's number to its demo, and ``DESCRIBE`` to the env_args."""
 
     def work(item: int | str) -> Any:
         return demonstrate(plan, item, beat) if isinstance(item, int) else describe(plan, beat)

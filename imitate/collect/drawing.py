@@ -50,7 +50,7 @@ class Drawing:
         """Read the data of a demo that are needed to render it.
 
         Raises:
-            DatasetError: it has no states, or fewer than actions.
+            DatasetError: the demo has no states, or fewer states than actions.
         """
         if not file.has(demo, "states"):
             raise DatasetError("it has no 'states', from which observations are drawn")
@@ -68,8 +68,8 @@ class Drawn:
     """Observations of a demo of T steps from the simulator.
 
     Attributes:
-        obs: (T, ...) per key, of the cameras and of the rest.
-        next_obs: the same after each action; None where it is not requested.
+        obs: observations by key, (T, ...), of cameras and all others.
+        next_obs: the observations after each action, or None if they are not requested.
         camera_info: see :func:`imitate.envs.cameras.camera_info`.
     """
 
@@ -116,7 +116,7 @@ class Artist:
         """Draw a demo.
 
         Raises:
-            UserError: its states cannot be restored.
+            UserError: the demo's states cannot be restored.
         """
         try:
             obs = _stacked(self._look(demo), demo.length)
@@ -171,10 +171,10 @@ def differences(file: DatasetFile, demo: str, drawn: Drawn, cameras: list[str]) 
     """Return, per recorded observation, the largest difference from what the simulator shows in the same state.
 
     Args:
-        file: with the demo.
-        demo: its name.
+        file: demonstration file with the demo.
+        demo: name of the demo.
         drawn: the simulator's observations.
-        cameras: observations of cameras, which are not compared.
+        cameras: names of camera observations, which are not compared.
     """
     found = {}
     for key in file.obs_keys(demo):

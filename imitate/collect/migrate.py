@@ -25,7 +25,7 @@ from imitate.errors import DatasetError, EnvError
 from imitate.system.extras import install_command
 
 RECORDED_ENV_ARGS = "recorded_env_args"
-"""Attribute of ``data``: the description as it was when the demonstrations were recorded."""
+"""Attribute of ``data``: the environment's description at the time of the recording."""
 
 
 @dataclass
@@ -33,14 +33,14 @@ class MigrationReport:
     """Report of a migration.
 
     Attributes:
-        path: the file that was written, or that would be.
-        robosuite: the version that it fits now.
-        changes: of ``env_args``.
+        path: the written file, or the file that a run without ``--dry-run`` would write.
+        robosuite: the version to which it is translated.
+        changes: changes of ``env_args``.
         scenes: number of demos by change of their ``model_file``.
         demos: number of demos in the file.
-        replays: of the demos that were checked.
-        not_checked: reason why none was checked; '' if some were.
-        written: whether a file was written.
+        replays: results of the checked demos.
+        not_checked: reason why no demo was checked, or '' if some were.
+        written: true if a file was written.
     """
 
     path: str
@@ -68,9 +68,9 @@ def migrate_file(
 
     Args:
         source: a demonstration file.
-        target: the copy; None: only list the changes, and check them.
-        check: how many demos to replay, spread over the file.
-        on_demo: called with how many demos are done, and how many there are.
+        target: the copy, or None to only list and check the changes.
+        check: number of demos to replay, spread over the file.
+        on_demo: called with the number of finished demos and of all demos.
 
     Raises:
         DatasetError: the file cannot be read, is not robosuite's, or the copy cannot be written.

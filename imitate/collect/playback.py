@@ -35,11 +35,11 @@ class PlaybackReport:
     """Report of a playback.
 
     Attributes:
-        video: the file.
-        frames: written.
+        video: path of the video.
+        frames: number of written frames.
         divergence: per demo, the largest difference between a recorded state and the one its actions led to
             (positions and velocities in SI units); only where actions are played.
-        success: per demo, whether the task was solved at some step; only where actions are played.
+        success: per demo, true if the task was solved at some step; only where actions are played.
     """
 
     video: str
@@ -70,7 +70,7 @@ def playback(
         video: the mp4 to write.
         demos: number of demos from the beginning, or names; None for all.
         by: ``states`` sets the simulator to each recorded state, ``actions`` plays the actions from the first state,
-            ``obs-images`` shows the recorded images. None: states, or images where the file is of a real robot.
+            ``obs-images`` shows the recorded images. None for states, or for images if the file is of a real robot.
         env_meta: env_args of the environment, or None for those of the file.
         camera: camera of the scene, or of the recorded images.
         size: side of a frame in pixels.
@@ -136,7 +136,7 @@ def _played(
     size: int,
     report: PlaybackReport,
 ) -> Iterator[tuple[str, Iterable[Array]]]:
-    """Yield each demo's frames, from the one process that plays them all."""
+    """Yield each demo's frames; one process plays all demos."""
     for done in crew.as_completed(items, on_note=lambda _, frames: folder.add(frames)):
         demo, found = done.item.name, done.result
         if isinstance(found, Lost):
@@ -167,7 +167,7 @@ def _read(file: DatasetFile, demo: str, by: str) -> RecordedDemo:
 
 @dataclass(frozen=True)
 class PlayedDemo:
-    """A demo that was played: the number of its frames, and the report's numbers on its actions."""
+    """Result of playing one demo: the number of its frames, and the report's numbers on its actions."""
 
     count: int
     divergence: float | None = None
@@ -211,7 +211,7 @@ class DemoPlayer:
         """Play a demo.
 
         Raises:
-            UserError: it cannot be drawn.
+            UserError: the demo cannot be drawn.
         """
         view, outcome = self._view, _Outcome()
         sender = FrameSender(0, self._reports.note)
@@ -234,7 +234,7 @@ class _Outcome:
 
 @contextmanager
 def _video(target: Path, rate_hz: float) -> Iterator[Callable[[Array], None]]:
-    """Yield a function that adds a frame; the file gets its name once it is complete."""
+    """Yield a function that adds a frame; the file gets its name when it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with replaced(target, target.suffix) as part:
         writer: Any = imageio.get_writer(str(cleared(part)), fps=rate_hz, macro_block_size=1)

@@ -21,7 +21,7 @@ class RecordedDemo:
 
     Attributes:
         name: name of the demo.
-        states: (T, S) of the simulator; one more if the file has the state after the last action.
+        states: (T, S) states of the simulator, with one more if the file has the state after the last action.
         scene: ``model`` and ``ep_meta`` of the simulator, if the file has them.
         length: number of states that an observation belongs to.
         commands: (T, A) commands of the robot, or None if they are not requested.
@@ -47,11 +47,11 @@ def recorded_demo(
     Args:
         file: open demonstration file.
         demo: its name.
-        remedy: words that say what to do where it has no states.
-        with_commands: read its actions too.
+        remedy: advice for the error message if it has no states.
+        with_commands: true to read its actions too.
 
     Raises:
-        DatasetError: it has no states, or no actions.
+        DatasetError: the demo has no states, or no actions.
     """
     states = read(file, demo, "states", remedy)
     actions = commands(file, demo) if with_commands else None
@@ -59,7 +59,7 @@ def recorded_demo(
 
 
 def scene_of(file: DatasetFile, demo: str) -> dict[str, Any]:
-    """Return the scene of a demo for ``reset_to``; empty where the file has none."""
+    """Return the scene of a demo for ``reset_to``, or an empty dict if the file has none."""
     attrs = file.attrs(demo)
     if "model_file" not in attrs:
         return {}
@@ -76,7 +76,7 @@ def commands(file: DatasetFile, demo: str) -> Array:
 
 
 def read(file: DatasetFile, demo: str, key: str, remedy: str) -> Array:
-    """Read an array; the error says what to do where it is missing."""
+    """Read an array; the error for a missing array contains the remedy."""
     try:
         return np.asarray(file.read(demo, key))
     except DatasetError as error:

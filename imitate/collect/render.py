@@ -22,9 +22,7 @@ from imitate.envs.migration import installed_robosuite, tell_mismatch
 from imitate.errors import DatasetError, UserError
 from imitate.system.processes import STEP_TIMEOUT_S
 
-_HOPELESS = (
-    3  # After this many lost demos at the beginning, with none drawn, the demos are not the reason.
-)
+_HOPELESS = 3  # If this many demos are lost at the beginning and none is rendered, single demos are not the cause.
 
 
 @dataclass
@@ -34,9 +32,9 @@ class RenderReport:
     Attributes:
         path: the file.
         demos: number of demos in it.
-        resumed: of them, those that an interrupted run had made.
-        steps: drawn in this run.
-        images: drawn in this run: one per state and camera, of any kind.
+        resumed: number of demos that an interrupted run had rendered.
+        steps: number of steps rendered in this run.
+        images: number of images rendered in this run, of any kind: one per state and camera.
         seconds: wall time.
         size_mb: size of the file.
         keys: observations of the cameras.
@@ -86,8 +84,8 @@ def render(
 
     Args:
         path: a file with robosuite's states.
-        out: the file to make; until it is complete the data lie in ``<out>.partial``.
-        cameras: to look through.
+        out: the file to write; until it is complete, the data are in ``<out>.partial``.
+        cameras: cameras to render.
         selection: the demos to draw, or None for all.
         keep_obs: keep the recorded observations.
         next_obs: also write the observation after each action, which doubles the size. The last one is drawn after
@@ -156,7 +154,7 @@ def render(
 def _note_finished(
     report: RenderReport, place: Path, there: Sequence[str], chosen: Sequence[str]
 ) -> None:
-    """Report a file to which nothing is added."""
+    """Report a finished file to which nothing is added."""
     report.demos = report.resumed = len(there)
     report.size_mb = place.stat().st_size / 1e6
     for demo in chosen:
@@ -198,7 +196,7 @@ def _readable(
     report: RenderReport,
     over: Callable[[str], None],
 ) -> Iterator[RecordedDemo]:
-    """Yield what is needed to draw each demo; one that lacks it is reported as lost, and ``over`` is called."""
+    """Yield the data needed to render each demo; a demo that lacks them is reported as lost, and ``over`` is called."""
     for demo in demos:
         recorded = _recorded(file, drawing, demo, report)
         if recorded is None:
@@ -218,7 +216,7 @@ def _recorded(
 
 
 def _kept(file: DatasetFile, demo: str, drawn: Drawn, drawing: Drawing, keep_obs: bool) -> Drawn:
-    """Select the observations that belong into the file."""
+    """Select the observations to write."""
     recorded = set(file.obs_keys(demo))
     low_dim = [key for key in drawn.obs if key not in drawing.keys]
     ours = set(drawing.keys) | (set(low_dim) if keep_obs and not recorded else set())
@@ -247,7 +245,7 @@ def _add(
     try:
         found = differences(file, demo, drawn, drawing.keys)
         target.add(demo, _kept(file, demo, drawn, drawing, keep_obs))
-    except DatasetError as error:  # the source is damaged there
+    except DatasetError as error:  # the source is damaged in this demo
         report.lost[demo] = str(error)
         return
     steps = len(next(iter(drawn.obs.values())))

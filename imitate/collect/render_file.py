@@ -31,19 +31,19 @@ from imitate.errors import DatasetError
 from imitate.system.plain_files import give_name
 
 SETTINGS = "rendered"
-"""Attribute of ``data``: how the file was made, as JSON."""
+"""Attribute of ``data``: settings of the rendering, as JSON."""
 
 
 @dataclass(frozen=True)
 class RenderedLayout:
-    """Settings of the file that is made of a source.
+    """Settings of the file to write.
 
     Attributes:
-        settings: all that a demo's content depends on; JSON. A file is resumed with the same ones only.
-        env_meta: its ``env_args``.
+        settings: all settings that a demo's content depends on, as JSON. A file is resumed only with the same settings.
+        env_meta: ``env_args`` of the new file.
         drop: arrays and groups of the source that are left out.
-        storage: of images.
-        quality: of JPEGs.
+        storage: storage of images.
+        quality: quality of JPEGs.
     """
 
     settings: dict[str, Any]
@@ -59,14 +59,14 @@ class RenderedFile:
     Leaving the context with an exception, or a kill -9, leaves the partial file with whole demos.
 
     Args:
-        path: the file to make.
-        source: the file that is drawn from.
+        path: the file to write.
+        source: the file with the states.
         layout: settings.
-        overwrite: replace an existing file at the end, and what is left of an interrupted run now.
-        resume: take over the demos of an interrupted run.
+        overwrite: true to replace an existing file at the end, and the rest of an interrupted run at once.
+        resume: true to keep the demos of an interrupted run.
 
     Attributes:
-        done: names of the demos that are in it.
+        done: names of the finished demos.
 
     Raises:
         DatasetError: the file exists, or belongs to a run with other settings, or cannot be written.
@@ -126,11 +126,11 @@ class RenderedFile:
             )
 
     def _set_aside(self, resume: bool) -> None:
-        """Give the file of an interrupted run another name, for its demos to be copied from."""
+        """Rename the file of an interrupted run, so that its demos can be copied from it."""
         if not resume:
             self._earlier.unlink(missing_ok=True)
             return
-        if self._earlier.exists():  # the resumed run was interrupted too, before it had copied all
+        if self._earlier.exists():  # the resumed run was interrupted before it had copied all demos
             _check_settings(self._earlier, self._layout)
         elif self._partial.exists():
             roll_back(self._partial)
@@ -152,7 +152,7 @@ class RenderedFile:
         """Write a demo; safe on disk when this returns.
 
         Raises:
-            DatasetError: the source is damaged there; the demo is not in the file then.
+            DatasetError: the source is damaged in this demo, which is not written then.
         """
         data = self._file["data"]
         arrays = {f"obs/{key}": values for key, values in drawn.obs.items()}
@@ -197,7 +197,7 @@ class RenderedFile:
         give_name(self._partial, self.path)
 
     def _abandon(self) -> None:
-        """Close, keeping what was saved; nothing if there was nothing."""
+        """Close the file and keep the saved demos; remove it if there is none."""
         self._journal.stop()
         with suppress(Exception):
             self._file.close()
@@ -234,10 +234,10 @@ class RenderedFile:
 
 
 def finished_demos(path: Path, layout: RenderedLayout) -> list[str]:
-    """Return the demos of a finished file, for a run that is resumed although nothing is left to do.
+    """Return the demos of a finished file, for a resumed run that has nothing left to do.
 
     Raises:
-        DatasetError: the file was not made by rendering, or with other settings.
+        DatasetError: the file was not written by rendering, or has other settings.
     """
     with DatasetFile(path) as file:
         if SETTINGS not in file.file_attrs:

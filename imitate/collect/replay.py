@@ -30,8 +30,8 @@ def replayed(
 ) -> Iterator[NamedDemo]:
     """Yield the demos of a source, with the simulator's observations in their states.
 
-    ``obs[t]`` is of ``states[t]``; ``next_obs[t]`` of ``states[t + 1]``, at the last step of the state that its action
-    leads to. A step that leads to success is terminal and has reward 1. The demos do not depend on ``options.workers``.
+    ``obs[t]`` belongs to ``states[t]`` and ``next_obs[t]`` to ``states[t + 1]``, at the last step to the state after it. A
+    step that leads to success is terminal and has reward 1. The demos do not depend on ``options.workers``.
 
     Raises:
         DatasetError: a demo has no states.
@@ -104,13 +104,13 @@ class Replay:
     """Replay of one demonstration in the installed simulator.
 
     Attributes:
-        steps: its length.
+        steps: number of its steps.
         obs_error_m: the largest distance between a recorded observation of a hand's position and the hand in the
-            recorded state; None where the file has no such observations.
+            recorded state; None if the file has no such observations.
         hand_error_m: the largest distance between the hand in the recorded state and where the actions, played from
             the first state, have led it.
-        was_solved: as recorded; None where the file does not record it.
-        is_solved: at some step of the actions' replay.
+        was_solved: recorded success, or None if the file does not record it.
+        is_solved: true if the task was solved at some step of the actions' replay.
     """
 
     steps: int
@@ -130,15 +130,15 @@ def replay_some(
     """Play demos, spread over the file, by their states and by their actions; those without states are left out.
 
     Args:
-        file: open.
-        env_args: of the environment to play them in.
-        wanted: how many.
+        file: open demonstration file.
+        env_args: description of the environment for the replay.
+        wanted: number of demos.
         step_timeout_s: a call of the simulator that takes longer ends the check.
-        backend: where the simulator runs; None: in a process of this machine.
+        backend: backend of the simulator's process, or None for this machine.
 
     Raises:
         DatasetError: the actions or the states do not fit the environment.
-        EnvError: it cannot be made, or hangs.
+        EnvError: the environment cannot be made, or hangs.
     """
     names = [demo for demo in file.demos() if file.has(demo, "states")]
     if wanted < 1 or not names:
@@ -160,12 +160,12 @@ def replay_some(
 
 @dataclass(frozen=True)
 class _Recording:
-    """A demo to play, with what was recorded of it.
+    """A demo to play, with its recorded data.
 
     Attributes:
         demo: its states and commands.
-        hands: (T, 3) per recorded observation of a hand's position.
-        was_solved: None where it is not recorded.
+        hands: recorded observations of each hand's position, (T, 3).
+        was_solved: recorded success, or None if it is not recorded.
     """
 
     demo: RecordedDemo

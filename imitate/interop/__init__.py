@@ -1,4 +1,4 @@
-"""Other toolkits' checkpoints, read and written.
+"""Checkpoints of other toolkits: read, converted to ours, and written.
 
-``names.py`` says which tensor of ours is which of theirs, ``weights.py`` moves tensors along these names.
+``names.py`` maps names of tensors between toolkits by rules, and moves the tensors along these names.
 """

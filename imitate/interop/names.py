@@ -1,7 +1,7 @@
-"""Names of tensors here and in another toolkit, as rules, and the conversion of weights by them.
+"""Rules that map names of tensors here to names in another toolkit, and the conversion of weights by these rules.
 
-A rule maps a name of ours to theirs. Where the other toolkit keeps a tensor under several names, the first is the one
-that counts and the others are copies, which its strict loading needs too.
+If the other toolkit stores a tensor under several names, the first name counts and the others are copies, which its
+strict loading needs too.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from torch import Tensor
 from imitate.errors import CheckpointError
 
 MEMBER = "{member}"
-"""Stands for ``0.``, ``1.`` ... in names of theirs: one network of an ensemble."""
+"""Placeholder for ``0.``, ``1.`` ... in the other toolkit's names: one network of an ensemble."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """One tensor of the other toolkit and where its numbers are here.
+    """A tensor of the other toolkit and the tensor of ours that has its numbers.
 
     Attributes:
-        ours: name in our ``state_dict``.
-        theirs: name in theirs.
-        copies: further names of theirs for it.
-        lead: axes of size 1 that theirs has before ours.
-        trail: axes of size 1 that theirs has behind ours.
-        member: index along the first axis of ours that is this tensor; None: all of it.
-        transposed: true if theirs is the transpose.
+        ours: its name in our ``state_dict``.
+        theirs: its name in the other toolkit's.
+        copies: further names of it in the other toolkit.
+        lead: number of axes of size 1 that the other toolkit's tensor has before the axes of ours.
+        trail: number of such axes after the axes of ours.
+        member: index of this tensor along the first axis of ours, or None for all of it.
+        transposed: true if the other toolkit stores the transpose.
     """
 
     ours: str
@@ -45,13 +45,13 @@ class Name:
 
 @dataclass(frozen=True)
 class NameRule:
-    """Names that match a pattern.
+    """A rule for all names that match a pattern.
 
     Attributes:
-        pattern: of a whole name of ours.
-        names: from the groups of the match to names of theirs.
+        pattern: regular expression of a whole name here.
+        names: function from the groups of the match to names in the other toolkit.
         lead, trail: as in :class:`Name`.
-        members: networks that one tensor of ours holds; their names have :data:`MEMBER`. 0: it holds one.
+        members: number of networks in one tensor of ours, whose names have :data:`MEMBER`; 0 if it has one.
         transposed: as in :class:`Name`.
     """
 
@@ -63,7 +63,7 @@ class NameRule:
     trail: int = 0
 
     def under(self, ours: str, *theirs: str) -> NameRule:
-        """Return the same rule for names that begin with ``ours``; theirs begin with each of ``theirs``."""
+        """Return the same rule for names that begin with ``ours`` here and with each of ``theirs`` there."""
 
         def names(*groups: str) -> tuple[str, ...]:
             return tuple(prefix + name for prefix in theirs for name in self.names(*groups))
@@ -71,11 +71,11 @@ class NameRule:
         return replace(self, pattern=re.escape(ours) + self.pattern, names=names)
 
     def also(self, other: NameRule) -> NameRule:
-        """Return a rule for the same names of ours, with the names of theirs of both rules."""
+        """Return a rule for the same names here, with the other toolkit's names of both rules."""
         return replace(self, names=lambda *groups: (*self.names(*groups), *other.names(*groups)))
 
     def of(self, name: str) -> list[Name]:
-        """Return the names for one name of ours; none where the rule does not match."""
+        """Return the other toolkit's names of one name here; empty if the rule does not match."""
         match = re.fullmatch(self.pattern, name)
         if match is None:
             return []
@@ -92,7 +92,7 @@ class NameRule:
 
 
 def same(pattern: str, template: str = "{}", **options: Any) -> NameRule:
-    """Return a rule whose names of theirs are a template, filled with the groups of the match."""
+    """Return a rule whose names in the other toolkit are a template, filled with the groups of the match."""
     return NameRule(pattern, lambda *groups: (template.format(*groups),), **options)
 
 
@@ -122,16 +122,16 @@ def to_ours(
     shapes: Mapping[str, torch.Size],
     constants: Collection[str] = (),
 ) -> dict[str, Tensor]:
-    """Convert their tensors to ours.
+    """Convert tensors of the other toolkit to ours.
 
     Args:
-        theirs: their tensors.
-        names: pairs of names; all tensors that ours are made of.
-        shapes: of our tensors.
-        constants: names of theirs that nothing is made of.
+        theirs: tensors of the other toolkit.
+        names: pairs of names, for all tensors of ours.
+        shapes: shapes of our tensors.
+        constants: names in the other toolkit that have no counterpart here.
 
     Raises:
-        CheckpointError: a tensor is missing, has another shape, or is one that we have nothing for.
+        CheckpointError: a tensor is missing, has another shape, or has no counterpart here.
     """
     known = {one for name in names for one in (name.theirs, *name.copies)} | set(constants)
     unknown = [name for name in theirs if name not in known]
@@ -162,7 +162,7 @@ def to_ours(
 
 
 def to_theirs(ours: Mapping[str, Tensor], names: Sequence[Name]) -> dict[str, Tensor]:
-    """Convert our tensors to theirs, with all copies."""
+    """Convert our tensors to the other toolkit's, with all copies."""
     theirs: dict[str, Tensor] = {}
     for name in names:
         value = ours[name.ours].detach().cpu()

@@ -22,7 +22,7 @@ class Lock(Protocol):
 
 
 def now() -> float:
-    """Seconds of ``time.monotonic()``."""
+    """Return the seconds of ``time.monotonic()``."""
     return time.monotonic()
 
 

@@ -1,7 +1,7 @@
 """Other packages: optional dependencies with the advice to install them, and entry points.
 
-The extras of ``pyproject.toml`` are repeated here, since a package that is run from a clone has no metadata to ask; a
-test compares the two. This package is on no index, so the advice names the packages themselves.
+The extras of ``pyproject.toml`` are repeated here, since a package that is run from a clone has no metadata; a test
+compares the two. This package is on no index, so the advice names the packages themselves.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def installed_points(group: str, name: str | None = None) -> list[metadata.Entry
 
     Args:
         group: name of the group, such as ``imitate.algos``.
-        name: return only entry points of this name; None: all.
+        name: name of the entry points to return, or None for all.
     """
     points = metadata.entry_points(group=group)
     return [

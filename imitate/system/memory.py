@@ -1,4 +1,4 @@
-"""Memory: what this process may still take, what files claim, and what the C library keeps."""
+"""Memory: free memory, limits on the memory that files claim, and memory that the C library keeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def free_memory(root: Path = Path("/")) -> int:
     """Return the bytes that can be allocated before the machine swaps or a container's limit kills the process.
 
     Args:
-        root: of the file system; another one is used in tests.
+        root: root of the file system; tests use another one.
 
     Returns:
         on Linux what the kernel calls available, or what the tightest control group (version 1 or 2) leaves, if that is
@@ -48,14 +48,14 @@ def check_claim(where: str, claimed: int, stored: int) -> None:
         stored: bytes of its file.
 
     Raises:
-        DatasetError: see above.
+        DatasetError: the data claim too much memory.
     """
     check_ratio(where, claimed, stored)
     check_room(where, claimed)
 
 
 def check_room(where: str, claimed: int) -> None:
-    """Refuse what takes more memory than there is; see :func:`check_claim`."""
+    """Refuse data that take more memory than is free; see :func:`check_claim`."""
     if claimed > ALWAYS_BYTES and claimed > (free := free_memory()):
         raise DatasetError(
             f"{where} takes {gigabytes(claimed)} of memory, of which {gigabytes(free)} are free: read it on a larger "
@@ -138,7 +138,7 @@ def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
 
     Raises:
         DatasetError: an array claims more than its stored data, than compression explains, or than the free memory.
-        OSError, ValueError, zipfile.BadZipFile: it is not such a file, is damaged, or an array contains objects.
+        OSError, ValueError, zipfile.BadZipFile: it is no file of arrays, is damaged, or an array contains objects.
     """
     with zipfile.ZipFile(path) as archive:
         present = [name for name in names if f"{name}.npy" in archive.namelist()]

@@ -1,4 +1,4 @@
-"""Worker processes: where they run, how they end with the one that started them, and what they report."""
+"""Worker processes: where they run, how they end together with the process that started them, and what they report."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def end_at_hangup(pipe: int, end: Callable[[], None]) -> None:
 
 
 def _kill_at_hangup(pipe: int) -> None:
-    """Let Linux kill this process at that moment: no thread runs while a call hangs that holds Python's lock."""
+    """Let Linux kill this process when its parent dies: a call that hangs with Python's lock stops all threads."""
     if sys.platform == "linux":
         import fcntl
 
@@ -144,10 +144,10 @@ def available_cores() -> int:
 
 
 def check_place(on: str) -> None:
-    """Refuse words that name no place.
+    """Refuse an option ``--on`` that names no place.
 
     Raises:
-        UserError: it is none.
+        UserError: the text names no place.
     """
     if on in (LOCAL, RAY):
         return

@@ -1,6 +1,6 @@
 """Processes that train together, and their communication.
 
-Each process is a rank. All collectives are no-ops for a process alone. All ranks have to call them in the same order.
+Each process is a rank. Collectives do nothing in a single process. All ranks have to call them in the same order.
 Everything but gradients and weights is exchanged on the CPU, by gloo.
 """
 
@@ -28,7 +28,7 @@ def collective() -> Iterator[None]:
     """Turn the failure of a collective in the body into an error of one line.
 
     Raises:
-        TrainingError: another process is gone.
+        TrainingError: another process has ended.
     """
     try:
         yield
@@ -41,7 +41,7 @@ def collective() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Place of this process among those of one training.
+    """The position of this process among the processes of one training.
 
     Attributes:
         rank: number of this process; rank 0 writes the files.
@@ -93,7 +93,7 @@ class Ranks:
         ]
 
     def share(self, module: nn.Module) -> None:
-        """Give all ranks the weights and buffers of rank 0."""
+        """Copy the weights and buffers of rank 0 to all ranks."""
         if self.world > 1:
             with collective():
                 for tensor in (*module.parameters(), *module.buffers()):

@@ -27,7 +27,7 @@ LEROBOT_WEIGHTS = "model.safetensors"
 LEROBOT_ALGOS = {"act": "act", "diffusion": "diffusion_policy"}
 """Types of LeRobot's policies that are read here, and the algorithm of each."""
 _NEAREST = {"vqbet": "vq_bet"}
-"""Algorithms for types that are not."""
+"""Nearest algorithms for types that cannot be read here."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Found:
 
 
 def recognise(path: str | Path) -> Found | None:
-    """Recognise the kind of the file or folder at a path; or None if it is unknown or does not exist."""
+    """Recognise the kind of the file or folder at a path; None if it is unknown or does not exist."""
     place = Path(path).expanduser()
     checks = _FOLDERS if place.is_dir() else _FILES if place.is_file() else ()
     for check in checks:
@@ -68,7 +68,7 @@ def diagnosis(path: str | Path) -> str | None:
 
 
 def hdf5_words(path: str | Path) -> str | None:
-    """Return one line about an HDF5 file given in place of another kind of file; None for all else."""
+    """Return one line about an HDF5 file that was given in place of another kind; None if it is not one."""
     if not _begins_with(path, _HDF5):
         return None
     return (
@@ -78,7 +78,7 @@ def hdf5_words(path: str | Path) -> str | None:
 
 
 def archive_words(path: str | Path) -> str | None:
-    """Return one line about an archive, such as a checkpoint, given in place of another kind of file, else None."""
+    """Return one line about an archive, such as a checkpoint, that was given in place of another kind, else None."""
     if not _begins_with(path, _ZIP):
         return None
     return (
@@ -102,7 +102,7 @@ def _url_words(text: str) -> str | None:
 
 
 def _hub_words(text: str) -> str | None:
-    """Describe a name such as ``lerobot/act_aloha``, where no such path exists."""
+    """Describe a name such as ``lerobot/act_aloha`` if no such path exists."""
     if not _HUB_ID.fullmatch(text) or text.endswith(_OWN_ENDINGS):
         return None
     if Path(text).parent.is_dir():

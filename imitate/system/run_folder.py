@@ -78,7 +78,7 @@ class RunFolder:
         self.videos.mkdir(exist_ok=True)
 
     def clear_leftovers(self) -> None:
-        """Remove files that a kill left half-written."""
+        """Remove incomplete files of a killed process."""
         for pattern in (".*.partial", ".metrics.jsonl.*", ".config.json.*"):
             for path in (*self.path.glob(pattern), *self.checkpoints.glob(pattern)):
                 path.unlink(missing_ok=True)

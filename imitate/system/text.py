@@ -1,9 +1,7 @@
-"""Words and progress bars that commands print.
+"""Numbers with their nouns, and progress bars, for the output of commands.
 
-Progress bars with a lock of this process's own.
-
-tqdm's default lock is shared with forked processes. If one is killed while drawing, the lock is never released, and the
-others wait forever.
+The progress bars have a lock of this process. tqdm's default lock is shared with forked processes: if one is killed
+while drawing, the lock is never released, and the others wait forever.
 """
 
 from __future__ import annotations

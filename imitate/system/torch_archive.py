@@ -1,14 +1,12 @@
-"""Files of `torch.save`: sizes, checksums and pickled calls are checked before torch reads them.
+"""Checks of files of `torch.save` before torch reads them: sizes, checksums, and the calls in their pickles.
 
-`torch.save` writes a zip archive whose entries are stored as they are, each with a CRC-32. torch reads it without
-verifying the checksums, so a flipped bit changes a weight unnoticed; and it unpacks compressed entries to any size.
-The calls in its pickle are checked by :mod:`imitate.system.torch_archive`. Before torch 1.6, `torch.save` wrote
-consecutive pickles instead of an archive; some published weights still have this form.
-
-Calls in the pickle of a checkpoint or of weights, checked before torch executes them.
+`torch.save` writes a zip archive whose entries are not compressed, each with a CRC-32. torch does not verify the
+checksums, so a flipped bit would change a weight unnoticed, and it unpacks compressed entries to any size. Before torch
+1.6, `torch.save` wrote consecutive pickles instead of an archive; some published weights still have this form.
 
 torch's list of safe functions contains some that allocate memory out of proportion to the file: a byte array of any
-size, tensors without storage, and copies, of which a pickle of kilobytes can ask for thousands of a long list or text.
+size, tensors without storage, and copies, of which a pickle of kilobytes can request thousands of a long list or text.
+So the calls in the pickle of a checkpoint or of weights are checked before torch executes them.
 """
 
 from __future__ import annotations
@@ -50,7 +48,9 @@ _PUSHING = frozenset(
 def wrong_call(pickled: bytes) -> str | None:
     """Describe a call that no checkpoint makes, or one with many more values than the pickle has."""
     left = _TIMES * len(pickled) + _ROOM
-    with suppress(ValueError, LookupError, TypeError):  # malformed: torch ends there too
+    with suppress(
+        ValueError, LookupError, TypeError
+    ):  # the pickle is malformed, and torch stops here too
         for function, given in _calls(pickled):
             module, _, name = function.partition(" ")
             if (
@@ -111,7 +111,7 @@ def _calls(pickled: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def _value(name: str, argument: Any) -> Any:
-    """Value that an opcode puts on the stack."""
+    """Return the value that an opcode puts on the stack."""
     if isinstance(argument, str | int):
         return argument
     return () if name == "EMPTY_TUPLE" else [1]
@@ -133,7 +133,7 @@ def _size(value: Any) -> int:
 
 
 _MAX_PICKLE, _PICKLES = 2**28, 5
-"""Bytes of a checkpoint's structure; its numbers lie beside it. Pickles in a file of before torch 1.6."""
+"""Largest size in bytes of a pickle: the structure of a checkpoint, whose numbers are stored beside it."""
 
 
 def is_archive(source: Path | BinaryIO) -> bool:
@@ -178,7 +178,9 @@ def _archive_fault(source: Path | BinaryIO, size: int) -> str | None:
     with zipfile.ZipFile(source) as archive:
         entries = archive.infolist()
         unpacked = sum(entry.file_size for entry in entries)
-        names = [entry.orig_filename for entry in entries]  # as torch interprets them
+        names = [
+            entry.orig_filename for entry in entries
+        ]  # the names are compared as torch interprets them
         if len(names) != len({name.casefold() for name in names}):
             return "two of its entries have one name"
         if min((entry.header_offset for entry in entries), default=0) > 0:
@@ -194,7 +196,9 @@ def _pickles_fault(path: Path) -> str | None:
     with path.open("rb") as file:
         for _ in range(_PICKLES):
             start = file.tell()
-            with suppress(ValueError):  # malformed: torch makes the calls before that place
+            with suppress(
+                ValueError
+            ):  # the pickle is malformed; torch makes the calls before this place
                 for _ in pickletools.genops(file):
                     if file.tell() - start > _MAX_PICKLE:
                         return f"its structure has more than {_MAX_PICKLE:,} bytes"
@@ -235,6 +239,6 @@ def damage(name: str | Path, words: str) -> CheckpointError:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message with its kind, or its kind alone where it has none."""
+    """Return the first line of an error's message with its kind, or its kind alone if it has none."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

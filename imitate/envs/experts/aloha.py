@@ -30,7 +30,7 @@ _TURN_RAD = 0.04  # pitch of the right gripper
 _HELD, _TAKEN = 0.65, 0.8  # largest openings of the right and the left gripper on the cube of 4 cm
 _OPENED = 0.9
 _DAMPING = 1e-4
-_TURN_WEIGHT_M = 0.3  # an error of 1 rad counts like this error in metres
+_TURN_WEIGHT_M = 0.3  # weight of the angles: an error of 1 rad counts like this error in metres
 
 
 class Arm:

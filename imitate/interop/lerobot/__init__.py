@@ -1,8 +1,6 @@
-"""Policies of LeRobot: read from their folders without LeRobot, converted to ours.
+"""Policies of LeRobot, read from their folders without LeRobot and converted to ours, and our policies as LeRobot's.
 
-folder.py      a folder: configuration, weights and statistics, of any release since 0.2
-features.py    its observations and actions, and their names here
-statistics.py  its normalization -> ours
-act.py, diffusion.py   configuration and names of the tensors of each kind of policy
-importing.py   the whole policy -> a checkpoint of ours
+``importing.py`` converts a policy's folder (configuration, weights, statistics) to an algorithm of ours, and
+``exporting.py`` writes such a folder. ``features.py`` maps observations and actions. ``act.py`` and ``diffusion.py``
+map the configuration and the names of tensors of each kind of policy.
 """

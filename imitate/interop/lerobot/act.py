@@ -1,7 +1,8 @@
-"""LeRobot's ACT as ours: configuration, and names of tensors.
+"""LeRobot's ACT as our ``act``: configuration, and names of tensors.
 
-Theirs has a token for each vector, shows the posterior the robot's state alone, ties the map from camera features to
-tokens, and tells no camera from another; frozen BatchNorm keeps the statistics of the weights.
+Compared with ours, LeRobot's network has one token per vector, gives the posterior the robot's state alone, uses the
+same map from camera features to tokens for all cameras, and has no embedding that distinguishes cameras. Frozen
+BatchNorm keeps the statistics of the weights.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ PREFIX = "model."
 _SINES = "vae_encoder_pos_enc"
 """Positions in the posterior's encoder, which follow from the configuration."""
 _ROWS = "encoder_1d_feature_pos_embed.weight"
-"""Learned positions of the latent and of the vectors, a row each."""
+"""Learned positions of the latent and of the vectors, one row each."""
 _PLACED = ("policy.latent_place", "policy.obs.places")
-"""Where they lie here."""
+"""Their name in our network."""
 _COUNTER = "num_batches_tracked"
 
 
@@ -40,7 +41,7 @@ def algo_tree(config: Mapping[str, Any], features: list[Feature]) -> dict[str, A
     """Return the parts of our configuration tree that differ from its defaults.
 
     Raises:
-        CheckpointError: an option of theirs has no counterpart; the message names it.
+        CheckpointError: an option of LeRobot's has no counterpart here; the message names it.
     """
     if config["n_obs_steps"] != 1:
         raise CheckpointError(f"n_obs_steps: {config['n_obs_steps']}; ACT of LeRobot has 1")
@@ -109,10 +110,10 @@ def _encoder(config: Mapping[str, Any], features: list[Feature]) -> dict[str, An
 def their_config(
     config: Config, network: ACTNetwork, features: list[Feature], encoders: list[CameraEncoder]
 ) -> dict[str, Any]:
-    """Return the keys of theirs that say what our configuration says.
+    """Return LeRobot's configuration that describes the same policy as ours.
 
     Raises:
-        CheckpointError: theirs has nothing like it; the message names what.
+        CheckpointError: LeRobot has no counterpart of an option; the message names it.
     """
     section = cast(ACTConfig, config.algo)
     _check_exportable(config, network, features)
@@ -204,16 +205,16 @@ def our_tensors(
     theirs: Mapping[str, Tensor],
     features: list[Feature],
 ) -> dict[str, Tensor]:
-    """Return our tensors.
+    """Convert LeRobot's tensors to ours.
 
     Args:
-        network: ours, with any weights.
-        ours: its tensors, for those that theirs do not have.
-        theirs: all of theirs.
-        features: in their order.
+        network: our network, with any weights.
+        ours: our network's tensors, for those that LeRobot does not have.
+        theirs: all tensors of LeRobot's policy.
+        features: observations, in LeRobot's order.
     """
     made = _places(network, features, theirs)
-    # Frozen BatchNorm has no counters there.
+    # LeRobot's frozen BatchNorm has no counters.
     made |= {name: value for name, value in ours.items() if name.endswith(_COUNTER)}
     names = names_of(
         [name for name in ours if name not in made], _rules(network, features), "LeRobot"
@@ -246,7 +247,7 @@ def their_tensors(network: ACTNetwork, features: list[Feature]) -> dict[str, Ten
 
 
 def _rules(network: ACTNetwork, features: list[Feature]) -> list[NameRule]:
-    """Return the names of theirs for the tensors of a policy, but for learned positions."""
+    """Return the rules for LeRobot's names of a policy's tensors, except learned positions."""
     vector_names = {
         "STATE": "encoder_robot_state_input_proj",
         "ENV": "encoder_env_state_input_proj",
@@ -269,7 +270,7 @@ def _rules(network: ACTNetwork, features: list[Feature]) -> list[NameRule]:
     kinds = {key: feature.kind for feature in features for key in feature.keys}
     for number, key in enumerate(network.obs.vectors):
         rules.append(same(rf"obs\.vector_maps\.{number}\.(.+)", f"{vector_names[kinds[key]]}.{{}}"))
-    if network.obs.vectors:  # in one token, of one kind
+    if network.obs.vectors:  # all vectors in one token, of one kind
         joined = vector_names[kinds[network.obs.vectors[0]]]
         rules.append(same(r"obs\.state\.(.+)", f"{joined}.{{}}"))
     encoder: ObservationEncoder = network.obs.encoder
@@ -282,10 +283,10 @@ def _rules(network: ACTNetwork, features: list[Feature]) -> list[NameRule]:
 def _places(
     network: ACTNetwork, features: list[Feature], theirs: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return our learned positions: of the latent, the vectors and the cameras, whose positions are 0.
+    """Return our learned positions: those of the latent and the vectors, and 0 for the cameras.
 
     Raises:
-        CheckpointError: theirs are missing or of another shape.
+        CheckpointError: LeRobot's positions are missing or have another shape.
     """
     rows = theirs.get(PREFIX + _ROWS)
     wanted = (1 + _num_vectors(features), network.latent_place.shape[-1])
@@ -299,7 +300,7 @@ def _places(
 
 
 def _rows(network: ACTNetwork, features: list[Feature]) -> dict[str, Tensor]:
-    """Return theirs of our learned positions, the inverse of :func:`_places`."""
+    """Return LeRobot's learned positions from ours; the inverse of :func:`_places`."""
     at = network.obs.places.detach().cpu()[0]
     rows = torch.zeros(1 + _num_vectors(features), at.shape[-1])
     rows[0] = network.latent_place.detach().cpu()[0, 0]
@@ -313,7 +314,7 @@ def _num_vectors(features: list[Feature]) -> int:
 
 
 def _row_of_tokens(network: ACTNetwork, features: list[Feature]) -> list[int]:
-    """Return the row of each token of vectors: the latent comes first, then the robot's state, its surroundings."""
+    """Return the row of each vector's token: first the latent, then the robot's state, then its surroundings."""
     order = [feature.keys for kind in _VECTORS for feature in vectors(features, kind)]
     if network.obs.state is not None:
         return [1]
@@ -324,5 +325,5 @@ _VECTORS: tuple[Kind, ...] = ("STATE", "ENV")
 
 
 def encoder_of(network: ACTNetwork) -> ObservationEncoder:
-    """Return the encoder of observations."""
+    """Return the policy's encoder of observations."""
     return network.obs.encoder

@@ -1,7 +1,7 @@
-"""LeRobot's diffusion policy as ours: configuration, and names of tensors.
+"""LeRobot's diffusion policy as our ``diffusion_policy``: configuration, and names of tensors.
 
-Theirs joins the features of a frame in the order state, cameras, surroundings; ours in the order of names. The columns
-of the U-Net's conditions are permuted accordingly.
+LeRobot joins the features of a frame in the order state, cameras, surroundings; we join them in the order of their
+names. The columns of the U-Net's conditions are permuted accordingly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def algo_tree(config: Mapping[str, Any], features: list[Feature]) -> dict[str, A
     """Return the parts of our configuration tree that differ from its defaults.
 
     Raises:
-        CheckpointError: an option of theirs has no counterpart; the message names it.
+        CheckpointError: an option of LeRobot's has no counterpart here; the message names it.
     """
     samplers = {"DDPM": "ddpm", "DDIM": "ddim"}
     kind = config["noise_scheduler_type"]
@@ -96,7 +96,7 @@ def _resizing(config: Mapping[str, Any], features: list[Feature]) -> list[dict[s
 
 
 def _crop(config: Mapping[str, Any]) -> list[int] | None:
-    """Return height and width of the crop; a share of the resized image stands above a size."""
+    """Return height and width of the crop; a fraction of the resized image takes precedence over a size."""
     size, ratio = config.get("resize_shape"), config.get("crop_ratio", 1.0)
     if size:
         return [int(size[0] * ratio), int(size[1] * ratio)] if ratio < 1.0 else None
@@ -147,10 +147,10 @@ def _encoder(config: Mapping[str, Any], features: list[Feature]) -> dict[str, An
 def their_config(
     config: Config, network: Denoiser, features: list[Feature], encoders: list[CameraEncoder]
 ) -> dict[str, Any]:
-    """Return the keys of theirs that say what our configuration says.
+    """Return LeRobot's configuration that describes the same policy as ours.
 
     Raises:
-        CheckpointError: theirs has nothing like it; the message names what.
+        CheckpointError: LeRobot has no counterpart of an option; the message names it.
     """
     section = cast(DiffusionPolicyConfig, config.algo)
     sampler, horizon, unet = section.sampler, section.horizon, section.unet
@@ -224,7 +224,7 @@ def _check_exportable(section: DiffusionPolicyConfig) -> None:
 
 
 def _check_pool(encoder: CameraEncoder) -> None:
-    """Refuse an encoder that is not crop, trunk, spatial softmax, linear map of equal size, ReLU."""
+    """Refuse an encoder that is anything but crop, trunk, spatial softmax, linear map of equal size and ReLU."""
     pool, crop = encoder.core.pool, encoder.crop
     plain = (
         isinstance(pool, SpatialSoftmax)
@@ -254,13 +254,13 @@ def our_tensors(
     theirs: Mapping[str, Tensor],
     features: list[Feature],
 ) -> dict[str, Tensor]:
-    """Return our tensors.
+    """Convert LeRobot's tensors to ours.
 
     Args:
-        network: ours, with any weights.
-        ours: its tensors, for those that follow from the configuration.
-        theirs: all of theirs.
-        features: in their order.
+        network: our network, with any weights.
+        ours: our network's tensors, for those that follow from the configuration.
+        theirs: all tensors of LeRobot's policy.
+        features: observations, in LeRobot's order.
     """
     made = {name: value for name, value in ours.items() if re.fullmatch(_COMPUTED, name)}
     separate = any(name.startswith(f"{PREFIX}rgb_encoder.0.") for name in theirs)
@@ -287,7 +287,7 @@ def their_tensors(network: Denoiser, features: list[Feature]) -> dict[str, Tenso
 
 
 def _rules(network: Denoiser, features: list[Feature], *, separate: bool) -> list[NameRule]:
-    """Return the names of theirs for the tensors of a policy; conditions are permuted by :func:`_reordered`."""
+    """Return the rules for LeRobot's names of a policy's tensors; :func:`_reordered` permutes the conditions."""
     unet = [
         NameRule(
             r"((?:down|mid|up)_modules\..+)\.blocks\.(\d)\.(.+)",
@@ -319,7 +319,7 @@ _CORE = [
 _COMPUTED = r".*\.pool\.(pos_x|pos_y|temperature)"
 """Tensors of ours that follow from the configuration."""
 _GRID = ".pool.pos_grid"
-"""End of the names of theirs that do."""
+"""Ending of LeRobot's names of such tensors."""
 
 
 def _reordered(
@@ -328,10 +328,10 @@ def _reordered(
     """Permute the columns of the U-Net's conditions.
 
     Args:
-        network: ours.
-        features: theirs, in their order.
-        tensors: by any names that end as theirs do.
-        back: from our order to theirs, instead of the other way round.
+        network: our network.
+        features: observations, in LeRobot's order.
+        tensors: the tensors, by names that end like LeRobot's.
+        back: true to permute from our order to LeRobot's, false for the opposite direction.
     """
     unet = network.network
     assert isinstance(unet, ConditionalUnet1D)
@@ -347,7 +347,7 @@ def _reordered(
 
 
 def _columns(network: Denoiser, features: list[Feature]) -> Tensor:
-    """Return the number of their column for each of ours."""
+    """Return the number of LeRobot's column for each of our columns."""
     dims = network.encoder.obs.feature_dims
     order = [
         key
@@ -364,5 +364,5 @@ def _columns(network: Denoiser, features: list[Feature]) -> Tensor:
 
 
 def encoder_of(network: Denoiser) -> ObservationEncoder:
-    """Return the encoder of observations."""
+    """Return the policy's encoder of observations."""
     return network.encoder.obs

@@ -1,11 +1,9 @@
-"""Our policies as LeRobot's: a folder that ``lerobot-rollout --policy.path`` runs.
+"""Export of our policies as folders of LeRobot, which ``lerobot-rollout --policy.path`` runs.
 
-Both kinds, ``act`` and ``diffusion``, are described from our configuration; whatever LeRobot has nothing for is refused
-by name. Vectors that are called ``state`` and ``environment_state`` keep their names; any others become
-``observation.state``, side by side in the order of their names, as ``imitate dataset convert --to lerobot`` writes
-them. Actions are not clipped there.
-
-Files of a policy's folder of LeRobot.
+The policies ``act`` and ``diffusion`` are described from our configuration; an option that LeRobot does not have is
+refused by name. Vectors named ``state`` and ``environment_state`` keep their names. All others are concatenated to
+``observation.state``, in the order of their names, as ``imitate dataset convert --to lerobot`` does. LeRobot does not
+clip the actions of an exported policy.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from imitate.system.plain_files import fresh, give_name, sync
 from imitate.system.recognition import LEROBOT_ALGOS, LEROBOT_WEIGHTS
 
 CHECKPOINT = "policy.pth"
-"""File of ours in a folder of the plug-in."""
+"""Name of our checkpoint in a folder of the plug-in."""
 _EPSILON = 1e-8
 _BEFORE, _BEHIND = "policy_preprocessor", "policy_postprocessor"
 _DEVICE: dict[str, Any] = {
@@ -53,17 +51,17 @@ def write_folder(
     *,
     old: bool,
 ) -> None:
-    """Write a folder, which appears when it is complete.
+    """Write a policy's folder; it gets its name when it is complete.
 
     Args:
-        folder: must not exist.
-        config: ``config.json``.
-        tensors: weights.
-        statistics: by feature, of vectors (D,) and of the channels of images (C,).
-        old: the layout of releases up to 0.3, which keep statistics among the weights.
+        folder: path of the new folder, which must not exist.
+        config: content of ``config.json``.
+        tensors: the weights.
+        statistics: statistics by feature: (D,) for vectors, (C,) for the channels of images.
+        old: true for the layout of releases up to 0.3, which keep statistics among the weights.
 
     Raises:
-        CheckpointError: it exists, or the disk is full.
+        CheckpointError: the folder exists, or the disk is full.
     """
     shaped = {
         feature: {name: _shaped(config, feature, value) for name, value in values.items()}
@@ -81,10 +79,10 @@ def write_folder(
 def write_plugin_folder(
     folder: Path, config: Mapping[str, Any], save: Callable[[Path], None]
 ) -> None:
-    """Write a folder of the package ``lerobot_policy_imitate``: a checkpoint of ours, and nothing that normalizes.
+    """Write a folder for the package ``lerobot_policy_imitate``: our checkpoint, without LeRobot's normalization.
 
     Raises:
-        CheckpointError: it exists, or the disk is full.
+        CheckpointError: the folder exists, or the disk is full.
     """
     with _made(folder) as partial:
         _write_json(partial / "config.json", config)
@@ -95,7 +93,7 @@ def write_plugin_folder(
 
 @contextmanager
 def _made(folder: Path) -> Iterator[Path]:
-    """Give a folder to fill, which gets its name when that is done."""
+    """Give a temporary folder, which gets its final name when the body is done."""
     if folder.exists():
         raise CheckpointError(f"{folder}: exists already; choose another name")
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
@@ -132,7 +130,7 @@ def _buffers(statistics: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor
 def _write_processors(
     folder: Path, config: Mapping[str, Any], statistics: Mapping[str, Mapping[str, Tensor]]
 ) -> None:
-    """Write the steps before and behind the policy, and their statistics."""
+    """Write the processing steps before and after the policy, and their statistics."""
     outputs, norm_map = config["output_features"], config["normalization_mapping"]
     everything = {**config["input_features"], **outputs}
 
@@ -172,7 +170,7 @@ def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 PLUGIN = "lerobot-plugin"
 LAYOUTS = ("lerobot", "lerobot-0.3")
-"""Layouts of folders: of 0.4 to 0.6, and of releases up to 0.3."""
+"""Layouts of folders: that of LeRobot 0.4 to 0.6, and that of releases up to 0.3."""
 _OWN_NAMES = {"state": "STATE", "environment_state": "ENV"}
 
 
@@ -181,11 +179,11 @@ def export(algo: Algo, folder: Path, layout: str) -> None:
 
     Args:
         algo: the policy.
-        folder: made by this; it appears when it is complete.
-        layout: name in :data:`LAYOUTS`.
+        folder: path of the new folder; it gets its name when it is complete.
+        layout: a name in :data:`LAYOUTS`.
 
     Raises:
-        CheckpointError: LeRobot has nothing that acts like it; the message names what.
+        CheckpointError: LeRobot lacks a part of the policy; the message names it.
     """
     kinds = {algo_name: kind for kind, algo_name in LEROBOT_ALGOS.items()}
     name = algo.global_config.algo_name
@@ -223,14 +221,14 @@ def export(algo: Algo, folder: Path, layout: str) -> None:
 
 
 def features_of(algo: Algo, left_out: str | None = None) -> list[Feature]:
-    """Return the observations as LeRobot names them.
+    """Return the observations under LeRobot's names.
 
     Args:
         algo: the policy.
-        left_out: an observation that no robot gives.
+        left_out: name of an observation that no robot gives.
 
     Raises:
-        CheckpointError: one is of a kind that LeRobot's policies do not take.
+        CheckpointError: LeRobot's policies do not take an observation of this kind.
     """
     modalities, shapes = algo.preprocess.modalities, algo.preprocess.raw_shapes
     keys = sorted(key for key in algo.obs_shapes if key != left_out)
@@ -264,12 +262,12 @@ def export_plugin(algo: Algo, folder: Path, save: Callable[[Path], None], *, tol
 
     Args:
         algo: the policy.
-        folder: made by this; it appears when it is complete.
-        save: writes the checkpoint to a path.
-        told: true if the policy has a table of instructions, from which LeRobot's task chooses.
+        folder: path of the new folder; it gets its name when it is complete.
+        save: function that writes the checkpoint to a path.
+        told: true if the policy has a table of instructions; LeRobot's task then chooses one of them.
 
     Raises:
-        CheckpointError: the folder exists, or an observation is none that LeRobot's robots give.
+        CheckpointError: the folder exists, or LeRobot's robots do not give one of the observations.
     """
     if algo.goal_shapes:
         raise CheckpointError("the policy takes a goal, which LeRobot does not give a policy")
@@ -296,7 +294,7 @@ def _camera_name(key: str) -> str:
 
 
 def _check_shared(algo: Algo) -> None:
-    """Refuse what no policy of LeRobot has."""
+    """Refuse options that no policy of LeRobot has."""
     if algo.goal_shapes or LANGUAGE_KEY in algo.obs_shapes:
         raise CheckpointError(
             f"it takes a goal or an instruction, which LeRobot's act and diffusion do not; --to {PLUGIN} brings "
@@ -320,7 +318,7 @@ def _check_shared(algo: Algo) -> None:
 def _statistics(
     algo: Algo, features: list[Feature], encoders: list[CameraEncoder]
 ) -> Mapping[str, Mapping[str, Tensor]]:
-    """Return mean and standard deviation of each feature and of the action, which say what our normalization does."""
+    """Return the mean and standard deviation of each feature and of the action that give our normalization."""
     normalization = algo.preprocess.normalization
     found: dict[str, tuple[Tensor, Tensor]] = {}
     for feature in features:

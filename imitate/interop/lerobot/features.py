@@ -26,10 +26,10 @@ class Feature:
     """An observation or the action.
 
     Attributes:
-        name: LeRobot's, such as 'observation.images.top'.
-        kind: by which its normalization is chosen.
-        shape: of one step; images (C, H, W).
-        joins: names here of the vectors whose numbers it has side by side; empty: one, of the name :attr:`key`.
+        name: LeRobot's name, such as 'observation.images.top'.
+        kind: LeRobot's type of the feature, which determines its normalization.
+        shape: shape of one step; images (C, H, W).
+        joins: our names of the vectors that it concatenates; empty if it is a single one, named :attr:`key`.
     """
 
     name: str
@@ -39,25 +39,25 @@ class Feature:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Names here of all that it holds."""
+        """Our names of all observations in this feature."""
         return self.joins or (self.key,)
 
     @property
     def key(self) -> str:
-        """Name here, such as 'top_image'."""
+        """Our name, such as 'top_image'."""
         return "actions" if self.name == ACTION else obs_name(self.name)
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
-        """Shape in datasets here: images (H, W, C)."""
+        """Shape in our datasets: images (H, W, C)."""
         return (*self.shape[1:], self.shape[0]) if self.kind == "VISUAL" else self.shape
 
 
 def inputs_of(config: Mapping[str, Any]) -> list[Feature]:
-    """Return the observations in the order of ``config.json``, which is that of cameras in a network.
+    """Return the observations in the order of ``config.json``, in which networks take the cameras.
 
     Raises:
-        CheckpointError: a feature is of a kind, or has a shape, that no policy here takes.
+        CheckpointError: no policy here takes a feature of this kind or shape.
     """
     features = _features(config, "input_features", ("STATE", "ENV", "VISUAL"))
     homes: dict[str, str] = {}
@@ -74,7 +74,7 @@ def output_of(config: Mapping[str, Any]) -> Feature:
     """Return the action.
 
     Raises:
-        CheckpointError: there is another number of actions than one.
+        CheckpointError: the number of actions is not one.
     """
     features = _features(config, "output_features", ("ACTION",))
     if [feature.name for feature in features] != [ACTION]:
@@ -84,10 +84,10 @@ def output_of(config: Mapping[str, Any]) -> Feature:
 
 
 def vectors(features: list[Feature], kind: Kind) -> list[Feature]:
-    """Return those of a kind, at most one of which a network takes.
+    """Return the vectors of a kind, of which a network takes at most one.
 
     Raises:
-        CheckpointError: there are several.
+        CheckpointError: there is more than one.
     """
     found = [feature for feature in features if feature.kind == kind]
     if len(found) > 1:
@@ -138,10 +138,10 @@ _TRUNKS: dict[str, type[ResNet]] = {
 
 
 def backbone_of(config: Mapping[str, Any]) -> str:
-    """Return the name here of ``vision_backbone``.
+    """Return our name of LeRobot's ``vision_backbone``.
 
     Raises:
-        CheckpointError: if there is none like it.
+        CheckpointError: there is no such backbone here.
     """
     name = config["vision_backbone"]
     if name not in _TRUNKS:
@@ -151,15 +151,15 @@ def backbone_of(config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class CameraEncoder:
-    """Encoder of one or more cameras, as LeRobot could have it.
+    """Encoder of one or more cameras in a form that LeRobot has too.
 
     Attributes:
-        keys: of the cameras.
-        name: ``vision_backbone``.
-        core: ours.
-        trunk: ours, a part of it.
-        norm: 'batch' where statistics are stored, or 'group'.
-        crop: of the image in acting; None: it is not cropped.
+        keys: names of the cameras.
+        name: value of LeRobot's ``vision_backbone``.
+        core: our encoder.
+        trunk: the trunk in our encoder.
+        norm: 'batch' if running statistics are stored, else 'group'.
+        crop: size of the crop of an image when the policy acts, or None if there is no crop.
     """
 
     keys: tuple[str, ...]
@@ -170,7 +170,7 @@ class CameraEncoder:
     crop: CropRandomizer | None
 
     def affine(self, channels: int) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation (C,) that the trunk itself normalizes by: ImageNet's, or 0 and 1."""
+        """Mean and standard deviation (C,) of the trunk's own normalization: ImageNet's, or 0 and 1."""
         if not self.trunk.normalizes:
             return torch.zeros(channels).double(), torch.ones(channels).double()
         images = self.trunk.images
@@ -181,7 +181,7 @@ def encoders_of(encoder: ObservationEncoder, features: list[Feature]) -> list[Ca
     """Return the encoders of cameras.
 
     Raises:
-        CheckpointError: LeRobot has none like one of them; the message names why.
+        CheckpointError: LeRobot has no such encoder; the message contains the reason.
     """
     found = []
     images = {feature.key for feature in cameras(features)}

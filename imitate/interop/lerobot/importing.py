@@ -1,15 +1,11 @@
-"""Import LeRobot's policies: their folder, configuration, normalization and weights.
+"""Import of LeRobot's policies from their folders: configuration, normalization and weights; no file is executed.
 
-Folders of LeRobot's policies: configuration, weights and statistics; nothing in them is executed.
+Up to release 0.3 the statistics are among the weights, as ``normalize_inputs.buffer_<feature>.<statistic>`` with
+underscores in place of the feature's dots. Since 0.4 they are in files of their own, named by
+``policy_preprocessor.json`` and ``policy_postprocessor.json``. No file contains the release that wrote it.
 
-Up to 0.3 the statistics lie among the weights, as ``normalize_inputs.buffer_<feature>.<statistic>`` with underscores in
-place of the feature's dots. Since 0.4 they lie in files of their own, named by ``policy_preprocessor.json`` and
-``policy_postprocessor.json``. No file says which release wrote it.
-
-Normalization of LeRobot's policies, as offset and scale: ``(x - offset) / scale``.
-
-Formulas of LeRobot, by ``normalization_mapping`` of the feature's type; types that it does not name are left as they
-are:
+The normalization becomes an offset and a scale, ``(x - offset) / scale``, by ``normalization_mapping`` of the feature's
+type. Types that it does not contain are left as they are:
 
     MEAN_STD                       (x - mean) / (std + 1e-8)
     MIN_MAX, QUANTILES, QUANTILE10 2 (x - low) / (high - low) - 1, of min and max, q01 and q99, q10 and q90
@@ -45,24 +41,24 @@ _MOST_JSON = 2**24
 _PREPROCESSOR, _POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 _NORMALIZERS = ("normalizer_processor", "unnormalizer_processor")
 _NEUTRAL = ("rename_observations_processor", "to_batch_processor", "device_processor")
-"""Steps of a processor that change no value of what the policy's own features hold."""
+"""Steps of a processor that do not change the values of the policy's features."""
 _OLD_STATISTICS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
 _ADVICE = "read it in LeRobot itself, or train a policy here on its dataset"
 
 Statistics = Mapping[str, Mapping[str, Tensor]]
-"""Statistics by their name ('mean', 'std', 'min', ...), by feature."""
+"""Statistics of each feature, by name ('mean', 'std', 'min', ...)."""
 
 
 @dataclass(frozen=True)
 class PolicyFolder:
-    """Contents of a folder.
+    """Contents of a policy's folder.
 
     Attributes:
-        path: where its files lie.
-        config: ``config.json``.
-        tensors: weights, without statistics.
-        observed: statistics of observations.
-        acted: statistics of actions.
+        path: path of the folder.
+        config: content of ``config.json``.
+        tensors: the weights, without statistics.
+        observed: statistics of the observations.
+        acted: statistics of the actions.
     """
 
     path: Path
@@ -78,14 +74,14 @@ class PolicyFolder:
 
 
 def read_folder(path: Path, config: dict[str, Any]) -> PolicyFolder:
-    """Read a policy.
+    """Read a policy's folder.
 
     Args:
         path: the folder.
-        config: its ``config.json``.
+        config: content of its ``config.json``.
 
     Raises:
-        CheckpointError: a file is missing, damaged, or means what is not converted.
+        CheckpointError: a file is missing, damaged, or has an option that cannot be converted.
     """
     if config.get("use_peft") or (path / "adapter_config.json").exists():
         raise CheckpointError(
@@ -106,10 +102,10 @@ def read_folder(path: Path, config: dict[str, Any]) -> PolicyFolder:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read an object.
+    """Read a JSON object from a file.
 
     Raises:
-        CheckpointError: there is no such file, or it holds something else.
+        CheckpointError: there is no such file, or it does not contain an object.
     """
     try:
         if file.stat().st_size > _MOST_JSON:
@@ -130,7 +126,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     """Read a file of tensors.
 
     Raises:
-        CheckpointError: there is no such file, or it is cut or damaged.
+        CheckpointError: there is no such file, or it is truncated or damaged.
     """
     try:
         return read_safetensors(file)
@@ -141,7 +137,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def _processor_statistics(path: Path, name: str) -> dict[str, dict[str, Tensor]]:
-    """Return the statistics of a processor: of every column of the dataset, more than the policy has features."""
+    """Return a processor's statistics of all columns of the dataset, including those that the policy does not use."""
     steps = read_json(path / name).get("steps")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise CheckpointError(f"{path / name}: has no list of steps")
@@ -156,7 +152,7 @@ def _processor_statistics(path: Path, name: str) -> dict[str, dict[str, Tensor]]
             )
         file = step.get("state_file")
         if file is None:
-            continue  # it knows no statistics: all features are as they are
+            continue  # it has no statistics, so no feature is normalized
         if not isinstance(file, str) or Path(file).name != file:
             raise CheckpointError(
                 f"{path / name}: state_file is {file!r}; expected a file beside it"
@@ -170,7 +166,7 @@ def _processor_statistics(path: Path, name: str) -> dict[str, dict[str, Tensor]]
 def _buffers(
     tensors: Mapping[str, Tensor], owner: str, features: list[str]
 ) -> dict[str, dict[str, Tensor]]:
-    """Return the statistics among the weights; a feature is found by its name, never by its underscores."""
+    """Return the statistics among the weights; features are found by their whole names, which may have underscores."""
     found: dict[str, dict[str, Tensor]] = {}
     for feature in features:
         prefix = f"{owner}.buffer_{feature.replace('.', '_')}."
@@ -192,7 +188,7 @@ MODES = ("IDENTITY", "MEAN_STD", *_RANGES)
 def affine_of(
     feature: Feature, mapping: Mapping[str, Any], statistics: Mapping[str, Mapping[str, Tensor]]
 ) -> Affine | None:
-    """Return offset and scale of a feature, per number of a vector or channel of an image; None: it is left as it is.
+    """Return offset and scale of a feature, per number or image channel; None if it is not normalized.
 
     Raises:
         CheckpointError: its statistics are missing, of another shape or not finite, or the mode is unknown.
@@ -210,10 +206,10 @@ def affine_of(
         return mean, std + _EPSILON
     low, high = (_statistic(feature, of_feature, name, mode) for name in _RANGES[mode])
     span = high - low
-    if feature.kind == "ACTION":  # what is sent is the constant, whatever the network says
+    if feature.kind == "ACTION":  # the constant is sent, whatever the network predicts
         half = torch.where(span == 0, torch.full_like(span, _EPSILON), span) / 2
         return low + half, half
-    # What comes in is -1 at the constant, and no other value was ever learned from.
+    # The network's input is -1 for the constant, and it has not seen any other value in training.
     half = torch.where(span == 0, torch.ones_like(span), span / 2)
     return low + half, half
 
@@ -252,8 +248,8 @@ class LeRobotImport:
     """A policy of LeRobot as an algorithm of ours.
 
     Attributes:
-        algo: with its configuration, weights and normalization.
-        parts: of a checkpoint, as the arguments of :func:`imitate.policy.checkpoint.checkpoint_dict`.
+        algo: the algorithm, with configuration, weights and normalization.
+        parts: parts of a checkpoint, as the arguments of :func:`imitate.policy.checkpoint.checkpoint_dict`.
     """
 
     algo: Algo
@@ -261,17 +257,17 @@ class LeRobotImport:
 
 
 def from_lerobot(path: Path) -> LeRobotImport:
-    """Return the same policy here: networks, normalization, execution; it acts equally.
+    """Convert a policy of LeRobot to an algorithm that gives the same actions.
 
     Args:
-        path: folder with ``config.json`` and ``model.safetensors``.
+        path: the folder, with ``config.json`` and ``model.safetensors``.
 
     Raises:
-        CheckpointError: a part of it has no counterpart here; the message names it.
+        CheckpointError: a part of the policy has no counterpart here; the message names it.
     """
     their_config = read_json(path / "config.json")
     type_ = str(their_config.get("type", "of 2024"))
-    if type_ not in LEROBOT_ALGOS:  # before weights, which may be of gigabytes
+    if type_ not in LEROBOT_ALGOS:  # check before reading weights, which may take gigabytes
         reason = _REFUSED.get(type_, _ELSEWHERE)
         raise CheckpointError(f"a policy of type '{type_}' cannot be read: {reason}")
     folder = read_folder(path, their_config)
@@ -279,7 +275,7 @@ def from_lerobot(path: Path) -> LeRobotImport:
     preprocess_affine = _affine(folder, features, action)
     config = _config(folder, features)
     shapes = {feature.key: _network_shape(feature, config) for feature in features}
-    # Fresh weights are drawn only to be replaced; the caller's random numbers stay as they were.
+    # The initial weights are replaced at once, so drawing them must not change the caller's random numbers.
     with torch.random.fork_rng(devices=[]), AllocationLimit(count_numbers(folder.tensors)):
         algo = algo_factory(
             config.algo_name, config, shapes, action.shape[0], "cpu", load_pretrained=False
@@ -330,7 +326,7 @@ def _modality(feature: Feature) -> str:
 
 
 def _network_shape(feature: Feature, config: Config) -> tuple[int, ...]:
-    """Return the shape of an observation as networks see it."""
+    """Return the shape of an observation as the networks take it."""
     for step in config.train.preprocess:
         if step.step == "resize" and feature.kind == "VISUAL":
             return (feature.shape[0], *step.to_dict()["size"])
@@ -351,7 +347,7 @@ def _affine(
 
 
 def _weights(algo: Algo, folder: PolicyFolder, features: list[Feature]) -> dict[str, Tensor]:
-    """Return the tensors of our networks."""
+    """Return the weights of our networks, converted from the folder's."""
     theirs = {
         name: value.float() if value.is_floating_point() else value
         for name, value in folder.tensors.items()

@@ -1,12 +1,6 @@
-"""Checkpoints of robomimic: read safely, converted to ours and back.
+"""Checkpoints of robomimic, read safely and converted to ours, and our checkpoints as robomimic's.
 
-reading.py        a file, without running anything in it
-importing.py      their checkpoint -> ours
-exporting.py      ours -> theirs, for a release
-configuration.py  their tree of configuration -> ours; released_keys.py: ours -> theirs
-statistics.py     their normalization <-> ours
-names.py          which tensor of ours is which of theirs, for each part of a network; networks.py: for an algorithm
-optimizers.py     moments of Adam along the same names
-
-Tensors are moved along the names by :mod:`imitate.interop.names`.
+``reading.py`` reads a file without running anything in it, ``importing.py`` converts its content to ours and
+``exporting.py`` writes ours for a release of robomimic. ``networks.py`` maps the names of tensors,
+``statistics.py`` the normalization, and ``released_keys`` the keys that each release knows.
 """

@@ -1,6 +1,6 @@
-"""Conversion of our checkpoints to ones that a release of robomimic loads, with the same actions.
+"""Export of our checkpoints as ones that a release of robomimic loads, with the same actions.
 
-Abilities of our policies that robomimic's lack: the export refuses them by name.
+A setting of our policies that the release does not have is refused by name.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ UNET = {
     "kernel_size": 5,
     "n_groups": 8,
 }
-"""The only U-Net of robomimic, whatever its key ``algo.unet`` says."""
+"""The only U-Net that robomimic builds, whatever its key ``algo.unet`` is."""
 
 
 def check_exportable(algo: Algo, release: str) -> None:
     """Refuse settings that a release of robomimic treats differently, or does not have.
 
     Raises:
-        CheckpointError: the message names all of them.
+        CheckpointError: there is such a setting; the message names all of them.
     """
     problems = [*_of_algorithm(algo, release), *_of_observations(algo), *_of_actions(algo, release)]
     if algo.preprocess.obs_clip is not None:
@@ -167,22 +167,22 @@ _OWN_ARGUMENTS = (
     *("norm", "imagenet_normalization", "image_size", "pretrained_sha256"),
     *("freeze", "lr_scale", "shared_over_time"),
 )
-"""Arguments of encoders that robomimic's do not have, and that :func:`check_exportable` has looked at."""
+"""Arguments that only our encoders have; :func:`check_exportable` has checked them."""
 
 
 def exported(
     algo: Algo, target: str, *, env_metadata: Mapping[str, Any], epoch: int = 0
 ) -> dict[str, Any]:
-    """Return a checkpoint for a release of robomimic, to be written by `torch.save`.
+    """Return a checkpoint for a release of robomimic, which `torch.save` writes.
 
     Args:
         algo: the policy; set to evaluation mode.
-        target: name in :data:`RELEASES`.
-        env_metadata: env_args of its data.
-        epoch: the last one that it was trained for.
+        target: a name in :data:`RELEASES`.
+        env_metadata: env_args of the policy's data.
+        epoch: number of the last epoch of its training.
 
     Raises:
-        CheckpointError: that release has nothing that acts like it; the message names what.
+        CheckpointError: the release lacks a part of the policy; the message names it.
     """
     if target not in RELEASES:
         raise CheckpointError(f"--to {target}: unknown; {nearest(target, RELEASES)}")
@@ -220,7 +220,7 @@ def exported(
 
 
 def _model(algo: Algo, old: bool) -> dict[str, Any]:
-    """Return the tensors, since 0.5 in a dict; an average without a place of its own replaces them."""
+    """Return the tensors, since 0.5 in a dict; averaged weights replace them if the release has no place for both."""
     averages = algo.global_config.algo_name == "diffusion_policy"
     nets = algo.nets if averages or algo.ema is None else algo.active_nets
     tensors = _tensors(algo, nets.state_dict())
@@ -235,7 +235,7 @@ def _model(algo: Algo, old: bool) -> dict[str, Any]:
 
 
 def _nested(tensors: Mapping[str, Tensor], parts: Mapping[str, Any], old: bool) -> dict[str, Any]:
-    """Return a dict for each part of a hierarchical policy, whose names begin with its name."""
+    """Return a dict of tensors for each part of a hierarchical policy, by the first component of their names."""
     nested: dict[str, Any] = {}
     for part, inner in parts.items():
         prefix = f"{part}."
@@ -256,7 +256,7 @@ def _tensors(algo: Algo, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _tree(algo: Algo, release: str, normalizes_obs: bool) -> dict[str, Any]:
-    """Return our tree without the keys that the release does not know."""
+    """Return our configuration without the keys that the release does not know."""
     name, ours = algo.global_config.algo_name, algo.global_config.to_dict()
     known: dict[str, Keys] = {
         **SHARED,
@@ -285,7 +285,7 @@ def _tree(algo: Algo, release: str, normalizes_obs: bool) -> dict[str, Any]:
         return tree
     for section in _dicts(tree["algo"]):
         for net in section.get("optim_params", {}).values():
-            # Its training writes these, and its schedules ask for them.
+            # robomimic's training writes these keys, and its schedules require them.
             net["num_train_batches"] = ours["experiment"]["epoch_every_n_steps"] or 100
             net["num_epochs"] = train["num_epochs"]
             _check_schedule(net["learning_rate"])
@@ -293,9 +293,9 @@ def _tree(algo: Algo, release: str, normalizes_obs: bool) -> dict[str, Any]:
 
 
 def _check_schedule(rate: dict[str, Any]) -> None:
-    """Set a schedule that the release can build, in place: it makes one even for a policy that only acts.
+    """Set a schedule that the release can build, in place, since it builds one even for a policy that only acts.
 
-    A cosine needs ``step_every_batch``, which only some of its algorithms have a key for. The others keep the rate.
+    A cosine schedule needs ``step_every_batch``, a key that only some of its algorithms have. The others keep the rate.
     """
     if rate.get("scheduler_type") != "cosine":
         return
@@ -306,7 +306,7 @@ def _check_schedule(rate: dict[str, Any]) -> None:
 
 
 def _known(ours: Mapping[str, Any], known: Keys) -> dict[str, Any]:
-    """Return the part of a tree that there are keys for."""
+    """Return the part of a tree whose keys the release knows."""
     if isinstance(known, str):
         return {key: ours[key] for key in known.split() if key in ours}
     found = _known(ours, known.get("", ""))
@@ -317,7 +317,7 @@ def _known(ours: Mapping[str, Any], known: Keys) -> dict[str, Any]:
 
 
 def _data(entries: Any, release: str) -> Any:
-    """Return the paths of the data, for people: robomimic does not read them to act."""
+    """Return the paths of the data, as information: robomimic does not read them to act."""
     paths = [entry["path"] for entry in entries or ()]
     if release == "0.3" or len(paths) < 2:
         return paths[0] if paths else None
@@ -325,7 +325,7 @@ def _data(entries: Any, release: str) -> Any:
 
 
 def _strip(node: Any) -> None:
-    """Leave out arguments of encoders that are ours alone, in place."""
+    """Remove arguments of encoders that robomimic does not have, in place."""
     for one in _dicts(node):
         for key in _OWN_ARGUMENTS:
             one.pop(key, None)

@@ -1,22 +1,19 @@
-"""Convert robomimic's checkpoints to ours: configuration, weights, moments of the optimizer.
+"""Import of robomimic's checkpoints: configuration, weights and moments of the optimizer.
 
-Conversion of robomimic's configuration to ours: the same tree, with the behaviour of its code spelled out.
+The imported configuration is robomimic's tree with the behaviour of robomimic's code written out. robomimic ignores
+some of its keys, so the import ignores them too:
 
-robomimic never read some parts of its trees, which are therefore ignored:
-
-* the U-Net of diffusion_policy has the sizes of its weights (256, 512 and 1024 channels), whatever ``algo.unet`` says;
-* the trunk of ShallowConv ends in 32 channels, whatever ``output_channel`` says;
-* a VAE's decoder sees the observation, whatever ``decoder.is_conditioned`` says;
+* the U-Net of diffusion_policy has the sizes of its weights (256, 512 and 1024 channels), whatever ``algo.unet`` is;
+* the trunk of ShallowConv ends in 32 channels, whatever ``output_channel`` is;
+* a VAE's decoder sees the observation, whatever ``decoder.is_conditioned`` is;
 * pretrained trunks see colours as they are, in [0, 1]; diffusion_policy has GroupNorm in all trunks;
 * features of images go through a ReLU, except into a transformer;
 * actors of hbc and iris see no subgoal;
 * each critic has encoders of its own; transformers are causal, also those that predict future actions, and so act on
   the oldest observation of their window.
 
-Moments of Adam in a checkpoint of robomimic, as our optimizers have them.
-
-robomimic has one optimizer for each network of an ensemble, ours one for all, whose moments are stacked as the weights
-are. A moment is found by the place of its weight among the network's weights, which is the order of the names.
+robomimic has one optimizer for each network of an ensemble. Ours has one for all, whose moments are stacked like the
+weights. A moment is found by the place of its weight among the network's weights, which is the order of the names.
 """
 
 from __future__ import annotations
@@ -47,22 +44,22 @@ Tree = dict[str, Any]
 
 UNET = "policy.noise_pred_net."
 GROUPS_OF_UNET = 8
-"""Number of groups of each GroupNorm, of which the weights have no trace."""
+"""Number of groups of each GroupNorm, which the weights do not show."""
 
 
 def ours_from_theirs(
     algo_name: str, tree: Tree, normalizes_obs: bool, tensors: Mapping[str, Tensor]
 ) -> Tree:
-    """Return our tree for a policy that acts as theirs.
+    """Return our configuration for a policy that acts like robomimic's.
 
     Args:
         algo_name: the algorithm.
-        tree: theirs, of any release; it may be changed.
+        tree: robomimic's configuration, of any release; it may be changed.
         normalizes_obs: true if the checkpoint has statistics of observations.
         tensors: the checkpoint's weights.
 
     Raises:
-        CheckpointError: a part of it works differently here.
+        CheckpointError: a part of the configuration works differently here.
     """
     tree["algo_name"] = algo_name
     train = tree.setdefault("train", {})
@@ -138,7 +135,7 @@ def _spell_out_encoder(encoder: Tree, algo_name: str, algo: Tree) -> None:
 
 
 def _sections(algo: Tree) -> Iterator[Tree]:
-    """Yield each ``algo`` section: that of the algorithm, and those of its parts."""
+    """Yield each ``algo`` section: the algorithm's, and those of its parts."""
     yield algo
     for value in algo.values():
         if isinstance(value, dict):
@@ -168,12 +165,12 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def moments(algo: Algo, model: Mapping[str, Any], names: Sequence[Name]) -> dict[str, Any]:
-    """Return the state of each optimizer, ``{name: {"state": {number: {...}}}}``; those that do not map are left out.
+    """Return the state of each optimizer with a counterpart, ``{name: {"state": {number: {...}}}}``.
 
     Args:
-        algo: built for the checkpoint.
-        model: ``model`` of the checkpoint.
-        names: of all its tensors.
+        algo: the algorithm built for the checkpoint.
+        model: entry ``model`` of the checkpoint.
+        names: names of all its tensors.
     """
     saved = model.get("optimizers") if "nets" in model else None
     found: dict[str, Any] = {}
@@ -189,7 +186,7 @@ def moments(algo: Algo, model: Mapping[str, Any], names: Sequence[Name]) -> dict
 def _states_by_name(
     optimizer: Any, names: Sequence[Name], theirs: Mapping[str, Tensor], algo: Algo, net: str
 ) -> dict[str, Any]:
-    """Return the optimizer's state of each weight, by name; empty where the numbers of weights differ."""
+    """Return the optimizer's state of each weight, by name; empty if the numbers of weights differ."""
     parameters = {f"{net}.{name}" for name, _ in algo.nets[net].named_parameters()}
     first = {alias: name for name in names for alias in (name.theirs, *name.copies)}
     learned: list[Name] = []
@@ -241,8 +238,8 @@ class RobomimicImport:
     """A policy of robomimic as an algorithm of ours.
 
     Attributes:
-        algo: with its configuration, weights and normalization.
-        parts: of a checkpoint, as the arguments of :func:`imitate.policy.checkpoint.checkpoint_dict`.
+        algo: the algorithm, with configuration, weights and normalization.
+        parts: parts of a checkpoint, as the arguments of :func:`imitate.policy.checkpoint.checkpoint_dict`.
     """
 
     algo: Algo
@@ -250,12 +247,12 @@ class RobomimicImport:
 
 
 def from_robomimic(ckpt: Mapping[str, Any]) -> RobomimicImport:
-    """Return the same policy here: its networks, averages, normalization and, where they map, Adam's moments.
+    """Convert a checkpoint: networks, averages, normalization and, if they can be mapped, Adam's moments.
 
     As in robomimic, actions are not clipped.
 
     Raises:
-        CheckpointError: a part of it has no counterpart here; the message names it.
+        CheckpointError: a part of the checkpoint has no counterpart here; the message names it.
     """
     algo, names = _algo_and_names(ckpt)
     saved: dict[str, Any] = {
@@ -268,7 +265,7 @@ def from_robomimic(ckpt: Mapping[str, Any]) -> RobomimicImport:
     if isinstance(algo, Hierarchy):
         saved["emas"] = {}
     if algo.ema is not None:
-        # robomimic does not save how many updates its average has seen, and overwrites it in the first ones.
+        # robomimic does not save the number of updates of its average, and overwrites the average in the first ones.
         algo.ema.num_updates = step
         saved["ema"] = algo.ema.state_dict()
     metas = ckpt.get("env_metadata") or {}
@@ -291,10 +288,10 @@ def algo_from_robomimic(ckpt: Mapping[str, Any]) -> Algo:
     """Return the algorithm of a checkpoint, with its weights and normalization.
 
     Args:
-        ckpt: content of a file of robomimic.
+        ckpt: content of a checkpoint file of robomimic.
 
     Raises:
-        CheckpointError: a part of it has no counterpart here; the message names it.
+        CheckpointError: a part of the checkpoint has no counterpart here; the message names it.
     """
     return _algo_and_names(ckpt)[0]
 
@@ -304,7 +301,7 @@ def _algo_and_names(ckpt: Mapping[str, Any]) -> tuple[Algo, list[Name]]:
     config = _config(ckpt, bool(obs_affine))
     shapes = {key: tuple(shape) for key, shape in _shape_metadata(ckpt)["all_shapes"].items()}
     ac_dim = int(_shape_metadata(ckpt)["ac_dim"])
-    # Fresh weights are drawn only to be replaced; the caller's random numbers stay as they were.
+    # The initial weights are replaced at once, so drawing them must not change the caller's random numbers.
     with torch.random.fork_rng(devices=[]), AllocationLimit(count_numbers(ckpt["model"])):
         algo = algo_factory(config.algo_name, config, shapes, ac_dim, "cpu", load_pretrained=False)
     algo.preprocess = _preprocess(ckpt, algo, obs_affine)
@@ -328,7 +325,7 @@ def _tensors(ckpt: Mapping[str, Any]) -> Mapping[str, Tensor]:
 
 
 def flattened(model: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
-    """Return the tensors of ``model``: itself up to 0.4, an entry since then; several in hierarchical policies."""
+    """Return the tensors of ``model``: up to 0.4 they are ``model`` itself, since then an entry of it for each part."""
     if "nets" in model:
         return flattened(model["nets"], prefix)
     tensors: dict[str, Tensor] = {}
@@ -341,7 +338,7 @@ def flattened(model: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
 
 
 def _shape_metadata(ckpt: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metadata of the first dataset, where there are several: they have one network."""
+    """Return the shape metadata, those of the first dataset if there are several, which share one network."""
     shapes = ckpt["shape_metadata"]
     return shapes[0] if isinstance(shapes, list) else shapes  # type: ignore[no-any-return]
 

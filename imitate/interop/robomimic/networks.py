@@ -63,7 +63,7 @@ SCAN_WITHOUT_ACTIVATION = same(r"(\d+)\.(\w+)", "nets.conv{}.{}")
 
 
 def core_rules(core: nn.Module) -> list[NameRule]:
-    """Return the rules of a core; robomimic keeps its parts under their names and again in running order."""
+    """Return the rules of an encoder core; robomimic stores its parts under their names, and again in running order."""
     if isinstance(core, VisualCore):
         trunk = core.backbone
         backbone = SHALLOW
@@ -110,7 +110,7 @@ def _actor(net: Actor) -> list[NameRule]:
 def _recurrent_actor(net: RecurrentActor) -> list[NameRule]:
     rules = under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", "")
     rules.append(same(r"rnn\.nets\.(.+)", "nets.rnn.nets.{}"))
-    # A recurrent network keeps what runs at each of its steps a second time.
+    # robomimic stores the per-step network of a recurrent network a second time.
     step = "nets.rnn.per_step_net."
     if not net.mlp.layers:
         return [*rules, HEAD.also(HEAD_ALONE.under("", step))]
@@ -153,7 +153,7 @@ def _perturbation(net: Perturbation) -> list[NameRule]:
 
 
 def _critics(net: CriticEnsemble) -> list[NameRule]:
-    """Return the rules of critics; ``{member}`` is the number of each network; a value of states has none."""
+    """Return the rules of critics; ``{member}`` is the number of each network, which a state value does not have."""
     each: dict[str, Any] = {"members": net.size}
     member = MEMBER if net.ac_dim else ""
     head = _plain(member) + f"nets.decoder.nets.{'log_probs' if net.num_atoms else 'value'}.{{}}"
@@ -177,7 +177,7 @@ def _critic_layer(member: str) -> Callable[[str, str], tuple[str, ...]]:
 
 
 def _plain(text: str) -> str:
-    """Escape a text as a part of a template."""
+    """Escape a text for use in a template."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
@@ -243,14 +243,14 @@ def rules_of(nets: nn.ModuleDict) -> list[NameRule]:
 
 
 def part_name(name: str, parts: nn.ModuleDict) -> str:
-    """Return robomimic's name of a part of a hierarchical policy; that of iris has planner and value in one."""
+    """Return robomimic's name of a part of a hierarchical policy; in iris, planner and value are one part."""
     if "value" not in parts or name == "actor":
         return f"{name}."
     return {"planner": "planner.planner.", "value": "planner.value_net."}[name]
 
 
 def constants_of(nets: nn.ModuleDict) -> dict[str, Tensor]:
-    """Return the tensors that robomimic stores and ours do not need, by their name there.
+    """Return the names of tensors that robomimic stores and our networks do not need.
 
     These are the masks of attention, and the layer for standard deviations that are fixed.
     """

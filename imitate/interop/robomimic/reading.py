@@ -1,4 +1,4 @@
-"""Reading of a file of robomimic without running anything that it contains."""
+"""Reading of robomimic's checkpoint files without running anything in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS = ("bool_", "int32", "int64", "uint8", "float32", "float64", "str_")
 
 
 def is_robomimic(ckpt: object) -> bool:
-    """Return true if a loaded object is a checkpoint of robomimic: its parts, and none that only ours have."""
+    """Return true if a loaded object has the parts of robomimic's checkpoints, and none that only ours have."""
     return (
         isinstance(ckpt, Mapping)
         and not any(part in ckpt for part in OUR_PARTS)
@@ -41,10 +41,10 @@ def read(
     Args:
         source: the file.
         map_location: device of the tensors.
-        name: of the file, for messages; None: ``source``.
+        name: name of the file for messages, or None for ``source``.
 
     Raises:
-        CheckpointError: it holds other objects.
+        CheckpointError: the file contains other objects.
     """
     called = str(source) if name is None else name
     try:
@@ -75,7 +75,7 @@ def _harmless() -> list[Any]:
 
 
 def _refusal(path: str | Path, error: Exception) -> CheckpointError:
-    """Return the error with the name of the refused class, which torch's message has."""
+    """Return the error, with the name of the refused class from torch's message."""
     _, found, rest = str(error).partition("GLOBAL ")
     what = rest.split()[0] if found else "an object of another class"
     return CheckpointError(

@@ -1,8 +1,8 @@
-"""Normalization as robomimic stores it, and as :class:`~imitate.models.preprocess.Preprocess` does.
+"""Conversion between robomimic's normalization and that of :class:`~imitate.models.preprocess.Preprocess`.
 
 Up to 0.4 observations have ``mean`` and ``std``, since 0.5 ``offset`` and ``scale``, which are the same numbers;
-actions have ``offset`` and ``scale``. Each is a list of lists, or null, shaped (1, ...). With several datasets a list
-of equal sets is taken as one.
+actions have ``offset`` and ``scale``. Each is null or a nested list of shape (1, ...). With several datasets, a list
+of equal sets counts as one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def affine_of(stats: Any, what: str) -> dict[str, Affine]:
     """Return offset and scale of each key; keys without normalization are left out.
 
     Args:
-        stats: ``{key: {...}}``, a list of such with one entry per dataset, or None.
-        what: for messages.
+        stats: ``{key: {...}}``, a list with one such dict per dataset, or None.
+        what: name of the statistics, for messages.
 
     Raises:
         CheckpointError: the datasets were normalized differently, or a key has neither pair of names.
@@ -45,14 +45,14 @@ def affine_of(stats: Any, what: str) -> dict[str, Affine]:
 
 
 def stats_of(offset: Tensor, scale: Tensor, names: tuple[str, str]) -> dict[str, Any]:
-    """Return one entry as robomimic stores it."""
+    """Return the statistics of one key in robomimic's form."""
     return {
         name: [value.flatten().tolist()] for name, value in zip(names, (offset, scale), strict=True)
     }
 
 
 def obs_stats(preprocess: Preprocess, names: tuple[str, str]) -> dict[str, Any] | None:
-    """Return the normalization of observations, where there is one.
+    """Return the normalization of the observations that have one.
 
     Raises:
         CheckpointError: images or scans are normalized, which robomimic cannot do when it acts.
@@ -83,7 +83,7 @@ def action_stats(preprocess: Preprocess) -> dict[str, Any]:
 
 
 def _image_stats(preprocess: Preprocess, key: str, names: tuple[str, str]) -> dict[str, Any]:
-    """Return the identity, in the shape of the raw array: robomimic needs an entry for every key."""
+    """Return the identity in the shape of the raw image, because robomimic needs an entry for every key."""
     shape = (1, *preprocess.raw_shapes[key])
     values = (torch.zeros(shape), torch.ones(shape))
     return {name: value.tolist() for name, value in zip(names, values, strict=True)}
@@ -103,7 +103,7 @@ def _pair(entry: Mapping[str, Any] | None, what: str) -> Affine | None:
 
 
 def _numbers(value: Any) -> Tensor:
-    # robomimic has its numbers in double precision until it acts, and so do we.
+    # robomimic keeps these numbers in double precision until it acts, and so do we.
     return torch.as_tensor(value, dtype=torch.float64)
 
 
