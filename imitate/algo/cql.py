@@ -16,10 +16,9 @@ With Q_e an ensemble, pi a tanh-Gaussian policy, w = ``min_q_weight``:
 
 As in the paper, the critic is updated before the actor (in robomimic after it). In three points this file follows the
 published code, for which the published weights and thresholds were tuned, instead of the paper: the squared error is
-not halved, actions of
-pi(s') are among the samples, and ``target_q_gap`` refers to the sum of the samples instead of their mean, so that it
-includes log 3N. Departures from robomimic: log-densities are computed before the tanh, transitions of a timeout are
-bootstrapped, and the count of updates behind ``bc_start_steps`` is saved.
+not halved, actions of pi(s') are among the samples, and ``target_q_gap`` refers to the sum of the samples instead of
+their mean, so that it includes log 3N. Departures from robomimic: log-densities are computed before the tanh,
+transitions of a timeout are bootstrapped, and the count of updates behind ``bc_start_steps`` is saved.
 
 Cal-QL: Nakamoto, Zhai, Singh et al., "Cal-QL: Calibrated Offline RL Pre-Training for Efficient Online Fine-Tuning",
 NeurIPS 2023 (arXiv:2303.05479). Values stay on the scale of returns, so that online fine-tuning does not begin with a
@@ -32,11 +31,6 @@ that collected the data:
 If a demo ends without a terminal, its last reward is assumed to continue for ever (``continue_truncated``). The
 published code does this with failed episodes of tasks with sparse rewards, and bootstrapping at timeouts means the
 same. Set it to false for dense rewards, whose last value does not predict later ones.
-
-The conservative term of CQL: how much a critic overestimates actions that are not in the data.
-
-Kumar, Zhou, Tucker & Levine, "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020
-(arXiv:2006.04779).
 """
 
 from __future__ import annotations

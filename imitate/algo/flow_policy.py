@@ -10,9 +10,7 @@ last observations, z ~ N(0, I), t = a random time in [0, 1]:
 
 The default network is an MLP over the flattened chunk, which a CPU can train in a minute and evaluate in a millisecond.
 
-Flow matching along straight lines from noise (time 0) to data (time 1).
-
-Lipman et al. 2023, arXiv:2210.02747; Liu et al. 2023 (rectified flow), arXiv:2209.03003.
+The lines from noise (time 0) to data (time 1) are straight, as in rectified flow (Liu et al. 2023, arXiv:2209.03003).
 """
 
 from __future__ import annotations

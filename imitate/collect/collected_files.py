@@ -2,7 +2,7 @@
 
 A file gets its name when all of its episodes are finished; until then its demos are in ``<file>.partial``. The demos
 and their names do not depend on the division into files: ``demo_k`` is the k-th that was recorded. A folder of shards
-gets its index at the end. An interrupted collection is continued from the episodes in its files, if the plan is the same.
+gets its index at the end. An interrupted collection continues from the episodes in its files, if the plan is the same.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def replayed(
 ) -> Iterator[NamedDemo]:
     """Yield the demos of a source, with the simulator's observations in their states.
 
-    ``obs[t]`` belongs to ``states[t]`` and ``next_obs[t]`` to ``states[t + 1]``, at the last step to the state after it. A
-    step that leads to success is terminal and has reward 1. The demos do not depend on ``options.workers``.
+    ``obs[t]`` belongs to ``states[t]`` and ``next_obs[t]`` to ``states[t + 1]``, and at the last step to the state
+    after it. A step that leads to success is terminal and has reward 1. The demos do not depend on ``options.workers``.
 
     Raises:
         DatasetError: a demo has no states.

@@ -1,8 +1,7 @@
-"""Connection of this process to a Ray cluster: its choice, its conditions, and Ray's output.
+"""Connection of this process to a Ray cluster: the choice of the cluster, its requirements, and Ray's output.
 
-Folder of a private Ray cluster, removed with it; one that a killed process left is removed when the next starts.
-
-Standard output kept for the results of this process, while a library in it prints there too.
+The folder of a private cluster is removed with the cluster, or by the next start if a killed process left it. Standard
+output is kept for the results of this process while Ray prints there too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Main function of a worker process: prepare its function and answer items until its parent hangs up.
+"""Main function of a worker process: it prepares its function and answers items until its parent hangs up.
 
-Signs of life of a worker process in memory shared with its parent, and detection of hangs.
+The worker reports each call in memory that it shares with its parent, which detects calls that hang.
 """
 
 from __future__ import annotations

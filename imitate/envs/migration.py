@@ -1,4 +1,4 @@
-"""Translate descriptions of robosuite environments (``env_args``) for the installed robosuite.
+"""Translation of robosuite's environments (``env_args``) and scenes for the installed robosuite.
 
 robosuite 1.5 gave every robot a composite controller, and files of 1.0 to 1.4 describe one arm's. What changed:
 
@@ -13,11 +13,9 @@ frame of commands   the world                                   ``input_ref_fram
 physics             every substep                               ``lite_physics: true`` leaves some out
 ==================  ==========================================  =========================================
 
-Scenes (MJCF) that robosuite before 1.5 wrote, for the robosuite that is installed.
-
-robosuite 1.5 renamed grippers (``gripper0_`` became ``gripper0_right_``) and mounts (``mount0_`` became
-``fixed_mount0_``); its controllers look for a site ``robot0_right_center``; some meshes have moved or have another
-suffix.
+Scenes (MJCF) that robosuite before 1.5 wrote are translated too. robosuite 1.5 renamed grippers (``gripper0_`` became
+``gripper0_right_``) and mounts (``mount0_`` became ``fixed_mount0_``); its controllers look for a site
+``robot0_right_center``; some meshes have moved or have another suffix.
 """
 
 from __future__ import annotations

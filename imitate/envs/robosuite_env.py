@@ -9,16 +9,14 @@ Three things differ from robosuite's own ``step``:
   is not used.
 * Images are right side up.
 
-Predict the paths of the grippers of robosuite's robots under a sequence of actions.
-
-For the controllers of hand poses (``OSC_POSE``, ``OSC_POSITION``). They pull a hand towards its goal as a spring and a
+The paths of the grippers under a sequence of actions are predicted for the controllers of hand poses (``OSC_POSE``,
+``OSC_POSITION``). These pull a hand towards its goal as a spring and a
 damper would: ``acceleration = kp (goal - position) - kd velocity``. A relative goal moves on before the gripper reaches
 it, so the path length is a fraction of the sum of the commands: about a quarter with robosuite's default gains at 20
 Hz.
 
-Memory of robosuite's simulators: MuJoCo's objects are freed when they are no longer needed.
-
-robosuite and MuJoCo keep more than an environment uses:
+MuJoCo's objects are freed when they are no longer needed, because robosuite and MuJoCo keep more than an environment
+uses:
 
 * Each reset builds a new simulator. Cycles of Python objects keep the old one until the garbage collector runs.
 * Each reset also compiles a model of every robot alone, which robosuite never reads.

@@ -9,8 +9,6 @@ action, the robot holds its pose. There are five modes of inference:
     rtc-vjp  the same with the true vector-Jacobian product
     prefix   as async, and the new chunk is given the actions that are executed meanwhile (training-time real-time
              chunking), by a policy that is trained so
-
-Settings of evaluation episodes.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 Workers keep policy and environment from one evaluation to the next. The episodes of several evaluations form one queue,
 so that no worker waits for the last episodes of one evaluation.
 
-Tasks for workers: play an episode, play a whole evaluation in lockstep, or try an environment.
-
-Evaluations played by workers: the wanted episodes, their results, and when each evaluation is finished.
+A worker's task is to play an episode, to play a whole evaluation in lockstep, or to try an environment.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""File of evaluation results, written as they end, from which an interrupted series can be resumed.
+"""Files of evaluation results, written as they come, from which an interrupted series can be resumed.
 
-File of the finished episodes of running evaluations: an interruption loses only unfinished episodes.
+A second file has the finished episodes of running evaluations, so an interruption loses only unfinished episodes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Advantages and losses of policy gradients from rollouts: pure, unreduced over the batch.
 
-Advantages of actions in rollouts, which may contain several episodes.
-
-Rollouts are (T, N): T steps of N environments. ``values`` are the values of the states before the steps and
-``next_values`` of the states after them; at a timeout, of the state in which the episode was truncated.
+Rollouts may contain several episodes and are (T, N): T steps of N environments. ``values`` are the values of the states
+before the steps and ``next_values`` of the states after them; at a timeout, of the state in which the episode was
+truncated.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ not at all after the old chunk's last action:
 ``f`` is the identity (linear) or c (e^c - 1) / (e - 1) (exponential). With ``jacobian="identity"`` J is replaced by the
 identity, which saves the backward pass through the network; ``"vjp"`` is the paper's method.
 
-Training-time real-time chunking: the policy is given the first actions of its chunk as an input.
-
+In training-time real-time chunking the policy is given the first actions of its chunk as an input:
 Black, Ren, Equi, Levine, "Training-Time Action Conditioning for Efficient Real-Time Chunking", 2025
 (arXiv:2512.05964). A prediction that takes d control steps has to continue the d actions that are executed meanwhile.
 In training these are actions of the demonstration, for a random delay d per sample; a is the demonstrated chunk and x_t

@@ -11,17 +11,14 @@ errors of 1e-7 matter. Conventions:
 * Euler angles (*B, 3): ``R = Rx(a) Ry(b) Rz(c)``, intrinsic x, y', z'', which is robomimic's ``rot_euler`` ("XYZ");
   results have a and c in [-pi, pi] and b in [-pi/2, pi/2]. At b = +-pi/2 only a +- c is determined.
 
-Poses relative to another pose.
-
-A pose with position p and rotation R, relative to one with q and S:
+A pose with position p and rotation R is relative to a pose with q and S as follows:
 
     in its frame (Chi et al., UMI, RSS 2024, arXiv:2402.10329)    p' = S^T (p - q)    R' = S^T R
     along the world's axes                                        p' = p - q          R' = R S^T
 
-Pose commands of an end effector: relative commands in a controller's units, and the goal poses that they mean.
-
-As in robosuite's ``OSC_POSE``, a command u in [low, high] is a motion ``m = (u - mid(u)) * scale + mid(m)``;
-for a hand at position p with rotation R and commands in a frame F, the goal is
+Pose commands of an end effector are relative, in a controller's units, and stand for goal poses. As in robosuite's
+``OSC_POSE``, a command u in [low, high] is a motion ``m = (u - mid(u)) * scale + mid(m)``; for a hand at position p
+with rotation R and commands in a frame F, the goal is
 
     p' = p + F m_pos        R' = exp(F m_rot) R
 """

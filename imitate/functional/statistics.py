@@ -1,16 +1,14 @@
 """Statistics of results: success rates, several training seeds, sequential tests of paired trials.
 
-Mean, interquartile mean or median over several training seeds, with a confidence interval.
+The mean, interquartile mean or median over several training seeds has a confidence interval. The mean has Student's t
+interval, which is valid for few seeds if their results are roughly normal; a percentile bootstrap of three to five
+seeds is too narrow (Colas, Sigaud, Oudeyer 2018, arXiv:1806.08295). Interquartile mean and median have a percentile
+bootstrap over seeds, as in Agarwal et al. 2021 (arXiv:2108.13264) for the interquartile mean.
 
-The mean has Student's t interval, which is valid for few seeds if their results are roughly normal; a percentile
-bootstrap of three to five seeds is too narrow (Colas, Sigaud, Oudeyer 2018, arXiv:1806.08295). Interquartile mean and
-median have a percentile bootstrap over seeds, as in Agarwal et al. 2021 (arXiv:2108.13264) for the interquartile mean.
-
-Test of paired trials that remains valid if one looks at the result after each trial and stops at any time.
-
-Among the pairs in which only one of two policies succeeds, let the first win ``w`` and lose ``l``. If both are equally
-good, each such pair is the toss of a fair coin. The e-value is the likelihood ratio of a coin of unknown bias against
-the fair one, averaged over Jeffreys' prior Beta(1/2, 1/2) of the bias:
+The test of paired trials remains valid if one looks at the result after each trial and stops at any time. Among the
+pairs in which only one of two policies succeeds, let the first win ``w`` and lose ``l``. If both are equally good, each
+such pair is the toss of a fair coin. The e-value is the likelihood ratio of a coin of unknown bias against the fair
+one, averaged over Jeffreys' prior Beta(1/2, 1/2) of the bias:
 
     e = integral of p^w (1 - p)^l dBeta(p; 1/2, 1/2) / 2^-(w + l) = 2^(w + l) B(w + 1/2, l + 1/2) / B(1/2, 1/2)
 

@@ -7,7 +7,7 @@ The backbone determines the steps of a window that a policy learns from, and its
     TransformerActor   a transformer over the last observations
     VAEActor           no backbone and no head: a VAE over actions, given the features of the encoder
 
-Policy and value with a shared encoder, and optionally a recurrent network after it.
+``PolicyAndValue`` has a policy and a value with a shared encoder, and optionally a recurrent network after it.
 """
 
 from __future__ import annotations

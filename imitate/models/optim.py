@@ -1,9 +1,7 @@
 """Optimizers, learning-rate schedules, gradients of a step, and the moving average of weights.
 
-Exponential moving average of a network's weights.
-
-The warm-up is that of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137): the average follows the weights quickly at
-first and more and more slowly later.
+The warm-up of the moving average is that of Diffusion Policy (Chi et al. 2023, arXiv:2303.04137): the average follows
+the weights quickly at first and more and more slowly later.
 """
 
 from __future__ import annotations

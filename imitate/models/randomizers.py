@@ -4,11 +4,9 @@ Departures from robomimic: random crops reach the last row and column; ``pos_enc
 is Gaussian; colours change only in training, with the same order of steps for all images of a batch and individual
 amounts.
 
-Colour augmentations for a batch of images, each with its own amount.
-
-Images are ``(B, 3, H, W)``, float in [0, 1], before and after. The formulas are those of torchvision's functions of the
-same names, which use one amount for the whole batch. ``out`` may be the images themselves; allocating new memory costs
-the CPU more time than the arithmetic.
+In colour augmentations each image has its own amount. Images are ``(B, 3, H, W)``, float in [0, 1], before and after.
+The formulas are those of torchvision's functions of the same names, which use one amount for the whole batch. ``out``
+may be the images themselves; allocating new memory costs the CPU more time than the arithmetic.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ Departures from robomimic: images for pretrained trunks are normalized with Imag
 in their training; the colour weights of a pretrained first convolution are kept if coordinates are added; FiLM starts
 as the identity; the normalization layers can be chosen.
 
-Normalization layers of convolutional trunks, chosen by name.
-
-BatchNorm's running statistics do not match a moving average of weights (Diffusion Policy, Chi et al. 2023,
-arXiv:2303.04137, replaces it by GroupNorm for that reason), and small batches make it noisy.
+The normalization layers are chosen by name. BatchNorm's running statistics do not match a moving average of weights
+(Diffusion Policy, Chi et al. 2023, arXiv:2303.04137, replaces it by GroupNorm for that reason), and small batches make
+it noisy.
 """
 
 from __future__ import annotations

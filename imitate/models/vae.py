@@ -4,7 +4,7 @@ Kingma & Welling, "Auto-Encoding Variational Bayes", ICLR 2014 (arXiv:1312.6114)
 Sohn, Lee & Yan, "Learning Structured Output Representation using Deep Conditional Generative Models",
 NeurIPS 2015; Gumbel-softmax: Jang, Gu & Poole, ICLR 2017 (arXiv:1611.01144).
 
-Latent variables of a VAE: each class is a posterior family together with its prior.
+Each class of latent variables is a posterior family together with its prior.
 
 Departure from robomimic: the uniform categorical prior is sampled randomly even for one latent dimension. robomimic
 assigns the classes in turn along the batch, so that the policies of a batch would not be independent.

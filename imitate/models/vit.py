@@ -11,11 +11,9 @@ prefix tokens, patch size, activation, and in the colours that they were trained
 Departures: the position of the class token is part of the token itself; learned positions are resampled to the number
 of patches once, when a file is read.
 
-Loading of published weights of vision transformers, with conversion of their names.
-
-Supported layouts: timm's, also inside OpenCLIP's files; the files published by DINOv2, MAE, MVP and VC-1; and DINOv2,
-SigLIP and ViTMAE at Hugging Face. Heads, decoders and mask tokens are left out;
-every other weight must fit.
+Published weights are loaded with conversion of their names. The supported layouts are timm's, also inside OpenCLIP's
+files; the files published by DINOv2, MAE, MVP and VC-1; and DINOv2, SigLIP and ViTMAE at Hugging Face. Heads, decoders
+and mask tokens are left out; every other weight must fit.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Checks of observations and actions: missing keys, stacked frames, shapes, finite values, the rate. Needs no torch.
+"""Checks of observations and actions: missing keys, stacked frames, shapes, finite values, the rate.
 
-Checks that refuse observations and actions of a policy that are not finite.
-
-A single NaN in an observation would stay in the state of a recurrent policy until the episode's end. This module does
-not import torch.
+Observations and actions that are not finite are refused. A single NaN in an observation would stay in the state of a
+recurrent policy until the episode's end. This module does not import torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Renaming of observations, for an environment or a robot that names them differently from the policy's data.
 
-Rename a robot's observations for a served policy that does not report its names, such as openpi's.
+It also works for a served policy that does not report its names, such as openpi's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Trained policy that maps raw observations to raw actions.
+"""A trained policy with its preprocessing, which maps raw observations to raw actions.
 
-Embedding of a language instruction while acting: from the policy's table, or computed by its text model.
-
-Prediction of an action chunk that agrees with already planned actions: real-time chunking.
+A language instruction is embedded while acting: from the policy's table, or by its text model. For real-time chunking a
+policy predicts a chunk that agrees with already planned actions.
 """
 
 from __future__ import annotations

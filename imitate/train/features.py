@@ -3,13 +3,10 @@
 If the trunk of an image's encoder is frozen and nothing random comes before it, its features depend on the image alone.
 They are computed once per dataset and read by each batch. Validation and acting still use images.
 
-Find images with frozen encoders, whose cached features a run can learn from instead.
-
-Features of frozen image encoders, computed once and stored in a file that all processes read.
-
-A cache file contains one row per step of a dataset, float16, in the same layout as in RAM. Its name includes a digest,
-made by the caller, of everything that the features depend on. The folder is ``features`` in the cache
-(:mod:`imitate.data.file.cache`); the least recently used files are removed if a new one would exceed the cache's limit.
+All processes read the features from one file. A cache file contains one row per step of a dataset, float16, in the same
+layout as in RAM. Its name includes a digest, made by the caller, of everything that the features depend on. The folder
+is ``features`` in the cache (:mod:`imitate.data.file.cache`); the least recently used files are removed if a new one
+would exceed the cache's limit.
 """
 
 from __future__ import annotations

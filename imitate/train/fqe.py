@@ -14,7 +14,7 @@ same bootstrap weights and batches, so differences between policies are more pre
 Targets are clipped to the bounds that rewards and discount set for every policy; otherwise extrapolation errors would
 grow without limit.
 
-Data of fitted Q evaluation: recorded transitions, and the actions of a policy in their states.
+The data are recorded transitions, and the actions of a policy in their states.
 """
 
 from __future__ import annotations

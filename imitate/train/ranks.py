@@ -1,17 +1,14 @@
 """Distributed training by processes that ``torchrun`` starts: each learns from its part of every batch.
 
-Gradients are averaged over the ranks after each backward pass (:mod:`imitate.train.ranks`), so the weights stay
+Gradients are averaged over the ranks after each backward pass, so the weights stay
 equal. Rank 0 writes, logs and evaluates; the others only compute. Flags (a signal came, the loss went bad) are
 exchanged before each step, so that all ranks stop at the same step.
 
-Heartbeats of the ranks: a busy rank stays alive, and a silent one ends the training of all.
-
-A rank waits for others as long as they need: rank 0 may be evaluating. A process that died is noticed at once, because
-its connections close; a machine that lost its network, or a process that was stopped, closes none. So a thread of each
-rank writes a counter to the store of the rendezvous and reads those of the others. If a counter does not change for too
-long, this process ends: its main thread may be inside a collective, which nothing interrupts.
-
-Average of gradients over the ranks.
+By heartbeats a busy rank stays alive, and a silent one ends the training of all. A rank waits for others as long as
+they need: rank 0 may be evaluating. A process that died is noticed at once, because its connections close; a machine
+that lost its network, or a process that was stopped, closes none. So a thread of each rank writes a counter to the
+store of the rendezvous and reads those of the others. If a counter does not change for too long, this process ends: its
+main thread may be inside a collective, which nothing interrupts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Evaluations during training: when they run, with which settings, and their results.
 
-Evaluations beside the training: worker processes play the episodes, a thread waits for them.
-
-At most one evaluation runs and one waits. A newer request takes the place of the waiting one. The trainer requests the
-last epoch at the end, so it is always evaluated.
+Worker processes play the episodes beside the training, and a thread waits for them. At most one evaluation runs and one
+waits. A newer request takes the place of the waiting one. The trainer requests the last epoch at the end, so it is
+always evaluated.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Setup of a run: build data and algorithm from its configuration.
+"""Setup of a run: data and algorithm are built from its configuration.
 
-Windows of the training data to which the steps of ``train.preprocess`` are fitted.
+The steps of ``train.preprocess`` are fitted to windows of the training data.
 """
 
 from __future__ import annotations

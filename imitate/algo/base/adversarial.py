@@ -11,14 +11,8 @@ D that a transition is the expert's, the logit L of the absorbing state after a 
 
 So the length of an episode alone is neither rewarded nor punished. A subclass defines r.
 
-Formulas of adversarial imitation: a discriminator between expert and policy transitions, with absorbing states.
-
-With the probability D that a transition is the expert's, the logit is l = log D - log(1 - D). A terminal is followed by
-an absorbing state, which is never left (Kostrikov et al., "Discriminator-Actor-Critic", ICLR
-2019, arXiv:1809.02925). Without it, rewards that are never negative would favour long episodes, and rewards that are
-never positive short ones.
-
-Discriminator between transitions of an expert and of a policy, and its gradient penalty.
+The logit is l = log D - log(1 - D). The absorbing state is never left. Without it, rewards that are never negative
+would favour long episodes, and rewards that are never positive short ones.
 """
 
 from __future__ import annotations

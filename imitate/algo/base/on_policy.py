@@ -16,8 +16,6 @@ With a reward source or auxiliaries, batches also have
     terminals       (B,) 1 or 0
     expert          transitions of demonstrations (``obs``, ``next_obs``, ``actions``, ``terminals``), in minibatches
                     from which the reward source learns
-
-Rows of batches: nested dicts of tensors (B, ...).
 """
 
 from __future__ import annotations

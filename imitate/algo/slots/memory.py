@@ -1,12 +1,10 @@
 """Slot ``memory`` of an algorithm in online RL: a recurrent network after its encoder, and its section ``algo.rnn``.
 
 The recurrent state is part of the policy's state. Collected steps contain the state before the step among their extras,
-under :data:`STORED` and its name. There are two ways to make sequences of these steps: ``RolloutMemory``
-(``recurrent_rollouts.py``) cuts whole rollouts, ``ReplayedMemory`` (``recurrent_replay.py``) samples sequences from a
-replay buffer.
+under :data:`STORED` and its name. There are two ways to make sequences of these steps: ``RolloutMemory`` cuts whole
+rollouts, and ``ReplayedMemory`` samples sequences from a replay buffer.
 
-Recurrent encoder of an actor and critics, trained on replayed sequences with stored states.
-
+``ReplayedMemory`` is a recurrent encoder of an actor and critics, trained on replayed sequences with stored states:
 Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019 (R2D2), who
 introduced stored states and burn-in. The algorithm's losses do not change; they see recurrent features instead of
 observations.
@@ -30,13 +28,12 @@ Prepared batches, of B sequences of up to L steps that are learned from, within 
 In offline training, the sequences are windows of ``train.seq_length`` steps of demonstrations, whose memory begins
 empty.
 
-Memory of an algorithm that learns from whole rollouts.
-
-One recurrent network is between the encoder and the hidden layers of both policy and value
-(:class:`~imitate.models.actor.PolicyAndValue`). The recurrent state before each step is stored when the step
-is taken. Sequences have at most ``train.seq_length`` steps of one episode and begin with the stored state; minibatches
-consist of whole sequences. Beside the keys of :mod:`imitate.algo.base.on_policy`, batches have the following keys for
-each of their B steps, which are ordered by sequence:
+``RolloutMemory`` is the memory of an algorithm that learns from whole rollouts. One recurrent network is between the
+encoder and the hidden layers of both policy and value (:class:`~imitate.models.actor.PolicyAndValue`). The recurrent
+state before each step is stored when the step is taken. Sequences have at most ``train.seq_length`` steps of one
+episode and begin with the stored state; minibatches consist of whole sequences. Beside the keys of
+:mod:`imitate.algo.base.on_policy`, batches have the following keys for each of their B steps, which are ordered by
+sequence:
 
     place           (B,) number of the step in its sequence
     sequence        (B,) number of the sequence, in a rollout

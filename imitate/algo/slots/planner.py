@@ -1,4 +1,4 @@
-"""Slot of algorithms that plan: search for the actions with the highest value in a learned model.
+"""Slot ``planner`` of an algorithm: search for the actions with the highest score in a learned model.
 
     "algo": {"planner": {"type": "cem", "horizon": 25}}
 
@@ -6,10 +6,9 @@ A type is a section derived from :class:`PlannerConfig`, and a class under ``@re
 below are registered here; types of other packages are entry points in the group ``imitate.planners``. A plan is part of
 the policy's state; the search of the next step starts from it.
 
-Search for sequences of actions with the highest score: random shooting, cross-entropy method, MPPI.
-
-``score(plans (B, P, H, A)) -> (B, P)`` scores P candidate plans of H actions, for each of B problems; higher
-is better. Actions are within ``[-1, 1]``. The B problems never influence each other.
+The types are random shooting, the cross-entropy method and MPPI. ``score(plans (B, P, H, A)) -> (B, P)`` scores P
+candidate plans of H actions, for each of B problems; higher is better. Actions are within ``[-1, 1]``. The B problems
+never influence each other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``imitate dataset actions``: relative or absolute actions, and how their rotations are written.
-
-Description of a replayed demonstration, in one line.
-"""
+"""``imitate dataset actions``: make actions relative or absolute, and change the representation of rotations."""
 
 from __future__ import annotations
 

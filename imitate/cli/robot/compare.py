@@ -1,7 +1,4 @@
-"""``imitate compare``: compare two policies on a robot.
-
-Readable report on a comparison of two policies on a robot.
-"""
+"""``imitate compare``: compare two policies on a robot, and print the report on a comparison."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """``imitate record``: record a person's demonstrations with a teleoperation device.
 
-A recording session: a person moves a robot with a device, and kept episodes become demonstrations.
-
-``imitate record`` and ``imitate collect --teleop`` both use it.
+In a recording session a person moves a robot with a device, and the kept episodes become demonstrations. ``imitate
+collect --teleop`` uses the same session.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Demonstrations in memory: one contiguous array per field over all demos; reused memory for batches.
 
-Reuse of the memory of batches.
-
-New memory of some megabytes is allocated page by page, which takes longer than filling it with images.
+The memory of batches is reused. New memory of some megabytes is allocated page by page, which takes longer than filling
+it with images.
 """
 
 from __future__ import annotations

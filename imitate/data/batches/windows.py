@@ -1,9 +1,8 @@
 """Rows of the store for the windows and the transitions of samples, which never leave their demo.
 
-Transitions: the rewards that follow a sample's step, and the state from which the remaining return is estimated.
-
-For the step t of a demo, with rewards r, discount g and n steps, m = n, or fewer if a terminal or the last step with a
-known successor comes first:
+A transition consists of the rewards that follow a sample's step, and the state from which the remaining return is
+estimated. For the step t of a demo, with rewards r, discount g and n steps, m = n, or fewer if a terminal or the last
+step with a known successor comes first:
 
     n_step_rewards = r[t] + g r[t+1] + ... + g^(m-1) r[t+m-1]
     discounts      = 0 if t+m-1 is terminal, else g^m

@@ -1,7 +1,8 @@
 """Cache of downloaded files: one folder per file, a lock while it is in use, and a common size limit.
 
 ``<cache>/remote/<key>/<name>`` is a complete, verified file; its lock is ``<cache>/remote/<key>.lock``. Processes that
-read a file share the lock; a process that writes or removes the file has it exclusively.
+read a file share the lock; a process that writes or removes the file has it exclusively. If the files exceed a common
+size limit, the least recently used ones are removed.
 """
 
 from __future__ import annotations

@@ -5,10 +5,8 @@ and ``shape`` = [H, W, 3] of a decoded RGB frame. A video has further attributes
 ``setup`` (bytes), ``keys`` (one bit per packet), ``colours``, and ``order`` (one signed byte per packet: the number of
 its frame minus its own number), unless that is always 0.
 
-Video packets of an episode, and the frames in them.
-
-The packets are copied from a video file without re-encoding, so the frames equal those of the file. Decoding begins at
-a packet that needs no other (a key frame); in LeRobot's videos every second packet is one.
+The packets of a video are copied from a video file without re-encoding, so the frames equal those of the file. Decoding
+begins at a packet that needs no other (a key frame); in LeRobot's videos every second packet is one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks of a demo's arrays; each function raises DatasetError with a message that contains the remedy.
 
-Demos far shorter or longer than the others, which may have ended too early or too late.
+One check finds demos that are much shorter or longer than the others, which may have ended too early or too late.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ row's own observation, which is not used for bootstrapping; the following row, i
 (maze2d's ``timeouts`` mark a reached sub-goal, not a reset). Otherwise the row is dropped, and the row before it ends
 the episode with an exact next observation.
 
-Interpretation of the flags in flat files, from the rows around them.
+The flags are interpreted by the rows around them.
 """
 
 from __future__ import annotations

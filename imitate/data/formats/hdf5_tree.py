@@ -1,10 +1,9 @@
 """Reading of HDF5 files of other toolkits, which may be damaged.
 
-Check for damage that would make the HDF5 library loop forever.
-
-Strings of variable length are stored in heaps: b"GCOL", version, size, then objects: number (2 bytes), references (2),
-4 unused, size (8), data up to the next multiple of 8. Object 0 is the free space. After an object without any size,
-such as free space of size 0, the library continues with the same object, forever.
+One check finds damage that would make the HDF5 library loop forever. Strings of variable length are stored in heaps:
+b"GCOL", version, size, then objects: number (2 bytes), references (2), 4 unused, size (8), data up to the next multiple
+of 8. Object 0 is the free space. After an object without any size, such as free space of size 0, the library continues
+with the same object, forever.
 """
 
 from __future__ import annotations

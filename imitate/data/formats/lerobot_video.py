@@ -4,7 +4,7 @@ A row's frame is found by time: it is the frame nearest to the row's ``timestamp
 ``from_timestamp``, counted from the first frame of the file, at most half a period away. If there is no such frame, the
 row is refused, because a frame from another moment would be wrong: frames may be lost, or the rate may differ.
 
-Packets of a LeRobot dataset's videos, copied in the order of the episodes without decoding.
+Packets are copied without decoding.
 """
 
 from __future__ import annotations

@@ -9,10 +9,9 @@
 * Everything without a feature, or whose type differs from its feature's, is stored in ``meta/imitate.hdf5`` and
   restored by the reader.
 
-Exact statistics of a dataset that does not fit into memory.
-
-Vectors are written to a temporary file and read back one dimension at a time, so that quantiles include all values.
-Frames are counted in a histogram of 256 values per channel, which is equally exact.
+The statistics are exact even if the dataset does not fit into memory. Vectors are written to a temporary file and read
+back one dimension at a time, so that quantiles include all values. Frames are counted in a histogram of 256 values per
+channel, which is equally exact.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Writing is lossless: if the package's JPEG compression, which it uses for uint8 
 frames are stored as int16 from 0 to 255 and converted back by our reader. Rewards and flags have their place in the
 format; states, attributes, masks and the rest are stored in a sidecar.
 
-Conversion of nested values of gymnasium spaces to flat arrays, and back.
+Nested values of gymnasium spaces are converted to flat arrays, and back.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ which is written last: if there is an index, all shards are complete. The names 
 index contains everything that a training would otherwise read from all files, so that it only needs the files whose
 demos it currently trains on.
 
-Count, mean, spread and range of the rows of an array. They can be merged exactly.
+The statistics of an array are count, mean, spread and range of its rows, which can be merged exactly.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Comparison of a bundle with its original policy.
+"""Comparison of a bundle with its original policy, on recorded predictions.
 
-Select observations of demonstrations on which a bundle's predictions are recorded.
+The observations are random, or selected from demonstrations.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Prediction of a bundle: from raw observations, memory and noise to actions.
+"""Predictions of a bundle: from raw observations, memory and noise to actions, in numpy and onnxruntime.
 
-Networks of a bundle: a self-contained ONNX model, run by onnxruntime on the CPU.
-
-Random numbers of predictions.
-
-Prepare raw observations for a bundle's networks, in numpy.
+The networks are a self-contained ONNX model, which onnxruntime runs on the CPU. The module prepares raw observations
+for them and draws the random numbers of predictions.
 """
 
 from __future__ import annotations

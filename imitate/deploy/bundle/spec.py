@@ -1,6 +1,6 @@
 """Description of a policy in a bundle: everything that acting needs besides the networks.
 
-Execution of action chunks in numpy, for one robot: the same as :mod:`imitate.algo.base.execution`.
+Action chunks are executed in numpy, for one robot, as :mod:`imitate.algo.base.execution` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Network of a bundle: one prediction, from raw observations and noise to raw actions.
-
-Export torch modules as ONNX models.
-"""
+"""Export of one prediction of a policy, from raw observations and noise to raw actions, as an ONNX model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The deployment check: a policy, a file of demonstrations, a report.
+"""The deployment check: it calls a policy with the recorded observations of a file, and returns a report.
 
-Compare the durations of a policy's calls with the control period.
-
-Call a policy with recorded observations as a control loop does, and measure its action errors.
+The policy is called as a control loop calls it. The check measures the errors of its actions, and compares the
+durations of its calls with the control period.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Findings of a deployment check.
+"""Findings of a deployment check about observations.
 
-Compare vectors with the training: units, coordinate frames, stuck sensors.
-
-Checks of images: range, blank and frozen pictures, order of colours, brightness.
+Vectors are compared with the training's: units, coordinate frames, stuck sensors. Images are checked for their range,
+blank and frozen pictures, the order of colours, and brightness.
 """
 
 from __future__ import annotations

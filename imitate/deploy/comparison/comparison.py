@@ -5,7 +5,7 @@ A pair consists of a trial of each policy from the same initial scene. The robot
 pair the test of :mod:`imitate.functional.statistics` may end the comparison. Trials go through the same control loop as
 those of ``imitate run``, within the same limits.
 
-Pictures of the initial scenes of trials, and overlays of two of them.
+The module also draws pictures of the initial scenes of trials, and overlays of two of them.
 """
 
 from __future__ import annotations

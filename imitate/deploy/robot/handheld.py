@@ -4,7 +4,7 @@ A device acts while a person pushes it or holds its ``act`` button. For a short 
 that control does not return to the policy between two movements. In a new episode it acts only after it was at rest
 once. While a policy acts, the gripper's command follows the policy's, so that taking over drops nothing.
 
-Actions from pushes: the common part of keyboards, gamepads and SpaceMice.
+Actions are made from pushes as for keyboards.
 """
 
 from __future__ import annotations

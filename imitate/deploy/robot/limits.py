@@ -7,9 +7,8 @@ Limits are in the units of the action. They bound the change of the *command*. F
 the robot's own speed and acceleration; for relative actions the box bounds the speed, and ``speed`` the acceleration:
 ``jerk`` is for targets.
 
-Trajectories of limited jerk, one control step at a time, by ruckig (extra ``limits``).
-
-Berscheid and Kröger, Jerk-limited Real-time Trajectory Generation with Arbitrary Target States, arXiv:2105.04830.
+Trajectories of limited jerk are computed one control step at a time by ruckig (extra ``limits``): Berscheid and Kröger,
+Jerk-limited Real-time Trajectory Generation with Arbitrary Target States, arXiv:2105.04830.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ longer than ``Safety.hold_s`` ends the episode. The robot is stopped at every en
 This is not a safety function in the sense of any standard: it runs in a user process. Keep a hand on the emergency
 stop.
 
-Compare the joint names of a policy with those of its robot.
+Before the first step the joint names of the policy are compared with those of the robot.
 """
 
 from __future__ import annotations

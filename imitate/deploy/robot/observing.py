@@ -1,10 +1,7 @@
-"""Read the observations of an episode, and decide whether one is valid for acting.
+"""Reading of the observations in an episode, and the decision whether an observation is valid for acting.
 
-Settings of the control loop: when it holds the robot, and when it stops.
-
-Rule that decides whether a measured pose is valid or a fault of the sensor.
-
-A pose is invalid if it exceeds the action limits by more than a margin, if it is further from the last measured pose
+``Safety`` has the settings that determine when the control loop holds the robot and when it stops the robot. A measured
+pose is invalid if it exceeds the action limits by more than a margin, if it is further from the last measured pose
 than three times the speed limit allows, or if it is bit-identical for several steps in which the commands ask for clear
 motion, or in which a number that had sensor noise before has none. Not faults are an object in the gripper, contact,
 and a robot that is moved back or guided by hand.

@@ -3,7 +3,7 @@
 The simulator runs in its own thread and takes one step each control period, even without a new action, like the real
 world. So late policies, slow servers and lost connections have the same effect as on a robot.
 
-MuJoCo's own window on a simulated scene, for a person who teleoperates it.
+A person who teleoperates a simulated scene can see it in MuJoCo's own window.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Stop a robot after any failure, and from another thread if the loop hangs.
+"""A watchdog that stops a robot after any failure, from another thread if the control loop hangs.
 
-Close objects that must not keep running when the process ends, by itself or by SIGTERM.
+Objects that must not keep running are closed when the process ends, by itself or by SIGTERM.
 """
 
 from __future__ import annotations

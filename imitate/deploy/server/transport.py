@@ -4,7 +4,7 @@ A message is read and answered in the calling thread, so no other thread must be
 direction: sent data go directly to the socket, received data go into a reused buffer. Connections are made in
 :mod:`imitate.deploy.server.handshake`.
 
-Frames of WebSocket connections (RFC 6455, section 5.2), without extensions.
+The frames are those of RFC 6455, section 5.2, without extensions.
 """
 
 from __future__ import annotations

@@ -5,13 +5,12 @@ made by Intel: on an AMD EPYC with AVX-512, MKL reaches 98 billion operations pe
 contains too, 210. On such processors this module computes large products and their gradients with oneDNN. Results are
 the same up to the order of sums.
 
-Linear layers that are fast on the CPU: in training, and for the few rows that a policy acts on.
-
-For the few rows of a window, oneDNN multiplies by a matrix stored in blocks up to twice as fast as torch's default
-does; the results are equal up to the order of sums. A single row takes as long as reading the matrix, in any layout. In
-bfloat16 half as much is read, and weights and inputs are rounded to 8 binary digits. In int8 a quarter is read: each
-row of weights is rounded to 255 steps of its own size, and the inputs of each call to 256 steps between their least and
-their greatest value (dynamic quantization), or to 128 steps if the processor has no instruction for such sums.
+Linear layers are fast in training, and for the few rows that a policy acts on. For the few rows of a window, oneDNN
+multiplies by a matrix stored in blocks up to twice as fast as torch's default does; the results are equal up to the
+order of sums. A single row takes as long as reading the matrix, in any layout. In bfloat16 half as much is read, and
+weights and inputs are rounded to 8 binary digits. In int8 a quarter is read: each row of weights is rounded to 255
+steps of its own size, and the inputs of each call to 256 steps between their least and their greatest value (dynamic
+quantization), or to 128 steps if the processor has no instruction for such sums.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Actions relative to an observation.
+"""Steps of the preprocessing that make actions relative to an observation.
 
 Policies that predict chunks learn a controller's goal poses better as differences from the robot's pose at the start of
 the chunk (Chi et al., UMI, RSS 2024, arXiv:2402.10329). The whole chunk has one reference.
 
-Conversion of actions by the steps: relative to observations, between references, and combined within a chunk.
+The steps convert actions relative to observations, between references, and combined within a chunk.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Recorded per step: ``policy_actions``, the policy's action; ``executed_actions``
     action to learn, which is the label if there is one, else the executed action; ``labelled``, 1 if there is a label;
     ``interventions``, 1 if the supervisor acted.
 
-Supervisors named on the command line; they can be sent to other processes, which build their own.
+A supervisor that is named on the command line can be sent to other processes, which build their own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Goal-conditioned online RL: requirements of hindsight relabelling on algorithm and environment.
+"""Hindsight relabelling of online RL with goals, and its requirements on algorithm and environment.
 
-Hindsight relabelling: replay steps as if an outcome achieved later had been their goal.
+Steps are replayed as if an outcome that was achieved later had been their goal.
 
 Andrychowicz et al., "Hindsight Experience Replay", NeurIPS 2017 (arXiv:1707.01495). The strategies are those of the
 paper's section 4.5: the goal is the one achieved at a later step of the same episode (``future``), at its last step

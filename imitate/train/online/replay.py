@@ -1,20 +1,18 @@
 """Replay buffers: of steps, of sequences, and prioritized.
 
 Samples have the form of :class:`~imitate.data.SequenceDataset`'s with ``transitions``, so that any algorithm that
-learns from demonstrations learns from this.
+learns from demonstrations can learn from a replay buffer.
 
-Replay buffer of step sequences with the recurrent state at their beginning.
-
-As in R2D2 (Kapturowski et al., ICLR 2019): the state before a sequence is the one stored when the step was taken, with
-the weights of that time; up to ``burn_in`` steps before the sequence update it. Departures: states are stored for every
-step, so sequences may begin anywhere; no sequence extends beyond an episode's end.
+A buffer of step sequences has the recurrent state at their beginning. As in R2D2 (Kapturowski et al., ICLR 2019), the
+state before a sequence is the one stored when the step was taken, with the weights of that time; up to ``burn_in``
+steps before the sequence update it. Departures: states are stored for every step, so sequences may begin anywhere; no
+sequence extends beyond an episode's end.
 
 A sequence is drawn by choosing uniformly a step and its position among the ``seq_length`` steps of the sequence; the
 sequence does not begin before its episode. So a short episode is nearly always sampled as a whole, and all steps are in
 about equally many sequences.
 
-Prioritized replay: steps with large TD errors are sampled more often.
-
+Prioritized replay samples steps with large TD errors more often:
 Schaul et al., "Prioritized Experience Replay", ICLR 2016 (arXiv:1511.05952). With the temporal-difference error d of a
 step, its probability is p / sum p, p = (|d| + eps)^alpha, and its weight in the loss (N P)^-beta, divided by the
 largest weight of the batch. New steps have the highest priority seen so far.

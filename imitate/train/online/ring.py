@@ -3,11 +3,9 @@
 The rows of N environments are interleaved: row = position * N + lane, and a lane's next step is N rows further, in a
 ring. A row contains an observation and what followed it (action, reward, ends). Each observation is stored
 once: the row after an episode's last step contains only the final observation. Vectors and scalars are concatenated;
-    images are stored separately, as uint8.
+images are stored separately, as uint8.
 
-Save and restore the state of a ring buffer.
-
-Sums of the rewards that follow steps in a ring.
+The module saves and restores the state of a ring, and sums the rewards that follow its steps.
 """
 
 from __future__ import annotations

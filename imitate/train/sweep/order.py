@@ -1,13 +1,12 @@
 """Training order of a sweep's runs: one after the other to the end, or by asynchronous halving.
 
-Asynchronous successive halving of the runs of a sweep.
-
-ASHA (Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020, arXiv:1810.05934, algorithm 2): runs
-train up to rungs, whose epochs grow by a constant factor; the best 1/reduction of the runs at a rung continue to the
-next. A free worker never waits for a rung to fill: it promotes a run that is good enough now, or begins another.
+Asynchronous successive halving is ASHA (Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020,
+arXiv:1810.05934, algorithm 2): runs train up to rungs, whose epochs grow by a constant factor; the best 1/reduction of
+the runs at a rung continue to the next. A free worker never waits for a rung to fill: it promotes a run that is good
+enough now, or begins another.
 
 Departure: the runs are given, not sampled endlessly. If all have begun and none may be promoted, the best run of the
-    highest rung continues, until one run has trained all its epochs.
+highest rung continues, until one run has trained all its epochs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Run the trainings of a sweep on a crew of workers, each with its own GPUs; retry lost trainings.
+"""The trainings of a sweep as jobs of a crew's workers; lost trainings are retried.
 
-GPUs for trainings that run at the same time on this machine.
-
-Trainings as jobs of a crew's workers: each is a subprocess that ends with the worker that started it.
+Each training is a subprocess that ends with the worker that started it. Trainings that run at the same time on this
+machine have GPUs of their own.
 
 A worker on this machine trains in the run's own folder. A worker on another machine trains in its own folder and sends
 all changes, including checkpoints: the sweep's folder then has the whole run, so that a worker on any machine can

@@ -1,6 +1,6 @@
 """HTML and SVG as values. Everything that is not markup is escaped, so that no text of a file becomes a tag.
 
-Style sheet of the page, and the script that sorts its tables.
+The module also contains the page's style sheet and the script that sorts its tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Collector in the training process for environment workers whose actions come from policy workers.
 
-Environments of one environment worker, and the worker that currently has them.
+A group of environments belongs to one environment worker at a time; a replacement takes over the group.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A message is a tree of dicts with numbers, strings, None and numpy arrays. Nothing in it can run code: an array is
 described by dtype and shape, which must agree with the received bytes.
 
-Connection of an environment worker to a policy worker.
+The module also has the connection of an environment worker to a policy worker.
 """
 
 from __future__ import annotations
