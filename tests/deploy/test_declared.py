@@ -1,4 +1,4 @@
-"""What a robot's class says of itself is checked before anything moves."""
+"""Checks of a robot's class, before anything moves."""
 
 import pytest
 
