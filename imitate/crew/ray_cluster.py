@@ -26,6 +26,7 @@ from imitate.errors import EnvError, MissingPackageError
 from imitate.system.extras import missing
 from imitate.system.locks import locked
 from imitate.system.processes import available_cores
+from imitate.system.signals import handled
 
 PREFIX = "imitate-ray-"
 LOCK = "in_use"
@@ -232,18 +233,14 @@ def _start(ray: Any, stack: ExitStack) -> None:
 @contextmanager
 def _joining(words: str) -> Iterator[None]:
     """Turn errors of `ray.init` into one line, and restore the signal handlers that it changes."""
-    is_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGTERM)
+    kept: dict[int, Any] = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
     try:
-        with _held_back_stderr():
+        with handled(kept), _held_back_stderr():
             yield
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = " ".join(lines)[:500] or type(error).__name__
         raise EnvError(f"{words}: {reason}") from error
-    finally:
-        if is_main:
-            signal.signal(signal.SIGTERM, handler)
 
 
 def _imported() -> Any:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from imitate.system.signals import handled
 
 
 class Interrupt:
@@ -35,26 +36,35 @@ def ending_signals() -> list[int]:
 
 
 @contextmanager
-def caught_signals() -> Iterator[Interrupt]:
-    """In the body, set a flag at the first ending signal and raise KeyboardInterrupt at the second.
+def ended_by_signals(is_ending: Callable[[], bool], end: Callable[[int], object]) -> Iterator[None]:
+    """In the body, call a function with an ending signal, but raise KeyboardInterrupt if the end has begun already.
 
-    See :func:`ending_signals`. SIGHUP never raises: a closed terminal sends it more than once.
+    See :func:`ending_signals`. SIGHUP never raises: a closed terminal sends it more than once. A handler is set even
+    if a shell lets a background command ignore SIGINT.
 
-    The flag is never set outside the main thread, because Python allows no handlers there.
+    Nothing is called outside the main thread, because Python allows no handlers there.
+
+    Args:
+        is_ending: returns true if the end has begun.
+        end: begins the end.
     """
-    interrupt = Interrupt()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if interrupt.signal is not None and number in (signal.SIGINT, signal.SIGTERM):
+        if is_ending() and number in (signal.SIGINT, signal.SIGTERM):
             raise KeyboardInterrupt
+        end(number)
+
+    with handled(dict.fromkeys(ending_signals(), handle)):
+        yield
+
+
+@contextmanager
+def caught_signals() -> Iterator[Interrupt]:
+    """In the body, set a flag at the first ending signal and raise KeyboardInterrupt at the second."""
+    interrupt = Interrupt()
+
+    def note(number: int) -> None:
         interrupt.signal = interrupt.signal or number
 
-    if threading.current_thread() is not threading.main_thread():
+    with ended_by_signals(lambda: interrupt.signal is not None, note):
         yield interrupt
-        return
-    before = {number: signal.signal(number, handle) for number in ending_signals()}
-    try:
-        yield interrupt
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -16,6 +15,7 @@ import typer
 
 from imitate.errors import UserError, nearest
 from imitate.system.plain_files import read_json
+from imitate.system.signals import handled
 
 if TYPE_CHECKING:
     from imitate.deploy.robot.limits import ActionLimits
@@ -256,23 +256,16 @@ class Interrupts:
 
         return look
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Handle SIGINT and SIGTERM if nobody else does.
+    def watched(self) -> contextlib.AbstractContextManager[None]:
+        """Handle SIGINT and SIGTERM in a block if nobody else does.
 
         Without a handler, SIGTERM would leave the last command active.
         """
-        before = {}
-        if threading.current_thread() is threading.main_thread():
-            usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-            for number, handler in usual.items():
-                if signal.getsignal(number) is handler:
-                    before[number] = signal.signal(number, self._note)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        unhandled = [
+            number for number, handler in usual.items() if signal.getsignal(number) is handler
+        ]
+        return handled(dict.fromkeys(unhandled, self._note))
 
     def _note(self, number: int, frame: object) -> None:
         self._pending = () if number == signal.SIGINT else (f"by {signal.Signals(number).name}",)

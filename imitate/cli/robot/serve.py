@@ -89,10 +89,7 @@ def command(
         max_sessions=max_sessions,
     )
 
-    def end(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     schema = policy.schema
     if json_:
         typer.echo(to_json({"url": server.url, "hash": schema.hash, "schema": schema.to_dict()}))

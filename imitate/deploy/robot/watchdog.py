@@ -23,6 +23,7 @@ from imitate.deploy.robot.driver import DriverError, called, checked, words_of
 from imitate.deploy.robot.robot import Observation, Robot
 from imitate.errors import RobotError
 from imitate.system import clock
+from imitate.system.signals import in_main_thread
 
 STOP_S = 0.3
 """Seconds after which a ``stop()`` that has not returned is reported: the robot may still move."""
@@ -220,13 +221,13 @@ class AtExit:
         atexit.register(self._at_end)
         self._before: Any = signal.getsignal(signal.SIGTERM)
         is_ours = isinstance(getattr(self._before, "__self__", None), AtExit)
-        if _in_main_thread() and (is_ours or self._before is signal.SIG_DFL):
+        if in_main_thread() and (is_ours or self._before is signal.SIG_DFL):
             signal.signal(signal.SIGTERM, self._terminated)
 
     def release(self) -> None:
         """Drop the method and restore the signal handler; objects may be released in any order."""
         atexit.unregister(self._at_end)
-        if not _in_main_thread():
+        if not in_main_thread():
             return
         handler: Any = signal.getsignal(signal.SIGTERM)
         if handler == self._terminated:
@@ -249,7 +250,3 @@ class AtExit:
                 number, self._before
             )  # handler of another object, or the end of the process
             os.kill(os.getpid(), number)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()

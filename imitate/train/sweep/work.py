@@ -11,7 +11,6 @@ resume it.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,7 @@ from imitate.errors import ConfigError, TrainingError
 from imitate.system.plain_files import appended
 from imitate.system.processes import LOCAL
 from imitate.system.run_folder import RunFolder, runs_in, write_text
-from imitate.train.interrupts import ending_signals
+from imitate.train.interrupts import ended_by_signals
 from imitate.train.sweep.order import Order
 from imitate.train.sweep.run_copy import FolderChanges, Sender, content_to_resume, lay_out, received
 from imitate.train.sweep.state import SweepRun, newest_run, read_run
@@ -320,7 +319,8 @@ class SweepWork:
         most = self._gpus.places or len(self._configs)
         limits = Limits(quiet_s=resources.hang_s)
         with (
-            self._ended_by_signals(),
+            # a second signal raises KeyboardInterrupt
+            ended_by_signals(self._stop.is_set, lambda number: self._stop.set()),
             open_backend(
                 resources.on, cpus=resources.cpus or 1, gpus=resources.gpus, name="imitate-sweep"
             ) as backend,
@@ -415,7 +415,7 @@ class SweepWork:
     def _read(self, name: str) -> SweepRun:
         return read_run(self._folder / name, self._values[name])
 
-    # ---- signals ---------------------------------------------------------------------------------
+    # ---- the end ---------------------------------------------------------------------------------
 
     def _leave(self) -> None:
         """Wait until the trainings, whose workers have already ended, have saved and ended."""
@@ -427,26 +427,3 @@ class SweepWork:
                     break
                 time.sleep(POLL_S)
             self._tell(self._read(name))
-
-    @contextmanager
-    def _ended_by_signals(self) -> Iterator[None]:
-        """Let the signals that end a training end the sweep; a second one raises KeyboardInterrupt.
-
-        Shells let background commands ignore SIGINT, and Python keeps that. Outside the main thread, Python allows no
-        handlers, so nothing changes.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def handle(number: int, frame: Any) -> None:
-            if self._stop.is_set() and number in (signal.SIGINT, signal.SIGTERM):
-                raise KeyboardInterrupt  # a closed terminal sends SIGHUP more than once
-            self._stop.set()
-
-        before = {number: signal.signal(number, handle) for number in ending_signals()}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
