@@ -1,1 +1,1 @@
-"""Speed, memory and time to success, beside robomimic's where it can be run. See ``python -m benchmarks --help``."""
+"""Benchmarks of speed, memory and time to success, with robomimic as peer. See ``python -m benchmarks --help``."""

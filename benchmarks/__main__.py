@@ -1,4 +1,4 @@
-"""Speed and memory beside robomimic's, as tables and as JSON.
+"""Benchmarks of speed and memory beside robomimic's, as tables and as JSON.
 
     python -m benchmarks                                  all of them
     python -m benchmarks loader train_step --json out.json
@@ -7,7 +7,7 @@
 
 The peer is robomimic in an environment of its own: torch (of our version), numpy<2, h5py, psutil, tqdm, termcolor, six,
 and robomimic itself, by `pip install --no-deps robomimic` or as a checkout given by --peer-source. Without
---peer-python its recorded figures stand in the table.
+--peer-python the table has its recorded figures.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ APART = ("gpu",)
 
 
 def main() -> int:
-    """Run the named benchmarks; 1 if a wanted number was missed."""
+    """Run the named benchmarks; return 1 if a target was missed."""
     if sys.argv[1:2] and sys.argv[1] in APART:
         return int(import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:]))
     args = _arguments()
@@ -99,7 +99,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def machine() -> dict[str, Any]:
-    """This machine and the versions on it."""
+    """Return the description of this machine and the versions on it."""
     cpu = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():

@@ -10,12 +10,12 @@ from benchmarks.peer import Peer
 
 @dataclass(frozen=True)
 class Bench:
-    """The surroundings of a run.
+    """Data, peer and folder of a run.
 
     Args:
         data: demonstrations to measure on.
-        peer: robomimic.
-        folder: for files that go when the run ends.
+        peer: robomimic's process.
+        folder: folder for files that are removed when the run ends.
     """
 
     data: Path

@@ -1,9 +1,9 @@
-"""A policy in a bundle against the same policy in torch: CPU time of a prediction, and of import and load.
+"""CPU time of a policy in a bundle and of the same policy in torch: of a prediction, of import and of loading.
 
     python -m benchmarks.bundle
 
-Predictions are compared with predictions: of policies of chunks each call predicts a chunk (``predict_chunk``), which
-in an episode happens once in ``execute`` steps. Weights are random; times do not depend on them. One thread, calls in
+Whole predictions are compared: a policy of chunks predicts a chunk in each call (``predict_chunk``), which in an
+episode happens once in ``execute`` steps. Weights are random; times do not depend on them. One thread, calls in
 turn, the median of rounds.
 """
 
@@ -109,7 +109,7 @@ def _observed(preprocess: Any, key: str, generator: np.random.Generator) -> Any:
 
 
 def _prediction(policy: Any, ob: Any) -> Callable[[int], None]:
-    """Predictions, as many as asked for."""
+    """Make the requested number of predictions."""
     policy.start_episode()
     policy(ob)
     if policy.planned_actions() is None:
@@ -118,7 +118,7 @@ def _prediction(policy: Any, ob: Any) -> Callable[[int], None]:
 
 
 def _started(code: str, path: Path, times: int = 3) -> float:
-    """Seconds of CPU that a new process needs from its start, the median."""
+    """Return the CPU seconds of a new process from its start, as a median."""
     line = f"import time; {code.format(str(path))}; print(time.process_time())"
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = [

@@ -1,4 +1,4 @@
-"""The data that everything is measured on: 200 demonstrations of Lift, or arrays of their shapes."""
+"""The data of all benchmarks: 200 demonstrations of Lift, or random arrays of the same shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRIPTED = Path("datasets/lift/scripted.hdf5")
 
 
 def find_or_make(folder: Path, given: Path | None = None) -> Path:
-    """The file to measure on: the one given, the collected one, or a made-up one in ``folder``."""
+    """Return the file to measure on: the given one, the collected one, or a made-up one in ``folder``."""
     if given is not None:
         return given
     if SCRIPTED.is_file():
@@ -27,7 +27,7 @@ def find_or_make(folder: Path, given: Path | None = None) -> Path:
 
 
 def noise(random: np.random.Generator, steps: int) -> NDArray[np.uint8]:
-    """Images that nothing compresses: (steps, 84, 84, 3)."""
+    """Return images of noise, which cannot be compressed: (steps, 84, 84, 3)."""
     return random.integers(0, 256, (steps, 84, 84, 3), np.uint8)
 
 
@@ -38,7 +38,7 @@ def made_up(
     image_of: Callable[[np.random.Generator, int], NDArray[np.uint8]] = noise,
     image_storage: ImageStorage = "raw",
 ) -> Path:
-    """Random numbers in the shapes of Lift, float32, with 84 x 84 images where asked for."""
+    """Write random numbers in the shapes of Lift, float32, with 84 x 84 images on request."""
     random = np.random.default_rng(0)
     env_meta = {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": ["Panda"]}}
     with DatasetWriter(path, env_meta, overwrite=True, image_storage=image_storage) as writer:
@@ -62,7 +62,7 @@ def made_up(
 
 
 def words(path: Path) -> str:
-    """Which data these are."""
+    """Describe the data."""
     with DatasetFile(path) as file:
         demos = file.demos()
         steps = sum(map(file.length, demos))

@@ -1,6 +1,6 @@
 """Episodes per second of ``imitate eval`` on Lift with one worker and with two; several evaluations with kept workers.
 
-python -m benchmarks.evaluation CHECKPOINT        the last part alone
+python -m benchmarks.evaluation CHECKPOINT        only the last part
 """
 
 from __future__ import annotations

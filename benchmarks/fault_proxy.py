@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves on request."""
+"""A TCP proxy that delays, replaces or drops bytes on request."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from types import TracebackType
 
 
 class Proxy:
-    """Passes bytes between clients and a server on this machine. Use as a context manager.
+    """Proxy between clients and a server on this machine; a context manager.
 
     Args:
-        port: of the server.
+        port: port of the server.
 
     Attributes:
-        port: for clients.
-        stalled: directions that pass nothing on, of ``up`` (to the server) and ``down``.
-        instead: bytes that the next clients get in place of what the server sends next; None: nothing is replaced.
-        delay_s: seconds by which the server's bytes come later.
+        port: port for clients.
+        stalled: the blocked directions: ``up`` (to the server), ``down``.
+        instead: bytes that replace the server's next bytes to clients, or None to replace nothing.
+        delay_s: delay of the server's bytes in seconds.
     """
 
     def __init__(self, port: int) -> None:
@@ -35,7 +35,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Address for clients."""
+        """Return the address for clients."""
         return f"ws://127.0.0.1:{self.port}"
 
     def _accept(self) -> None:

@@ -1,12 +1,12 @@
-"""Faults of robots, servers and networks: time until the robot holds and stops, and what is sent afterwards.
+"""Faults of robots, servers and networks: time until the robot holds and stops, and the actions sent afterwards.
 
     python -m benchmarks.faults
     python -m benchmarks.faults --only "server killed" "frozen camera" --json out.json
     python -m benchmarks.faults --openpi-server websocket_policy_server.py        openpi's client beside
 
-A control loop at 20 Hz with the settings of `imitate run` moves a robot that notes each call; servers run in processes
-of their own, and a proxy spoils connections. The fault comes after 20 actions. For openpi's client the table has the
-time until its call returns or raises; it is waited for at most 60 s.
+A control loop at 20 Hz with the settings of `imitate run` moves a robot that records each call; servers run in
+processes of their own, and a proxy disturbs connections. The fault comes after 20 actions. For openpi's client the
+table has the time until its call returns or raises, at most 60 s.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ WENT_ON = "goes on"
 
 @dataclass(frozen=True)
 class Outcome:
-    """A fault and what followed.
+    """A fault and its consequences.
 
     Attributes:
-        fault: its name.
-        hold_s: seconds from the fault to the first control step that held; None: none did.
-        stop_s: seconds from the fault to the first stop; None: the fault ends nothing.
-        sent: actions between fault and stop.
-        sent_after: actions after the first stop.
-        told: message of the loop, or what was seen.
+        fault: name of the fault.
+        hold_s: seconds from the fault to the first control step that held, or None if none did.
+        stop_s: seconds from the fault to the first stop, or None if there was none.
+        sent: number of actions between fault and stop.
+        sent_after: number of actions after the first stop.
+        told: message of the loop, or a description of the outcome.
     """
 
     fault: str
@@ -70,7 +70,7 @@ class Outcome:
 
     @property
     def row(self) -> list[str]:
-        """The cells of its line in the table; a robot that continues stops only at the end of its episode."""
+        """Return the cells of its row; a robot that continues stops only at the end of its episode."""
         if self.told == WENT_ON:
             return [self.fault, _seconds(self.hold_s), "", "", "", WENT_ON]
         numbers = [str(self.sent), str(self.sent_after)]
@@ -85,8 +85,8 @@ class Scene:
     """A robot, and a moment at which something fails.
 
     Args:
-        fault: name.
-        break_it: makes it fail.
+        fault: name of the fault.
+        break_it: function that causes the fault.
     """
 
     def __init__(self, fault: str, break_it: Callable[[], object]) -> None:
@@ -94,13 +94,13 @@ class Scene:
         self.robot = StandingRobot(SHAPES, ACTION)
 
     def on_step(self, step: object) -> None:
-        """Let it fail after some actions."""
+        """Cause the fault after some actions."""
         if not self.at and len(self.robot.times("send")) == BEFORE:
             self.at = time.monotonic()
             self._break()
 
     def outcome(self, told: str) -> Outcome:
-        """Outcome of the fault."""
+        """Return the outcome of the fault."""
         at = self.at
         holds, stops = (
             [when for when in self.robot.times(name) if when >= at] for name in ("hold", "stop")
@@ -130,7 +130,7 @@ class Local:
     """A policy without a server.
 
     Args:
-        faults: by name of the fault, set to make it happen.
+        faults: events by name of the fault; a set event causes it.
     """
 
     control_freq = RATE_HZ
@@ -140,10 +140,10 @@ class Local:
         self.nan = False
 
     def start_episode(self, lang: str | None = None) -> None:
-        """Nothing to forget."""
+        """Do nothing, since the policy has no memory."""
 
     def __call__(self, ob: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Rest; not finite where that is the fault."""
+        """Return an action of zeros, or one that is not finite if that is the fault."""
         return np.full(ACTION, np.nan if self.nan else 0.0)
 
 
@@ -151,7 +151,7 @@ class Local:
 
 
 def _behind(background: bool, break_it: Callable[[Served, Proxy], object], fault: str) -> Outcome:
-    """A server behind a proxy, asked in each control step or in the background."""
+    """Run a fault of a server behind a proxy, which is called in each control step or in the background."""
     with ExitStack() as stack:
         server = stack.enter_context(Served("ours", 0))
         proxy = stack.enter_context(Proxy(server.port))
@@ -180,7 +180,7 @@ NETWORK: dict[str, Callable[[Served, Proxy], object]] = {
 
 
 def _two_clients(fault: str) -> Outcome:
-    """A second client that sends large messages and does not read; how the robot's steps go on."""
+    """Measure the robot's steps while a second client sends large messages and does not read."""
     with Served("ours", 0) as server, RemotePolicy(server.url, timeout_s=0.3) as remote:
         from imitate.deploy.server.wire import encode
 
@@ -214,7 +214,7 @@ def _nan_seen(fault: str) -> Outcome:
 
 
 class _Checking(Local):
-    """A policy that refuses observations with NaN, as all of the package do."""
+    """A policy that refuses observations with NaN, as all policies of the package do."""
 
     def __call__(self, ob: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
         from imitate.errors import NotFiniteError
@@ -235,7 +235,7 @@ def _blocking_send(fault: str) -> Outcome:
 
 
 def _raising_stop(fault: str) -> Outcome:
-    """The camera freezes, and the first two stops raise."""
+    """Run a fault in which the camera freezes and the first two stops raise."""
     tries: list[float] = []
 
     def stop() -> None:
@@ -284,7 +284,7 @@ print(json.dumps({"calls": robot.calls, "told": told}), flush=True)
 
 
 def _child(fault: str, *words: str, interrupt_after_s: float | None = None) -> Outcome:
-    """A robot in a process of its own, which is interrupted or whose disk fills."""
+    """Run a robot in a process of its own, which is interrupted or whose disk becomes full."""
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD, *words],
         cwd=ROOT,
@@ -313,7 +313,7 @@ def _disk(fault: str) -> Outcome:
 
 
 def _ctrl_c(fault: str, times: int = 10) -> Outcome:
-    """The slowest of some interruptions at random moments."""
+    """Return the slowest of some interruptions at random moments."""
     rng = np.random.default_rng(0)
     outcomes = [
         _child(fault, "run", interrupt_after_s=float(wait)) for wait in rng.uniform(0, 0.2, times)
@@ -344,7 +344,7 @@ ROBOT: dict[str, Callable[[str], Outcome]] = {
 
 
 def openpi(path: Path) -> dict[str, str]:
-    """Time until a call of openpi's client ends, by fault."""
+    """Return the time until a call of openpi's client ends, by fault."""
     from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
     logging.getLogger("websockets").setLevel(logging.CRITICAL)
@@ -379,7 +379,7 @@ def openpi(path: Path) -> dict[str, str]:
 
 
 def cases() -> dict[str, Callable[[], Outcome]]:
-    """All faults by name."""
+    """Return all faults by name."""
     found: dict[str, Callable[[], Outcome]] = {}
     for fault, break_it in NETWORK.items():
         for background in (False, True):
@@ -391,7 +391,7 @@ def cases() -> dict[str, Callable[[], Outcome]]:
 
 
 def table(outcomes: list[Outcome], peer: Mapping[str, str]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [
         "| fault | holds after (s) | rests after (s) | sent between | sent after the stop | the loop says | openpi |",
         "|---|---|---|---|---|---|---|",
@@ -401,7 +401,7 @@ def table(outcomes: list[Outcome], peer: Mapping[str, str]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; 1 where something was sent after a stop."""
+    """Print the table; return 1 if an action was sent after a stop."""
     every = cases()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -1,4 +1,4 @@
-"""Frames of the package between ``train()`` and an optimizer's step, seen in small trainings."""
+"""Stack frames of the package between ``train()`` and an optimizer's step, measured in small trainings."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ALGORITHMS = ("bc", "iql", "sac")
 
 
 def frames_to_the_optimizer(name: str, folder: Path) -> list[str]:
-    """Train for a few steps; the longest way that was seen, as ``file:function`` from ``train`` on.
+    """Train for a few steps; return the longest call stack from ``train`` on, as ``file:function``.
 
     Args:
         name: one of :data:`ALGORITHMS`. ``sac`` learns online, the others from a file.
-        folder: for data and runs.
+        folder: folder for data and runs.
     """
     ways: list[list[str]] = []
     handle = register_optimizer_step_pre_hook(lambda *_: ways.append(_way(sys._getframe())))
@@ -35,13 +35,13 @@ def frames_to_the_optimizer(name: str, folder: Path) -> list[str]:
 
 
 def measured_frames() -> dict[str, list[str]]:
-    """The ways of all :data:`ALGORITHMS`."""
+    """Return the call stacks of all :data:`ALGORITHMS`."""
     with TemporaryDirectory() as folder:
         return {name: frames_to_the_optimizer(name, Path(folder)) for name in ALGORITHMS}
 
 
 def _way(frame: FrameType | None) -> list[str]:
-    """Frames of the package from ``train`` to this one, without those of the optimizer itself."""
+    """Return the package's frames from ``train`` to this one, without those of the optimizer."""
     way: list[str] = []
     while frame is not None:
         code = frame.f_code

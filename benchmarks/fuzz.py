@@ -1,11 +1,11 @@
-"""Changed files against the commands that read them: tracebacks, hangs and memory are counted.
+"""Fuzzing of the commands that read files: it counts tracebacks, hangs and excessive memory on changed files.
 
     python benchmarks/fuzz.py --seed 1 --runs 500                 # all kinds of files
     python benchmarks/fuzz.py --seed 2 --kinds h5,checkpoint --keep failures
 
-Each run makes one file anew from a small right one, changes one thing in it that its format allows to be changed (a
+Each run makes one file from a small valid one, changes one thing in it that its format allows to be changed (a
 type, a link, a name, a value, an entry of an archive), and runs one command on it in a forked process with a bound on
-address space and time. Right are an answer (exit code 0, 1 or 3) and a refusal (2) without a traceback. Counted are
+address space and time. An answer (exit code 0, 1 or 3) and a refusal (2) without a traceback are correct. Counted are
 tracebacks, hangs (more than ``--limit-s`` seconds of CPU time, or waiting for so long without using any), and runs of
 more than 4 GB. ``--keep FOLDER`` keeps the files and the output of each failure.
 """
@@ -325,7 +325,7 @@ def change_graph(graph: Any, rng: random.Random) -> str:
 
 
 def change_file(path: Path, rng: random.Random) -> str:
-    """Put something that is no such file in its place."""
+    """Replace the file by something of another kind."""
     content = path.read_bytes()
     path.unlink()
     kind = rng.choice(
@@ -398,7 +398,7 @@ KINDS: dict[str, tuple[list[str], list[Callable[[Path, random.Random], str]], li
 
 
 def originals(folder: Path, kinds: Sequence[str]) -> None:
-    """Make right files: one that all commands take, and those of some kinds."""
+    """Make valid files: one that all commands take, and those of some kinds."""
     from imitate.data import DatasetWriter, Episode
 
     rng = np.random.default_rng(0)
@@ -437,7 +437,7 @@ def originals(folder: Path, kinds: Sequence[str]) -> None:
 
 
 def run(words: list[str], folder: Path, limit_s: float) -> tuple[int | None, str, int]:
-    """Run a command in a forked process; its exit code (None: it hung), what it said, its memory in bytes."""
+    """Run a command in a forked process; return its exit code (None if it hung), its output and its memory in bytes."""
     with tempfile.TemporaryFile() as output:
         child = os.fork()
         if child == 0:
@@ -506,7 +506,7 @@ def judged(code: int | None, said: str, used: int) -> str:
 
 
 def _import_all(runs: int) -> None:
-    """Import once what the processes of all runs need: of many runs all, of a few what most of them need."""
+    """Import once what the processes of the runs need: all modules for many runs, the most common ones for few."""
     if runs < FEW:
         for name in ("eval", "info", "train"):
             importlib.import_module(f"imitate.cli.{name}")
@@ -590,7 +590,7 @@ def fuzz(
 def _changed(
     target: Path, change: Callable[[Path, random.Random], str], rng: random.Random
 ) -> str | None:
-    """Change a file; return what was changed, None where the library makes no such file."""
+    """Change a file; return a description of the change, or None if the library cannot make such a file."""
     if (
         change is change_json
         and target.suffix not in (".json", ".jsonl")

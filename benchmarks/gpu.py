@@ -2,10 +2,10 @@
 
     python -m benchmarks gpu --json gpu.json --markdown gpu.md
     python -m benchmarks gpu --robomimic PEER/bin/python --sb3 PEER/bin/python
-    python -m benchmarks gpu --dry                        on the CPU, tiny: shows that it runs, measures nothing
+    python -m benchmarks gpu --dry                        on the CPU, tiny: tests the benchmark, measures nothing
 
-Each toolkit makes whole steps: batch, preparation, update, logging. They take turns on the same GPU, each in a process
-of its own with one thread; wall seconds count, to the end of what was left to the GPU. The table has the median of the
+Each toolkit runs whole steps: batch, preparation, update, logging. They take turns on the same GPU, each in a process
+of its own with one thread; wall seconds count, until the GPU has finished its work. The table has the median of the
 rounds, the smallest and the largest; the first round warms up. Batches: 100; images 16; SAC and PPO 256.
 
 Ours runs as configured by default, then with ``train.data_on_device``, with bf16 beside that, and compiled into CUDA
@@ -64,10 +64,10 @@ class Case:
     """A training to measure.
 
     Attributes:
-        config: from the demonstrations; None: online RL.
-        peer: the case of robomimic or Stable-Baselines3; None if there is none.
-        wanted: times as fast as the peer.
-        steps: in a round.
+        config: configuration made from the demonstrations, or None for online RL.
+        peer: name of the case of robomimic or Stable-Baselines3, or None if there is none.
+        wanted: target of the speed relative to the peer.
+        steps: number of steps in a round.
     """
 
     peer: str | None
@@ -79,7 +79,7 @@ class Case:
 
 
 def _ready(name: str) -> Callable[[Path], Config]:
-    """A ready configuration on the benchmarks' observations, with batches of 100."""
+    """Return a ready configuration for the benchmarks' observations, with batches of 100."""
 
     def config(data: Path) -> Config:
         changes = {
@@ -111,8 +111,8 @@ class Figures:
     """Steps per wall second of a case.
 
     Attributes:
-        per_s: of each round, by contestant.
-        errors: of the contestants that failed.
+        per_s: steps per second of each round, by contestant.
+        errors: messages of the contestants that failed.
     """
 
     case: str
@@ -121,7 +121,7 @@ class Figures:
 
     @property
     def times(self) -> float | None:
-        """The fastest of ours over the peer's median; None where one of them is missing."""
+        """Return our fastest median divided by the peer's, or None if one of them is missing."""
         ours = [statistics.median(v) for k, v in self.per_s.items() if k != "peer"]
         return max(ours) / statistics.median(self.per_s["peer"]) if ours and self._peer else None
 
@@ -131,18 +131,18 @@ class Figures:
 
     @property
     def met(self) -> bool | None:
-        """True where it is as many times as fast as wanted; None where there is no peer to compare with."""
+        """Return true if the target is reached, or None if there is no peer to compare with."""
         return None if self.times is None else self.times >= CASES[self.case].wanted
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values, for JSON."""
         wanted = CASES[self.case].wanted
         figures = {"per_s": self.per_s, "errors": self.errors, "times_peer": self.times}
         return {**figures, "wanted": wanted, "met": self.met}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, write, say; see the module for the exit code."""
+    """Measure, write the files and print the table; the module describes the exit code."""
     args = _arguments(argv)
     if not args.dry and not torch.cuda.is_available():
         print(
@@ -212,11 +212,11 @@ class _Peers:
         }
 
     def of(self, name: str) -> Path:
-        """The demonstrations of a case."""
+        """Return the demonstrations of a case."""
         return self.images if name == "bc_image" and self.images is not None else self.data
 
     def contestants(self, name: str) -> dict[str, Contestant]:
-        """``{"peer": ...}`` where there is one for a case."""
+        """Return ``{"peer": ...}`` if the case has a peer, else an empty dict."""
         case = CASES[name]
         if case.peer is None:
             return {}
@@ -249,7 +249,7 @@ def _measured(name: str, peers: _Peers, device: torch.device, rounds: int, dry: 
 def _iterate(
     case: Case, data: Path, device: torch.device, changes: dict[str, Any], dry: bool
 ) -> Callable[[int], None]:
-    """Make ``n`` steps as ``imitate train`` makes them."""
+    """Run ``n`` steps as ``imitate train`` does."""
     if case.online is not None:
         return case.online(str(device))
     assert case.config is not None
@@ -276,7 +276,7 @@ def _iterate(
 
 
 def _to_the_end(iterate: Callable[[int], None], device: torch.device) -> Contestant:
-    """A contestant that waits for the GPU before and after."""
+    """Return a contestant that waits for the GPU before and after its steps."""
 
     def wait() -> None:
         if device.type == "cuda":
@@ -300,7 +300,7 @@ def _device_words(device: torch.device) -> str:
 
 
 def markdown(report: dict[str, Any], found: Sequence[Figures]) -> str:
-    """The table for docs/results.md, with machine and versions above it."""
+    """Return the table for docs/results.md, with machine and versions above it."""
     host = report["machine"]
     said = [f"{name}: {words}" for name, words in report["peers"].items()]
     lines = [

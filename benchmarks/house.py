@@ -1,6 +1,7 @@
-"""How large the house is: rooms and floors, files, code lines, imports, and names that are used twice.
+"""Size of the package: its subpackages and their layers, files, code lines, imports, and repeated class names.
 
-A room is a folder or a module directly below the package. A code line is neither blank, nor a comment, nor a docstring.
+A room is a folder or a module directly below the package, and a floor is a layer of rooms.
+A code line is neither blank, nor a comment, nor a docstring.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ class House:
 
     Attributes:
         rooms: number of rooms.
-        floors: rooms on the longest chain of imports between them.
-        arrows: pairs of rooms of which one imports the other.
-        python_files: files of the package.
-        small_files: of them, but for ``__init__.py``, those of fewer than :data:`SMALL` code lines.
-        longest_file: code lines of the longest file.
-        code_lines: of the package, and of folders beside it.
-        import_percent: code lines of the package that are imports.
-        one_importer: modules that a single other file imports.
+        floors: number of rooms on the longest chain of imports between them.
+        arrows: number of pairs of rooms of which one imports the other.
+        python_files: number of Python files in the package.
+        small_files: number of files, except ``__init__.py``, with fewer than :data:`SMALL` code lines.
+        longest_file: number of code lines in the longest file.
+        code_lines: number of code lines in the package and in folders beside it.
+        import_percent: percentage of the package's code lines that are imports.
+        one_importer: number of modules that a single other file imports.
         repeated_classes: names of public classes that occur in two modules.
     """
 
@@ -48,7 +49,7 @@ class House:
 
 
 def measure_house(package: Path, graph: Graph, beside: Sequence[str] = ()) -> House:
-    """Read the package; count the code lines of folders beside it, too."""
+    """Read the package, and count the code lines of folders beside it too."""
     trees = {path: ast.parse(path.read_text()) for path in sorted(package.rglob("*.py"))}
     lines = {path: _code_lines(path.read_text(), tree) for path, tree in trees.items()}
     total = sum(map(len, lines.values()))
@@ -115,7 +116,7 @@ def _import_lines(tree: ast.Module) -> set[int]:
 
 
 def _rooms(graph: Graph) -> dict[str, set[str]]:
-    """The rooms that each room imports; the package's own ``__init__`` and ``__main__`` are none."""
+    """Return the rooms that each room imports; the package's ``__init__`` and ``__main__`` do not count as rooms."""
     found: dict[str, set[str]] = {}
     for name, others in graph.items():
         room = _room(name)
@@ -130,7 +131,7 @@ def _room(module: str) -> str:
 
 
 def _floors(rooms: Mapping[str, set[str]]) -> int:
-    """Rooms on the longest chain; those of a circle are on one floor, and each of them counts."""
+    """Return the number of rooms on the longest chain; rooms of a cycle are on one floor, and each of them counts."""
     group = {room: frozenset({room}) for room in rooms}
     for circle in circles(rooms):
         group.update(dict.fromkeys(circle, frozenset(circle)))

@@ -1,4 +1,4 @@
-"""Training steps on two cameras, one thread: ours as ``imitate train`` does them, robomimic's.
+"""Training steps on two cameras with one thread: ours, as in ``imitate train``, and robomimic's.
 
 robomimic's image experiments: 16 samples, two cameras of 84x84, crops of 76x76, a ResNet-18 and spatial softmax each.
 """
@@ -32,7 +32,7 @@ BATCHES = 50
 
 
 def run(bench: Bench) -> list[Row]:
-    """Steps per CPU second, and what part of the fastest step is waiting for data."""
+    """Measure steps per CPU second, and the part of the fastest step that waits for data."""
     torch.set_num_threads(1)
     data = made_up(bench.folder / "images.hdf5", [42] * 20, CAMERAS)
     precisions = ("fp32", "bf16") if has_fast_bf16(torch.device("cpu")) else ("fp32",)
@@ -54,7 +54,7 @@ def run(bench: Bench) -> list[Row]:
 
 
 def config_of(data: Path, precision: str, **train: Any) -> Config:
-    """BC from two cameras with robomimic's encoder; ``train`` are further options of that section."""
+    """Return BC from two cameras with robomimic's encoder; ``train`` has further options of that section."""
     tree = {
         "algo_name": "bc",
         "experiment": {"name": "benchmark", "rollout": {"enabled": False}},

@@ -1,6 +1,6 @@
-"""The imports of a package, read from its source: circles, and imports that point up its layers.
+"""Imports of a package, read from its source: cycles, and imports of higher layers.
 
-Counted are imports anywhere in a file, also inside functions and under ``TYPE_CHECKING``. The layers are those of
+Imports count anywhere in a file, also inside functions and under ``TYPE_CHECKING``. The layers are those of
 import-linter's contracts in ``pyproject.toml``.
 """
 
@@ -34,7 +34,7 @@ def import_graph(package: Path) -> dict[str, set[str]]:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Find the groups of modules that import each other, directly or by way of others: each sorted, all sorted."""
+    """Find the groups of modules that import each other, directly or indirectly; groups and members are sorted."""
     reached = {name: _reached(graph, name) for name in graph}
     groups = {
         tuple(sorted(other for other in reached[name] if name in reached[other])) for name in graph
@@ -45,7 +45,7 @@ def circles(graph: Graph) -> list[list[str]]:
 def upwards(graph: Graph, layers: Layers) -> list[str]:
     """List the imports of a higher layer or of a neighbour on the same one, as ``importer > imported``.
 
-    Modules that no layer names are left out.
+    Modules outside all layers are left out.
     """
     places = {path: (floor, path) for floor, paths in enumerate(layers) for path in paths}
     found = []
@@ -85,7 +85,7 @@ def _imported(tree: ast.Module, files: Mapping[str, Path]) -> Iterator[str]:
 
 
 def _reached(graph: Graph, start: str) -> set[str]:
-    """The modules that one module imports, directly or by way of others."""
+    """Return the modules that a module imports, directly or indirectly."""
     found: set[str] = set()
     waiting = list(graph[start])
     while waiting:
@@ -97,7 +97,7 @@ def _reached(graph: Graph, start: str) -> set[str]:
 
 
 def _place(name: str, places: Mapping[str, tuple[int, str]]) -> tuple[int, str] | None:
-    """The layer that a module belongs to: that of the longest path that it is below."""
+    """Return the layer of a module, which is that of the longest path above it."""
     while name:
         if name in places:
             return places[name]

@@ -1,4 +1,4 @@
-"""Small jobs of the commands that run for long, for :mod:`benchmarks.kills`: how each is begun and compared."""
+"""Small jobs of long-running commands for :mod:`benchmarks.kills`: how to start them and compare their results."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ UNLIKE = ("Timing/", "time", "wall", "cpu", "seconds", "workers", "first_error",
 
 @dataclass(frozen=True)
 class Job:
-    """A command and what it makes.
+    """A command and its results.
 
     Attributes:
-        name: of the command.
-        begin: from the folder of the job to the arguments of ``imitate``.
-        resume: the same, after a kill.
-        result: from the folder to what has to be equal however often it was killed.
-        is_done: true where the finished file is there, so that nothing is left to resume.
-        is_alike: compares a result with the undisturbed one.
-        goes_on_ray: the command has workers, which ``--on`` may place.
+        name: name of the command.
+        begin: function from the folder of the job to the arguments of ``imitate``.
+        resume: the same function, for the command after a kill.
+        result: function from the folder to the result, which kills must not change.
+        is_done: function that returns true if the finished file exists, so that nothing is left to resume.
+        is_alike: function that compares a result with the undisturbed one.
+        goes_on_ray: true if the command has workers, which ``--on`` may place.
     """
 
     name: str
@@ -49,7 +49,7 @@ def jobs(inputs: Path) -> dict[str, Job]:
     """Return all jobs, by name.
 
     Args:
-        inputs: folder with what :func:`write_inputs` wrote and, for ``eval`` and ``render``, the undisturbed
+        inputs: folder with the files of :func:`write_inputs` and, for ``eval`` and ``render``, the undisturbed
             results of ``online`` and ``collect``.
     """
     made = [
@@ -252,12 +252,12 @@ def _demonstrations(at: Path) -> Any:
 
 @dataclass(frozen=True)
 class Learned:
-    """Metrics of a run.
+    """Metrics of a training run.
 
     Attributes:
-        epochs: a line each.
-        evaluations: likewise, in the order of their epochs: they may come late.
-        left_out: epochs that were not evaluated, as its log says, because the evaluation before them still ran.
+        epochs: the line of each epoch.
+        evaluations: the line of each evaluation, in the order of their epochs.
+        left_out: epochs that were not evaluated, according to the log, because an earlier evaluation was still running.
         sure: epochs that had ended before a collector was lost, as its log says; None: none was lost. Its running
             episodes are void and the next ones have other seeds, so later numbers differ from run to run.
     """
@@ -269,9 +269,9 @@ class Learned:
 
 
 def learned_alike(one: Learned, other: Learned) -> bool:
-    """Return true where two runs have the same epochs and evaluations, with equal numbers.
+    """Return true if two runs have the same epochs and evaluations, with equal numbers.
 
-    Evaluations that one of the runs has left out are not compared, nor are the numbers of epochs that ended after
+    Evaluations that one of the runs left out are not compared, nor are the numbers of epochs that ended after
     one of them had lost a collector.
     """
     left_out = one.left_out | other.left_out
@@ -299,7 +299,7 @@ def _training(at: Path, name: str) -> Learned:
 
 
 def _computed_features(at: Path) -> dict[str, str]:
-    """Digest of each file of features in the cache of a job."""
+    """Return the digest of each file of features in the cache of a job."""
     return {
         path.name.partition("-")[0]: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in (at / "cache" / "features").glob("*.features")
@@ -334,7 +334,7 @@ def _evaluations(at: Path) -> Any:
 
 
 def _alike(value: Any) -> Any:
-    """Leave out what differs from run to run."""
+    """Remove values that differ from run to run."""
     if isinstance(value, dict):
         kept = {k: v for k, v in value.items() if not any(k.startswith(word) for word in UNLIKE)}
         return {key: _alike(item) for key, item in kept.items()}

@@ -1,4 +1,4 @@
-"""Kills at random moments: is anything lost, twice, left running or half written, and is the result the same?
+"""Kills at random moments, after which no data may be lost, repeated or incomplete, and the result must be the same.
 
     python -m benchmarks.kills --on local --num 100 --seed 0 --out kills
     python -m benchmarks.kills --on ray --num 25 --seed 2 --out kills_ray
@@ -41,18 +41,18 @@ LONGEST_S = 900.0
 
 @dataclass
 class Kill:
-    """A kill and what followed.
+    """A kill and its consequences.
 
     Attributes:
-        number: of the kill; with the seed it decides job, moment and victim.
-        job: command.
+        number: number of the kill, which with the seed determines job, moment and victim.
+        job: name of the job's command.
         victim: ``main`` or ``other``.
-        after_s: seconds from the beginning.
-        command: of the victim.
+        after_s: seconds from the start to the kill.
+        command: command line of the victim.
         gone_s: seconds from the kill of the main process until all its processes were gone.
-        exit_codes: of the command and, if it did not come to its end, of the resumed one; a signal is negative.
+        exit_codes: exit code of the command and, if it was interrupted, of the resumed one; a signal is negative.
         whole_s: seconds from the beginning to the end of the resumed command.
-        findings: broken promises, in words; empty where all were kept.
+        findings: descriptions of broken promises; empty if all were kept.
     """
 
     number: int
@@ -70,9 +70,9 @@ class Killer:
     """Jobs that are begun, killed and resumed.
 
     Args:
-        folder: of the inputs, the undisturbed results and the report.
+        folder: folder of the inputs, the undisturbed results and the report.
         on: place of the workers.
-        seed: of the moments and victims.
+        seed: seed of the moments and victims.
     """
 
     def __init__(self, folder: Path, on: str, seed: int) -> None:
@@ -81,7 +81,7 @@ class Killer:
         self._references: dict[str, Any] = {}
 
     def prepare(self, names: Sequence[str]) -> None:
-        """Run each job undisturbed, and the ones whose results it needs; what is there already is kept."""
+        """Run each job undisturbed, and the jobs whose results it needs; existing results are kept."""
         inputs = self._folder / "inputs"
         if not (inputs / "sweep.json").is_file():
             write_inputs(inputs)
@@ -147,7 +147,7 @@ class Killer:
     def _strike(
         self, done: Kill, process: subprocess.Popen[bytes], mark: str, rng: random.Random
     ) -> None:
-        """Kill the victim; without another process it is the main one."""
+        """Kill the victim, which is the main process if there is no other."""
         others = [pid for pid in marked(mark) if pid != process.pid and not _is_of_ray(pid)]
         if done.victim == "other" and others:
             victim = rng.choice(others)
@@ -158,7 +158,7 @@ class Killer:
             os.kill(victim, signal.SIGKILL)
 
     def _ended(self, done: Kill, process: subprocess.Popen[bytes], mark: str) -> bool:
-        """Wait for the ends; return true if the command came to its own end nevertheless."""
+        """Wait until all processes have ended; return true if the command finished in spite of the kill."""
         killed = time.monotonic()
         code = _waited(process)
         done.exit_codes.append(code)
@@ -171,7 +171,7 @@ class Killer:
         return code == 0
 
     def _checked(self, done: Kill, job: Job, place: Path, mark: str, reference: Any) -> list[str]:
-        """Return the promises that the resumed command has broken."""
+        """Return the promises that the resumed command broke."""
         if done.exit_codes[-1] and not job.is_done(place):
             return [f"exit code {done.exit_codes[-1]}, see {place / 'output.txt'}"]
         deadline = time.monotonic() + 15.0
@@ -185,7 +185,7 @@ class Killer:
 
 
 def marked(mark: str) -> list[int]:
-    """Return the processes whose environment has a mark."""
+    """Return the processes whose environment variables contain a mark."""
     found, wanted = [], f"{MARK}={mark}".encode()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
@@ -195,7 +195,7 @@ def marked(mark: str) -> list[int]:
 
 
 def broken_files(place: Path) -> list[str]:
-    """Return the finished files that do not open, in words."""
+    """Return descriptions of the finished files that cannot be opened."""
     return [words for path in place.rglob("*") if (words := _broken(path))]
 
 
@@ -211,7 +211,7 @@ def _broken(path: Path) -> str | None:
 
 
 def _cleared(pids: list[int], when: str) -> list[str]:
-    """Kill processes that should be gone; return them as findings."""
+    """Kill processes that should have ended; return them as findings."""
     findings = [f"process left {when}: {_command(pid)}" for pid in pids]
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -220,7 +220,7 @@ def _cleared(pids: list[int], when: str) -> list[str]:
 
 
 def _is_of_ray(pid: int) -> bool:
-    """Return true for Ray's own processes: without one of them a cluster of a single machine is gone."""
+    """Return true for Ray's own processes, without any of which a cluster of one machine has ended."""
     command = _command(pid)
     return "/ray/" in command or ("ray::" in command and "Host" not in command)
 
@@ -241,7 +241,7 @@ def _waited(process: subprocess.Popen[bytes]) -> int:
 
 
 def summary(kills: Sequence[Kill]) -> list[str]:
-    """Return a Markdown table: a line per job."""
+    """Return a Markdown table with a line per job."""
     lines = [
         "| job | kills | main / other | longest until all was gone, s | promises broken |",
         "|---|---|---|---|---|",
@@ -260,7 +260,7 @@ def summary(kills: Sequence[Kill]) -> list[str]:
 
 
 def main() -> int:
-    """Do the kills that are left; 1 if a promise was broken."""
+    """Do the remaining kills; return 1 if a promise was broken."""
     args = _arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     report = args.out / "kills.jsonl"

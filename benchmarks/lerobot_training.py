@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:
-    """Measure; 1 if a wanted figure was not reached."""
+    """Measure; return 1 if a target was not reached."""
     parser = argparse.ArgumentParser("python -m benchmarks.lerobot_training", description=__doc__)
     parser.add_argument("--lerobot", type=Path, help="Python of an environment with LeRobot")
     parser.add_argument("--imitate", type=Path, default=Path(sys.executable))
@@ -90,14 +90,14 @@ class Child:
         )
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Return its answer."""
+        """Send a request and return the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return self.read()
 
     def read(self) -> dict[str, Any]:
-        """Return its next line of JSON; others are for people."""
+        """Return the process's next line of JSON and skip its other lines."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
@@ -107,18 +107,18 @@ class Child:
         raise RuntimeError(f"the child ended early: {self._errors.read()[-2000:]}")
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
 
 
 class Pair:
-    """Both toolkits, on the same datasets and policies.
+    """Processes of both toolkits, with the same datasets and policies.
 
     Args:
-        imitate, lerobot: interpreters.
-        folder: of datasets and policies, made if it is not there.
+        imitate, lerobot: paths of the interpreters.
+        folder: folder of datasets and policies, made if it is missing.
         outputs: folder for the runs.
     """
 
@@ -134,7 +134,7 @@ class Pair:
             maker.close()
 
     def versions(self) -> dict[str, Any]:
-        """Return the versions of both."""
+        """Return the versions of both toolkits."""
         found = {}
         for name, command in self.commands.items():
             child = Child([*command, "versions"])
@@ -143,7 +143,7 @@ class Pair:
         return found
 
     def trainings(self, case: str) -> dict[str, Child]:
-        """Start a training by each."""
+        """Start a training of each toolkit."""
         self._runs += 1
         policy, data = str(self.folder / case), str(self.folder / CASES[case])
         return {
@@ -161,7 +161,7 @@ class Pair:
         }
 
     def policies(self, case: str) -> dict[str, Child]:
-        """Start a policy of each."""
+        """Start a policy of each toolkit."""
         return {
             name: Child([*command, "act", str(self.folder / case)])
             for name, command in self.commands.items()
@@ -169,7 +169,7 @@ class Pair:
 
 
 def training(pair: Pair, case: str, rounds: int, steps: int) -> dict[str, Any]:
-    """Train in turns: figures by toolkit, medians over rounds."""
+    """Train in turns; return the figures by toolkit, medians over rounds."""
     starts: dict[str, list[float]] = {name: [] for name in pair.commands}
     for _ in range(min(2, rounds - 1)):  # besides those that train
         for name, child in pair.trainings(case).items():
@@ -201,7 +201,7 @@ def training(pair: Pair, case: str, rounds: int, steps: int) -> dict[str, Any]:
 
 
 def acting(pair: Pair, case: str, rounds: int) -> dict[str, Any]:
-    """Act in turns on the same observations: figures by toolkit, medians over rounds."""
+    """Act in turns on the same observations; return the figures by toolkit, medians over rounds."""
     config = json.loads((pair.folder / case / "config.json").read_text())
     shapes = {
         name: [*feature["shape"][1:], 3] if feature["type"] == "VISUAL" else feature["shape"]
@@ -239,7 +239,7 @@ def _medians(turns: dict[str, list[dict[str, Any]]], figure: str) -> dict[str, f
 
 
 def rows_of(case: str, figures: dict[str, Any]) -> list[Row]:
-    """Lines of the table; a ratio is LeRobot's time by ours, of calls ours by LeRobot's."""
+    """Return the lines of the table, with ratios of both toolkits' times."""
     step, start = figures["step_s"], figures["start_s"]
     whole = {name: start[name] + TRAINED_STEPS * step[name] for name in step}
     share = {name: f"{100 * figures['data_s'][name] / step[name]:.1f} %" for name in step}
@@ -301,7 +301,7 @@ def _serve(mode: str, *rest: str) -> None:
 
 
 def _train(policy: str, data: str, output: str, batch_size: str) -> None:
-    """Train in turns; the run is that of `imitate train --init POLICY --dataset DATA`."""
+    """Train in turns, as `imitate train --init POLICY --dataset DATA` does."""
     from imitate.algo.base.algo import Algo
     from imitate.policy.checkpoint import load_checkpoint
     from imitate.train.trainer import train

@@ -1,7 +1,7 @@
-"""Lines of a package that are executed, by what executes them: one test, one fixture, one process.
+"""Recorders of the executed lines of a package, by the test, fixture or process that executes them.
 
-By ``sys.monitoring`` where Python has it (3.12 and later), else by the C tracer of coverage. It imports nothing more
-than it needs, because processes that tests start record, too.
+They use ``sys.monitoring`` if Python has it (3.12 and later), else the C tracer of coverage. The module has few
+imports, because processes that tests start record, too.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Lines = dict[str, dict[str, int]]
 
 
 class Monitored:
-    """Recorder by ``sys.monitoring``: each line costs once for each name.
+    """Recorder by ``sys.monitoring``, in which a line costs time only once for each name.
 
     Args:
-        folder: of the package.
+        folder: folder of the package.
     """
 
     def __init__(self, folder: str) -> None:
@@ -47,19 +47,19 @@ class Monitored:
         return self._own.DISABLE
 
     def enter(self, name: str) -> str:
-        """Lines from here on are those of this name; returns the earlier name."""
+        """Record the following lines under this name; return the earlier name."""
         earlier, self._name = self._name, name
         self._own.restart_events()
         return earlier
 
     def take(self) -> Lines:
-        """Return what was executed since the last time."""
+        """Return the lines executed since the last call."""
         found, self._found = self._found, defaultdict(lambda: defaultdict(set))
         self._own.restart_events()
         return {name: {f: _mask(n) for f, n in files.items()} for name, files in found.items()}
 
     def stop(self) -> None:
-        """Record nothing more."""
+        """Stop recording."""
         self._own.set_events(self._tool, 0)
         self._own.free_tool_id(self._tool)
 
@@ -83,13 +83,13 @@ class Traced:
         self._coverage.switch_context(self._name)
 
     def enter(self, name: str) -> str:
-        """Lines from here on are those of this name; returns the earlier name."""
+        """Record the following lines under this name; return the earlier name."""
         earlier, self._name = self._name, name
         self._coverage.switch_context(name)
         return earlier
 
     def take(self) -> Lines:
-        """Return what was executed since the last time."""
+        """Return the lines executed since the last call."""
         self._coverage.stop()
         data = self._coverage.get_data()
         found: Lines = defaultdict(dict)
@@ -101,22 +101,22 @@ class Traced:
         return dict(found)
 
     def stop(self) -> None:
-        """Record nothing more."""
+        """Stop recording."""
         self._coverage.stop()
 
 
 def line_recorder(folder: str) -> Any:
-    """Return a started recorder of the package in this folder: the fastest one that this Python has."""
+    """Return a started recorder of the package in this folder, the fastest one for this Python."""
     return (Monitored if hasattr(sys, "monitoring") else Traced)(folder)
 
 
 def record_children(recorder: Any, out: str, also_this: bool) -> None:
-    """Write what forked children of this process execute into files of a folder, when they end.
+    """Write the lines that forked children of this process execute to files of a folder when they end.
 
     Args:
-        recorder: of this process.
-        out: the folder; each file has the value of IMITATE_TEST at the end, and lines by file.
-        also_this: and what this process executes.
+        recorder: recorder of this process.
+        out: the folder; each file has the last value of IMITATE_TEST, and lines by file.
+        also_this: true to write the lines of this process too.
     """
     this, end = os.getpid(), os._exit
 

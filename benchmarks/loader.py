@@ -18,7 +18,7 @@ BATCH_SIZE = 100
 
 
 def run(bench: Bench) -> list[Row]:
-    """Low-dim as in Lift with sequences of 1 and 10, in RAM and from the file."""
+    """Measure low-dimensional data as in Lift with sequences of 1 and 10, in RAM and from the file."""
     torch.set_num_threads(1)
     return [*_low_dim(bench, 1), *_low_dim(bench, 10), *_from_the_file(bench)]
 
@@ -70,7 +70,7 @@ def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 def _bare(dataset: SequenceDataset, seq_length: int) -> Contestant:
-    """One index per array from contiguous tensors, without a DataLoader and without regard to where demos end."""
+    """Gather batches by one index per array, without a DataLoader and without regard to the ends of demos."""
     everything = dataset[list(range(len(dataset)))]
     arrays = [everything["obs"][key][:, 0].contiguous() for key in OBS_KEYS]
     arrays += [everything[key][:, 0].contiguous() for key in ("actions", "rewards", "dones")]

@@ -1,7 +1,7 @@
-"""How long things take, on a machine that others use too.
+"""Measurement of durations on a machine that others use too.
 
-Each contestant runs for a moment, then the next, in several rounds, so that what else the machine does falls on all of
-them alike; the median round counts. CPU seconds decide, and wall seconds stand beside them.
+Each contestant runs for a moment, then the next, in several rounds, so that other load of the machine affects all of
+them alike; the median round counts. CPU seconds decide, and wall seconds are reported beside them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Spent:
 
 
 def timed(iterate: Callable[[int], None]) -> Contestant:
-    """A contestant from a function that does ``n`` iterations."""
+    """Return a contestant that calls a function with the number of iterations."""
 
     def run(n: int) -> Spent:
         cpu, wall = time.process_time(), time.perf_counter()
@@ -39,12 +39,12 @@ def timed(iterate: Callable[[int], None]) -> Contestant:
 def compare(
     contestants: Mapping[str, Contestant], n: Mapping[str, int] | int, rounds: int = ROUNDS
 ) -> dict[str, Spent]:
-    """Cost of one iteration of each contestant: the median over rounds in turn.
+    """Return the cost of one iteration of each contestant: the median over rounds in turn.
 
     Args:
-        contestants: by name.
-        n: iterations a round, for all or by name.
-        rounds: the first one warms up and is not counted.
+        contestants: functions by name.
+        n: number of iterations in a round, for all or by name.
+        rounds: number of rounds; the first one warms up and is not counted.
     """
     counts = {name: n if isinstance(n, int) else n[name] for name in contestants}
     return {
@@ -58,7 +58,7 @@ def compare(
 def all_rounds(
     contestants: Mapping[str, Contestant], n: Mapping[str, int], rounds: int = ROUNDS
 ) -> dict[str, list[Spent]]:
-    """Cost of one iteration of each contestant in each round, as of :func:`compare`."""
+    """Return the cost of one iteration of each contestant in each round; see :func:`compare`."""
     spent: dict[str, list[Spent]] = {name: [] for name in contestants}
     for number in range(rounds + 1):
         for name, run in contestants.items():
@@ -69,7 +69,7 @@ def all_rounds(
 
 
 def percentiles(call: Callable[[], object], calls: int, warm_up: int = 50) -> dict[str, float]:
-    """p50 and p99 of a call in milliseconds: CPU of this thread, and wall."""
+    """Return p50 and p99 of a call in milliseconds: CPU time of this thread, and wall time."""
     cpu, wall = [], []
     for number in range(warm_up + calls):
         c, w = time.thread_time_ns(), time.perf_counter_ns()
@@ -96,7 +96,7 @@ print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 def peak_bytes(command: Sequence[str]) -> int:
-    """Peak of the resident memory of a command. Linux only.
+    """Return the peak of the resident memory of a command. Linux only.
 
     A small process starts it: Linux counts the memory of the process that starts a command as the command's own.
 

@@ -1,7 +1,7 @@
 """Memory of a dataset beside its raw bytes, and of a whole low-dim training. Linux only.
 
-The HDF5 library keeps some memory of its own once it has seen a file. That is measured first and reported apart: it
-depends on the number of arrays in the file, not on what is stored.
+The HDF5 library keeps some memory of its own once it has seen a file. This memory is measured first and reported
+separately, since it depends on the number of arrays in the file, not on their content.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ for _ in range(100):
 
 
 def run(bench: Bench) -> list[Row]:
-    """Growth of resident memory by loading, peaks of loading images, and the peak of ``imitate train``."""
+    """Measure the growth of resident memory by loading, peaks of loading images, and the peak of ``imitate train``."""
     rows = []
     for name, lengths, images in (
         ("low-dim, 200 demos of 4,000 steps", [4000] * 200, ()),
@@ -82,7 +82,7 @@ def run(bench: Bench) -> list[Row]:
 
 
 def _growth(small: Path, path: Path, keys: tuple[str, ...]) -> tuple[int, int]:
-    """Bytes by which resident memory grows by loading, and by HDF5's having seen the file before."""
+    """Return the bytes by which resident memory grows when the file is loaded, and when HDF5 first opens it."""
     command = [sys.executable, "-c", _GROWTH, str(small), str(path), ",".join(keys)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     growth, library = map(int, done.stdout.split())
@@ -90,7 +90,7 @@ def _growth(small: Path, path: Path, keys: tuple[str, ...]) -> tuple[int, int]:
 
 
 def _image_peaks(bench: Bench) -> list[Row]:
-    """Peak of a process that loads 100 batches of 16 windows, whatever their length."""
+    """Return the peak memory of a process that loads 100 batches of 16 windows of any length."""
     steps, rows = [40] * 75, []
     path = made_up(bench.folder / "peaks.hdf5", steps, IMAGES)
     raw = len(IMAGES) * 84 * 84 * 3 * sum(steps)
@@ -106,7 +106,7 @@ def _image_peaks(bench: Bench) -> list[Row]:
 
 
 def _training_peak(bench: Bench) -> int:
-    """Peak resident bytes of the process of ``imitate train``."""
+    """Return the peak resident bytes of the process of ``imitate train``."""
     command = [
         sys.executable,
         "-m",

@@ -1,7 +1,7 @@
 """Ten of Meta-World's tasks: four policies with the same settings for all tasks, as a table.
 
-    python -m benchmarks.metaworld --out runs/metaworld                  hours; what is finished is not run again
-    python -m benchmarks.metaworld --out runs/metaworld --table          the table of what is finished
+    python -m benchmarks.metaworld --out runs/metaworld                  hours; finished cells are not run again
+    python -m benchmarks.metaworld --out runs/metaworld --table          the table of the finished cells
     python -m benchmarks.metaworld --table --cells docs/results/metaworld.json    the published table
     python -m benchmarks.metaworld --task push-v3 --policy bc --seed 0   one cell
     python -m benchmarks.metaworld --experts --out runs/metaworld        success of all 50 experts
@@ -48,7 +48,7 @@ Cell = dict[str, Any]
 
 
 def demonstrations(task: str, out: Path) -> Path:
-    """The file of a task's demonstrations, made where it is missing."""
+    """Return the file of a task's demonstrations; it is made if it is missing."""
     path = (out / "demos" / f"{task}.hdf5").resolve()
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,14 +58,14 @@ def demonstrations(task: str, out: Path) -> Path:
 
 
 def cells(policy: str, tasks: list[str], seed: int, out: Path, *, make: bool = True) -> list[Cell]:
-    """One policy's numbers, one entry per task; those on the disk if it has been run before.
+    """Return one policy's numbers, one entry per task; those on the disk if it has been run before.
 
     Args:
-        policy: of ``POLICIES``, for a single task, or ``MULTI``.
-        tasks: to learn together.
-        seed: of the training.
+        policy: a name in ``POLICIES``, for a single task, or ``MULTI``.
+        tasks: tasks to learn together.
+        seed: seed of the training.
         out: folder of the benchmark.
-        make: false returns nothing for what has not been run.
+        make: false to return nothing for a training that has not been run.
     """
     name = tasks[0] if policy != MULTI else f"{len(tasks)}_tasks"
     folder = out / policy / f"{name}_seed{seed}"
@@ -101,7 +101,7 @@ def cells(policy: str, tasks: list[str], seed: int, out: Path, *, make: bool = T
 
 
 def finished(known: KnownCells, policy: str, tasks: list[str], seed: int) -> list[Cell]:
-    """Return the known cells of one training, one per task; none where it has not been run with just these tasks."""
+    """Return the known cells of one training, one per task; empty if it has not been run with these tasks."""
     of = known.of(policy=policy, seed=seed)
     if policy != MULTI:
         return [cell for cell in of if cell["task"] in tasks]
@@ -109,7 +109,7 @@ def finished(known: KnownCells, policy: str, tasks: list[str], seed: int) -> lis
 
 
 def table(found: list[Cell]) -> str:
-    """One line per task, one column per policy: successes of all seeds, the interval, CPU seconds of a training."""
+    """Return the table, a line per task and a column per policy: successes, interval, CPU seconds."""
     policies = [name for name in (*POLICIES, MULTI) if any(c["policy"] == name for c in found)]
     lines = [f"| task | | {' | '.join(policies)} |", "|" + "---|" * (len(policies) + 2)]
     for task, difficulty in TASKS.items():
@@ -131,7 +131,7 @@ def _words(group: list[Cell]) -> str:
 
 
 def experts(out: Path, starts: int) -> None:
-    """Print how often each task's expert succeeds, without noise and with that of `imitate collect`."""
+    """Print each task's success rate of the expert, without noise and with that of `imitate collect`."""
     kept = out / f"experts_{starts}.json"
     found: dict[str, dict[str, int]] = json.loads(kept.read_text()) if kept.is_file() else {}
     out.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ def _solved(task: str, noise: float, starts: int) -> int:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

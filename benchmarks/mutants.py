@@ -4,7 +4,7 @@ Faults: an operator of a comparison, of arithmetic or of logic replaced; a numbe
 condition negated; a function replaced by its opposite (min and max, any and all, ...); a statement left out; None
 returned.
 
-Left alone are docstrings, annotations, texts and messages, code that only type checkers read, ``strict`` of ``zip``,
+Unchanged are docstrings, annotations, texts and messages, code that only type checkers read, ``strict`` of ``zip``,
 which only a mistake of our own breaks, and the fields of configuration sections, whose defaults and limits the tests of
 ``imitate.config`` compare with the documented table. None is returned in place of everything but False, which says the
 same to a condition; True is returned there.
@@ -58,16 +58,16 @@ OPPOSITES |= {second: first for first, second in OPPOSITES.items() if first != "
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault.
+    """A module with one small fault.
 
     Attributes:
-        name: function and source before and after; the same as long as these lines stay as they are.
+        name: function and source before and after; it stays the same while these lines are unchanged.
         lines: first and last line of the changed part.
         function: path of the function in whose body it is, ("Class", "method"); empty outside of functions.
         around: first and last line of this function, else those of the changed part.
-        source: the module's syntax tree, as it is.
+        source: the original syntax tree of the module.
         number: place of the changed node in ``ast.walk(source)``.
-        edit: the change.
+        edit: function that makes the change.
     """
 
     name: str
@@ -80,14 +80,14 @@ class Mutant:
 
     @property
     def tree(self) -> ast.Module:
-        """A copy of the module's syntax tree with the fault."""
+        """Return a copy of the module's syntax tree with the fault."""
         changed = copy.deepcopy(self.source)
         self.edit(next(islice(ast.walk(changed), self.number, None)))
         return ast.fix_missing_locations(changed)
 
 
 def mutants(source: str) -> list[Mutant]:
-    """All mutants of a module, in the order of its lines."""
+    """Return all mutants of a module, in the order of its lines."""
     tree = ast.parse(source)
     numbers = {id(node): number for number, node in enumerate(ast.walk(tree))}
     made, names = [], Counter[str]()
@@ -108,23 +108,23 @@ def mutants(source: str) -> list[Mutant]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node stands: names of classes and functions, lines of the function; of nested functions the outer one."""
+    """Position of a node: names of its classes and functions, and lines of its outermost function."""
 
     names: tuple[str, ...] = ()
     lines: tuple[int, int] | None = None
 
     @property
     def in_function(self) -> bool:
-        """Within a function."""
+        """Return the position inside a function."""
         return self.lines is not None
 
     def inside(self, name: str, lines: tuple[int, int] | None) -> Place:
-        """Within a class, or a function of these lines."""
+        """Return the position inside a class, or inside a function of these lines."""
         return self if self.in_function else Place((*self.names, name), lines)
 
 
 def _changeable(node: ast.AST, place: Place) -> Iterator[tuple[Place, Any]]:
-    """Nodes that behaviour depends on."""
+    """Yield the nodes on which behaviour depends."""
     if _is_left_alone(node):
         return
     if isinstance(node, (ast.expr, ast.stmt)):
@@ -231,7 +231,7 @@ def _returned(node: ast.Return) -> Iterator[Edit]:
 
 
 def _left_out(node: ast.stmt) -> Iterator[Edit]:
-    """Calls, raised errors, and what is written into an object or an array."""
+    """Leave out calls, raised errors, and assignments to an object or an array."""
     stored = isinstance(node, (ast.Assign, ast.AugAssign)) and not _writes_names(node)
     if isinstance(node, (ast.Expr, ast.Raise)) or stored:
         yield lambda n: _become(n, ast.Pass())
@@ -267,6 +267,6 @@ def _become(node: Any, other: Any) -> None:
 
 
 def _shown(node: ast.AST) -> str:
-    """The node's source; of a compound statement its first line."""
+    """Return the node's source, or the first line of a compound statement."""
     text = ast.unparse(node).splitlines()
     return text[0] if text else ""

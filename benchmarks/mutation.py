@@ -51,7 +51,7 @@ DRAWN_MUTANTS = 8
 
 @dataclass
 class Verdict:
-    """How a mutant ended: 'killed', 'timeout' (counts as killed), 'survived', 'equivalent'."""
+    """Result of a mutant: 'killed', 'timeout' (counts as killed), 'survived', 'equivalent'."""
 
     group: str
     module: str
@@ -65,32 +65,32 @@ class Verdict:
 
 @dataclass
 class Module:
-    """A module under test, by its name without ``imitate.``, and the room it is in."""
+    """A module under test, by its name without ``imitate.``, and the room in which it is."""
 
     name: str
 
     @property
     def group(self) -> str:
-        """The room."""
+        """Name of the room."""
         return self.name.partition(".")[0]
 
     @property
     def source(self) -> str:
-        """The source file, from the root of the repository."""
+        """Path of the source file, from the root of the repository."""
         return f"imitate/{self.name.replace('.', '/')}.py"
 
     @property
     def digest(self) -> str:
-        """Another one for each version of the source."""
+        """Digest of the source, which differs for each version."""
         return mutation_map.digest(ROOT / self.source)
 
     def mutants(self) -> list[Mutant]:
-        """All mutants."""
+        """Return all mutants."""
         return mutants((ROOT / self.source).read_text(encoding="utf-8"))
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     args = _arguments()
     modules = draw(args.draw, args.seed) if args.draw else _modules(args.modules or CORE)
     if args.record is not None:
@@ -149,7 +149,7 @@ def report(verdicts: Sequence[Verdict], modules: Sequence[Module] = ()) -> dict[
 
 
 def newly_alive(earlier: dict[str, Any], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Return mutants that survive and died in an earlier run."""
+    """Return mutants that survive now but were killed in an earlier run."""
     died = {
         (entry["module"], entry["name"])
         for entry in earlier["mutants"]
@@ -159,7 +159,7 @@ def newly_alive(earlier: dict[str, Any], verdicts: Sequence[Verdict]) -> list[Ve
 
 
 def draw(count: int, seed: int) -> list[Module]:
-    """Return modules of ROOMS drawn at random, of those that have enough mutants."""
+    """Draw modules of ROOMS at random from those that have enough mutants."""
     found = sorted(
         str(path.relative_to(ROOT / "imitate").with_suffix("")).replace(os.sep, ".")
         for room in ROOMS
@@ -216,7 +216,7 @@ def _print_module(module: Module, verdicts: Sequence[Verdict]) -> None:
 
 
 def _modules(wanted: Sequence[str]) -> list[Module]:
-    """Modules whose names begin so: whole names first."""
+    """Return the modules whose names begin with these texts, whole names first."""
     names = sorted(
         str(path.relative_to(ROOT / "imitate").with_suffix("")).replace(os.sep, ".")
         for path in (ROOT / "imitate").rglob("*.py")
@@ -234,7 +234,7 @@ def _modules(wanted: Sequence[str]) -> list[Module]:
 
 
 def _record(paths: Sequence[str], modules: Sequence[Module], folder: Path) -> None:
-    """Add files of tests to the map: these, or those that name the modules."""
+    """Add test files to the map: the given ones, or those that name the modules."""
     files = mutation_map.test_files(paths or ["tests"])
     if not paths:
         sources = [module.source for module in modules]
@@ -247,7 +247,7 @@ def _record(paths: Sequence[str], modules: Sequence[Module], folder: Path) -> No
 
 
 def _import_packages() -> None:
-    """Import what every child would import again."""
+    """Import the packages that every child would import again."""
     sys.path.insert(0, str(ROOT))
     os.chdir(ROOT)
     import gymnasium  # noqa: F401
@@ -265,11 +265,11 @@ def _import_packages() -> None:
 
 
 class _Trial:
-    """Tries mutants of one module, in living functions first, and those that survive by a fresh import.
+    """Trial of one module's mutants: first in loaded functions, then by a fresh import for those that survive.
 
     Args:
-        module: whose.
-        args: of the command line.
+        module: the module.
+        args: arguments of the command line.
     """
 
     def __init__(self, module: Module, args: argparse.Namespace) -> None:
@@ -278,7 +278,7 @@ class _Trial:
         self._healthy: dict[str, bool] = {}
 
     def tests_of(self, mutant: Mutant, everything: bool = False) -> list[str]:
-        """Return tests that execute the changed lines, else the function around them, else anything of the module."""
+        """Return the tests of the changed lines, else of the function around them, else of the module."""
         lines = [mutant.lines, mutant.around] if mutant.function and not everything else []
         for first, last in lines:
             if found := self._tests(((1 << last - first + 1) - 1) << first):
@@ -290,7 +290,7 @@ class _Trial:
         return [test for test in found if self._healthy.get(test, True)]
 
     def warm(self, chosen: Sequence[Mutant]) -> dict[str, tuple[str, float, str]]:
-        """Status, seconds and test that failed, by name; nothing of a mutant that cannot be put into its function."""
+        """Return status, seconds and failed test, by name, of mutants that fit into their function."""
         from benchmarks import mutation_child as child
 
         files = _files(test for mutant in chosen for test in self.tests_of(mutant))
@@ -308,7 +308,7 @@ class _Trial:
         return {name: tuple(verdict) for name, verdict in found.items()}
 
     def cold(self, chosen: Sequence[Mutant]) -> dict[str, tuple[str, float, str]]:
-        """Status, seconds and test that failed, by name."""
+        """Return status, seconds and failed test, by name."""
         from benchmarks import mutation_child as child
 
         def start(mutant: Mutant, tests: list[str]) -> Any:
@@ -351,7 +351,7 @@ class _Trial:
         return found
 
     def _is_healthy(self, test: str, alone: Callable[[str], Any]) -> bool:
-        """True if a test passes without a mutant; once for each test."""
+        """Return true if a test passes without a mutant; each test is run once."""
         if test and test not in self._healthy:
             self._healthy[test] = alone(test).wait() == "survived"
             if not self._healthy[test]:
@@ -373,7 +373,7 @@ def _try(
     equivalent: dict[str, str],
     args: argparse.Namespace,
 ) -> list[Verdict]:
-    """Return verdicts in the order of the mutants. Survivors of the warm way get a second, cold trial."""
+    """Return verdicts in the order of the mutants. Survivors of the warm trial get a cold one."""
     verdicts = {
         mutant.name: Verdict(module.group, module.name, mutant.name, mutant.lines[0], "")
         for mutant in chosen

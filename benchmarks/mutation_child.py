@@ -1,8 +1,8 @@
-"""Processes of mutation testing, all forked: tests are collected once, then run in a fork for each mutant.
+"""Forked processes of mutation testing: tests are collected once, then run in a fork for each mutant.
 
-The warm way: a process that has collected a module's tests forks one process per mutant, which puts the mutated code
-into the living function. The cold way, for faults outside of functions: a process that has not imported imitate yet
-imports it with the mutated module in the place of the true one. Python processes that tests start import it so in
+In a warm trial, a process that has collected a module's tests forks one process per mutant, which puts the mutated code
+into the loaded function. In a cold trial, for faults outside of functions, a process that has not imported imitate yet
+imports it with the mutated module instead of the original. Python processes that tests start import it so in
 either way.
 """
 
@@ -40,14 +40,14 @@ Work = Callable[[Path], int]
 
 
 class _Taken:
-    """Hands the session to `work` when everything is collected, instead of running tests."""
+    """Plugin that passes the session to `work` after the collection, instead of running tests."""
 
     def __init__(self, work: Callable[[pytest.Session], None]) -> None:
         self._work = work
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Take the place of pytest's own loop."""
+        """Replace pytest's loop over tests."""
         self._work(session)
         return True
 
@@ -56,11 +56,11 @@ class Child:
     """A forked process that runs tests.
 
     Args:
-        work: what it does.
+        work: function to run.
         cpu_s: CPU seconds after which the process is ended.
 
     Attributes:
-        seconds: that it took.
+        seconds: duration of the process.
         killer: the test that failed, once it has ended.
     """
 
@@ -77,7 +77,7 @@ class Child:
         self.seconds, self.killer = 0.0, ""
 
     def poll(self) -> str | None:
-        """Return 'killed', 'timeout' or 'survived'; None while it runs."""
+        """Return 'killed', 'timeout' or 'survived', or None while the process runs."""
         done, status = os.waitpid(self._process, os.WNOHANG)
         self.seconds = time.monotonic() - self._began
         if not done and self.seconds < WALL_S:
@@ -94,17 +94,17 @@ class Child:
         return "timeout" if code == -signal.SIGXCPU else "killed"
 
     def wait(self) -> str:
-        """Return the verdict."""
+        """Wait for the process and return its verdict."""
         while (status := self.poll()) is None:
             time.sleep(0.01)
         return status
 
 
 def collected(files: Sequence[str], work: Callable[[pytest.Session], Any]) -> Any:
-    """Return what `work` gives in a process that has collected the tests of these files.
+    """Return the result of `work` in a process that has collected the tests of these files.
 
     Raises:
-        SystemExit: they cannot be collected, or `work` failed.
+        SystemExit: the tests cannot be collected, or `work` failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out.json")
@@ -119,7 +119,7 @@ def collected(files: Sequence[str], work: Callable[[pytest.Session], Any]) -> An
 
 
 def run_in_fork(work: Callable[[], int]) -> None:
-    """Do `work` in another process and wait; its output is shown if it does not end with 0 or 1 (failed tests)."""
+    """Run `work` in another process and wait; its output is shown unless it ends with 0 or 1 (failed tests)."""
     with tempfile.NamedTemporaryFile() as log:
         process = _fork(work, Path(log.name))
         if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) not in (0, 1):
@@ -127,7 +127,7 @@ def run_in_fork(work: Callable[[], int]) -> None:
 
 
 def in_children(**variables: str) -> None:
-    """Let Python processes that this one starts begin with ``children/sitecustomize.py`` and these variables."""
+    """Let the Python processes that this one starts load ``children/sitecustomize.py`` with these variables."""
     begin = subprocess.Popen.__init__
 
     def paths(before: str | None) -> str:
@@ -146,7 +146,7 @@ def in_children(**variables: str) -> None:
 
 
 def run_items(session: pytest.Session, items: Sequence[pytest.Item], told: Path) -> int:
-    """Run tests until one fails; 0 if all pass."""
+    """Run tests until one fails; return 0 if all pass."""
     for item, following in zip(items, [*items[1:], None], strict=True):
         told.write_text(item.nodeid)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -156,7 +156,7 @@ def run_items(session: pytest.Session, items: Sequence[pytest.Item], told: Path)
 
 
 def as_it_is(session: pytest.Session, test: str) -> Child:
-    """One test without a mutant."""
+    """Run one test without a mutant."""
     items = _in_order(session.items, [test])
     return Child(lambda told: run_items(session, items, told), WALL_S)
 
@@ -164,7 +164,7 @@ def as_it_is(session: pytest.Session, test: str) -> Child:
 def warm(
     session: pytest.Session, tests: Sequence[str], module: str, mutant: Mutant, cpu_s: float
 ) -> Child | None:
-    """Tests on a mutant whose code is put into the living function; None where that cannot be done."""
+    """Run tests on a mutant whose code is put into the loaded function; return None if that is impossible."""
     function = _living(importlib.import_module(module), mutant.function)
     whole = compile(mutant.tree, "mutant", "exec")
     code = _code(whole, mutant.function)
@@ -185,7 +185,7 @@ def warm(
 def cold(
     files: Sequence[str], tests: Sequence[str], module: str, mutant: Mutant | None, cpu_s: float
 ) -> Child:
-    """Tests on a mutant that is imported; None: on the module as it is."""
+    """Run tests on an imported mutant, or on the original module if it is None."""
 
     def work(told: Path) -> int:
         if mutant is not None:
@@ -215,7 +215,7 @@ def _in_order(items: Sequence[pytest.Item], names: Sequence[str]) -> list[pytest
 
 
 def _living(module: Any, path: Sequence[str]) -> FunctionType | None:
-    """The function of this dotted path, out of properties and decorators."""
+    """Return the function of this dotted path, unwrapped from properties and decorators."""
     found = module
     for name in path:
         found = vars(found).get(name) if hasattr(found, "__dict__") else None
@@ -231,7 +231,7 @@ def _living(module: Any, path: Sequence[str]) -> FunctionType | None:
 
 
 def _code(code: CodeType, path: Sequence[str]) -> CodeType | None:
-    """Code of the function or class of this path within a module's."""
+    """Return the code of the function or class of this path in a module's code."""
     for name in path:
         inner = [c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name]
         if len(inner) != 1:
@@ -241,7 +241,7 @@ def _code(code: CodeType, path: Sequence[str]) -> CodeType | None:
 
 
 def _fork(work: Callable[[], int], log: Path) -> int:
-    """Do `work` in a new process whose exit code is its result; its process number."""
+    """Run `work` in a new process, whose exit code is the result; return its process number."""
     sys.stdout.flush()
     sys.stderr.flush()
     process = os.fork()

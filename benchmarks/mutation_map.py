@@ -1,4 +1,4 @@
-"""The map of the tests: how long each takes, and which lines of the package it executes.
+"""Map of the tests: the time of each test and the lines of the package that it executes.
 
 One file of JSON for each file of tests, in ``.mutation_map/`` (not in git), so that a recording that was cut goes on
 with the files that are left, and recordings of several parts of the suite are one map. Lines in processes that a test
@@ -38,8 +38,8 @@ class Reach:
 
     Attributes:
         seconds: CPU seconds of each test.
-        lines: of each test; bit n is line n of the source as it is now.
-        near: tests of files that name the module.
+        lines: executed lines of each test as bits; bit n is line n of the present source.
+        near: tests in files that name the module.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -47,12 +47,12 @@ class Reach:
     near: set[str] = field(default_factory=set)
 
     def tests(self, changed: int, at_most: float, budget: float) -> list[str]:
-        """Return tests that execute one of the changed lines, the fastest first, those near the module before others.
+        """Return the tests that execute one of the changed lines: those near the module first, then by their time.
 
         Args:
             changed: lines as bits; 0 for a fault outside of functions, which each test may notice.
-            at_most: CPU seconds of a test that counts.
-            budget: CPU seconds of all.
+            at_most: largest CPU seconds of a test.
+            budget: largest CPU seconds of all tests together.
         """
         found = [
             test
@@ -73,7 +73,7 @@ class Reach:
 
 
 def reach(source: str, folder: Path = FOLDER) -> Reach:
-    """Return what the map knows of one source file, given by its path from the root of the repository."""
+    """Return the map's tests of one source file, given by its path from the root of the repository."""
     found = Reach()
     for file, entry in _entries(folder):
         lines = entry["lines"].get(source, {})
@@ -89,7 +89,7 @@ def reach(source: str, folder: Path = FOLDER) -> Reach:
 
 
 def test_files(paths: Iterable[str | Path]) -> list[str]:
-    """Return files of tests in these folders, and these files, by their paths from the root."""
+    """Return the test files in these folders, and these files, by their paths from the root."""
     found: dict[str, None] = {}
     for path in paths:
         full = ROOT / path
@@ -104,7 +104,7 @@ def _text(file: Path) -> str:
 
 
 def names(test_file: Path, source: str) -> bool:
-    """Return whether a file of tests names a module: by its own name, by an import, or in a program that it starts."""
+    """Return true if a test file names a module: by its own name, by an import, or in a program that it starts."""
     package, _, name = source.removesuffix(".py").replace("/", ".").rpartition(".")
     if name == "__init__":
         package, _, name = package.rpartition(".")
@@ -118,12 +118,12 @@ def names(test_file: Path, source: str) -> bool:
 
 
 def outdated(folder: Path = FOLDER) -> list[str]:
-    """Return files of tests that have changed since they were recorded."""
+    """Return the test files that have changed since they were recorded."""
     return [file for file, entry in _entries(folder) if entry["digest"] != digest(ROOT / file)]
 
 
 def digest(file: Path) -> str:
-    """Return another text for each version of a file."""
+    """Return a digest, which differs for each version of a file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
@@ -142,7 +142,7 @@ def _entry(path: Path, changed: int) -> dict[str, Any]:
 
 @functools.cache
 def _as_it_is_now(lines: int, recorded: Path, source: str) -> int:
-    """Translate lines of an earlier version of a source; of changed parts all that surrounds them."""
+    """Translate lines of an earlier version of a source; a changed part becomes the function around it."""
     now = (ROOT / source).read_bytes()
     before = recorded.read_bytes()
     if before == now:
@@ -165,9 +165,9 @@ class Recording:
     """Plugin of pytest that writes an entry of the map when the last test of a file has run.
 
     Args:
-        recorder: of lines.
-        children: folder where processes that tests start write their lines.
-        folder: of the map.
+        recorder: recorder of lines.
+        children: folder to which processes that tests start write their lines.
+        folder: folder of the map.
     """
 
     def __init__(self, recorder: Any, children: Path, folder: Path = FOLDER) -> None:
@@ -184,14 +184,14 @@ class Recording:
             self._started.add(os.environ.get("IMITATE_TEST", ""))
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leave out what runs by night."""
+        """Leave out nightly tests."""
         items[:] = [item for item in items if not item.get_closest_marker("nightly")]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Iterator[None]:
-        """Lines and CPU seconds are those of this test."""
+        """Record the lines and CPU seconds of this test."""
         self._enter(item.nodeid)
         began = _cpu_s()
         try:
@@ -207,7 +207,7 @@ class Recording:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
-        """Lines of a fixture of several tests count for every test that uses it."""
+        """Record the lines of a shared fixture for every test that uses it."""
         if fixturedef.scope == "function":
             return (yield)
         earlier = self._enter(_key(fixturedef))
@@ -217,7 +217,7 @@ class Recording:
             self._enter(earlier)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Tests that fail or are skipped notice nothing."""
+        """Leave out tests that fail or are skipped."""
         if not report.passed:
             self._failed.add(report.nodeid)
 
@@ -267,7 +267,7 @@ class Recording:
 
 
 def record(files: Sequence[str], folder: Path = FOLDER) -> None:
-    """Record files of tests, but those that are in the map and have not changed since."""
+    """Record test files, except unchanged ones in the map."""
     from benchmarks.mutation_child import OPTIONS, in_children, run_in_fork
 
     known = {file for file, entry in _entries(folder) if entry["digest"] == digest(ROOT / file)}

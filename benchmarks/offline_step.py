@@ -1,7 +1,7 @@
-"""Updates of offline reinforcement learning on one thread: ours as ``imitate train`` does them, robomimic's.
+"""Updates of offline reinforcement learning on one thread: ours, as in ``imitate train``, and robomimic's.
 
-Both with the sizes of robomimic's templates: layers of 300 and 400, TD3+BC of 256 and 256, two critics; of CQL ten
-actions of each kind. Ours normalizes observations throughout, robomimic where its template does (TD3+BC).
+Both have the sizes of robomimic's templates: layers of 300 and 400, in TD3+BC of 256 and 256, two critics, and in CQL
+ten actions of each kind. Ours normalizes observations throughout, robomimic where its template does (TD3+BC).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WANTED = {"iql": 1.6, "td3_bc": 1.6, "cql": 1.3}
 
 
 def run(bench: Bench) -> list[Row]:
-    """Updates per CPU second, fp32."""
+    """Measure updates per CPU second, in fp32."""
     torch.set_num_threads(1)
     return [
         row for name, sizes in OFFLINE_STEPS.items() for n in sizes for row in _rows(name, n, bench)

@@ -1,10 +1,10 @@
-"""Updates of SAC, and environment steps of PPO with all that belongs to them, on one thread: ours, Stable-Baselines3's.
+"""Updates of SAC, and environment steps of PPO with their updates, on one thread: ours and Stable-Baselines3's.
 
     python -m benchmarks.online_step --peer-python PEER/bin/python
 
 SAC: 17 observations, 6 actions, layers 256 by 256, batches of 256, from memory to updated targets. PPO: eight
-environments, rollouts of 256 steps, ten passes in minibatches of 256, layers 64 by 64. Of PPO's time it shows what the
-environments take by themselves, and what the networks' products and tangents do.
+environments, rollouts of 256 steps, ten passes in minibatches of 256, layers 64 by 64. The table also shows
+the part of PPO's time that the environments and the networks' products and tangents take.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROUNDS = 21
 
 
 def run(peer: StableBaselines) -> list[Row]:
-    """Rows of the table."""
+    """Return the rows of the table."""
     torch.set_num_threads(1)
     rows = []
     cases: list[tuple[str, Contestant, int, float]] = [
@@ -75,7 +75,7 @@ def _tree(name: str, **sections: Any) -> dict[str, Any]:
 
 
 def sac_updates(device: str = "cpu") -> Callable[[int], None]:
-    """``n`` updates of SAC, with their batches."""
+    """Run ``n`` updates of SAC, with their batches."""
     config = load_config(_tree("sac"))
     algo = algo_factory("sac", config, {"flat": (OBS,)}, ACTIONS, device)
     algo.set_train()
@@ -99,7 +99,7 @@ def sac_updates(device: str = "cpu") -> Callable[[int], None]:
 
 
 def ppo_rounds(env: str, device: str = "cpu") -> Callable[[int], None]:
-    """``n`` rollouts of PPO, with the updates on each."""
+    """Run ``n`` rollouts of PPO, with the updates on each."""
     train = {
         "batch_size": 256,
         "max_grad_norm": 0.5,
@@ -120,7 +120,7 @@ def ppo_rounds(env: str, device: str = "cpu") -> Callable[[int], None]:
 
 
 def bare_environments(env: str) -> Callable[[int], None]:
-    """``n`` times the environment steps of a rollout, of random actions, with nothing around them."""
+    """Run only the environment steps of ``n`` rollouts, with random actions."""
     envs = [gymnasium.make(env) for _ in range(8)]
     for number, each in enumerate(envs):
         each.reset(seed=number)
@@ -138,7 +138,7 @@ def bare_environments(env: str) -> Callable[[int], None]:
 
 
 def bare_products(env: str) -> Callable[[int], None]:
-    """``n`` times the matrix products and tangents of a rollout and of the updates on it, of policy and value.
+    """Run only the matrix products and tangents of ``n`` rollouts and of their updates, of policy and value.
 
     Sums, losses, distributions, the optimizer and automatic differentiation are left out.
     """

@@ -1,4 +1,4 @@
-"""robomimic beside us: live, in a process of another interpreter, or as recorded."""
+"""robomimic as peer: in a process of another interpreter, or by recorded figures."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ RECORDED = Path(__file__).with_name("peer_recorded.json")
 
 
 class Peer:
-    """robomimic's cases.
+    """Measurements of robomimic's cases.
 
     Args:
         python: interpreter that has robomimic (with torch); None uses the recorded figures.
-        source: robomimic's source folder, where it is not installed.
-        data: the demonstrations.
-        device: where it trains, such as "cuda".
+        source: robomimic's source folder, if it is not installed.
+        data: path of the demonstrations.
+        device: device of its trainings, such as "cuda".
     """
 
     def __init__(
@@ -54,32 +54,32 @@ class Peer:
 
     @property
     def live(self) -> bool:
-        """True if it runs beside us."""
+        """True if robomimic runs in a process."""
         return self._process is not None
 
     @property
     def source(self) -> str:
-        """For the table."""
+        """Source of the figures, for the table."""
         return "same run" if self.live else "recorded"
 
     def contestants(self, case: str, data: Path | None = None) -> dict[str, Contestant]:
-        """``{"peer": ...}`` to compare with, or nothing where it does not run or lacks torchvision for the case."""
+        """Return ``{"peer": ...}``, or an empty dict if it does not run or lacks torchvision for the case."""
         return {"peer": lambda n: Spent(**self.ask(case, n, data))} if case in self._cases else {}
 
     def source_of(self, case: str) -> str:
-        """For the table: where the figure of a case is from."""
+        """Return the source of a case's figure, for the table."""
         return "same run" if case in self._cases else "recorded"
 
     def per_s(self, case: str, spent: dict[str, Spent]) -> float:
-        """Its iterations per CPU second: measured, or recorded."""
+        """Return its iterations per CPU second, measured or recorded."""
         return 1.0 / spent["peer"].cpu_s if "peer" in spent else self._figures[case]
 
     def figure(self, case: str) -> float:
-        """A recorded figure."""
+        """Return a recorded figure."""
         return self._figures[case]
 
     def ask(self, case: str, n: int, data: Path | None = None) -> dict[str, float]:
-        """Have it do ``n`` iterations of a case, on other demonstrations where these are named."""
+        """Let it run ``n`` iterations of a case, optionally on other demonstrations."""
         assert self._process is not None and self._process.stdin is not None
         request = {"case": case, "n": n} | ({} if data is None else {"data": str(data)})
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -101,7 +101,7 @@ class Peer:
         return answer
 
     def close(self) -> None:
-        """End its process."""
+        """End robomimic's process."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait(timeout=60)

@@ -1,4 +1,4 @@
-"""robomimic's image encoder and its augmentations. Needs torchvision."""
+"""Benchmarks of robomimic's image encoder and its augmentations. They need torchvision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOW_DIM = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
 
 
 def crop_case() -> Callable[[int], None]:
-    """Random crops of a batch."""
+    """Return a function that crops a batch at random."""
     from robomimic.models.obs_core import CropRandomizer
 
     return _randomizer_case(
@@ -21,7 +21,7 @@ def crop_case() -> Callable[[int], None]:
 
 
 def colour_case() -> Callable[[int], None]:
-    """Colour jitter of a batch."""
+    """Return a function that jitters the colours of a batch."""
     from robomimic.models.obs_core import ColorRandomizer
 
     return _randomizer_case(ColorRandomizer(input_shape=[3, SIZE, SIZE]))
@@ -39,14 +39,14 @@ def _randomizer_case(randomizer: Any) -> Callable[[int], None]:
 
 
 def _images() -> Any:
-    """A batch as its data processing leaves it: (B, C, H, W), the channels last in memory."""
+    """Return a batch in the form of its data processing: (B, C, H, W), the channels last in memory."""
     import torch
 
     return torch.rand(BATCH_SIZE, SIZE, SIZE, 3).permute(0, 3, 1, 2)
 
 
 def use_cameras(config: Any) -> None:
-    """In robomimic's configuration: a ResNet-18 with spatial softmax per camera, random crops."""
+    """Set robomimic's configuration to a ResNet-18 with spatial softmax per camera and random crops."""
     config.observation.modalities.obs.rgb = list(CAMERAS)
     rgb = config.observation.encoder.rgb
     rgb.core_class = "VisualCore"
@@ -59,7 +59,7 @@ def use_cameras(config: Any) -> None:
 
 
 def encoder_case() -> Callable[[int], None]:
-    """Features of two cameras and their gradients: ResNet-18, spatial softmax, random crops."""
+    """Return a function for features of two cameras and their gradients: ResNet-18, spatial softmax, crops."""
     from collections import OrderedDict
 
     import robomimic.utils.obs_utils as obs_utils

@@ -1,8 +1,9 @@
 """LeRobot's asynchronous inference for `benchmarks.wire`: runs in an interpreter that has `lerobot[async]`.
 
-Its policy server runs in a process of its own with a policy that always plans the same; the client sends observations
-and asks for actions as LeRobot's robot client does: pickle over gRPC, in pieces of 2 MB. `inference_latency` is 0, or
-the server would sleep until 1/30 s are over. Reads {"case", "n"} as JSON lines and answers with milliseconds.
+Its policy server runs in a process of its own with a policy that always plans the same actions; the client sends
+observations and requests actions as LeRobot's robot client does: pickle over gRPC, in pieces of 2 MB.
+`inference_latency` is 0, because the server would otherwise sleep until 1/30 s are over. The program reads
+{"case", "n"} as JSON lines and answers with milliseconds.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CAMERAS = ("front", "wrist")
 
 
 def features(images: bool) -> dict[str, Any]:
-    """Features of the robot as LeRobot's client sends them."""
+    """Return the robot's features in the form of LeRobot's client."""
     found: dict[str, Any] = {
         "observation.state": {"dtype": "float32", "shape": (STATE,), "names": NAMES}
     }
@@ -84,7 +85,7 @@ class Client:
         self.stub, self.images, self.step = services_pb2_grpc.AsyncInferenceStub(channel), images, 0
 
     def trip(self) -> float:
-        """Milliseconds from an observation to its actions."""
+        """Return the milliseconds from an observation to its actions."""
         self.step += 1
         raw: dict[str, Any] = {name: float(self.step) for name in NAMES}
         if self.images:

@@ -158,7 +158,7 @@ def act(folder: Path) -> None:
 
 
 def main() -> None:
-    """Do what the command line names."""
+    """Run the task named on the command line."""
     torch.set_num_threads(1)
     mode, *rest = sys.argv[1:]
     if mode == "versions":

@@ -1,4 +1,4 @@
-"""Which updates of offline reinforcement learning are measured, for both sides."""
+"""Names of the measured updates of offline reinforcement learning, for both toolkits."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ OFFLINE_STEPS = {"iql": (100, 256), "td3_bc": (256,), "cql": (256,)}
 
 
 def offline_name(algo_name: str, batch_size: int) -> str:
-    """Name of a case."""
+    """Return the name of a case."""
     return f"step_{algo_name}_{batch_size}"

@@ -1,11 +1,11 @@
-"""Runs robomimic's loader, training step and policy call, for an interpreter that has robomimic and not imitate.
+"""Benchmarks of robomimic's loader, training step and policy call, run by an interpreter that has robomimic.
 
     python benchmarks/peer_robomimic.py DEMOS.hdf5 [DEVICE]
 
-Reads a JSON line {"case": ..., "n": ...}, perhaps with "data": other demonstrations, from standard input, does n
-iterations of the case, answers with a JSON line {"cpu_s": ..., "wall_s": ...}, or with percentiles for a policy call.
-Images need torchvision. Packages that robomimic imports and low-dim behavior cloning never calls are replaced by empty
-ones where they are not installed.
+The program reads JSON lines {"case": ..., "n": ...} from standard input, optionally with "data" for other
+demonstrations, does n iterations of the case, and answers with a JSON line {"cpu_s": ..., "wall_s": ...}, or with
+percentiles for a policy call. Images need torchvision. Missing packages that robomimic imports but low-dim behavior
+cloning never calls are replaced by empty ones.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ sys.meta_path.append(_StandIns(MISSING))
 def make_dataset(
     path: str, seq_length: int, obs_keys: tuple[str, ...] = OBS_KEYS, **more: Any
 ) -> Any:
-    """robomimic's dataset at its fastest: every sample cached."""
+    """Return robomimic's dataset in its fastest form, with every sample cached."""
     from robomimic.utils.dataset import SequenceDataset
 
     arguments = {
@@ -97,7 +97,7 @@ def make_dataset(
 
 
 def make_config(kind: str) -> Any:
-    """Its template of an algorithm, or of a variant of BC: ``rnn_gmm``, ``transformer``, ``image``."""
+    """Return its template of an algorithm, or of a variant of BC: ``rnn_gmm``, ``transformer``, ``image``."""
     from robomimic.config import config_factory
 
     config = config_factory(kind if kind in OFFLINE_STEPS else "bc")
@@ -120,7 +120,7 @@ def make_config(kind: str) -> Any:
 
 
 def make_model(path: str, kind: str) -> Any:
-    """An algorithm on the device."""
+    """Return an algorithm on the device."""
     import h5py
     import robomimic.utils.obs_utils as obs_utils
     import torch
@@ -139,7 +139,7 @@ def make_model(path: str, kind: str) -> Any:
 
 
 class Batches:
-    """An endless iterator over its DataLoader."""
+    """Endless iterator over its DataLoader."""
 
     def __init__(self, dataset: Any, batch_size: int = BATCH_SIZE) -> None:
         from torch.utils.data import DataLoader
@@ -158,7 +158,7 @@ class Batches:
 
 
 def loader_case(path: str, seq_length: int) -> Callable[[int], dict[str, float]]:
-    """Batches, and nothing done with them."""
+    """Return a function that draws batches."""
     batches = Batches(make_dataset(path, seq_length))
 
     def iterate(n: int) -> None:
@@ -171,7 +171,7 @@ def loader_case(path: str, seq_length: int) -> Callable[[int], dict[str, float]]
 def step_case(
     path: str, kind: str, batch_size: int = BATCH_SIZE
 ) -> Callable[[int], dict[str, float]]:
-    """Training steps, as its run_epoch does them."""
+    """Return a function that runs training steps as its run_epoch does."""
     model = make_model(path, kind)
     statistics = None
     if kind in OFFLINE_STEPS:
@@ -203,7 +203,7 @@ def step_case(
 
 
 def call_case(path: str, kind: str) -> Callable[[int], dict[str, float]]:
-    """Policy calls on one observation."""
+    """Return a function that calls a policy with one observation."""
     import h5py
     from robomimic.algo import RolloutPolicy
 
@@ -217,13 +217,13 @@ def call_case(path: str, kind: str) -> Callable[[int], dict[str, float]]:
 
 
 def image_case(name: str) -> Callable[[int], dict[str, float]]:
-    """An encoder or an augmentation of images, on numbers of its own."""
+    """Return a function that runs an encoder or an augmentation on random images."""
     iterate = IMAGE_CASES[name]()
     return lambda n: spent(iterate, n)
 
 
 def spent(iterate: Callable[[int], None], n: int) -> dict[str, float]:
-    """Cost of n iterations, to the end of what they left to a GPU."""
+    """Return the cost of n iterations, including their work on a GPU."""
     from torch import cuda
 
     wait = cuda.synchronize if DEVICE.startswith("cuda") else lambda: None
@@ -255,7 +255,7 @@ if "torchvision" not in MISSING:
 
 
 def serve(path: str) -> None:
-    """Answer requests until standard input ends. What robomimic prints goes to standard error."""
+    """Answer requests until standard input ends. robomimic's output goes to standard error."""
     answers = sys.stdout
     ready: dict[str, Callable[[int], dict[str, float]]] = {}
     with contextlib.redirect_stdout(sys.stderr):

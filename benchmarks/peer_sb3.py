@@ -1,4 +1,4 @@
-"""Stable-Baselines3 as a process that does what it is asked: run by its own interpreter, imports nothing of ours."""
+"""Benchmarks of Stable-Baselines3, run on request by an interpreter of its own, without imports of ours."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cpu"
 
 
 class Replay:
-    """Its replay buffer: 256 environments, 17 observations."""
+    """Case of its replay buffer: 256 environments, 17 observations."""
 
     def __init__(self) -> None:
         self.buffer = ReplayBuffer(
@@ -50,7 +50,7 @@ class Replay:
 
 
 class SacUpdates:
-    """Its SAC: layers 256 by 256, batches of 256."""
+    """Case of its SAC: layers 256 by 256, batches of 256."""
 
     def __init__(self) -> None:
         env = gymnasium.make("HalfCheetahLike-v0")
@@ -67,7 +67,7 @@ class SacUpdates:
 
 
 class RandomWorld(gymnasium.Env):
-    """Nothing but shapes."""
+    """Environment with random observations."""
 
     observation_space = spaces.Box(-1, 1, (OBS,), np.float32)
     action_space = spaces.Box(-1, 1, (ACTIONS,), np.float32)
@@ -81,7 +81,7 @@ class RandomWorld(gymnasium.Env):
 
 
 class PpoSteps:
-    """Its PPO: eight environments, rollouts of 256 steps, ten passes in minibatches of 256."""
+    """Case of its PPO: eight environments, rollouts of 256 steps, ten passes in minibatches of 256."""
 
     def __init__(self, env_id: str) -> None:
         self.model = PPO(

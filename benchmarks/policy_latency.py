@@ -1,4 +1,4 @@
-"""One call of RolloutPolicy on one thread, from a raw observation to an action."""
+"""Latency of one call of RolloutPolicy on one thread, from a raw observation to an action."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROUNDS = 5
 
 
 def run(bench: Bench) -> list[Row]:
-    """p50 and p99 in CPU milliseconds, the median of rounds in turn with robomimic's."""
+    """Measure p50 and p99 in CPU milliseconds, the median of rounds in turn with robomimic's."""
     torch.set_num_threads(1)
     rows = [row for name in CALLS for row in _rows(name, bench)]
     return [*rows, *_precisions(bench)]
@@ -87,7 +87,7 @@ def _rows(name: str, bench: Bench) -> list[Row]:
 
 
 def _network(policy: RolloutPolicy, ob: dict[str, Any]) -> Callable[[], Tensor]:
-    """The policy's network from a prepared observation to the normalized action."""
+    """Return the policy's network, from a prepared observation to the normalized action."""
     algo = policy.algo
     net: Any = algo.active_nets["policy"]
     arrays = {key: value[None] for key, value in ob.items()}
@@ -103,7 +103,7 @@ def _network(policy: RolloutPolicy, ob: dict[str, Any]) -> Callable[[], Tensor]:
 
 
 def _precisions(bench: Bench) -> list[Row]:
-    """BC 2x1024 in each precision, in turns."""
+    """Measure BC 2x1024 in each precision, in turns."""
     policies: dict[str, RolloutPolicy] = {}
     dtypes = {"fp32": torch.float32}
     if has_fast_bf16(torch.device("cpu")):

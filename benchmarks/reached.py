@@ -1,11 +1,11 @@
-"""Tests that a change reaches: of `scripts/test.sh quick --changed`.
+"""Tests that a change reaches, for `scripts/test.sh quick --changed`.
 
-    python -m benchmarks.reached              since the branch left main; on main what is not committed
+    python -m benchmarks.reached              since the branch left main; on main, uncommitted changes
     python -m benchmarks.reached --base REV   since that commit
 
 Prints arguments of pytest, one a line: files of tests that have changed, and the tests that execute changed lines of
-the package by the map of ``python -m benchmarks.mutation --record tests``. A module that the map does not know is
-reached by the files of tests that name it.
+the package by the map of ``python -m benchmarks.mutation --record tests``. A module that is not in the map is
+reached by the test files that name it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HUNK = re.compile(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base", help="commit that the change began from")
     base = parser.parse_args().base or _base()
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def changed_lines(diff: str) -> int:
-    """Return the changed lines of a file after the change, as bits; of a deletion those around it."""
+    """Return the changed lines of a file after the change, as bits; for a deletion, the lines around it."""
     found = 0
     for start, count in HUNK.findall(diff):
         first, number = int(start), int(count or 1)
@@ -49,7 +49,7 @@ def changed_lines(diff: str) -> int:
 
 
 def reached(source: str, changed: int) -> list[str]:
-    """Return tests that execute changed lines of a module; without a map the files of tests that name it."""
+    """Return the tests that execute changed lines of a module; without a map, the test files that name it."""
     known = mutation_map.reach(source)
     if known.lines:
         return known.tests(changed, DEAREST_S, BUDGET_S)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.replay --peer-python PEER/bin/python
 
-The peer is an environment of its own with stable-baselines3; without one only the list stands beside us. Samples are
+The peer is an environment of its own with stable-baselines3; without one, only the list is compared. Samples are
 tensors in all three.
 """
 
@@ -27,7 +27,7 @@ COUNTS = {"ours": 200, "peer": 200, "list": 10}
 
 
 def run(peer: StableBaselines | None) -> list[Row]:
-    """Rows of the table."""
+    """Return the rows of the table."""
     torch.set_num_threads(1)
     ours, plain = _Ours(), _Plain()
     cases: dict[str, dict[str, Contestant]] = {
@@ -76,7 +76,7 @@ class _Ours:
 
 
 class _Plain:
-    """Transitions in a deque, stacked when sampled."""
+    """Replay buffer as a deque of transitions, which are stacked when sampled."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)

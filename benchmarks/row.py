@@ -12,13 +12,13 @@ class Row:
     """A measurement.
 
     Args:
-        name: what was measured.
-        value, unit: the number.
-        target: smallest (or, with ``at_most``, largest) value wanted; None where nothing is wanted.
-        at_most: whether smaller is better.
+        name: name of the measurement.
+        value, unit: the measured number.
+        target: smallest (or, with ``at_most``, largest) value wanted, or None if there is no target.
+        at_most: true if smaller is better.
         peer: the other library's number in the same unit.
-        peer_source: "same run", or where a recorded one comes from.
-        note: what else to know.
+        peer_source: "same run", or the source of a recorded number.
+        note: a remark.
     """
 
     name: str
@@ -32,18 +32,18 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """True if the target was met; None without a target."""
+        """Return true if the target was met, or None without a target."""
         if self.target is None:
             return None
         return self.value <= self.target if self.at_most else self.value >= self.target
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values, for JSON."""
         return {**asdict(self), "met": self.met}
 
 
 def table(subject: str, rows: Sequence[Row], peer: str = "robomimic") -> str:
-    """A Markdown table, in columns; without the peer's where no row has its number."""
+    """Return a Markdown table; columns of the peer are left out if no row has its number."""
     header: tuple[str, ...] = (subject, "value", "unit", "wanted", "met", peer, "note")
     cells = [header] + [
         (

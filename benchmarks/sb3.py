@@ -1,4 +1,4 @@
-"""Stable-Baselines3 beside us, in a process of another interpreter."""
+"""Stable-Baselines3 as peer, in a process of another interpreter."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.measuring import Contestant, Spent
 
 
 class StableBaselines:
-    """Its cases; see peer_sb3.py.
+    """Process that measures its cases; see peer_sb3.py.
 
     Args:
         python: interpreter that has stable-baselines3.
-        device: where it trains, such as "cuda".
+        device: device of its trainings, such as "cuda".
     """
 
     def __init__(self, python: Path, device: str = "cpu") -> None:
@@ -32,7 +32,7 @@ class StableBaselines:
         self.version = str(self._read()["version"])
 
     def contestant(self, case: str) -> Contestant:
-        """One of its cases."""
+        """Return a contestant for one of its cases."""
         return lambda n: Spent(**self._ask(case, n))
 
     def _ask(self, case: str, n: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Time from the start of a fresh process until something happens: help, a loaded policy, the first update."""
+"""Start-up times of a fresh process: until the help, a loaded policy, and the first update."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WANTED_S = {"imitate --help": 0.3, "policy_from_checkpoint, BC 2x1024": 1.0, "fi
 
 
 def run(bench: Bench) -> list[Row]:
-    """CPU seconds of each start, the median of rounds in turn; ``import torch`` is the part that is not ours."""
+    """Measure the CPU seconds of each start, as medians of rounds in turn; ``import torch`` is measured separately."""
     setup = make_setup(bench.data, recurrent=False)
     policy, config = bench.folder / "policy.pth", bench.folder / "config.json"
     saved = checkpoint_dict(

@@ -1,8 +1,8 @@
-"""Figures of the code's structure: how deep algorithms are derived, on whom, and how much must be read.
+"""Figures of the code's structure: depth and bases of the algorithms' classes, and the amount of code to read.
 
     python -m benchmarks.structure [--json FILE] [--frames] [--check]
 
-Read from the source, not run: the figures are the same on every machine. With ``--frames`` small trainings
+The figures come from the source, so they are the same on every machine. With ``--frames`` small trainings
 are run, whose frames from ``train()`` to an optimizer's step are counted. With ``--check`` the command ends with
 exit code 1 if a figure is above its limit.
 """
@@ -52,11 +52,11 @@ class Structure:
 
     Attributes:
         deepest: largest number of classes between an algorithm and the contract, the algorithm's own counted.
-        deepest_names: the algorithms that are so deep.
+        deepest_names: the algorithms of this depth.
         across_papers: algorithms derived from another algorithm's class, as ``name < base``.
         imports_of_algorithms: imports of one algorithm's file by another's, as ``name > other``.
         contract_code_lines: code lines of the class of the contract.
-        isinstance_outside: places outside of ``imitate/algo`` that ask for an algorithm's class.
+        isinstance_outside: places outside of ``imitate/algo`` that test for an algorithm's class.
         files: Python files in ``imitate/algo``.
         lines: their physical lines.
         private_uses: uses of another object's private members in the tests.
@@ -111,7 +111,7 @@ def measure(package: Path = PACKAGE) -> Structure:
 
 
 def _classes(trees: dict[str, ast.Module]) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Names of the bases of each class, and the file that it stands in."""
+    """Return the names of the bases of each class, and its file."""
     bases: dict[str, list[str]] = {}
     homes: dict[str, str] = {}
     for stem, tree in trees.items():
@@ -129,7 +129,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _depth(name: str, bases: dict[str, list[str]]) -> int:
-    """Classes from the contract down to this one; 0: it is not derived from the contract."""
+    """Return the number of classes from the contract down to this one; 0 if it is not derived from it."""
     if name == CONTRACT:
         return 0
     found = [_depth(base, bases) for base in bases.get(name, []) if _derived(base, bases)]
@@ -141,7 +141,7 @@ def _derived(name: str, bases: dict[str, list[str]]) -> bool:
 
 
 def _registers(tree: ast.Module) -> bool:
-    """True where a file registers an algorithm."""
+    """Return true if a file registers an algorithm."""
     return any(
         isinstance(decorator, ast.Call) and _name(decorator.func) in REGISTERING
         for node in tree.body
@@ -160,7 +160,7 @@ def _imports(trees: dict[str, ast.Module], algorithms: set[str]) -> Iterator[str
 
 
 def _code_lines(path: Path, class_name: str) -> int:
-    """Lines of a class that are neither blank, nor comments, nor docstrings."""
+    """Return the number of a class's lines that are neither blank, nor comments, nor docstrings."""
     text = path.read_text()
     (found,) = (
         node
@@ -182,7 +182,7 @@ def _code_lines(path: Path, class_name: str) -> int:
 
 
 def _asked_for(package: Path, names: set[str]) -> Iterator[str]:
-    """Calls of isinstance with an algorithm's class, as ``file:line``."""
+    """Return the calls of isinstance with an algorithm's class, as ``file:line``."""
     names = names | {"OnPolicy", "ActorCritic", "FrozenPolicy"}
     for path in package.rglob("*.py"):
         if (package / "algo") in path.parents:
@@ -200,7 +200,7 @@ def _asked_for(package: Path, names: set[str]) -> Iterator[str]:
 
 
 def _private_uses(path: Path) -> int:
-    """Attributes that begin with one underscore, but of ``self``, ``cls``, ``super()``, torch and modules of Python."""
+    """Return uses of attributes with a leading underscore, except of ``self``, ``cls``, ``super()``, torch, Python."""
     return sum(
         isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
@@ -214,14 +214,14 @@ def _private_uses(path: Path) -> int:
 
 
 def _root(node: ast.expr) -> str | None:
-    """Return the name that a chain of attributes begins with."""
+    """Return the name at the beginning of a chain of attributes."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return _name(node)
 
 
 def exceeded(figures: dict[str, Any]) -> list[str]:
-    """Words about each figure that is above its limit."""
+    """Describe each figure that is above its limit."""
     found = []
     for name, limit in LIMITS.items():
         value = figures.get(name, 0)
@@ -232,7 +232,7 @@ def exceeded(figures: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None, package: Path = PACKAGE) -> int:
-    """Print the figures, or write them as JSON; the exit code."""
+    """Print the figures, or write them as JSON; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--frames", action="store_true", help="count frames in small trainings")

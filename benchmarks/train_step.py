@@ -1,4 +1,4 @@
-"""Training steps on one thread: ours as ``imitate train`` does them, a bare loop, robomimic's."""
+"""Training steps on one thread: ours, as in ``imitate train``, those of a bare loop, and robomimic's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = {"bc": 60, "bc_rnn_gmm": 12}
 
 
 def run(bench: Bench) -> list[Row]:
-    """Steps per CPU second, fp32 and, where the CPU has it, bf16."""
+    """Measure steps per CPU second, in fp32 and, if the CPU supports it, in bf16."""
     torch.set_num_threads(1)
     precisions = ("fp32", "bf16") if _has_bf16() else ("fp32",)
     return [row for name in STEPS for row in _rows(name, precisions, bench)]
@@ -91,7 +91,7 @@ def _data_alone(bench: Bench, *, recurrent: bool) -> Contestant:
 
 
 def _bare(bench: Bench, precision: str) -> Contestant:
-    """The code that a person would write for this network and no other: nothing is checked, logged or normalized."""
+    """Return a bare training loop for this network, without checks, logging or normalization."""
     obs, actions = _contiguous(bench)
     torch.manual_seed(0)
     net = nn.Sequential(
@@ -122,6 +122,6 @@ def _contiguous(bench: Bench) -> tuple[Tensor, Tensor]:
 
 
 def _has_bf16() -> bool:
-    """True if the CPU computes in bf16 (older torch cannot tell; then it is taken for one that does not)."""
+    """Return true if the CPU computes in bf16; false if torch is too old to report it."""
     capability = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capability.get("avx512_bf16") or capability.get("amx_bf16"))

@@ -1,4 +1,4 @@
-"""Trainings of the benchmarks: robomimic's sizes, on the benchmarks' data."""
+"""Trainings of the benchmarks, in robomimic's sizes and on the benchmarks' data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH_SIZE = 100
 
 
 def make_config(data: Path, *, recurrent: bool, precision: str = "fp32") -> Config:
-    """BC 2x1024, or BC-RNN-GMM 2x400 over 10 steps; observations normalized."""
+    """Return the configuration of BC 2x1024, or of BC-RNN-GMM 2x400 over 10 steps, with normalized observations."""
     algo: dict[str, Any] = {"actor_layer_dims": [1024, 1024]}
     if recurrent:
         algo = {
@@ -45,12 +45,12 @@ def make_config(data: Path, *, recurrent: bool, precision: str = "fp32") -> Conf
 
 
 def make_setup(data: Path, *, recurrent: bool, precision: str = "fp32") -> Setup:
-    """Data and algorithm, as ``imitate train`` builds them."""
+    """Build data and algorithm as ``imitate train`` does."""
     torch.manual_seed(0)
     return build(make_config(data, recurrent=recurrent, precision=precision), torch.device("cpu"))
 
 
 def batches_of(setup: Setup) -> Iterator[Any]:
-    """Batches, as ``imitate train`` draws them."""
+    """Yield batches as ``imitate train`` draws them."""
     order = ShuffledBatches(len(setup.train_set), BATCH_SIZE, seed=0)
     return iter(make_loader(setup.train_set, order, 0, setup.device))

@@ -1,4 +1,4 @@
-"""Training loops and policies of several processes in turns: the side of the child. Needs no package."""
+"""Child side of training loops and policies that run in turns in several processes. Needs no package."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def answer(**figures: float | str) -> None:
 
 
 def asked() -> dict[str, Any] | None:
-    """The parent's next request; None when there are no more."""
+    """Return the parent's next request, or None after the last one."""
     line = sys.stdin.readline()
     return json.loads(line) if line else None
 
 
 class Turns:
-    """Stands in for the update function of a training loop, and lets the loop run in turns.
+    """Replacement of a training loop's update function, which lets the loop run in turns.
 
-    Its first call tells the CPU time since the process began, that is the cost of the start. It then waits for
+    Its first call reports the CPU time since the process began, which is the cost of the start. It then waits for
     ``{"n": n}``, lets the loop run until its n-th call from there, and answers with the CPU seconds of an iteration:
-    of all of it, and of what is not the update (loading and preparing the batch). The loop ends with the requests.
+    in all, and without the update (loading and preparing the batch). The loop ends with the requests.
 
     Args:
         update: the function that it replaces.
@@ -38,7 +38,7 @@ class Turns:
         self._n = self._left = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Update, in its turn."""
+        """Run the update in its turn."""
         if self._left == 0:
             self._end_turn(*args, **kwargs)
         self._left -= 1
@@ -72,9 +72,9 @@ def serve_calls(
     "n": n}``: the mean over an episode of n calls.
 
     Args:
-        policy: gives the action of a raw observation.
-        start: begins an episode.
-        own_name: from LeRobot's name of an observation to the policy's.
+        policy: function from a raw observation to an action.
+        start: function that begins an episode.
+        own_name: function from LeRobot's name of an observation to the policy's.
     """
     observations = None
     while (request := asked()) is not None:
@@ -94,7 +94,7 @@ def serve_calls(
 
 
 def random_observations(shapes: dict[str, list[int]], n: int) -> list[dict[str, Any]]:
-    """Raw observations: images (H, W, 3) of uint8, vectors of float32."""
+    """Return random raw observations: images (H, W, 3) of uint8, vectors of float32."""
     import numpy as np
 
     random = np.random.default_rng(0)

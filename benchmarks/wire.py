@@ -1,4 +1,4 @@
-"""Round trips of policy servers beside their peers', and the delays of a robot behind one.
+"""Round trips of policy servers, ours and peers', and the delays of a robot that uses one.
 
     python -m benchmarks.wire                                          ours alone
     python -m benchmarks.wire --openpi-server websocket_policy_server.py --lerobot-python PEER/bin/python
@@ -40,7 +40,7 @@ Trips = Callable[[int], list[float]]
 
 
 def observation(images: bool) -> dict[str, Any]:
-    """20 floats, with two images or without."""
+    """Return an observation of 20 floats, with or without two images."""
     found: dict[str, Any] = {"state": np.arange(20, dtype=np.float32)}
     if images:
         picture = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
@@ -49,7 +49,7 @@ def observation(images: bool) -> dict[str, Any]:
 
 
 def trips_of(call: Callable[[], object]) -> Trips:
-    """Milliseconds of each of ``n`` calls."""
+    """Return the milliseconds of each of ``n`` calls."""
 
     def run(n: int) -> list[float]:
         took = []
@@ -64,12 +64,12 @@ def trips_of(call: Callable[[], object]) -> Trips:
 
 @dataclass
 class Contestant:
-    """One way to ask for actions.
+    """A client and server to compare.
 
     Attributes:
-        name: in the table.
-        trips: from a case and a number of calls to their milliseconds.
-        rounds: by case, the milliseconds of each round.
+        name: name in the table.
+        trips: function from a case and a number of calls to their milliseconds.
+        rounds: milliseconds of each round, by case.
     """
 
     name: str
@@ -77,17 +77,17 @@ class Contestant:
     rounds: dict[str, list[list[float]]] = field(default_factory=dict)
 
     def p50(self, case: str) -> float:
-        """Median over rounds of the rounds' medians."""
+        """Return the median over rounds of the rounds' medians."""
         return statistics.median(map(statistics.median, self.rounds[case]))
 
     def ratio(self, case: str, other: Contestant) -> float:
-        """Median over rounds of the ratio of both medians in the same round."""
+        """Return the median over rounds of the ratio of both medians in the same round."""
         pairs = zip(self.rounds[case], other.rounds[case], strict=True)
         return statistics.median(statistics.median(a) / statistics.median(b) for a, b in pairs)
 
 
 def ours(stack: ExitStack) -> Contestant:
-    """Our client and server; the client checks, the server checks again and has sessions."""
+    """Yield our client and server, which both check each observation."""
     from imitate.deploy.server.client import RemotePolicy
 
     trips = {}
@@ -100,7 +100,7 @@ def ours(stack: ExitStack) -> Contestant:
 
 
 def openpi(stack: ExitStack, path: Path) -> Contestant:
-    """openpi's client and server; one server answers both cases."""
+    """Yield openpi's client and server; one server answers both cases."""
     from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
     server = stack.enter_context(Served("openpi", 0, path.resolve()))
@@ -114,7 +114,7 @@ def openpi(stack: ExitStack, path: Path) -> Contestant:
 
 
 def lerobot(stack: ExitStack, python: Path) -> Contestant:
-    """LeRobot's client and server, in its own interpreter."""
+    """Yield LeRobot's client and server, in its own interpreter."""
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     process = subprocess.Popen(
         [python, Path(__file__).with_name("peer_lerobot.py")],
@@ -144,7 +144,7 @@ def lerobot(stack: ExitStack, python: Path) -> Contestant:
 
 
 def round_trips(contestants: list[Contestant], rounds: int) -> list[Row]:
-    """Rounds of all contestants in turn, each time in another order; the first is not counted."""
+    """Measure rounds of all contestants in changing order; the first round is not counted."""
     for number in range(rounds + 1):
         for case, n in TRIPS.items():
             for one in (
@@ -171,7 +171,7 @@ def round_trips(contestants: list[Contestant], rounds: int) -> list[Row]:
 
 
 def crowd(path: Path | None, clients: int = 8, calls: int = 40, seconds: float = 0.02) -> list[Row]:
-    """Clients that all ask at once, with predictions of 20 ms."""
+    """Measure clients that all call at once, with predictions of 20 ms."""
     from imitate.deploy.server.client import RemotePolicy
 
     seen, rows = observation(False), []
@@ -226,9 +226,10 @@ def _crowd_of_openpi(stack: ExitStack, path: Path, clients: int, calls: int, sec
 
 
 def slow_policy(ticks: int, seconds: float = 0.15, blocks: int = 5) -> list[Row]:
-    """A control loop at 20 Hz whose server takes 150 ms, predicted in the background.
+    """Measure a control loop at 20 Hz whose server takes 150 ms, with predictions in the background.
 
-    Blocks of it alternate with blocks of a loop whose policy takes no time: gaps of that one are the machine's own.
+    Blocks of it alternate with blocks of a loop whose policy takes no time, whose gaps are caused by the
+    machine.
     """
     from imitate.deploy.robot.loop import ControlLoop, Safety
     from imitate.deploy.server.client import RemotePolicy
@@ -272,15 +273,15 @@ class Instant:
     control_freq = RATE_HZ
 
     def start_episode(self, lang: str | None = None) -> None:
-        """Nothing to forget."""
+        """Do nothing, since the policy has no memory."""
 
     def __call__(self, ob: object) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Rest."""
+        """Return an action of zeros."""
         return np.zeros(ACTION)
 
 
 def limit_filter(calls: int = 5000) -> list[Row]:
-    """The limits of step, speed and acceleration for seven joints."""
+    """Measure the limits of step, speed and acceleration for seven joints."""
     from imitate.deploy.robot.limits import ActionLimits, LimitFilter
 
     limits = ActionLimits(
@@ -307,7 +308,7 @@ def limit_filter(calls: int = 5000) -> list[Row]:
 
 
 def main() -> int:
-    """Print the table; 1 where a wanted number was missed."""
+    """Print the table; return 1 if a target was missed."""
     parts = ("trips", "crowd", "gaps", "limits")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -13,17 +13,17 @@ from imitate.deploy.robot.robot import Observation, Robot
 
 
 class StandingRobot(Robot):
-    """Takes every action, and notes the time and the name of each call.
+    """Robot that accepts every action, and records the time and the name of each call.
 
     Args:
-        shapes: of its observations by key: vectors, or images (H, W, 3).
-        size: A, numbers of an action.
+        shapes: shapes of its observations by key: vectors, or images (H, W, 3).
+        size: number of values in an action.
 
     Attributes:
         calls: (time.monotonic(), name of the call) in order.
-        faults: functions by the name of a call, run in it.
-        frozen: gives the same images again and again.
-        nan: gives vectors that are not finite.
+        faults: functions to run in a call, by its name.
+        frozen: true to repeat the same images.
+        nan: true to give vectors that are not finite.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], size: int) -> None:
@@ -40,7 +40,7 @@ class StandingRobot(Robot):
             self.faults[name]()
 
     def observe(self) -> Observation:
-        """Vectors of zeros, and images whose brightness counts the calls."""
+        """Return vectors of zeros, and images whose brightness counts the calls."""
         self._note("observe")
         self._tick += not self.frozen
         values = {
@@ -52,17 +52,17 @@ class StandingRobot(Robot):
         return Observation(values, time.monotonic())
 
     def send(self, action: NDArray[np.float64]) -> None:
-        """Note it."""
+        """Record the call."""
         self._note("send")
 
     def hold(self) -> None:
-        """Note it."""
+        """Record the call."""
         self._note("hold")
 
     def stop(self) -> None:
-        """Note it."""
+        """Record the call."""
         self._note("stop")
 
     def times(self, name: str) -> list[float]:
-        """When a call began, each time."""
+        """Return the times at which a call began."""
         return [when for when, call in self.calls if call == name]

@@ -28,11 +28,11 @@ RATE_HZ = 20.0
 
 
 class Stub:
-    """A policy of ours that always plans the same.
+    """A policy of ours that always plans the same actions.
 
     Args:
-        seconds: of a prediction.
-        images: side of two square cameras; 0: none.
+        seconds: duration of a prediction.
+        images: side of two square images, or 0 for no images.
     """
 
     def __init__(self, seconds: float, images: int = 0) -> None:
@@ -52,15 +52,15 @@ class Stub:
         )
 
     def begin(self, lang: str | None) -> int:
-        """A memory of nothing."""
+        """Return an empty memory."""
         return 0
 
     def cut(self, state: int) -> int:
-        """The same."""
+        """Return the memory unchanged."""
         return state
 
     def predict(self, asks: Sequence[Any]) -> list[Any]:
-        """The same actions for everybody, in one prediction."""
+        """Return the same actions for all clients, in one prediction."""
         from imitate.deploy.server.server import Prediction
 
         if self.seconds:
@@ -68,30 +68,30 @@ class Stub:
         return [Prediction(np.zeros(ACTION), np.zeros((CHUNK, ACTION)), 0) for _ in asks]
 
     def predict_chunks(self, asks: Sequence[Any]) -> list[NDArray[np.float64]]:
-        """The same chunk for everybody, in one prediction."""
+        """Return the same chunk for all clients, in one prediction."""
         if self.seconds:
             time.sleep(self.seconds)
         return [np.zeros((CHUNK, ACTION)) for _ in asks]
 
 
 class OpenpiStub:
-    """The same for openpi's server."""
+    """The same policy for openpi's server."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 
     def infer(self, obs: Mapping[str, Any]) -> dict[str, Any]:
-        """The same actions for every observation."""
+        """Return the same actions for every observation."""
         if self.seconds:
             time.sleep(self.seconds)
         return {"actions": np.zeros((CHUNK, ACTION))}
 
 
 class Served:
-    """A server in a process of its own. Use as a context manager.
+    """A server in a process of its own; a context manager.
 
     Args:
-        words: arguments of this module.
+        words: command-line arguments of this module.
     """
 
     def __init__(self, *words: object) -> None:
@@ -127,7 +127,7 @@ class Served:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """Return a free port of this machine."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
@@ -154,7 +154,7 @@ def _openpi(seconds: float, path: str, port: int) -> None:
 
 
 def _tell_when_open(port: int) -> None:
-    """Print the port as soon as somebody listens on it."""
+    """Print the port as soon as the server listens on it."""
     while True:
         with socket.socket() as sock:
             if sock.connect_ex(("127.0.0.1", port)) == 0:

@@ -1,4 +1,4 @@
-"""The equations of docs/algorithms and the methods that hold them.
+"""Equations in docs/algorithms, with the code of the methods that compute them.
 
 An equation of a page is a title, the methods that compute it, and a formula or a sentence:
 
@@ -42,20 +42,20 @@ class Equation(NamedTuple):
 
 
 def equations(page: str) -> Iterator[Equation]:
-    """The equations of a page, in order."""
+    """Return the equations of a page, in order."""
     for match in _EQUATION.finditer(page):
         yield Equation(match["title"], re.findall(r"`([\w.]+)`", match["names"]), match.end())
 
 
 def code_of(algo_name: str, name: str) -> Any:
-    """The method, function or class of this name.
+    """Return the method, function or class of this name.
 
     Args:
-        algo_name: the page's algorithm, in whose file names without a module are.
+        algo_name: the page's algorithm; names without a module are in its file.
         name: ``SAC._target``, or with its module ``imitate.functional.losses.masked_mean``.
 
     Raises:
-        AttributeError: if there is none.
+        AttributeError: there is none.
     """
     module = f"imitate.algo.{FILES.get(algo_name, algo_name)}"
     parts = name.split(".")
@@ -76,7 +76,7 @@ def _is_module(parts: list[str]) -> bool:
 
 
 def source_block(algo_name: str, name: str) -> str:
-    """A folded block with the code of a method."""
+    """Return a folded block with the code of a method."""
     found = code_of(algo_name, name)
     path = Path(inspect.getsourcefile(found) or "").resolve().relative_to(ROOT)
     code = textwrap.dedent(inspect.getsource(found)).rstrip()
@@ -85,7 +85,7 @@ def source_block(algo_name: str, name: str) -> str:
 
 
 def with_code(algo_name: str, page: str) -> str:
-    """The page with the code of its methods below each equation."""
+    """Return the page with the code of its methods below each equation."""
     text, last = "", 0
     for equation in equations(page):
         blocks = "\n".join(source_block(algo_name, name) for name in equation.names)

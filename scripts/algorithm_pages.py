@@ -1,7 +1,7 @@
-"""The tables of each algorithm's page: its ready configurations and its options.
+"""Tables on each algorithm's page: its ready configurations and its options.
 
-A page of docs/algorithms names the place of a table by a comment,
-and the site's build writes the table there (mkdocs.yml, ``hooks``):
+A comment on a page of docs/algorithms marks the place of a table, and the site's build writes the table there
+(mkdocs.yml, ``hooks``):
 
     <!-- generated: options -->
 """
@@ -31,7 +31,7 @@ LONGEST_CELL = 10
 
 
 def algorithms() -> list[str]:
-    """Names of the algorithms of this package."""
+    """Return the names of the algorithms of this package."""
     return [
         name for name in available() if find(name).to_class.__module__.startswith("imitate.algo.")
     ]
@@ -39,7 +39,7 @@ def algorithms() -> list[str]:
 
 @cache
 def ready() -> dict[str, list[str]]:
-    """Names of the ready configurations of each algorithm."""
+    """Return the names of the ready configurations of each algorithm."""
     found: dict[str, list[str]] = {}
     for name in names():
         found.setdefault(load_config(name).algo_name, []).append(name)
@@ -47,7 +47,7 @@ def ready() -> dict[str, list[str]]:
 
 
 def configurations(algo_name: str) -> str:
-    """A table of the ready configurations."""
+    """Return the table of the ready configurations."""
     own = ready().get(algo_name, [])
     rows = [
         "| `--config` | data | length | batch | learning rate | changed options |",
@@ -68,7 +68,7 @@ def _row(name: str) -> str:
 
 
 def _data(config: Config) -> str:
-    """The data that the configuration names, or the environment that it learns in."""
+    """Return the data that the configuration names, or the environment in which it learns."""
     online = config.train.online
     paths = [Path(entry.path).name for entry in config.train.data or ()]
     file = f"`{paths[0]}`" if paths else "`--dataset`"
@@ -82,7 +82,7 @@ def _data(config: Config) -> str:
 
 
 def _length(config: Config) -> str:
-    """Updates, or environment steps, of the whole training."""
+    """Return the number of updates, or of environment steps, of the whole training."""
     per_epoch = config.experiment.epoch_every_n_steps
     unit = "steps" if config.train.online.enabled else "updates"
     epochs = config.train.num_epochs
@@ -92,7 +92,7 @@ def _length(config: Config) -> str:
 
 
 def _rates(config: Config) -> str:
-    """Initial learning rates; one number where all networks have the same."""
+    """Return the initial learning rates; one number if all networks have the same."""
     rates = {
         key.split(".")[-3]: value
         for key, value in _leaves(config.algo.to_dict())
@@ -104,7 +104,7 @@ def _rates(config: Config) -> str:
 
 
 def _changes(config: Config) -> str:
-    """Options of the algorithm that differ from their defaults, without those of optimizers."""
+    """Return the options of the algorithm that differ from their defaults, except those of optimizers."""
     defaults = dict(_leaves(load_config({"algo_name": config.algo_name}).algo.to_dict()))
     changed = [
         f"`{key}={json.dumps(value)}`"
@@ -126,7 +126,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def options(algo_name: str) -> str:
-    """The table of the section ``algo``, and the algorithm's defaults of the shared sections."""
+    """Return the table of the section ``algo``, and the algorithm's defaults of the shared sections."""
     rows = option_keys(algo_name)
     text = _table(row for row in rows if not OPTIMIZER.search(row.path))
     optimizers = [row for row in rows if OPTIMIZER.search(row.path)]
@@ -150,7 +150,7 @@ def _table(rows: Iterable[Key]) -> str:
 
 
 def option_keys(algo_name: str) -> list[Key]:
-    """Every option of an algorithm."""
+    """Return every option of an algorithm."""
     return list(keys(find(algo_name).section, "algo"))
 
 
@@ -158,7 +158,7 @@ PARTS = {"configurations": configurations, "options": options}
 
 
 def filled(algo_name: str, text: str) -> str:
-    """The page with its tables.
+    """Return the page with its tables.
 
     Raises:
         KeyError: a comment names a part that is not generated.

@@ -3,7 +3,7 @@
     python scripts/lint_words.py             # all files; exit code 1 if something is found
     python scripts/lint_words.py PATH ...    # these files and folders
 
-Prints ``file:line: the words: the advice``. `CONTRIBUTING.md` says how sentences are written here.
+Prints ``file:line: the words: the advice``. `CONTRIBUTING.md` describes how sentences are written here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HELP = ("help", "description", "epilog", "short_help")
 
 
 class Rule(NamedTuple):
-    """Words that are refused."""
+    """A pattern of refused words, with advice."""
 
     words: re.Pattern[str]
     advice: str
@@ -48,7 +48,7 @@ OPENING = Rule(
 
 
 class Text(NamedTuple):
-    """Words of a file and the line on which they begin."""
+    """A text of a file and the line on which it begins."""
 
     line: int
     words: str
@@ -56,7 +56,7 @@ class Text(NamedTuple):
 
 
 def texts_of_page(page: str) -> Iterator[Text]:
-    """Lines of a page, without code and links."""
+    """Return the lines of a page, without code and links."""
     fenced = False
     for number, line in enumerate(page.splitlines(), 1):
         if line.lstrip().startswith("```"):
@@ -66,7 +66,7 @@ def texts_of_page(page: str) -> Iterator[Text]:
 
 
 def texts_of_module(source: str) -> Iterator[Text]:
-    """Docstrings, comments, and the texts of errors and options."""
+    """Return docstrings, comments, and the texts of errors and options."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield Text(token.start[0], token.string)
@@ -87,7 +87,7 @@ def _strings(node: ast.AST) -> Iterator[Text]:
 
 
 def findings(texts: Iterator[Text]) -> Iterator[tuple[int, str, str]]:
-    """Line, words and advice of what is refused."""
+    """Return line, words and advice of each refused text."""
     for text in texts:
         opening = OPENING.words.match(text.words.lstrip()) if text.docstring else None
         if opening:
@@ -99,14 +99,14 @@ def findings(texts: Iterator[Text]) -> Iterator[tuple[int, str, str]]:
 
 
 def files(places: list[Path]) -> Iterator[Path]:
-    """Pages and modules at the places."""
+    """Return the pages and modules at these paths."""
     for place in places:
         found = sorted(place.rglob("*")) if place.is_dir() else [place]
         yield from (path for path in found if path.suffix in (".md", ".py"))
 
 
 def main(arguments: list[str]) -> int:
-    """Print the findings; 1 if there are any."""
+    """Print the findings; return 1 if there are any."""
     places = [Path(one) for one in arguments] or [ROOT / place for place in PLACES]
     count = 0
     for path in files(places):

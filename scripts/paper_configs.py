@@ -38,7 +38,7 @@ RNN = {"actor_layer_dims": [], "gmm": {"enabled": True}, "rnn": {"enabled": True
 
 
 def rate(initial: float) -> Tree:
-    """An optimizer with this learning rate."""
+    """Return an optimizer section with this learning rate."""
     return {"learning_rate": {"initial": initial}}
 
 
@@ -85,7 +85,7 @@ PLANNER = {"optim_params": {"goal_network": rate(1e-3)}, "vae": GOAL_VAE}
 
 
 def algorithms(data: str) -> dict[str, tuple[str, Tree]]:
-    """algo_name and section ``algo`` of each policy of the first study."""
+    """Return algo_name and section ``algo`` of each policy of the first study."""
     slow = {
         "optim_params": {"critic": rate(1e-4), "action_sampler": rate(1e-4)},
         "target_tau": 5e-4,
@@ -112,7 +112,7 @@ def algorithms(data: str) -> dict[str, tuple[str, Tree]]:
 
 
 def observation(task: str, image: bool) -> Tree:
-    """Observations of one network."""
+    """Return the observations of one network."""
     robots = 2 if task == "transport" else 1
     proprioception = [f"robot{robot}_{name}" for robot in range(robots) for name in ARM]
     if not image:
@@ -139,7 +139,7 @@ def observation(task: str, image: bool) -> Tree:
 
 
 def of_parts(algo_name: str, one: Tree) -> Tree:
-    """Section ``observation`` of an algorithm: all parts see the same, planners predict it."""
+    """Return the section ``observation`` of an algorithm whose parts all see the same, which planners predict."""
     planned = {"modalities": {**one["modalities"], "subgoal": one["modalities"]["obs"]}}
     if algo_name == "hbc":
         return {"planner": planned, "actor": one}
@@ -149,7 +149,7 @@ def of_parts(algo_name: str, one: Tree) -> Tree:
 
 
 def run(name: str, task: str, data: str, epoch: Tree, file: str) -> tuple[Tree, Tree]:
-    """Sections ``experiment`` and ``train``."""
+    """Return the sections ``experiment`` and ``train``."""
     rollout = {"n": 50, "horizon": HORIZONS[data][task], "rate": epoch.pop("rate")}
     experiment = {
         "name": f"paper_{name}".replace("/", "_"),
@@ -170,7 +170,7 @@ def run(name: str, task: str, data: str, epoch: Tree, file: str) -> tuple[Tree, 
 
 
 def what_matters() -> Iterator[tuple[str, Tree]]:
-    """Table 1, and the recurrent policy on images."""
+    """Return the configurations of table 1, and of the recurrent policy on images."""
     for data, horizons in HORIZONS.items():
         for task in horizons:
             for name, (algo_name, algo) in algorithms(data).items():
@@ -222,7 +222,7 @@ NETWORKS = {
 
 
 def diffusion_policy() -> Iterator[tuple[str, Tree]]:
-    """One-armed tasks: a rotation of two arms is not among the formats of ``train.action_config``."""
+    """Return the configurations of one-armed tasks; ``train.action_config`` has no format for rotations of two arms."""
     for data, horizons in HORIZONS.items():
         for task in (task for task in horizons if task != "transport"):
             for image in (False, True):
@@ -248,7 +248,7 @@ def diffusion_policy() -> Iterator[tuple[str, Tree]]:
 
 
 def tree(algo_name: str, experiment: Tree, train: Tree, algo: Tree, seen: Tree) -> Tree:
-    """A whole file."""
+    """Return the content of a file."""
     return {
         "$schema": f"../../../schema/{algo_name}.json",
         "algo_name": algo_name,
@@ -260,12 +260,12 @@ def tree(algo_name: str, experiment: Tree, train: Tree, algo: Tree, seen: Tree) 
 
 
 def files() -> Mapping[str, Tree]:
-    """Every configuration by its name below configs/paper."""
+    """Return every configuration by its name below configs/paper."""
     return {**dict(what_matters()), **dict(diffusion_policy())}
 
 
 def main() -> None:
-    """Write them."""
+    """Write the configurations."""
     for name, content in files().items():
         path = FOLDER / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Puts the quickstart's stages together: writes results.json and prints what came out."""
+"""Summary of the quickstart's stages: writes results.json and prints it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imitate.train.summary import deploy_lines
 
 
 def main(folder: Path) -> None:
-    """Read what the stages left in ``folder``; write ``results.json`` there."""
+    """Read the stages' files in ``folder`` and write ``results.json`` there."""
     training = json.loads((folder / "train.json").read_text())
     evaluation = json.loads((folder / "eval.json").read_text())["evaluations"][0]
     stages = dict(line.split("\t") for line in (folder / "times.tsv").read_text().splitlines())

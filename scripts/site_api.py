@@ -1,4 +1,4 @@
-"""The pages of the Python API, made by the site's build from signatures and docstrings."""
+"""Pages of the Python API, which the site's build makes from signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ WITHOUT_HEADING = {
 
 
 def api_pages() -> dict[str, str]:
-    """Text of each page by its path below ``docs/``."""
+    """Return the text of each page by its path below ``docs/``."""
     pages = {name: _page(*parts) for name, parts in PAGES.items()}
     modules = sorted(path.stem for path in FUNCTIONAL.glob("[!_]*.py"))
     formulas = (_member(f"functional.{module}", WHOLE_MODULE) for module in modules)

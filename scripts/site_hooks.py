@@ -1,6 +1,6 @@
 """Steps of the site's build (mkdocs.yml, ``hooks``): generated pages, and equations as MathML.
 
-``docs/`` reads well in an editor, too. Added here is only what would be written twice otherwise.
+``docs/`` is readable in an editor too. The hooks add only what would be written twice otherwise.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def generated_pages() -> dict[str, str]:
-    """Text of each generated page by its path below ``docs/``."""
+    """Return the text of each generated page by its path below ``docs/``."""
     return {
         "changes.md": (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "]("),
         "reference/cli.md": command_page(),
@@ -56,7 +56,7 @@ def generated_pages() -> dict[str, str]:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Set the page's weight in the search; write paths outside ``docs/`` in place of links: the site holds no code."""
+    """Set the page's weight in the search, and replace links out of ``docs/`` by paths: the site has no code."""
     source = page.file.src_path
     boosts = [boost for prefix, boost in SEARCH_BOOSTS.items() if source.startswith(prefix)]
     page.meta.setdefault("search", {"boost": boosts[0] if boosts else 1.0})
@@ -71,7 +71,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(content: str, page: Any, **_: Any) -> str:
-    """Draw equations as MathML, which needs no script, and say where lines may end."""
+    """Write equations as MathML, which needs no script, and mark the places where lines may end."""
 
     def named(match: re.Match[str]) -> str:
         name = match["name"].rpartition(".")[2] if match["short"] else match["name"]

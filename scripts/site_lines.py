@@ -1,4 +1,4 @@
-"""Places where a line of a page may end, in HTML: between the words of a name, not within an option or a range."""
+"""Line breaks in the HTML of a page: allowed between the words of a name, not within an option or a range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of the reference that follow from the program itself: its commands, and the keys of a configuration."""
+"""Pages of the reference that are made from the program: its commands, and the keys of a configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_WRAP = "\b"  # click: the lines of a paragraph that begins with it stay as th
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Each command and sub-command: its words without ``imitate``, and the click command."""
+    """Return each command and sub-command: its words without ``imitate``, and the click command."""
     top: Any = typer.main.get_command(app)
     for name in VERBS:
         loaded = top.get_command(None, name).load()
@@ -31,7 +31,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def command_page() -> str:
-    """The page of all commands: purpose, arguments and options, examples."""
+    """Return the page of all commands: purpose, arguments and options, examples."""
     intro = (
         "# Commands\n\n"
         "`imitate COMMAND --help` prints the same in a terminal. "
@@ -55,7 +55,7 @@ def _command(words: str, command: Any) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    """Help text as Markdown; tables that click keeps as they are become preformatted."""
+    """Return a help text as Markdown; tables that click does not wrap become preformatted."""
     paragraphs = re.split(r"\n\s*\n", text.strip())
     return "\n\n".join(
         "```text\n" + paragraph.strip(f"{NO_WRAP}\n") + "\n```"
@@ -66,7 +66,7 @@ def _paragraphs(text: str) -> str:
 
 
 def _rows(words: str, command: Any) -> Iterator[str]:
-    """A row for each argument and option, as the help in a terminal has them."""
+    """Return a row for each argument and option, as in the help of a terminal."""
     context = command.make_context(words, [], resilient_parsing=True)
     for param in command.params:
         record = param.get_help_record(context)
@@ -80,7 +80,7 @@ def _cell(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text whose signs are themselves, not Markdown, and whose pages are links; code in backticks is left alone."""
+    """Escape Markdown in a text and make links of its pages; code in backticks stays as it is."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else _plain(part) for part in parts)
 
@@ -106,7 +106,7 @@ PARTS = {
 
 
 def keys_page() -> str:
-    """The page of all shared keys, by section."""
+    """Return the page of all shared keys, by section."""
     found = [key for key in keys(Config, "")]
     by_part = {
         part: list(group) for part, group in groupby(found, lambda key: key.path.split(".")[0])

@@ -1,4 +1,4 @@
-"""The versions of the documentation that a folder holds: the list for the site's selector, and the page that leads on.
+"""Versions of the documentation in a folder: the list for the site's selector, and the page that leads to the newest.
 
 python scripts/site_versions.py site 0.1.0     # site/versions.json and site/index.html; 0.1.0 was built just now
 """
@@ -21,7 +21,7 @@ REDIRECT = """<!doctype html>
 
 
 def versions_in(site: Path) -> list[str]:
-    """Names of the folders of ``site`` that are versions, newest first."""
+    """Return the names of the folders of ``site`` that are versions, newest first."""
     found = [path.parent.name for path in site.glob("*/index.html")]
     return sorted((name for name in found if re.match(r"\d", name)), key=_key, reverse=True)
 

@@ -1,4 +1,4 @@
-"""Run the tutorials of the documentation as a reader would, and write down what their commands print.
+"""Run the tutorials of the documentation as a reader would, and write the outputs of their commands to the pages.
 
     python scripts/tutorials.py                  # all of them; rewrites the outputs on the pages
     python scripts/tutorials.py install          # that of one page
@@ -50,7 +50,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """The blocks of a page's tutorial, in order."""
+    """Return the blocks of a page's tutorial, in order."""
     part = PART.search(page)
     begin, end = part.span() if part else (0, len(page))
     for match in BLOCK.finditer(page, begin, end):
@@ -58,12 +58,12 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def pages() -> list[Path]:
-    """The pages that have a tutorial."""
+    """Return the pages that have a tutorial."""
     return [path for path in sorted(DOCS.glob("*.md")) if PART.search(path.read_text())]
 
 
 def install(project: Path, site: Path) -> None:
-    """Do what ``pip install -e`` does, into a folder of this run: the path, and the entry points."""
+    """Install a package as ``pip install -e`` does, in a folder of this run: its path, and its entry points."""
     text = (project / "pyproject.toml").read_text()
     (name,) = re.findall(r'^name = "([\w-]+)"', text, flags=re.MULTILINE)
     info = site / f"{name.replace('-', '_')}-0.1.0.dist-info"
@@ -82,11 +82,11 @@ def install(project: Path, site: Path) -> None:
 
 
 class Reader:
-    """Somebody who follows a page in an empty folder.
+    """A reader who follows a page in an empty folder.
 
     Args:
         folder: the folder.
-        commands: a folder with commands to use in the place of those of this clone; None: those.
+        commands: a folder with commands to use instead of those of this clone, or None for those.
     """
 
     def __init__(self, folder: Path, commands: Path | None = None) -> None:
@@ -107,7 +107,7 @@ class Reader:
         }
 
     def _commands(self) -> Path:
-        """A folder with the command ``imitate`` of this clone."""
+        """Return a folder with the command ``imitate`` of this clone."""
         folder = self.folder / ".bin"
         folder.mkdir()
         for name, words in {"imitate": "-m imitate", "python": ""}.items():
@@ -122,10 +122,10 @@ class Reader:
         path.write_text(block.text)
 
     def run(self, commands: str) -> str:
-        """Run commands; what they printed.
+        """Run commands and return their output.
 
         Raises:
-            RuntimeError: one of them failed.
+            RuntimeError: a command failed.
         """
         for match in INSTALL.finditer(commands):
             install(self.folder / match["folder"], self.site)
@@ -146,7 +146,7 @@ class Reader:
 
 
 def shown(output: str) -> str:
-    """An output as a page shows it: without progress bars, and of many lines the first and the last."""
+    """Return an output as a page shows it: without progress bars, and only the first and last of many lines."""
     lines = [line.rsplit("\r", 1)[-1].rstrip() for line in output.splitlines()]
     lines = [line for line in lines if line and "it/s" not in line and "s/it" not in line]
     if len(lines) > MOST_LINES:
@@ -156,12 +156,12 @@ def shown(output: str) -> str:
 
 
 def followed(page: str, folder: Path, commands: Path | None = None) -> str:
-    """The page with the outputs of this run.
+    """Return the page with the outputs of this run.
 
     Args:
-        page: its text.
+        page: text of the page.
         folder: an empty folder to work in.
-        commands: as of `Reader`.
+        commands: see `Reader`.
     """
     reader, output, text, last = Reader(folder, commands), "", "", 0
     for block in blocks(page):
@@ -176,7 +176,7 @@ def followed(page: str, folder: Path, commands: Path | None = None) -> str:
 
 
 def main(names: list[str]) -> int:
-    """Follow pages and write their outputs."""
+    """Run the tutorials of pages and write their outputs."""
     for path in pages():
         if names and path.stem not in names:
             continue

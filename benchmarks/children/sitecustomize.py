@@ -1,6 +1,6 @@
-"""Start of the Python processes that tests start: with a mutant in the place of its module, or recording lines.
+"""Start-up code of the Python processes that tests start: it loads a mutant instead of its module, or records lines.
 
-This folder stands first in their PYTHONPATH: see ``benchmarks.mutation_child.in_children``.
+This folder is the first in their PYTHONPATH; see ``benchmarks.mutation_child.in_children``.
 """
 
 import importlib.abc
@@ -11,23 +11,23 @@ import sys
 
 
 class MutatedLoader(importlib.machinery.SourceFileLoader):
-    """Loads a module whose code was compiled elsewhere."""
+    """Loader of a module whose code was compiled elsewhere."""
 
     code = None
 
     def get_code(self, fullname):  # noqa: ANN001, ANN201
-        """Return that code instead of the file's."""
+        """Return the mutated code instead of the file's."""
         return self.code
 
 
 class MutatedFinder(importlib.abc.MetaPathFinder):
-    """Puts the mutated module in the place of the true one."""
+    """Finder that loads the mutated module instead of the original."""
 
     def __init__(self, module, code) -> None:  # noqa: ANN001
         self._module, self._code = module, code
 
     def find_spec(self, fullname, path, target=None):  # noqa: ANN001, ANN201
-        """Return the place of the file, with another loader."""
+        """Return the spec of the file, with the loader of the mutant."""
         if fullname != self._module:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)

@@ -1,4 +1,4 @@
-"""Labels of an expert against success: corrected rollouts (DAgger, HG-DAgger) beside more demonstrations.
+"""Success over the number of an expert's labels: corrected rollouts (DAgger, HG-DAgger) beside more demonstrations.
 
     python -m benchmarks.studies.dagger --seed 0 1 2
     python -m benchmarks.studies.dagger --method bc hg_dagger --seed 1 --rounds 5
@@ -38,7 +38,7 @@ Points = list[tuple[int, float]]
 
 
 def cloned(seed: int, args: argparse.Namespace) -> Points:
-    """Plain cloning with more and more demonstrations."""
+    """Train plain cloning with more and more demonstrations."""
     points: Points = []
     for count in MORE:
         folder = args.out / "bc" / f"seed{seed}" / f"demos{count}"
@@ -65,7 +65,7 @@ def _steps(dataset: Path, count: int) -> int:
 
 
 def corrected(method: str, seed: int, args: argparse.Namespace) -> Points:
-    """Labels and success rate after each round of corrected rollouts."""
+    """Return labels and success rate after each round of corrected rollouts."""
     folder = args.out / method / f"seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     command = [*IMITATE, "dagger", "--config", args.config, "--dataset", str(args.dataset)]
@@ -82,7 +82,7 @@ def _set(settings: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -29,7 +29,7 @@ class Task(NamedTuple):
     """A task of the study.
 
     Attributes:
-        env: robosuite's name.
+        env: name of the robosuite task.
         configs: folder of its ready configurations.
     """
 
@@ -47,7 +47,7 @@ HEADER = "| task | variant | seeds | updates | CPU s | each | together |\n" + "|
 
 
 def demonstrations(task: str, num: int, out: Path, workers: int) -> Path:
-    """Return the file of a task's demonstrations, collected if it is not there; an interrupted collection continues."""
+    """Return the file of a task's demonstrations; collect it if it is missing, or resume an interrupted collection."""
     path = out / f"{task}.hdf5"
     if not path.is_file():
         out.mkdir(parents=True, exist_ok=True)
@@ -58,11 +58,11 @@ def demonstrations(task: str, num: int, out: Path, workers: int) -> Path:
 
 
 def habits_of(lengths: Sequence[int], motions: Iterable[np.ndarray]) -> dict[str, float]:
-    """Describe demonstrations.
+    """Measure the habits in demonstrations.
 
     Args:
-        lengths: steps of each.
-        motions: (T, 6) commanded motion of each.
+        lengths: number of steps of each.
+        motions: commanded motion (T, 6) of each.
 
     Returns:
         median and longest length, the part of the steps in which nothing moves, and the correlation of neighbouring
@@ -98,7 +98,7 @@ def describe(path: Path) -> str:
 def cell_of(
     task: str, variant: str, seed: int, data: Path, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """The cell of a ready configuration, with the horizon that follows from the demonstrations."""
+    """Return the cell of a ready configuration, with the horizon that follows from the demonstrations."""
     name = f"seed{seed}" if args.epochs is None else f"seed{seed}_epochs{args.epochs}"
     folder = Path(args.out) / task / variant / name
     settings = [f"train.seed={seed}", f"experiment.name={variant}", f"train.data={data}"]
@@ -114,7 +114,7 @@ def cell_of(
 
 
 def row(cells: Sequence[dict[str, Any]]) -> str:
-    """A line of the table: the training seeds of one task and variant, pooled."""
+    """Return a line of the table: the pooled training seeds of one task and variant."""
     successes = sum(numbers["successes"] for numbers in cells)
     episodes = sum(numbers["episodes"] for numbers in cells)
     low, high = wilson_interval(successes, episodes)
@@ -129,7 +129,7 @@ def row(cells: Sequence[dict[str, Any]]) -> str:
 
 
 def finished(out: Path) -> list[dict[str, Any]]:
-    """Return all cells that lie under a folder."""
+    """Return all finished cells under a folder."""
     return [json.loads(path.read_text()) for path in sorted(out.glob("*/*/seed*/cell.json"))]
 
 
@@ -144,7 +144,7 @@ def table(found: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

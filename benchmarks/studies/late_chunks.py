@@ -1,10 +1,10 @@
-"""A flow policy on Stack whose predictions are late: five ways of inference, several latencies.
+"""A flow policy on Stack with late predictions: five modes of inference, several latencies.
 
     imitate collect --env Stack --num 200 --workers 2 --seed 0 --out stack.hdf5
     python -m benchmarks.studies.late_chunks --data stack.hdf5 --out runs/late_chunks --picture late_chunks.png
 
 Two policies are trained with the ready configuration and one seed: `plain`, and `prefix` with algo.prefix.max_delay 5.
-A cell is a policy, a way of inference, a latency and a number of executed actions, all from the same starts. The
+A cell is a policy, a mode of inference, a latency and a number of executed actions, all from the same starts. The
 latency is counted in control steps (`imitate.evaluate.late`), so the numbers are the same on every machine.
 Trainings and episodes are kept under --out and not run again: an interrupted study is resumed, one of more episodes is
 added to.
@@ -57,7 +57,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """File name of its numbers."""
+        """File name of the cell's numbers."""
         return (
             f"{self.policy}_{self.inference}_{self.latency_ms:g}ms_{self.execute}executed".replace(
                 ".", "_"
@@ -66,7 +66,7 @@ class Cell:
 
 
 def trained(out: Path, policy: str, data: Path, settings: Sequence[str]) -> Path:
-    """The checkpoint of a policy, from the disk if it has been trained before."""
+    """Return the checkpoint of a policy, from the disk if it has been trained before."""
     folder = out / "policies" / policy
     kept = folder / "trained.json"
     if not kept.is_file():
@@ -80,7 +80,7 @@ def trained(out: Path, policy: str, data: Path, settings: Sequence[str]) -> Path
 
 
 def measured(folder: Path, checkpoint: Path, cell: Cell, episodes: int) -> dict[str, Any]:
-    """Numbers of a cell: those on the disk, and of the starts that are missing there, which are kept too."""
+    """Return the numbers of a cell: those on the disk, and those of missing starts, which are saved too."""
     kept = folder / f"{cell.name}.json"
     numbers = json.loads(kept.read_text()) if kept.is_file() else {**asdict(cell)}
     done = len(numbers.get("success", ()))
@@ -98,7 +98,7 @@ def measured(folder: Path, checkpoint: Path, cell: Cell, episodes: int) -> dict[
 
 
 class Player:
-    """Plays episodes of a cell, with the starts and random numbers of `imitate eval --seed 0`."""
+    """Player of a cell's episodes, with the starts and random numbers of `imitate eval --seed 0`."""
 
     def __init__(self, checkpoint: Path, cell: Cell) -> None:
         import torch
@@ -114,7 +114,7 @@ class Player:
         self.late = Lateness(cell.latency_ms, cell.inference, cell.execute)  # type: ignore[arg-type]
 
     def play(self, seeds: Sequence[int]) -> list[dict[str, Any]]:
-        """Numbers of an episode from each start."""
+        """Return the numbers of an episode from each start."""
         return [self._episode(seed) for seed in seeds]
 
     def close(self) -> None:
@@ -141,11 +141,11 @@ class Player:
 
 
 def jumps(actions: np.ndarray, borders: np.ndarray) -> tuple[float, float]:
-    """Mean distance of an action from the one before, at the first action of chunks and everywhere else.
+    """Return the mean distance of an action from the previous one, at the first action of chunks and elsewhere.
 
     Args:
-        actions: (T, A).
-        borders: (T,) bool, true at the first executed action of a chunk; the first chunk does not count.
+        actions: executed actions (T, A).
+        borders: (T,) booleans, true at the first executed action of a chunk; the first chunk does not count.
     """
     size = np.linalg.norm(np.diff(actions[:, ARM], axis=0), axis=1)
     border = borders[1:] & (np.cumsum(borders)[1:] > 1)
@@ -157,7 +157,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def row(numbers: dict[str, Any]) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     wins, total = sum(numbers["success"]), len(numbers["success"])
     low, high = wilson_interval(wins, total)
     at, within = (
@@ -176,7 +176,7 @@ HEADER = (
 
 
 def steps_to_success(numbers: dict[str, Any]) -> float:
-    """Median control steps of the episodes that succeed."""
+    """Return the median number of control steps of the successful episodes."""
     steps = [
         steps
         for steps, success in zip(numbers["steps"], numbers["success"], strict=True)
@@ -186,7 +186,7 @@ def steps_to_success(numbers: dict[str, Any]) -> float:
 
 
 def draw(cells: Sequence[dict[str, Any]], path: Path) -> None:
-    """Success, steps to success and jumps at chunk borders over the latency, a line per way of inference."""
+    """Draw success, steps to success and jumps at chunk borders over the latency, a line per mode of inference."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -221,7 +221,7 @@ def draw(cells: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

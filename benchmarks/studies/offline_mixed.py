@@ -6,7 +6,7 @@
 The files are made by two commands in docs/environments.md (mixed quality). A cell is a task, a method and a training
 seed; each is trained by `imitate train` on one thread to the end of its schedule, and its last weights play from
 the same 50 initial states. Finished cells are kept under --out and not run again. The last table pools the training
-seeds; a method counts as better or worse than `bc` where the 95 % intervals of the pooled rates do not touch.
+seeds; a method counts as better or worse than `bc` if the 95 % intervals of the pooled rates do not touch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def measure(task: str, method: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
-    """The numbers of one cell."""
+    """Return the numbers of one cell."""
     config, settings = METHODS[method]
     data = Path(args.datasets) / task / "mixed.hdf5"
     if not data.is_file():
@@ -59,7 +59,7 @@ def measure(task: str, method: str, seed: int, args: argparse.Namespace) -> dict
 
 
 def pooled(cells: Sequence[dict[str, Any]]) -> list[str]:
-    """Lines of the table over all seeds."""
+    """Return the lines of the table over all seeds."""
     lines = ["| task | method | seeds | success | 95 % interval | beside bc |", "|" + "---|" * 6]
     totals: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for numbers in cells:
@@ -94,7 +94,7 @@ def _beside(own: tuple[float, float], base: tuple[float, float] | None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

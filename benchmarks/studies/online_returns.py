@@ -1,12 +1,12 @@
-"""Returns of online RL: every method on its environment within a budget of steps, beside the return that is wanted.
+"""Returns of online RL: every method on its environment within a budget of steps, compared with a target.
 
     python -m benchmarks.studies.online_returns --seed 0 1 2
     python -m benchmarks.studies.online_returns --case sac_pendulum dqn_cartpole --seed 0
     python -m benchmarks.studies.online_returns --case rlpd_lift sac_lift --seed 0 1 2 --picture curves.png
 
 A cell is a case and a training seed, trained by `imitate train` with a ready configuration on one thread. Evaluations
-are those of the training: deterministic, from the same starts each time. Counted is the best of the last three, and
-a case is reached where every seed reaches it. Finished cells are kept under --out and not run again, and an
+are those of the training: deterministic, from the same starts each time. The best of the last three counts, and
+a target is reached if every seed reaches it. Finished cells are kept under --out and not run again, and an
 interrupted one goes on where its last checkpoint is.
 """
 
@@ -33,12 +33,12 @@ class Case:
     """A method, an environment, a budget.
 
     Attributes:
-        config: ready configuration, which has the budget.
-        wanted: what the best of the last three evaluations is to reach.
-        metric: of the evaluations.
-        settings: what is set besides.
-        at_most: it is to stay below ``wanted``.
-        upon: the case whose policy it begins with, of the same seed; ``wanted`` is then how much better it is to be.
+        config: ready configuration, which contains the budget.
+        wanted: target of the best of the last three evaluations.
+        metric: metric of the evaluations.
+        settings: further options of the configuration.
+        at_most: true if the metric has to stay below ``wanted``.
+        upon: case whose policy of the same seed it starts from; ``wanted`` is then the required improvement.
     """
 
     config: str
@@ -96,7 +96,7 @@ CASES = {
 
 
 def cell(name: str, seed: int, out: Path) -> dict[str, Any]:
-    """The numbers of one training, from the disk if it has been run before."""
+    """Return the numbers of one training, from the disk if it has been run before."""
     folder, case = out / name / f"seed{seed}", CASES[name]
     kept = folder / "cell.json"
     if kept.is_file():
@@ -135,12 +135,12 @@ def cell(name: str, seed: int, out: Path) -> dict[str, Any]:
 
 
 def reached(numbers: dict[str, Any]) -> float:
-    """The best of the last three evaluations."""
+    """Return the best of the last three evaluations."""
     return max(value for _, value in numbers["curve"][-3:])
 
 
 def row(name: str, cells: Sequence[dict[str, Any]]) -> str:
-    """A line of the table: all seeds of a case."""
+    """Return a line of the table: all seeds of a case."""
     case = CASES[name]
     values = [reached(numbers) for numbers in cells]
     wanted = [numbers["wanted"] for numbers in cells]
@@ -158,7 +158,7 @@ def row(name: str, cells: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(cells: Iterable[dict[str, Any]], target: Path) -> None:
-    """Curves of the evaluations, one panel per metric, one colour per case."""
+    """Draw curves of the evaluations, one panel per metric, one colour per case."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -187,7 +187,7 @@ def draw(cells: Iterable[dict[str, Any]], target: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

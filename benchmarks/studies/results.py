@@ -36,7 +36,7 @@ IMITATE = (str(Path(sys.executable).with_name("imitate")),)
 
 
 def run(command: Iterable[str], log: Path) -> None:
-    """Run to the end; what it says goes to a file. Raises CalledProcessError."""
+    """Run a command to its end, with its output in a file. Raises CalledProcessError."""
     command = list(command)
     print("$", shlex.join(["imitate", *command[len(IMITATE) :]]), flush=True)
     with log.open("w") as file:
@@ -47,10 +47,10 @@ class KnownCells:
     """Finished cells, kept in a JSON file.
 
     Args:
-        path: of the file; None keeps them in memory alone.
+        path: path of the file, or None to keep the cells in memory.
 
     Attributes:
-        cells: all of them.
+        cells: all finished cells.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -64,7 +64,7 @@ class KnownCells:
         return [c for c in self.cells if all(c.get(key) == v for key, v in values.items())]
 
     def add(self, found: Sequence[dict[str, Any]]) -> None:
-        """Add cells without the places of their checkpoints, and write the file."""
+        """Add cells without the paths of their checkpoints, and write the file."""
         self.cells += [{k: v for k, v in cell.items() if k != "checkpoint"} for cell in found]
         if self._path is not None and found:
             write_text(self._path, json.dumps(self.cells, indent=1) + "\n")
@@ -77,11 +77,11 @@ def cell(
     settings: Sequence[str],
     evaluation: Sequence[str],
 ) -> dict[str, Any]:
-    """One cell's numbers, from the disk if it has been run before; what an interrupted run left there goes.
+    """Return one cell's numbers, from the disk if it has been run before; files of an interrupted run are removed.
 
     Args:
-        folder: of the cell.
-        of: what the cell is, kept with the numbers.
+        folder: folder of the cell.
+        of: description of the cell, saved with the numbers.
         config: ready configuration.
         settings: ``key=value`` for ``imitate train --set``.
         evaluation: options of ``imitate eval``.
@@ -106,10 +106,10 @@ def cell(
 def trained_and_played(
     folder: Path, config: str, settings: Sequence[str], evaluation: Sequence[str]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Train and evaluate in a folder that is emptied before.
+    """Train and evaluate in a folder, which is emptied first.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         config: ready configuration.
         settings: ``key=value`` for ``imitate train --set``.
         evaluation: options of ``imitate eval``.
@@ -133,7 +133,7 @@ def trained_and_played(
 def cell_of(
     task: str, variant: str, seed: int, epochs: int | None, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """The cell of a ready configuration."""
+    """Return the cell of a ready configuration."""
     folder = Path(args.out) / task / variant / f"seed{seed}_epochs{epochs or 'ready'}"
     settings = [f"train.seed={seed}", f"experiment.name={variant}"]
     settings += [] if epochs is None else [f"train.num_epochs={epochs}"]
@@ -146,7 +146,7 @@ def cell_of(
 
 
 def row(numbers: dict[str, Any]) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     low, high = wilson_interval(numbers["successes"], numbers["episodes"])
     return (
         f"| {numbers['task']} | {numbers['variant']} | {numbers['seed']} | {numbers['steps']} "
@@ -156,7 +156,7 @@ def row(numbers: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
