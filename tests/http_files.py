@@ -71,14 +71,12 @@ class FileServer:
             start = int(asked.removeprefix("bytes=").rstrip("-"))
         body, part = content[start:], f"{start}-{end - 1}" if start < end else "*"
         request.send_response((206 if body else 416) if start else 200)
-        headers = {
-            "Content-Length": str(len(body)) if self.length else "",
-            "ETag": etag,
-            "Content-Range": f"bytes {part}/{end}" if start else "",
-        }
-        for name, value in headers.items():
-            if value:
-                request.send_header(name, value)
+        if self.length:
+            request.send_header("Content-Length", str(len(body)))
+        if etag:
+            request.send_header("ETag", etag)
+        if start:
+            request.send_header("Content-Range", f"bytes {part}/{end}")
         request.end_headers()
         cuts = self.cut.get(request.path)
         if with_body:

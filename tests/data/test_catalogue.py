@@ -56,11 +56,6 @@ def test_the_first_file_of_every_tutorial():
     assert file.url.endswith("/v1.5/lift/ph/low_dim_v15.hdf5")
 
 
-def test_another_server():
-    (file,) = chosen(load_catalogue(base_url="http://here:1/x"), ["mimicgen/core/stack_d0"])
-    assert file.url == "http://here:1/x/core/stack_d0.hdf5"
-
-
 def test_patterns_take_each_file_once():
     names = [file.name for file in chosen(FILES, ["robomimic/*/ph/low_dim", "robomimic/lift/*"])]
     assert len(names) == len(set(names)) == 5 + 6

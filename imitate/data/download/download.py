@@ -181,6 +181,7 @@ class Download:
         """Begin with an empty file, for the server's file of this tag."""
         self.on_bytes(-self._size(), total)
         self._forget()
+        self.resumed_at = 0
         fresh(self._part).close()
         if tag and not tag.startswith("W/") and not self.identified:
             self._tag = tag

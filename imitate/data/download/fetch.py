@@ -244,11 +244,11 @@ def _head(url: str) -> bytes:
 
 def _small_content(url: str) -> bytes:
     with opened(url) as content:
-        found = b""
+        found = bytearray()
         for block in content.blocks:
             found += block
             if len(found) > _MAX_SMALL:
                 raise DatasetError(f"{url}: is larger than an index can be: correct the address")
     if content.total not in (None, len(found)):
         raise UnreachableError("the connection ended early")
-    return found
+    return bytes(found)
