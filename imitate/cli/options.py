@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.crew.places import open_backend
 from imitate.errors import printable
 from imitate.policy.renaming import Rename, rename_words
-from imitate.system.processes import LOCAL, ON_HELP
 
 if TYPE_CHECKING:
     from imitate.crew.backend import Backend
@@ -115,6 +113,10 @@ def tell_saved_names(path: Path, saved: Rename | None) -> None:
         typer.echo(printable(f"{path}: takes {rename_words(saved)}, as saved in it"), err=True)
 
 
+ON_HELP = (
+    "Where workers run: local (processes of this machine), ray (the Ray cluster of RAY_ADDRESS or the one that runs "
+    "here, else a private one of this machine), ray:HOST:PORT."
+)
 On = Annotated[str, typer.Option("--on", metavar="PLACE", help=ON_HELP)]
 
 
@@ -127,6 +129,9 @@ def opened(on: str, *, gpus: float = 0.0, name: str) -> Iterator[Backend[Any] | 
         gpus: GPUs per worker on a cluster.
         name: name of the workers.
     """
+    from imitate.crew.places import open_backend
+    from imitate.system.processes import LOCAL
+
     if on == LOCAL:
         yield None
         return

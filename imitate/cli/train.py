@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from imitate.cli.options import ON_HELP
 from imitate.errors import ConfigError
-from imitate.system.processes import ON_HELP
 
 FAILED = 1
 INTERRUPTED = 130

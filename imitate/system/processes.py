@@ -27,10 +27,6 @@ MAKE_FACTOR = 5.0
 MAKE = "making the environment"
 
 LOCAL, RAY = "local", "ray"
-ON_HELP = (
-    "Where workers run: local (processes of this machine), ray (the Ray cluster of RAY_ADDRESS or the one that runs "
-    "here, else a private one of this machine), ray:HOST:PORT."
-)
 
 Beat = Callable[[str], None]
 """Function that is called with the call that begins now: :data:`MAKE`, "reset()", "step()" ..., or "" if it has
