@@ -264,8 +264,8 @@ def test_a_disk_that_fails_keeps_what_came(file, target, content, server, monkey
         if count:
             raise OSError(code, "of the disk")
 
-    monkeypatch.setattr(transport, "BLOCK", 100)
-    with refused(words):
+    with monkeypatch.context() as patch, refused(words):
+        patch.setattr(transport, "BLOCK", 100)
         download_public(file, target, on_bytes=fail)
     download_public(file, target)
     assert asked(server) == [0, 100]
