@@ -18,17 +18,8 @@ FAST = {"optim_params": {"policy": {"learning_rate": {"initial": 0.01}}}}
 
 def make(overrides=(), ac_dim=2, goal=False, seed=0, hidden=32):
     words = {"algo": FAST, "train": {"num_epochs": 10}, "experiment": {"epoch_every_n_steps": 100}}
-    goal = ("state",) if goal else ()
-    return tiny_algo(
-        "bc",
-        *overrides,
-        obs={"state": 2},
-        action=ac_dim,
-        seed=seed,
-        hidden=[hidden],
-        goal=goal,
-        **words,
-    )
+    words |= {"obs": {"state": 2}, "goal": ("state",) if goal else (), "hidden": [hidden]}
+    return tiny_algo("bc", *overrides, action=ac_dim, seed=seed, **words)
 
 
 def batch_of(obs, actions, **extra):
@@ -58,9 +49,8 @@ def test_the_section_picks_the_class(overrides, expected):
 
 def test_regression_losses_by_hand():
     """Predicted (0.5, 0, 0, 1) for (0, 0.5, 0, -1): squares .25 .25 0 4; smooth L1 .125 .125 0 1.5."""
-    algo = make(
-        ("algo.loss.l2_weight=1", "algo.loss.l1_weight=10", "algo.loss.cos_weight=100"), ac_dim=4
-    )
+    weights = {"l2": 1, "l1": 10, "cos": 100}
+    algo = make([f"algo.loss.{key}_weight={value}" for key, value in weights.items()], ac_dim=4)
     predict(algo, [[0.5, 0.0, 0.0, 1.0]])
     batch = batch_of(torch.zeros(1, 1, 2), [[[0.0, 0.5, 0.0, -1.0]]])
     info = algo.train_on_batch(algo.process_batch_for_training(batch), 1, validate=True)
@@ -101,9 +91,8 @@ def test_negative_log_likelihood_of_a_gaussian_by_hand():
 
 def test_negative_log_likelihood_of_a_mixture_by_hand():
     """Weights 3/4 and 1/4, means 0 and 0.5, std log 2: -log(3/4 N(0.5; 0, std) + 1/4 N(0.5; 0.5, std))."""
-    algo = make(
-        ("algo.gmm.enabled=true", "algo.gmm.num_modes=2", "algo.gmm.min_std=1e-9"), ac_dim=1
-    )
+    keys = ("enabled=true", "num_modes=2", "min_std=1e-9")
+    algo = make([f"algo.gmm.{key}" for key in keys], ac_dim=1)
     for p in algo.nets.parameters():
         torch.nn.init.zeros_(p)
     with torch.no_grad():
@@ -192,12 +181,8 @@ def remembered(algo, most):
     return within(most, update, lambda: float(loss) < 0.01)
 
 
-RNN = (
-    "algo.rnn.enabled=true",
-    "train.seq_length=5",
-    "algo.rnn.horizon=5",
-    "algo.rnn.hidden_dim=32",
-)
+SIZES = ("algo.rnn.horizon=5", "algo.rnn.hidden_dim=32")
+RNN = ("algo.rnn.enabled=true", "train.seq_length=5", *SIZES)
 
 
 @pytest.mark.parametrize("rnn_type", ["LSTM", "GRU"])
@@ -207,9 +192,8 @@ def test_a_recurrent_policy_remembers(rnn_type):
     algo.set_eval()
     actions = [algo.get_action({"state": torch.tensor([[0.5, -0.5]])})]
     actions += [algo.get_action({"state": torch.zeros(1, 2)}) for _ in range(4)]
-    torch.testing.assert_close(
-        torch.cat(actions), torch.tensor([[0.5, -0.5]]).expand(5, 2), atol=0.2, rtol=0
-    )
+    wanted = torch.tensor([[0.5, -0.5]]).expand(5, 2)
+    torch.testing.assert_close(torch.cat(actions), wanted, atol=0.2, rtol=0)
     # The horizon is over: what was seen before is forgotten.
     assert algo.get_action({"state": torch.zeros(1, 2)}).abs().max() < 0.4
 
@@ -260,9 +244,8 @@ def test_stacked_frames_are_all_seen_oldest_first():
     repeated = {"state": obs[:, :1].expand(1, 3, 2)}
     with torch.no_grad():
         features, _ = algo.nets["policy"](repeated)
-    torch.testing.assert_close(
-        algo.get_action({"state": obs[:, 0]}), algo.nets["policy"].head.act(features)
-    )
+    action = algo.get_action({"state": obs[:, 0]})
+    torch.testing.assert_close(action, algo.nets["policy"].head.act(features))
 
 
 @pytest.mark.parametrize(
@@ -302,18 +285,11 @@ def test_a_generator_determines_the_samples():
 
 
 def test_the_gumbel_temperature_falls_by_the_epoch():
-    algo = make(
-        (
-            "algo.vae.enabled=true",
-            "algo.vae.prior.use_categorical=true",
-            "algo.vae.prior.categorical_temp_anneal_step=0.25",
-        )
-    )
+    prior = ("use_categorical=true", "categorical_temp_anneal_step=0.25")
+    algo = make(("algo.vae.enabled=true", *(f"algo.vae.prior.{key}" for key in prior)))
     batch = algo.process_batch_for_training(batch_of(torch.ones(8, 1, 2), torch.ones(8, 1, 2)))
-    temperatures = [
-        float(algo.train_on_batch(batch, epoch)["Gumbel_Temperature"]) for epoch in (1, 2, 9)
-    ]
-    assert temperatures == pytest.approx([0.75, 0.5, 0.3])
+    infos = [algo.train_on_batch(batch, epoch) for epoch in (1, 2, 9)]
+    assert [float(info["Gumbel_Temperature"]) for info in infos] == pytest.approx([0.75, 0.5, 0.3])
 
 
 PRIORS = {
@@ -329,15 +305,13 @@ PRIORS = {
 
 @pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS)
 def test_every_prior_learns_a_linear_expert(prior):
-    algo = make(
-        ("algo.vae.enabled=true", "algo.vae.kl_weight=0.1", *(f"algo.vae.prior.{p}" for p in prior))
-    )
+    keys = ("enabled=true", "kl_weight=0.1", *(f"prior.{key}" for key in prior))
+    algo = make([f"algo.vae.{key}" for key in keys])
     rng = np.random.default_rng(0)
     for _ in range(80):  # after 50 errors are at most 0.20
         obs = rng.uniform(-0.8, 0.8, size=(64, 1, 2)).astype(np.float32)
-        algo.train_on_batch(
-            algo.process_batch_for_training(batch_of(obs, obs[..., ::-1].copy())), 1
-        )
+        batch = batch_of(obs, obs[..., ::-1].copy())
+        algo.train_on_batch(algo.process_batch_for_training(batch), 1)
     algo.set_eval()
     obs = torch.tensor([[0.5, -0.5], [-0.3, 0.6]])
     torch.testing.assert_close(algo.get_action({"state": obs}), obs.flip(-1), atol=0.25, rtol=0)

@@ -13,11 +13,8 @@ from tests.tiny import tiny_algo
 STATE, ACTION, BATCH = 3, 2, 6
 ACTOR = ("algo.actor.enabled=true", "algo.actor.layer_dims=[16]")
 GMM = ("algo.action_sampler.gmm.enabled=true", "algo.action_sampler.actor_layer_dims=[16]")
-DISTRIBUTIONAL = (
-    "algo.critic.distributional.enabled=true",
-    "algo.critic.distributional.num_atoms=3",
-    "algo.critic.value_bounds=[0.0, 2.0]",
-)
+ATOMS = ("distributional.enabled=true", "distributional.num_atoms=3", "value_bounds=[0.0, 2.0]")
+DISTRIBUTIONAL = tuple(f"algo.critic.{key}" for key in ATOMS)
 
 
 def make(overrides=(), ac_dim=ACTION, seed=0):
@@ -220,14 +217,8 @@ def test_the_vaes_encoder_freezes_at_its_epoch():
 
 def test_networks_learn_in_their_epochs_only():
     stage = "algo.optim_params.{}.{}_epoch={}"
-    algo = make(
-        (
-            *ACTOR,
-            stage.format("action_sampler", "end", 2),
-            stage.format("critic", "start", 2),
-            stage.format("actor", "start", 3),
-        )
-    )
+    stages = (("action_sampler", "end", 2), ("critic", "start", 2), ("actor", "start", 3))
+    algo = make((*ACTOR, *(stage.format(*each) for each in stages)))
     algo.set_train()
     moves = [moved_by(algo, prepared(algo), epoch) for epoch in (1, 2, 3)]
     critics = {"critic", "critic_target"}
@@ -260,10 +251,8 @@ def test_the_target_distribution_atom_by_atom(worlds):
     # The positive action is the better; 0.75 of its less hopeful member and 0.25 of the other: 0.1875, 0.3125, 0.5.
     # Atoms 0, 1, 2 move to 0.5, 1, 1.5: 0.1875 / 2 | 0.1875 / 2 + 0.3125 + 0.25 | 0.25. At a terminal all is at 1.25.
     goes_on, ends = (worlds.only(batch, row) for row in (0, 1))
-    assert target_distribution(worlds, algo, goes_on) == pytest.approx(
-        [0.09375, 0.65625, 0.25], abs=1e-5
-    )
-    assert target_distribution(worlds, algo, ends) == pytest.approx([0.0, 0.75, 0.25], abs=1e-5)
+    for rows, wanted in ((goes_on, [0.09375, 0.65625, 0.25]), (ends, [0.0, 0.75, 0.25])):
+        assert target_distribution(worlds, algo, rows) == pytest.approx(wanted, abs=1e-5)
     # Its mean is the target of critics without distributions: 0.5 + 0.5 (0.75 1.25 + 0.25 1.5).
     assert worlds.losses(algo, goes_on)["Q_Targets"] == pytest.approx(0.5 + 0.5 * 1.3125)
 
@@ -272,32 +261,18 @@ def test_the_distributional_loss_by_hand(worlds):
     algo = make(DISTRIBUTIONAL, ac_dim=1)
     algo.nets["critic"] = Logits([[0.5, 0.25, 0.25], [0.2, 0.4, 0.4]], [[1 / 3] * 3] * 2)
     batch = {**prepared(algo, 1), "actions": torch.tensor([[0.5]])}
-    batch |= {
-        "rewards": torch.ones(1),
-        "discounts": torch.zeros(1),
-    }  # the target is the second atom
+    batch |= {"rewards": torch.ones(1), "discounts": torch.zeros(1)}  # the second atom
     info = worlds.losses(algo, batch)
     assert info["Critic_Loss"] == pytest.approx(-math.log(0.25) - math.log(0.4))
     assert info["Q_Data"] == pytest.approx((0.75 + 1.2) / 2)
 
 
 def test_a_distributional_critic_learns_the_distribution_of_a_bandits_rewards():
-    algo = make(
-        (
-            *DISTRIBUTIONAL,
-            "algo.critic.ensemble.n=1",
-            "algo.optim_params.critic.learning_rate.initial=0.01",
-        ),
-        ac_dim=1,
-    )
-    rewards = torch.tensor([0.0, 0.0, 0.0, 2.0])
-    batch = {
-        **prepared(algo, 4),
-        "obs": {"state": torch.zeros(4, STATE)},
-        "actions": torch.zeros(4, 1),
-        "rewards": rewards,
-        "discounts": torch.zeros(4),
-    }
+    alone = ("algo.critic.ensemble.n=1", "algo.optim_params.critic.learning_rate.initial=0.01")
+    algo = make((*DISTRIBUTIONAL, *alone), ac_dim=1)
+    batch = {**prepared(algo, 4), "obs": {"state": torch.zeros(4, STATE)}}
+    batch |= {"actions": torch.zeros(4, 1), "discounts": torch.zeros(4)}
+    batch["rewards"] = torch.tensor([0.0, 0.0, 0.0, 2.0])
 
     def learned():
         logits = algo.nets["critic"]({"state": torch.zeros(1, STATE)}, torch.zeros(1, 1))

@@ -15,12 +15,9 @@ from imitate.policy.rollout_policy import RolloutPolicy
 from tests.tiny import tiny_algo, tiny_batch
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = sorted(
-    path
-    for path in (ROOT / "configs").rglob("*.json")
-    # Those of papers: tests/scripts/test_paper_configs.py.
-    if not {"schema", "paper"} & set(path.parts)
-)
+FILES = sorted((ROOT / "configs").rglob("*.json"))
+# Those of papers: tests/scripts/test_paper_configs.py.
+CONFIGS = [path for path in FILES if not {"schema", "paper"} & set(path.parts)]
 SIZES = {
     **{"robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2, "object": 10},
     **{"hand_pos": 3, "gripper": 1, "object_pos": 3, "object_quat": 4},
@@ -43,11 +40,8 @@ def structure(node):
     if not isinstance(node, dict):
         return node
     ignored = {"$schema", "experiment", "data", "output_dir", "num_epochs", "batch_size", "seed"}
-    return {
-        key: structure(value)
-        for key, value in node.items()
-        if key not in ignored | {"learning_rate"}
-    }
+    kept = node.keys() - ignored - {"learning_rate"}
+    return {key: structure(value) for key, value in node.items() if key in kept}
 
 
 QUICK = (
@@ -99,17 +93,11 @@ def cases():
         if text not in seen:
             representatives.append(path)
         seen.add(text)
+    marks = {**dict.fromkeys(QUICK, pytest.mark.quick), **dict.fromkeys(FAST, ())}
+    names = {name_of(path): path for path in representatives}
     return [
-        pytest.param(
-            path,
-            id=name_of(path),
-            marks=pytest.mark.quick
-            if name_of(path) in QUICK
-            else ()
-            if name_of(path) in FAST
-            else pytest.mark.nightly,
-        )
-        for path in representatives
+        pytest.param(path, id=name, marks=marks.get(name, pytest.mark.nightly))
+        for name, path in names.items()
     ]
 
 
@@ -234,9 +222,8 @@ def test_contract(path, tmp_path, subtests):
 def plans(algo):
     """If the actions of a step may have been decided at an earlier one."""
     actor = algo.actor if isinstance(algo, Hierarchy) else algo
-    planned = actor.execution is not None and (
-        actor.execution.execute > 1 or actor.execution.temporal_ensemble is not None
-    )
+    how = actor.execution
+    planned = how is not None and (how.execute > 1 or how.temporal_ensemble is not None)
     return planned or isinstance(algo, Hierarchy)
 
 
@@ -279,9 +266,8 @@ def acts_like_its_checkpoint(algo, file):
         torch.manual_seed(step)
         action = policy(obs)
         torch.manual_seed(step)
-        ready = algo.preprocess.prepare_obs(
-            {key: torch.as_tensor(value).unsqueeze(0) for key, value in obs.items()}
-        )
+        raw = {key: torch.as_tensor(value).unsqueeze(0) for key, value in obs.items()}
+        ready = algo.preprocess.prepare_obs(raw)
         expected = algo.preprocess.unnormalize_actions(algo.get_action(ready))[0].numpy()
         # Large layers of a loaded policy add in another order.
         np.testing.assert_allclose(action, np.maximum(expected, -1.0), atol=1e-5)
@@ -314,11 +300,9 @@ def plans_are_cut(algo):
 
 AVERAGED = "algo.ema.enabled=true"
 ATOMS = "algo.critic.distributional.enabled=true algo.critic.value_bounds=[0.0,2.0]"
+CHUNK = "algo.chunk.enabled=true algo.chunk.size=4 algo.chunk.execute=2 train.seq_length=4"
 STATES = [
-    (
-        "bc",
-        f"{AVERAGED} algo.chunk.enabled=true algo.chunk.size=4 algo.chunk.execute=2 train.seq_length=4",
-    ),
+    ("bc", f"{AVERAGED} {CHUNK}"),
     ("bcq", "algo.actor.enabled=true"),
     ("bcq", f"{ATOMS} algo.action_sampler.gmm.enabled=true"),
     ("cql", "algo.actor.bc_start_steps=3"),

@@ -246,16 +246,18 @@ def test_without_tuning_the_weights_are_fixed(worlds):
     assert (info["Entropy_Weight"], info["CQL_Weight"]) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("target", ["default", "null"])
-def test_the_entropy_weight_begins_as_asked(worlds, target):
-    algo = make((f"algo.actor.target_entropy={target}", "algo.actor.initial_entropy_weight=0.02"))
-    assert worlds.losses(algo, prepared(algo))["Entropy_Weight"] == pytest.approx(0.02)
-
-
-@pytest.mark.parametrize("gap", ["5.0", "null"])
-def test_the_conservative_weight_begins_as_asked(worlds, gap):
-    algo = make((f"algo.critic.target_q_gap={gap}", "algo.critic.cql_weight=0.05"))
-    assert worlds.losses(algo, prepared(algo))["CQL_Weight"] == pytest.approx(0.05)
+@pytest.mark.parametrize(
+    ("weight", "target", "told"),
+    [
+        ("actor.initial_entropy_weight", "actor.target_entropy=default", "Entropy_Weight"),
+        ("actor.initial_entropy_weight", "actor.target_entropy=null", "Entropy_Weight"),
+        ("critic.cql_weight", "critic.target_q_gap=5.0", "CQL_Weight"),
+        ("critic.cql_weight", "critic.target_q_gap=null", "CQL_Weight"),
+    ],
+)
+def test_the_weights_begin_as_asked(worlds, weight, target, told):
+    algo = make((f"algo.{target}", f"algo.{weight}=0.02"))
+    assert worlds.losses(algo, prepared(algo))[told] == pytest.approx(0.02)
 
 
 def test_targets_follow_slowly():

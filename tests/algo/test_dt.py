@@ -69,15 +69,9 @@ def test_returns_are_scaled():
 
 
 def changed(batch, group, at):
-    copy = {k: dict(v) if isinstance(v, dict) else v for k, v in batch.items()}
-    value = copy["obs"]["state"] if group == "obs" else copy[group]
-    value = value.clone()
+    value = (batch["obs"]["state"] if group == "obs" else batch[group]).clone()
     value[:, at] += 1
-    if group == "obs":
-        copy["obs"]["state"] = value
-    else:
-        copy[group] = value
-    return copy
+    return {**batch, group: {"state": value} if group == "obs" else value}
 
 
 @pytest.mark.parametrize(
@@ -96,9 +90,8 @@ def test_what_lies_before_the_episode_is_not_seen():
     batch = algo.process_batch_for_training(raw_batch())
     batch["pad_mask"][:, :2] = False
     for group in ("obs", "returns", "actions"):
-        assert torch.equal(
-            predict(algo, batch)[:, 2:], predict(algo, changed(batch, group, 1))[:, 2:]
-        )
+        other = changed(batch, group, 1)
+        assert torch.equal(predict(algo, batch)[:, 2:], predict(algo, other)[:, 2:])
 
 
 def test_acting_step_by_step_equals_the_window_of_training():
@@ -173,9 +166,8 @@ def test_the_same_data_give_good_or_bad_behaviour_as_asked():
     good = (torch.arange(size) % 2).float()
     generator = torch.Generator().manual_seed(1)
     batch = raw_batch(size, ac_dim=1)
-    batch["actions"] = (good - 0.5).view(-1, 1, 1).expand(-1, K, 1) + 0.05 * torch.randn(
-        size, K, 1, generator=generator
-    )
+    noise = 0.05 * torch.randn(size, K, 1, generator=generator)
+    batch["actions"] = (good - 0.5).view(-1, 1, 1) + noise
     batch["obs"]["state"] = torch.zeros(size, K, 3)
     batch["returns"] = good.unsqueeze(1) * torch.tensor([4.0, 3.0, 2.0, 1.0])
     assert abs(batch["actions"].mean().item()) < 0.02
@@ -201,11 +193,8 @@ def test_the_same_data_give_good_or_bad_behaviour_as_asked():
 def test_steps_beyond_the_longest_episode_are_alike():
     algo = make()
     batch = algo.process_batch_for_training(raw_batch())
-    late = {**batch, "step": batch["step"] + 5}
-    later = {**batch, "step": batch["step"] + 50}
-    assert torch.equal(
-        predict(algo, {**late, "step": late["step"].clamp(min=5)}), predict(algo, later)
-    )
+    late, later = ({**batch, "step": batch["step"] + more} for more in (5, 50))
+    assert torch.equal(predict(algo, late), predict(algo, later))
 
 
 def test_without_numbers_from_data_the_scale_is_one():

@@ -232,11 +232,8 @@ def test_merge_of_different_files(data, demo_file):
     demo_file("fewer.hdf5", num_demos=1, obs_dims={"object": 10}, seed=1)
     demo_file("wider.hdf5", num_demos=1, action_dim=4)
     demo_file("stack.hdf5", num_demos=1, env_meta={"env_name": "Stack", "type": 1}, seed=2)
-    for other, words in (
-        ("fewer", "--common-keys"),
-        ("wider", "'actions'"),
-        ("stack", "--any-env"),
-    ):
+    refusals = {"fewer": "--common-keys", "wider": "'actions'", "stack": "--any-env"}
+    for other, words in refusals.items():
         told = data(f"merge a.hdf5 {other}.hdf5 -o out.hdf5", code=2).output
         assert words in told and len(told.splitlines()) == 1
         assert not Path("out.hdf5").exists()
@@ -266,10 +263,9 @@ def test_rename_key(data, file):
     data("rename-key demos.hdf5 obs/object obs/world/thing -o out.hdf5")
     with h5py.File("out.hdf5") as new, h5py.File(file) as old:
         for group in ("obs", "next_obs"):
-            assert "object" not in new["data/demo_3"][group]
-            np.testing.assert_array_equal(
-                new[f"data/demo_3/{group}/world/thing"], old[f"data/demo_3/{group}/object"]
-            )
+            renamed, before = new[f"data/demo_3/{group}"], old[f"data/demo_3/{group}"]
+            assert "object" not in renamed
+            np.testing.assert_array_equal(renamed["world/thing"], before["object"])
 
 
 def test_the_names_of_a_lerobot_dataset_go_with_a_renamed_array(data, file):
@@ -306,10 +302,8 @@ def test_stats_of_a_file_and_of_its_shards(call, file):
     found = call.json("dataset stats demos.hdf5")
     with h5py.File(file) as opened:
         actions = np.concatenate([opened["data"][demo]["actions"][()] for demo in opened["data"]])
-    np.testing.assert_allclose(found["actions"]["mean"], actions.mean(axis=0))
-    np.testing.assert_allclose(found["actions"]["std"], actions.std(axis=0))
-    assert found["actions"]["min"] == actions.min(axis=0).tolist()
-    assert found["actions"]["max"] == actions.max(axis=0).tolist()
+    for name in ("mean", "std", "min", "max"):
+        np.testing.assert_allclose(found["actions"][name], getattr(actions, name)(axis=0))
     assert found["rewards"]["max"] == [1.0]
     assert "states" not in found
     lines = call("dataset stats demos.hdf5 --keys rewards --filter-key mine").stdout.splitlines()

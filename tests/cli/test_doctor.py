@@ -171,7 +171,7 @@ def lost_time(data):
     data["demo_3/states"][30:, 0] += 0.5
 
 
-FORCE = "demo_1/obs/force"
+FORCE, OPENGL = "demo_1/obs/force", {"macros_image_convention": "opengl"}
 FAULTS = {
     "nan": ("error nan", put("demo_2/obs/force", (7, 1), np.nan)),
     "infinite action": ("error nan", put("demo_2/actions", (7, 1), np.inf)),
@@ -194,10 +194,7 @@ FAULTS = {
     "channels first": ("error image_layout", images(lambda old: old.transpose(0, 3, 1, 2))),
     "float images": ("info image_range", images(lambda old: old.astype(np.float32) / 255)),
     "blank": ("warning blank_images", put("demo_3/obs/agentview_image", slice(5, 9), 0)),
-    "opengl": (
-        "warning upside_down",
-        lambda data: data.attrs.update(macros_image_convention="opengl"),
-    ),
+    "opengl": ("warning upside_down", lambda data: data.attrs.update(OPENGL)),
     "unknown": ("error mask_unknown", mask("train", "demo_0", "demo_99")),
     "overlapping": ("error mask_overlap", mask("train", "demo_0", "demo_4")),
     "empty mask": ("warning mask_empty", mask("train")),

@@ -55,12 +55,9 @@ def checkpoint(trained, tmp_path):
 @contextlib.contextmanager
 def serving(imitate, checkpoint):
     """``imitate serve`` in a process of its own: process, what it printed as JSON."""
-    process = subprocess.Popen(
-        [str(imitate), "serve", str(checkpoint), "--port", "0", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = [str(imitate), "serve", str(checkpoint), "--port", "0", "--json"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(words, **pipes, text=True)
     try:
         yield process, json.loads(process.stdout.readline(), parse_constant=refuse)
     finally:
@@ -128,11 +125,10 @@ def test_run_through_a_server(call, checkpoint, preloaded_commands):
         ckpt["shape_metadata"].pop(name)
     save_checkpoint(ckpt, checkpoint)
     with serving(preloaded_commands / "imitate", checkpoint) as (process, told):
-        assert {"shape": [3], "kind": "low_dim"}.items() <= told["schema"]["observations"][
-            "flat"
-        ].items()
-        assert told["schema"]["history"] == 1
-        assert told["schema"]["action_low"] == told["schema"]["action_high"] == [None]
+        schema = told["schema"]
+        wanted = {"shape": [3], "kind": "low_dim"}
+        assert wanted.items() <= schema["observations"]["flat"].items()
+        assert schema["history"] == 1 and schema["action_low"] == schema["action_high"] == [None]
         run = f"run {told['url']} {SIM} --steps 20"
         assert "20 steps" in call(run).stdout
         done = call(f"{run} --async --json")
@@ -169,9 +165,8 @@ def test_record_by_a_device_then_go_on_and_replay(call):
 
 def test_a_demonstration_of_a_robot_with_another_order_of_joints_is_not_replayed(call, monkeypatch):
     names = {"actions": {"feature": "actions", "shape": [2], "names": ["yaw", "lift"]}}
-    with DatasetWriter(
-        "two.hdf5", {}, control_freq=50.0, attrs={"features": json.dumps(names)}
-    ) as writer:
+    attrs = {"features": json.dumps(names)}
+    with DatasetWriter("two.hdf5", {}, control_freq=50.0, attrs=attrs) as writer:
         writer.start_episode()
         writer.append(obs={"state": np.zeros(2)}, action=np.zeros(2))
         writer.finish_episode(success=True)
@@ -241,9 +236,8 @@ def test_what_repeats_itself_is_no_fault_of_a_simulator():
     assert safety_of("sim") == Safety(frozen=0, frozen_pose=0)
     assert safety_of("my_robots:Arm") == Safety()
     words = ["hold_s=2", "frozen=3", "first_action=refuse"]
-    assert safety_of("sim", words) == Safety(
-        hold_s=2, frozen=3, first_action="refuse", frozen_pose=0
-    )
+    wanted = Safety(hold_s=2, frozen=3, first_action="refuse", frozen_pose=0)
+    assert safety_of("sim", words) == wanted
 
 
 @pytest.mark.parametrize(
@@ -337,9 +331,8 @@ def test_units_of_another_kind_are_refused_before_the_robot_moves(call, checkpoi
     content["provenance"] = {**(content.get("provenance") or {}), "observations": {"flat": tiny}}
     save_checkpoint(content, "policy.pth")
     told = call(f"run policy.pth {SIM} --steps 3", code=2).output
-    assert (
-        "standard deviations from the training's mean" in told and "the robot was not moved" in told
-    )
+    for words in ("standard deviations from the training's mean", "the robot was not moved"):
+        assert words in told
     told = call(f"compare policy.pth policy.pth {SIM} --steps 3 --max-pairs 1", code=2).output
     assert "the robot was not moved" in told
     told = call(f"run policy.pth {SIM} --steps 3 --unlike-training").output

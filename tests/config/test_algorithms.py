@@ -33,9 +33,7 @@ def test_an_algorithm_is_imported_by_name_on_first_use():
 
 @pytest.mark.parametrize("name", ["bx", "algo", "../bc", "bc.x", "", "os"])
 def test_an_unknown_name(name):
-    with pytest.raises(
-        ConfigError, match="algo_name: no algorithm '.*', (did you mean|valid names)"
-    ):
+    with pytest.raises(ConfigError, match="no algorithm '.*', (did you mean|valid names)"):
         find(name)
 
 

@@ -72,13 +72,9 @@ def test_with_overrides_makes_a_new_checked_object():
     assert other.train.batch_size == 10
     assert other.train.data[0].to_dict()["filter_key"] == "better"
     assert other.algo.widths.kwargs.to_dict() == {"bidirectional": False, "x": [1]}
-    with pytest.raises(
-        ConfigError, match="train.batch_size: got -1, wanted a number greater than 0"
-    ):
+    with pytest.raises(ConfigError, match="train.batch_size: got -1, wanted a number greater"):
         config.with_overrides({"train.batch_size": -1})
-    with pytest.raises(
-        ConfigError, match="train.batchsize: unknown key, did you mean 'batch_size'"
-    ):
+    with pytest.raises(ConfigError, match="train.batchsize: unknown key, .* mean 'batch_size'"):
         config.with_overrides({"train.batchsize": 1})
 
 

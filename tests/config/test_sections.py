@@ -100,20 +100,10 @@ def test_merged_replaces_lists_and_joins_objects():
 
 
 def test_optimizer_defaults_are_robomimics():
-    assert OptimizerConfig().to_dict() == {
-        "optimizer_type": "adam",
-        "betas": [0.9, 0.999],
-        "learning_rate": {
-            "initial": 0.0001,
-            "decay_factor": 0.1,
-            "epoch_schedule": [],
-            "scheduler_type": "multistep",
-            "warmup_steps": 0,
-            "num_cycles": 0.5,
-            "step_every_batch": True,
-        },
-        "regularization": {"L2": 0.0},
-    }
+    rate = {"initial": 0.0001, "decay_factor": 0.1, "epoch_schedule": [], "num_cycles": 0.5}
+    rate |= {"scheduler_type": "multistep", "warmup_steps": 0, "step_every_batch": True}
+    rest = {"optimizer_type": "adam", "betas": [0.9, 0.999], "regularization": {"L2": 0.0}}
+    assert OptimizerConfig().to_dict() == {**rest, "learning_rate": rate}
 
 
 def config(**cluster):
@@ -196,12 +186,8 @@ def test_actions_that_do_not_fill_the_range_of_networks_are_normalized(low, high
 
 def test_updates_follow_from_the_samples():
     # 20 * 38400 / 256 = 3000 updates, and 1000 at least.
-    for samples, steps, epochs in (
-        (38400, 100, 30),
-        (38401, 100, 31),
-        (500, 100, 10),
-        (500, 1, 1000),
-    ):
+    cases = ((38400, 100, 30), (38401, 100, 31), (500, 100, 10), (500, 1, 1000))
+    for samples, steps, epochs in cases:
         assert num_epochs(samples, batch_size=256, epoch_steps=steps) == epochs
 
 

@@ -177,18 +177,12 @@ def test_results_in_the_order_of_the_items(crew, tmp_path):
     flags = [str(tmp_path / name) for name in "xy"]
     for flag, run in zip(flags, (crew.in_order, crew.as_completed), strict=True):
         # Four items can be begun before the first one is done.
-        items = [
-            ("until", flag, "a"),
-            ("echo", "b"),
-            ("echo", "c"),
-            ("touch", flag, "d"),
-            ("echo", "e"),
-        ]
+        quick = [("echo", name) for name in "bce"]
+        items = [("until", flag, "a"), *quick[:2], ("touch", flag, "d"), quick[2]]
         done = list(run(items))
         if run == crew.in_order:
-            assert [entry.result for entry in done] == list("abcde")
-            assert [entry.number for entry in done] == list(range(5))
-            assert [entry.item for entry in done] == items
+            found = [(entry.result, entry.number, entry.item) for entry in done]
+            assert found == list(zip("abcde", range(5), items, strict=True))
     by_time = [entry.result for entry in done]
     assert by_time[:2] == ["b", "c"] and sorted(by_time) == list("abcde")
 

@@ -86,11 +86,8 @@ def test_box_is_flat_and_the_clock_truncates():
 
 def test_discrete_actions_by_index_or_by_score():
     env = GymnasiumEnv("CartPole-v1")
-    assert (env.action_dim, env.action_low.tolist(), env.action_high.tolist()) == (
-        2,
-        [0.0, 0.0],
-        [1.0, 1.0],
-    )
+    limits = env.action_low.tolist(), env.action_high.tolist()
+    assert (env.action_dim, limits) == (2, ([0.0, 0.0], [1.0, 1.0]))
     outcomes = []
     for action in (np.array([0.1, 0.9]), np.array([1.0]), np.float64(1.0)):
         env.reset(seed=0)
@@ -263,10 +260,8 @@ def test_a_dict_within_a_dict_and_success_when_nothing_is_left_to_do():
     try:
         env = GymnasiumEnv("Nested-v0")
         obs, _ = env.reset(seed=0)
-        assert {key: value.shape for key, value in obs.items()} == {
-            "robot arm": (3,),
-            "goal_light_switch": (2,),
-        }
+        shapes = {key: value.shape for key, value in obs.items()}
+        assert shapes == {"robot arm": (3,), "goal_light_switch": (2,)}
         assert (obs["goal_light_switch"] == 0.25).all()
         assert env.step(np.array([1.0, 0.0, 0.0]))[4]["success"] is False
         assert env.step(np.array([1.0, 0.0, 0.0]))[4]["success"] is True

@@ -28,24 +28,14 @@ def actions(count, seed=0):
 def test_offers_the_protocol_and_robomimics_observations(lift):
     assert isinstance(lift, Env)
     obs, info = lift.reset(seed=0)
-    shapes = {key: value.shape for key, value in obs.items()}
-    assert shapes == {
-        "object": (10,),
-        "robot0_eef_pos": (3,),
-        "robot0_eef_quat": (4,),
-        "robot0_eef_quat_site": (4,),
-        "robot0_gripper_qpos": (2,),
-        "robot0_gripper_qvel": (2,),
-        "robot0_joint_acc": (7,),
-        "robot0_joint_pos": (7,),
-        "robot0_joint_pos_cos": (7,),
-        "robot0_joint_pos_sin": (7,),
-        "robot0_joint_vel": (7,),
-    }
-    assert info == {"success": False}
-    assert lift.action_dim == 7
-    assert lift.action_low.tolist() == [-1.0] * 7
-    assert lift.action_high.tolist() == [1.0] * 7
+    sizes = {"eef_pos": 3, "eef_quat": 4, "eef_quat_site": 4, "gripper_qpos": 2, "gripper_qvel": 2}
+    sizes |= dict.fromkeys(
+        [f"joint_{key}" for key in ("acc", "pos", "pos_cos", "pos_sin", "vel")], 7
+    )
+    shapes = {"object": (10,), **{f"robot0_{key}": (size,) for key, size in sizes.items()}}
+    assert {key: value.shape for key, value in obs.items()} == shapes
+    assert (info, lift.action_dim) == ({"success": False}, 7)
+    assert (lift.action_low.tolist(), lift.action_high.tolist()) == ([-1.0] * 7, [1.0] * 7)
 
 
 def test_observations_belong_to_the_state_after_the_step(lift):
@@ -53,9 +43,8 @@ def test_observations_belong_to_the_state_after_the_step(lift):
     for action in actions(10):
         obs, reward, terminated, truncated, info = lift.step(action)
         # cube in the gripper's place, from two sensors of one instant; robosuite's own are 2 ms apart
-        np.testing.assert_allclose(
-            obs["object"][7:10], obs["object"][:3] - obs["robot0_eef_pos"], atol=1e-12
-        )
+        beside = obs["object"][:3] - obs["robot0_eef_pos"]
+        np.testing.assert_allclose(obs["object"][7:10], beside, atol=1e-12)
     assert (reward, terminated, truncated, info) == (0.0, False, False, {"success": False})
 
 

@@ -9,12 +9,8 @@ import torch
 
 from imitate.algo.flow_policy import draw_times, integrate, straight_path
 from imitate.errors import ConfigError
-from imitate.functional.diffusion import (
-    make_sampler,
-    noise_schedule,
-    predicted_data,
-    predicted_noise,
-)
+from imitate.functional import diffusion
+from imitate.functional.diffusion import make_sampler, noise_schedule
 from imitate.functional.losses import masked_mean
 from imitate.functional.realtime import Given, draw_given, given_places
 
@@ -54,15 +50,9 @@ def test_reverse_steps_equal_diffusers(first, subtests, monkeypatch):
 def reverse_steps_are_those_recorded(index):
     name, schedule, prediction, clip, count, offset, one = SETTINGS[index].split("/")
     count = int(count)
-    sampler = make_sampler(
-        name,
-        noise_schedule(schedule, 100),
-        count,
-        prediction=prediction,
-        clip=1.0 if clip == "True" else None,
-        steps_offset=int(offset),
-        set_alpha_to_one=one == "True",
-    )
+    keys = {"prediction": prediction, "clip": 1.0 if clip == "True" else None}
+    keys |= {"steps_offset": int(offset), "set_alpha_to_one": one == "True"}
+    sampler = make_sampler(name, noise_schedule(schedule, 100), count, **keys)
     assert list(sampler.timesteps) == RECORDED["timesteps"][index, :count].tolist()
     chosen = sorted({0, 1, count // 2, count - 2, count - 1})
     for k, expected in zip(chosen, RECORDED["steps"][index], strict=True):
@@ -74,9 +64,8 @@ def test_cosine_schedule_by_hand():
     schedule = noise_schedule("squaredcos_cap_v2", 4)
     left = [math.cos((i / 4 + 0.008) / 1.008 * math.pi / 2) ** 2 for i in range(5)]
     # Within the cap the products telescope; the last beta would be 1 and is capped.
-    assert schedule.alphas_cumprod[:3].tolist() == pytest.approx(
-        [left[i] / left[0] for i in (1, 2, 3)], abs=1e-6
-    )
+    wanted = [left[i] / left[0] for i in (1, 2, 3)]
+    assert schedule.alphas_cumprod[:3].tolist() == pytest.approx(wanted, abs=1e-6)
     assert schedule.betas[3].item() == pytest.approx(0.999)
 
 
@@ -88,9 +77,9 @@ def test_a_perfect_output_gives_back_data_and_noise(prediction):
     noisy = schedule.add_noise(data, noise, t)
     output = schedule.target(prediction, data, noise, t)
     alpha, sigma = schedule.alpha_sigma(t, data)
-    found = predicted_data(prediction, output, noisy, alpha, sigma)
+    found = diffusion.predicted_data(prediction, output, noisy, alpha, sigma)
     torch.testing.assert_close(found, data, rtol=1e-4, atol=1e-5)
-    found = predicted_noise(prediction, output, noisy, alpha, sigma)
+    found = diffusion.predicted_noise(prediction, output, noisy, alpha, sigma)
     torch.testing.assert_close(found, noise, rtol=1e-3, atol=1e-4)
 
 
@@ -141,11 +130,23 @@ def test_generator_decides_ddpm_and_ddim_draws_nothing():
     ("call", "words"),
     [
         (lambda s: noise_schedule("squaredcos_cap", 10), "did you mean 'squaredcos_cap_v2'"),
-        (lambda s: noise_schedule("linear", 0), "num_train_timesteps is 0"),
+        (
+            lambda s: noise_schedule("linear", 0),
+            "num_train_timesteps is 0; it has to be at least 1",
+        ),
         (lambda s: make_sampler("dim", s, 5), "did you mean 'ddim'"),
         (lambda s: make_sampler("ddim", s, 11), "num_inference_timesteps is 11; wanted 1 to"),
         (lambda s: make_sampler("ddim", s, 5, prediction="epsilom"), "did you mean 'epsilon'"),
         (lambda s: make_sampler("ddim", s, 5, steps_offset=2), "steps_offset is 2; wanted 0 to 1"),
+        (lambda s: make_sampler("ddpm", s, 0), "inference_timesteps is 0; wanted 1 to"),
+        (lambda s: make_sampler("ddim", s, 0), "inference_timesteps is 0; wanted 1 to"),
+        (
+            lambda s: s.target("epsilom", *[torch.ones(1, 1)] * 2, torch.tensor([1])),
+            "unknown 'epsilom'; did you mean",
+        ),
+        (lambda s: draw_times(3, "logitnormal"), "did you mean 'logit_normal'"),
+        (lambda s: integrate(lambda x, t: x, torch.ones(1), 3, "heum"), "did you mean 'heun'"),
+        (lambda s: integrate(lambda x, t: x, torch.ones(1), 0), "got 0; wanted at least 1"),
     ],
 )
 def test_impossible_settings_are_refused(call, words):
@@ -155,8 +156,6 @@ def test_impossible_settings_are_refused(call, words):
 
 def test_a_schedule_of_one_step_is_the_shortest():
     assert noise_schedule("linear", 1, beta_start=0.25).alphas_cumprod.tolist() == [0.75]
-    with pytest.raises(ConfigError, match="num_train_timesteps is 0; it has to be at least 1"):
-        noise_schedule("linear", 0)
 
 
 def test_a_schedule_on_a_device_is_the_same():
@@ -166,19 +165,11 @@ def test_a_schedule_on_a_device_is_the_same():
     assert torch.equal(moved.alphas_cumprod, schedule.alphas_cumprod)
 
 
-def test_an_unknown_prediction_is_refused():
-    schedule, one = noise_schedule("linear", 5), torch.ones(1, 1)
-    with pytest.raises(ConfigError, match="prediction_type: unknown 'epsilom'; did you mean"):
-        schedule.target("epsilom", one, one, torch.tensor([1]))
-
-
 @pytest.mark.parametrize("name", ["ddpm", "ddim"])
 def test_one_step_may_do_and_data_are_clipped_at_one(name):
     sampler = make_sampler(name, noise_schedule("linear", 5), 1)
     assert sampler.timesteps == (0,)
     assert sampler.clip == 1.0
-    with pytest.raises(ConfigError, match="num_inference_timesteps is 0; wanted 1 to"):
-        make_sampler(name, noise_schedule("linear", 5), 0)
 
 
 def test_the_last_step_draws_no_noise():
@@ -220,9 +211,8 @@ def test_order_of_convergence_on_a_rotation(method, order):
     turn = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
     start = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     end = torch.tensor([[math.cos(1.0), math.sin(1.0)]], dtype=torch.float64)
-    errors = [
-        (integrate(lambda x, t: x @ turn, start, n, method) - end).norm().item() for n in (40, 80)
-    ]
+    found = [integrate(lambda x, t: x @ turn, start, n, method) for n in (40, 80)]
+    errors = [(x - end).norm().item() for x in found]
     assert errors[0] / errors[1] == pytest.approx(2**order, rel=0.05)
 
 
@@ -264,26 +254,9 @@ def test_time_densities_by_their_quantiles():
     assert wide == pytest.approx(expected, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: draw_times(3, "logitnormal"), "did you mean 'logit_normal'"),
-        (lambda: integrate(lambda x, t: x, torch.ones(1), 3, "heum"), "did you mean 'heun'"),
-        (lambda: integrate(lambda x, t: x, torch.ones(1), 0), "got 0; wanted at least 1"),
-    ],
-)
-def test_impossible_settings_are_refused_in_flow(call, words):
-    with pytest.raises(ConfigError, match=words):
-        call()
-
-
 def test_places_count_from_the_present_action():
     places = given_places(torch.tensor([0, 1, 3]), first=1, steps=5)
-    assert places.tolist() == [
-        [False, False, False, False, False],
-        [False, True, False, False, False],
-        [False, True, True, True, False],
-    ]
+    assert places.int().tolist() == [[0, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 1, 1, 1, 0]]
 
 
 def test_each_delay_is_drawn_equally_often():

@@ -17,51 +17,30 @@ from imitate.functional.distributional import (
 ATOMS = torch.tensor([-1.0, 0.0, 1.0, 2.0])
 
 
-def project(values, probabilities, atoms=ATOMS):
-    return project_categorical(torch.tensor([probabilities]), torch.tensor([values]), atoms)[0]
-
-
 def test_atoms_are_evenly_spaced():
     assert make_atoms(-1.0, 2.0, 4).tolist() == ATOMS.tolist()
 
 
-def test_a_value_between_two_atoms_is_split_by_nearness():
-    assert project([0.25], [1.0]).tolist() == [0.0, 0.75, 0.25, 0.0]
-    assert project([-0.5], [0.5]).tolist() == [0.25, 0.25, 0.0, 0.0]
-
-
-@pytest.mark.parametrize("atom", range(4))
-def test_a_value_that_is_an_atom_stays_there_whole(atom):
-    expected = torch.zeros(4)
-    expected[atom] = 1.0
-    assert project([ATOMS[atom].item()], [1.0]).tolist() == expected.tolist()
-
-
-def test_values_beyond_the_ends_count_for_the_ends():
-    assert project([-7.0, 9.0], [0.25, 0.75]).tolist() == [0.25, 0.0, 0.0, 0.75]
-
-
-def test_each_atom_of_a_backup_by_hand():
-    # r 0.5, discount 0.5: the atoms -1, 0, 1, 2 move to 0, 0.5, 1, 1.5.
-    probabilities = [0.1, 0.2, 0.3, 0.4]
-    values = shifted_atoms(torch.tensor([0.5]), torch.tensor([0.5]), ATOMS)
-    assert values[0].tolist() == [0.0, 0.5, 1.0, 1.5]
-    projected = project(values[0].tolist(), probabilities)
-    # atom 0: 0.1 + half of 0.2; atom 1: half of 0.2 + 0.3 + half of 0.4; atom 2: half of 0.4.
-    torch.testing.assert_close(projected, torch.tensor([0.0, 0.2, 0.6, 0.2]))
-
-
-def test_a_backup_that_moves_nothing_changes_nothing():
-    probabilities = torch.tensor([[0.1, 0.2, 0.3, 0.4]])
-    values = shifted_atoms(torch.zeros(1), torch.ones(1), ATOMS)
-    torch.testing.assert_close(project_categorical(probabilities, values, ATOMS), probabilities)
-
-
-def test_at_a_terminal_all_mass_lies_at_the_reward():
-    # Discount 0: every atom moves to the reward 1.75, between atoms 1 and 2.
-    values = shifted_atoms(torch.tensor([1.75]), torch.tensor([0.0]), ATOMS)
-    projected = project_categorical(torch.tensor([[0.1, 0.2, 0.3, 0.4]]), values, ATOMS)
-    torch.testing.assert_close(projected, torch.tensor([[0.0, 0.0, 0.25, 0.75]]))
+@pytest.mark.parametrize(
+    ("values", "probabilities", "wanted"),
+    [
+        ([0.25], [1.0], [0.0, 0.75, 0.25, 0.0]),  # split by nearness
+        ([-0.5], [0.5], [0.25, 0.25, 0.0, 0.0]),
+        *(
+            ([atom], [1.0], [float(atom == other) for other in range(-1, 3)])
+            for atom in range(-1, 3)
+        ),
+        ([-7.0, 9.0], [0.25, 0.75], [0.25, 0.0, 0.0, 0.75]),  # beyond the ends
+        # A backup, r 0.5 and discount 0.5: the atoms have moved to 0, 0.5, 1, 1.5.
+        # Atom 0: 0.1 + half of 0.2; atom 1: half of 0.2 + 0.3 + half of 0.4; atom 2: half of 0.4.
+        ([0.0, 0.5, 1.0, 1.5], [0.1, 0.2, 0.3, 0.4], [0.0, 0.2, 0.6, 0.2]),
+        ([-1.0, 0.0, 1.0, 2.0], [0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.4]),
+        ([1.75] * 4, [0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.25, 0.75]),  # at a terminal
+    ],
+)
+def test_a_projection_by_hand(values, probabilities, wanted):
+    given = torch.tensor([probabilities]), torch.tensor([values], dtype=torch.float32)
+    torch.testing.assert_close(project_categorical(*given, ATOMS)[0], torch.tensor(wanted))
 
 
 def test_rows_of_a_batch_do_not_mix():
@@ -107,17 +86,15 @@ def test_quantile_regression_by_hand():
     # Places 1/4, 3/4. Errors of quantile 0: 0.5, 3; of quantile 1: -0.5, 2.
     plain = 0.25 * (0.5 + 3.0) / 2 + (0.25 * 0.5 + 0.75 * 2.0) / 2
     rounded = 0.25 * (0.125 + 2.5) / 2 + (0.25 * 0.125 + 0.75 * 1.5) / 2
-    assert quantile_regression_loss(quantiles, samples, huber=False).tolist() == [
-        pytest.approx(plain)
-    ]
-    assert quantile_regression_loss(quantiles, samples).tolist() == [pytest.approx(rounded)]
+    for huber, wanted in ((False, plain), (True, rounded)):
+        loss = quantile_regression_loss(quantiles, samples, huber=huber)
+        assert loss.tolist() == [pytest.approx(wanted)]
 
 
 def test_quantile_regression_is_a_mean_over_samples_and_a_sum_over_quantiles():
     # The median alone, half of the mean of 1, 3 and 5; then places 1/4 and 3/4 at one sample, 2 away from both.
-    of_three = quantile_regression_loss(
-        torch.tensor([0.0]), torch.tensor([1.0, 3.0, 5.0]), huber=False
-    )
+    samples = torch.tensor([1.0, 3.0, 5.0])
+    of_three = quantile_regression_loss(torch.tensor([0.0]), samples, huber=False)
     assert of_three.item() == pytest.approx(0.5 * 3.0)
     of_two = quantile_regression_loss(torch.zeros(2), torch.tensor([2.0]), huber=False)
     assert of_two.item() == pytest.approx((0.25 + 0.75) * 2.0)
@@ -133,9 +110,8 @@ def test_quantile_regression_is_least_at_the_nearest_equally_likely_values():
     assert (quantile_regression_loss(others, samples, huber=False) >= least - 1e-5).all()
     learned = torch.full((4,), 8.0, requires_grad=True)
     for _ in range(4000):
-        (slope,) = torch.autograd.grad(
-            quantile_regression_loss(learned, samples, huber=False), learned
-        )
+        loss = quantile_regression_loss(learned, samples, huber=False)
+        (slope,) = torch.autograd.grad(loss, learned)
         learned = (learned - 0.05 * slope).detach().requires_grad_()
     pairs = samples.reshape(4, 2)
     assert ((learned >= pairs[:, 0] - 0.1) & (learned <= pairs[:, 1] + 0.1)).all()
@@ -161,8 +137,10 @@ def test_batches_of_several_axes_are_batches_of_one():
 
 
 def test_atoms_move_for_each_row_by_its_own_reward_and_discount():
-    moved = shifted_atoms(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 0.5, 1.0]), ATOMS)
-    assert moved.tolist() == [[1.0] * 4, [1.5, 2.0, 2.5, 3.0], [2.0, 3.0, 4.0, 5.0]]
+    rewards, discounts = torch.tensor([1.0, 2.0, 3.0, 0.5, 0.0]), torch.tensor([0, 0.5, 1, 0.5, 1])
+    moved = shifted_atoms(rewards, discounts, ATOMS)
+    assert moved[:3].tolist() == [[1.0] * 4, [1.5, 2.0, 2.5, 3.0], [2.0, 3.0, 4.0, 5.0]]
+    assert moved[3:].tolist() == [[0.0, 0.5, 1.0, 1.5], ATOMS.tolist()]
 
 
 def test_the_threshold_of_the_huber_loss_is_one():

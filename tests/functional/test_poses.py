@@ -47,12 +47,9 @@ def test_along_the_axes_of_the_world():
 )
 def test_back(there, back):
     draw = torch.Generator().manual_seed(0)
+    places, turns = torch.randn(2, 2, 5, 3, generator=draw).double()
     goal, base = (
-        Pose(
-            torch.randn(5, 3, generator=draw).double(),
-            axis_angle_to_matrix(torch.randn(5, 3, generator=draw).double()),
-        )
-        for _ in range(2)
+        Pose(x, axis_angle_to_matrix(turn)) for x, turn in zip(places, turns, strict=True)
     )
     found = back(there(goal, base), base)
     torch.testing.assert_close(found.position, goal.position, atol=1e-12, rtol=0)
@@ -63,12 +60,8 @@ def double(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-LIMITS = CommandRange(
-    double([-1.0] * 6),
-    double([1.0] * 6),
-    double([-0.05] * 3 + [-0.5] * 3),
-    double([0.05] * 3 + [0.5] * 3),
-)
+FURTHEST = double([0.05] * 3 + [0.5] * 3)
+LIMITS = CommandRange(double([-1.0] * 6), double([1.0] * 6), -FURTHEST, FURTHEST)
 QUARTER_TURN = double([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
 EYE = torch.eye(3, dtype=torch.float64)
 
@@ -88,13 +81,11 @@ def test_rotations_are_about_the_frames_axes_and_come_last():
     """A command of 1 about z is half a radian, applied to the hand from the left."""
     hands = HandPoses(double([[0.0, 0.0, 0.0]]), QUARTER_TURN[None], EYE)
     _, rotation = goals_of(double([[0, 0, 0, 0, 0, 1.0]]), hands, LIMITS)
-    torch.testing.assert_close(
-        rotation, axis_angle_to_matrix(double([[0.0, 0.0, math.pi / 2 + 0.5]]))
-    )
+    further = axis_angle_to_matrix(double([[0.0, 0.0, math.pi / 2 + 0.5]]))
+    torch.testing.assert_close(rotation, further)
     _, rotation = goals_of(double([[0, 0, 0, 1.0, 0, 0]]), hands, LIMITS)
-    torch.testing.assert_close(
-        rotation[0], axis_angle_to_matrix(double([0.5, 0, 0])) @ QUARTER_TURN
-    )
+    about_x = axis_angle_to_matrix(double([0.5, 0, 0]))
+    torch.testing.assert_close(rotation[0], about_x @ QUARTER_TURN)
 
 
 def test_commands_beyond_the_limits_go_as_far_as_the_limit():
@@ -107,9 +98,7 @@ def test_commands_beyond_the_limits_go_as_far_as_the_limit():
 
 def test_uneven_limits():
     """Inputs in [0, 2] for motions in [-0.1, 0.3]: 0.5 is a quarter of the way, 0."""
-    limits = CommandRange(
-        double([0.0] * 6), double([2.0] * 6), double([-0.1] * 6), double([0.3] * 6)
-    )
+    limits = CommandRange(*(double([number] * 6) for number in (0.0, 2.0, -0.1, 0.3)))
     torch.testing.assert_close(limits.to_motion(double([0.5] * 6)), double([0.0] * 6))
     torch.testing.assert_close(limits.to_commands(double([0.3] * 6)), double([2.0] * 6))
 
@@ -124,11 +113,8 @@ numbers = st.floats(-1, 1)
     st.tuples(*[st.floats(-1.5, 1.5)] * 3),
 )
 def test_there_and_back(command, position, turn, frame):
-    hands = HandPoses(
-        double([position]),
-        axis_angle_to_matrix(double([turn])),
-        axis_angle_to_matrix(double(frame)),
-    )
+    turn, frame = axis_angle_to_matrix(double([turn])), axis_angle_to_matrix(double(frame))
+    hands = HandPoses(double([position]), turn, frame)
     command = double([command])
     back = commands_to(*goals_of(command, hands, LIMITS), hands, LIMITS)
     torch.testing.assert_close(back, command, rtol=0, atol=1e-11)
@@ -137,9 +123,8 @@ def test_there_and_back(command, position, turn, frame):
 def test_batches_of_several_axes_are_batches_of_one():
     random = torch.Generator().manual_seed(0)
     commands, turns = torch.rand(2, 2, 3, 6, generator=random, dtype=torch.float64) - 0.5
-    hands = HandPoses(
-        turns[..., :3], axis_angle_to_matrix(turns[..., 3:]), axis_angle_to_matrix(turns[..., :3])
-    )
+    first, last = turns[..., :3], turns[..., 3:]
+    hands = HandPoses(first, axis_angle_to_matrix(last), axis_angle_to_matrix(first))
     position, rotation = goals_of(commands, hands, LIMITS)
     back = commands_to(position, rotation, hands, LIMITS)
     torch.testing.assert_close(back, commands, rtol=0, atol=1e-11)

@@ -21,40 +21,26 @@ from imitate.functional.policy_gradient import (
 from imitate.models.categorical import FORBIDDEN, masked, uniform_choice
 
 
-def compute(rewards, terminals, lengths, discount, **options):
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
-    as_array = np.array(rewards, dtype=np.float32), np.array(terminals, dtype=np.float32)
-    return returns_to_go(*as_array, starts, ends, discount, **options).tolist()
-
-
-def test_two_episodes_of_different_length_do_not_mix():
-    # 4; 2 + 4/2; 1 + 4/2 | 10; 8 + 10/2.
-    values = compute([1, 2, 4, 8, 10], [0, 0, 1, 0, 1], [3, 2], 0.5)
-    assert values == [3.0, 4.0, 4.0, 13.0, 10.0]
-
-
-def test_without_discount_it_is_the_sum():
-    assert compute([1, 2, 3], [0, 0, 0], [3], 1.0) == [6.0, 5.0, 3.0]
-
-
-def test_what_comes_after_a_terminal_does_not_count():
-    assert compute([1, 2, 4], [0, 1, 0], [3], 0.5) == [2.0, 2.0, 4.0]
-
-
-def test_a_truncated_episode_may_go_on_with_its_last_reward():
-    # -1 for ever at discount 0.9: -10, whatever the step. The second one ended: -1.9, -1.
-    values = compute([-1, -1, -1, -1], [0, 0, 0, 1], [2, 2], 0.9, continue_truncated=True)
-    assert values == pytest.approx([-10.0, -10.0, -1.9, -1.0])
-
-
-def test_a_solved_task_that_is_truncated_goes_on_with_nothing():
-    values = compute([-1, 0], [0, 0], [2], 0.9, continue_truncated=True)
-    assert values == [-1.0, 0.0]
-
-
-def test_no_episodes():
-    assert compute([], [], [], 0.9) == []
+@pytest.mark.parametrize(
+    ("rewards", "terminals", "lengths", "discount", "continues", "wanted"),
+    [
+        # Two episodes: 4; 2 + 4/2; 1 + 4/2 | 10; 8 + 10/2.
+        ([1, 2, 4, 8, 10], [0, 0, 1, 0, 1], [3, 2], 0.5, False, [3, 4, 4, 13, 10]),
+        ([1, 2, 3], [0, 0, 0], [3], 1.0, False, [6, 5, 3]),
+        # What comes after a terminal does not count.
+        ([1, 2, 4], [0, 1, 0], [3], 0.5, False, [2, 2, 4]),
+        # -1 for ever at discount 0.9: -10, whatever the step. The second one ended: -1.9, -1.
+        ([-1] * 4, [0, 0, 0, 1], [2, 2], 0.9, True, [-10, -10, -1.9, -1]),
+        ([-1, 0], [0, 0], [2], 0.9, True, [-1, 0]),  # a solved task goes on with nothing
+        ([], [], [], 0.9, False, []),
+    ],
+)
+def test_returns_to_go_by_hand(rewards, terminals, lengths, discount, continues, wanted):
+    ends = np.cumsum(lengths, dtype=int)
+    steps = (np.array(x, dtype=np.float32) for x in (rewards, terminals))
+    options = {"continue_truncated": True} if continues else {}
+    found = returns_to_go(*steps, ends - np.array(lengths, dtype=int), ends, discount, **options)
+    assert found.tolist() == pytest.approx(wanted)
 
 
 def column(*values):
@@ -70,39 +56,33 @@ VALUES = column(0.5, 1, 1.5, 2)
 NONE = flags(0, 0, 0, 0)
 
 
-def test_gae_without_ends():
-    # Errors with discount 0.5: 1 + 0.5 - 0.5, 2 + 0.75 - 1, 4 + 1 - 1.5, 8 + 1.5 - 2; then 0.25 of the next one each.
-    following = column(1, 1.5, 2, 3)
-    found = generalized_advantages(REWARDS, VALUES, following, NONE, NONE, 0.5, 0.5)
-    assert found[:, 0].tolist() == [1 + 0.25 * 3.09375, 1.75 + 0.25 * 5.375, 3.5 + 0.25 * 7.5, 7.5]
+FOLLOWING = column(1, 1.5, 2, 3)
+ENDING = column(1, 100, 10, 3)
+"""What follows, without ends; and 100 after a terminal, 10 where the clock cut."""
 
 
-def test_gae_of_a_single_step():
-    found = generalized_advantages(
-        column(1), column(0.5), column(3), flags(0), flags(0), discount=0.5, trace=0.5
-    )
-    assert found.tolist() == [[1 + 1.5 - 0.5]]
-
-
-def test_gae_stops_at_a_terminal_and_bootstraps_at_a_timeout():
-    following = column(1, 100, 10, 3)  # 100: after a terminal; 10: where the clock cut
-    found = generalized_advantages(
-        REWARDS, VALUES, following, flags(0, 1, 0, 0), flags(0, 0, 1, 0), 0.5, 0.5
-    )
-    assert found[:, 0].tolist() == [1 + 0.25 * 1, 2 - 1, 4 + 5 - 1.5, 7.5]
-
-
-def test_gae_with_trace_one_is_the_return_and_with_zero_the_error():
-    following = column(1, 1.5, 2, 3)
-    whole = generalized_advantages(REWARDS, VALUES, following, NONE, NONE, 0.5, 1.0)
-    assert (whole + VALUES)[:, 0].tolist() == [
-        1 + 1 + 1 + 1 + 3 / 16,
-        2 + 2 + 2 + 3 / 8,
-        4 + 4 + 0.75,
-        9.5,
-    ]
-    error = generalized_advantages(REWARDS, VALUES, following, NONE, NONE, 0.5, 0.0)
-    assert error[:, 0].tolist() == [1, 1.75, 3.5, 7.5]
+@pytest.mark.parametrize(
+    ("following", "terminals", "timeouts", "trace", "wanted"),
+    [
+        # Errors with discount 0.5: 1 + 0.5 - 0.5, 2 + 0.75 - 1, 4 + 1 - 1.5, 8 + 1.5 - 2; then 0.25 of the next each.
+        (
+            FOLLOWING,
+            NONE,
+            NONE,
+            0.5,
+            [1 + 0.25 * 3.09375, 1.75 + 0.25 * 5.375, 3.5 + 0.25 * 7.5, 7.5],
+        ),
+        (FOLLOWING, NONE, NONE, 0.0, [1, 1.75, 3.5, 7.5]),
+        # With a trace of one it is the return, less the value.
+        (FOLLOWING, NONE, NONE, 1.0, [4 + 3 / 16 - 0.5, 6 + 3 / 8 - 1, 8 + 0.75 - 1.5, 9.5 - 2]),
+        (ENDING, flags(0, 1, 0, 0), flags(0, 0, 1, 0), 0.5, [1 + 0.25, 2 - 1, 4 + 5 - 1.5, 7.5]),
+    ],
+)
+def test_advantages_by_hand(following, terminals, timeouts, trace, wanted):
+    given = (REWARDS, VALUES, following, terminals, timeouts)
+    assert generalized_advantages(*given, 0.5, trace)[:, 0].tolist() == wanted
+    last = generalized_advantages(*(x[-1:] for x in given), 0.5, trace)  # a single step
+    assert last.tolist() == [[7.5]]
 
 
 def test_environments_do_not_mix():
@@ -114,13 +94,12 @@ def test_environments_do_not_mix():
 
 
 def test_lambda_returns_by_hand():
-    following = column(1, 1.5, 2, 3)
     # From behind: 8 + 0.5 * 3; 4 + 0.5 (0.5 * 2 + 0.5 * 9.5); ...
     last = 9.5
     third = 4 + 0.5 * (1 + 0.5 * last)
     second = 2 + 0.5 * (0.75 + 0.5 * third)
     first = 1 + 0.5 * (0.5 + 0.5 * second)
-    found = lambda_returns(REWARDS, following, NONE, NONE, 0.5, 0.5)
+    found = lambda_returns(REWARDS, FOLLOWING, NONE, NONE, 0.5, 0.5)
     assert found[:, 0].tolist() == pytest.approx([first, second, third, last])
 
 
@@ -227,13 +206,10 @@ def test_where_it_is_clipped_there_is_no_gradient():
 
 def test_values_are_clipped_around_the_old_ones_and_the_larger_error_counts():
     values, returns = torch.tensor([3.0, 6.0, 0.2]), torch.tensor([4.0, 0.0, 1.0])
-    assert clipped_value_error(values, returns, torch.zeros(3), None).tolist() == pytest.approx(
-        [1.0, 36.0, 0.64]
-    )
     # Held to 0.5 the values are 0.5, 0.5 and 0.2.
-    assert clipped_value_error(values, returns, torch.zeros(3), 0.5).tolist() == pytest.approx(
-        [12.25, 36.0, 0.64]
-    )
+    for clip, wanted in ((None, [1.0, 36.0, 0.64]), (0.5, [12.25, 36.0, 0.64])):
+        found = clipped_value_error(values, returns, torch.zeros(3), clip)
+        assert found.tolist() == pytest.approx(wanted)
 
 
 def test_the_divergence_is_zero_at_equal_policies_and_else_positive():
@@ -243,10 +219,8 @@ def test_the_divergence_is_zero_at_equal_policies_and_else_positive():
 
 def test_the_divergence_estimates_that_of_the_old_policy_from_the_new():
     old, new = torch.tensor([0.8, 0.2]), torch.tensor([0.5, 0.5])
-    expected = (old * (old / new).log()).sum()
-    assert (old * divergence_of_ratios((new / old).log())).sum().item() == pytest.approx(
-        expected.item()
-    )
+    found = old * divergence_of_ratios((new / old).log())
+    torch.testing.assert_close(found.sum(), (old * (old / new).log()).sum())
 
 
 def test_the_share_of_clipped_ratios():
@@ -284,9 +258,8 @@ def test_without_a_mask_all_choices_are_alike():
 
 
 def test_where_nothing_is_allowed_the_number_is_a_choice_all_the_same():
-    assert uniform_choice(
-        torch.tensor([0.9]), torch.zeros(1, 3, dtype=torch.bool), 3
-    ).item() in range(3)
+    nothing = torch.zeros(1, 3, dtype=torch.bool)
+    assert uniform_choice(torch.tensor([0.9]), nothing, 3).item() in range(3)
 
 
 def softplus(x):

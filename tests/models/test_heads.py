@@ -25,16 +25,16 @@ def _seed():
     torch.manual_seed(0)
 
 
-def reference_gaussian(mean, stds):
-    return D.Independent(D.Normal(mean, stds), 1)
-
-
-def reference_mixture(means, stds, logits):
-    return D.MixtureSameFamily(D.Categorical(logits=logits), reference_gaussian(means, stds))
-
-
-def mixture_parameters(batch):
-    return torch.randn(*batch, 4, 3), torch.rand(*batch, 4, 3) + 0.1, torch.randn(*batch, 4)
+def pair(kind, batch):
+    """A distribution with random parameters, and torch's."""
+    modes = () if kind == "gaussian" else (4,)
+    means, stds = torch.randn(*batch, *modes, 3), torch.rand(*batch, *modes, 3) + 0.1
+    reference = D.Independent(D.Normal(means, stds), 1)
+    if kind == "gaussian":
+        return Gaussian(means, stds), reference
+    logits = torch.randn(*batch, 4)
+    mixture = D.MixtureSameFamily(D.Categorical(logits=logits), reference)
+    return GaussianMixture(means, stds, logits), mixture
 
 
 def test_deterministic_head_is_the_tanh_of_a_linear_map():
@@ -53,46 +53,25 @@ def test_density_of_a_point():
     assert point.log_prob(actions).tolist() == [0.0, -math.inf]
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "mixture"])
 @pytest.mark.parametrize("batch", BATCHES)
-def test_gaussian_is_torchs(batch):
-    mean, stds, actions = (
-        torch.randn(*batch, 3),
-        torch.rand(*batch, 3) + 0.1,
-        torch.randn(*batch, 3),
-    )
-    ours, reference = Gaussian(mean, stds), reference_gaussian(mean, stds)
+def test_distributions_are_torchs_and_draw_in_its_order(batch, kind):
+    ours, reference = pair(kind, batch)
+    actions = torch.randn(*batch, 3)
     torch.testing.assert_close(ours.log_prob(actions), reference.log_prob(actions))
     assert ours.log_prob(actions).shape == batch
     torch.testing.assert_close(ours.mean, reference.mean)
-    torch.manual_seed(7)
-    sample = ours.sample()
-    torch.manual_seed(7)
-    assert torch.equal(sample, reference.sample())
-
-
-@pytest.mark.parametrize("batch", BATCHES)
-def test_mixture_is_torchs(batch):
-    parameters, actions = mixture_parameters(batch), torch.randn(*batch, 3)
-    ours, reference = GaussianMixture(*parameters), reference_mixture(*parameters)
-    torch.testing.assert_close(ours.log_prob(actions), reference.log_prob(actions))
-    assert ours.log_prob(actions).shape == batch
-    torch.testing.assert_close(ours.mean, reference.mean)
-    torch.testing.assert_close(ours.logits, reference.mixture_distribution.logits)
-
-
-@pytest.mark.parametrize("batch", BATCHES)
-def test_mixture_draws_in_torchs_order(batch):
-    parameters = mixture_parameters(batch)
-    ours, reference = GaussianMixture(*parameters), reference_mixture(*parameters)
-    torch.manual_seed(7)
-    samples = [ours.sample() for _ in range(20)]
-    torch.manual_seed(7)
-    expected = [reference.sample() for _ in range(20)]
-    torch.testing.assert_close(torch.stack(samples), torch.stack(expected))
+    drawn = []
+    for distribution in (ours, reference):
+        torch.manual_seed(7)
+        drawn.append(torch.stack([distribution.sample() for _ in range(20)]))
+    torch.testing.assert_close(*drawn)
+    if kind == "mixture":
+        torch.testing.assert_close(ours.logits, reference.mixture_distribution.logits)
 
 
 def test_a_generator_replaces_the_global_one():
-    dist = GaussianMixture(*mixture_parameters((5,)))
+    dist, _ = pair("mixture", (5,))
     before = torch.get_rng_state()
     one = dist.sample(torch.Generator().manual_seed(3))
     assert torch.equal(torch.get_rng_state(), before)
@@ -102,11 +81,8 @@ def test_a_generator_replaces_the_global_one():
 
 def test_mixture_by_hand():
     # Two modes at -0.5 and 0.5, std 0.5, weights 1/4 and 3/4, at 0.5: densities of N(0, 1) at 2 and 0, over 0.5.
-    dist = GaussianMixture(
-        torch.tensor([[-0.5], [0.5]]),
-        torch.full((2, 1), 0.5),
-        torch.tensor([0.25, 0.75]).log() + 3.0,
-    )
+    means, logits = torch.tensor([[-0.5], [0.5]]), torch.tensor([0.25, 0.75]).log() + 3.0
+    dist = GaussianMixture(means, torch.full((2, 1), 0.5), logits)
     phi = [math.exp(-2.0) / math.sqrt(2 * math.pi), 1.0 / math.sqrt(2 * math.pi)]
     expected = math.log((0.25 * phi[0] + 0.75 * phi[1]) / 0.5)
     assert dist.log_prob(torch.tensor([0.5])).item() == pytest.approx(expected, abs=1e-6)
@@ -114,12 +90,9 @@ def test_mixture_by_hand():
 
 
 def test_samples_have_the_mixtures_moments():
-    dist = GaussianMixture(
-        torch.tensor([[-0.5], [0.5]]).expand(20000, 2, 1),
-        torch.full((20000, 2, 1), 0.1),
-        torch.tensor([0.25, 0.75]).log().expand(20000, 2),
-    )
-    samples = dist.sample()
+    means = torch.tensor([[-0.5], [0.5]]).expand(20000, 2, 1)
+    logits = torch.tensor([0.25, 0.75]).log().expand(20000, 2)
+    samples = GaussianMixture(means, torch.full((20000, 2, 1), 0.1), logits).sample()
     assert samples.mean().item() == pytest.approx(0.25, abs=0.02)
     assert (samples < 0).float().mean().item() == pytest.approx(0.25, abs=0.02)
     assert samples[samples > 0].std().item() == pytest.approx(0.1, abs=0.01)
@@ -127,12 +100,7 @@ def test_samples_have_the_mixtures_moments():
 
 @pytest.mark.parametrize("base_kind", ["gaussian", "mixture"])
 def test_tanh_density_is_torchs(base_kind):
-    if base_kind == "gaussian":
-        mean, stds = torch.randn(5, 3), torch.rand(5, 3) + 0.1
-        ours, reference = Gaussian(mean, stds), reference_gaussian(mean, stds)
-    else:
-        parameters = mixture_parameters((5,))
-        ours, reference = GaussianMixture(*parameters), reference_mixture(*parameters)
+    ours, reference = pair(base_kind, (5,))
     actions = torch.rand(5, 3) * 1.8 - 0.9
     expected = reference.log_prob(torch.atanh(actions)) - (1 - actions.square()).log().sum(-1)
     got = TanhDistribution(ours).log_prob(actions)
@@ -308,9 +276,8 @@ def test_draws_through_tanh_have_the_density_of_torch_also_at_the_edge():
     transform = D.transforms.TanhTransform(cache_size=1)
     reference = D.Independent(D.TransformedDistribution(base, [transform]), 1)
     torch.testing.assert_close(log_prob, reference.log_prob(actions), rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(
-        log_prob[0], distribution.log_prob(actions.transpose(0, 1))[:, 0], atol=1e-3, rtol=1e-3
-    )
+    again = distribution.log_prob(actions.transpose(0, 1))[:, 0]
+    torch.testing.assert_close(log_prob[0], again, atol=1e-3, rtol=1e-3)
     assert actions.abs().max() <= 1.0
 
 
@@ -333,9 +300,8 @@ def test_one_std_for_all_states_is_learned_between_its_bounds():
 
 def head(choices=2, numbers=1, std=0.5):
     torch.manual_seed(0)
-    made = MixedHead(
-        1, choices, numbers, min_std=std, max_std=std, use_tanh=True, std_activation="exp"
-    )
+    stds = {"min_std": std, "max_std": std, "std_activation": "exp"}
+    made = MixedHead(1, choices, numbers, use_tanh=True, **stds)
     for linear in (made.choice.logits, made.numbers.mean):
         linear.weight.data.zero_()
     made.choice.logits.bias.data = torch.tensor([math.log(3.0)] + [0.0] * (choices - 1))

@@ -13,12 +13,7 @@ from imitate.models.actor import GroupEncoder
 from imitate.models.detr import ObservationTokens, sinusoidal_positions_2d
 from imitate.models.observation import ObservationEncoder
 from imitate.models.subgoals import SubgoalNetwork, SubgoalVAE
-from imitate.models.vae import (
-    CategoricalLatent,
-    GaussianLatent,
-    GMMLatent,
-    LearnedGaussianLatent,
-)
+from imitate.models.vae import CategoricalLatent, GaussianLatent, GMMLatent, LearnedGaussianLatent
 
 B, Z, C = 6, 3, 4  # batch, latent, condition
 
@@ -37,43 +32,35 @@ def independent(mean, logvar):
 
 
 def mixture(params, log_weights):
-    return D.MixtureSameFamily(
-        D.Categorical(logits=log_weights), independent(params["mean"], params["logvar"])
-    )
+    modes = independent(params["mean"], params["logvar"])
+    return D.MixtureSameFamily(D.Categorical(logits=log_weights), modes)
 
 
-def test_posterior_sample_by_hand():
-    latent = GaussianLatent(2)
-    posterior = {
-        "mean": torch.tensor([[1.0, -1.0]]),
-        "logvar": torch.tensor([[0.0, 2.0 * math.log(3.0)]]),
-    }
+def drawn(draw, *args):
+    """What is drawn from the same state of the global generator each time."""
     torch.manual_seed(5)
-    noise = torch.randn(1, 2)
-    torch.manual_seed(5)
-    z = latent.sample_posterior(posterior, None)
-    torch.testing.assert_close(z, torch.tensor([[1.0, -1.0]]) + noise * torch.tensor([[1.0, 3.0]]))
+    return draw(*args)
 
 
-@pytest.mark.parametrize(("logvar", "std"), [(-100.0, math.exp(-4.0)), (100.0, math.exp(15.0))])
-def test_posterior_std_is_clamped(logvar, std):
-    posterior = {"mean": torch.zeros(1, 1), "logvar": torch.full((1, 1), logvar)}
-    torch.manual_seed(5)
-    noise = torch.randn(1, 1).item()
-    torch.manual_seed(5)
-    z = GaussianLatent(1).sample_posterior(posterior, None)
-    assert z.item() == pytest.approx(noise * std, rel=1e-5)
+@pytest.mark.parametrize(
+    ("mean", "logvar", "std"),
+    [
+        ([1.0, -1.0], [0.0, 2.0 * math.log(3.0)], [1.0, 3.0]),
+        ([0.0, 0.0], [-100.0, 100.0], [math.exp(-4.0), math.exp(15.0)]),  # clamped
+    ],
+)
+def test_posterior_sample_by_hand(mean, logvar, std):
+    mean, logvar, std = torch.tensor([[mean], [logvar], [std]]).unbind()
+    z = drawn(GaussianLatent(2).sample_posterior, {"mean": mean, "logvar": logvar}, None)
+    torch.testing.assert_close(z, mean + drawn(torch.randn, 1, 2) * std)
 
 
 def test_standard_normal_prior():
     latent, condition, posterior = GaussianLatent(Z), torch.zeros(B, C), gaussian_posterior()
-    torch.manual_seed(5)
-    expected = torch.randn(B, Z)
-    torch.manual_seed(5)
-    assert torch.equal(latent.sample_prior(condition, None), expected)
-    reference = D.kl_divergence(
-        independent(**posterior), independent(torch.zeros(B, Z), torch.zeros(B, Z))
-    )
+    expected = drawn(torch.randn, B, Z)
+    assert torch.equal(drawn(latent.sample_prior, condition, None), expected)
+    normal = independent(torch.zeros(B, Z), torch.zeros(B, Z))
+    reference = D.kl_divergence(independent(**posterior), normal)
     torch.testing.assert_close(latent.kl(posterior, torch.zeros(B, Z), condition), reference)
 
 
@@ -90,14 +77,10 @@ def test_learned_gaussian_prior(condition_dim):
     condition, posterior = torch.randn(B, C), gaussian_posterior()
     params = latent.prior(condition)
     prior = independent(params["mean"][:, 0], params["logvar"][:, 0])
-    torch.testing.assert_close(
-        latent.kl(posterior, torch.zeros(B, Z), condition),
-        D.kl_divergence(independent(**posterior), prior),
-    )
-    torch.manual_seed(5)
-    expected = prior.sample()
-    torch.manual_seed(5)
-    torch.testing.assert_close(latent.sample_prior(condition, None), expected)
+    reference = D.kl_divergence(independent(**posterior), prior)
+    torch.testing.assert_close(latent.kl(posterior, torch.zeros(B, Z), condition), reference)
+    found = drawn(latent.sample_prior, condition, None)
+    torch.testing.assert_close(found, drawn(prior.sample))
     assert (params["mean"].std(0).max() > 0) == (condition_dim is not None)
 
 
@@ -149,9 +132,8 @@ def test_categorical_divergence(learn, condition_dim):
     latent = CategoricalLatent(Z, 5, learn, condition_dim, (8,))
     condition, logits = torch.randn(B, C), torch.randn(B, Z * 5)
     prior = latent.prior(condition)["logit"] if learn else torch.zeros(B, Z, 5)
-    reference = D.kl_divergence(
-        D.Categorical(logits=logits.view(B, Z, 5)), D.Categorical(logits=prior)
-    ).sum(-1)
+    posterior = D.Categorical(logits=logits.view(B, Z, 5))
+    reference = D.kl_divergence(posterior, D.Categorical(logits=prior)).sum(-1)
     got = latent.kl({"logit": logits}, torch.zeros(0), condition)
     torch.testing.assert_close(got, reference)
 
@@ -162,13 +144,10 @@ def test_gumbel_softmax_is_torchs(hard, temperature):
     latent = CategoricalLatent(Z, 5, False, None, (), hard=hard)
     latent.temperature = temperature
     logits = torch.randn(B, Z * 5)
-    torch.manual_seed(5)
-    expected = torch.nn.functional.gumbel_softmax(
-        logits.view(B, Z, 5), tau=temperature, hard=hard, dim=-1
-    )
-    torch.manual_seed(5)
-    z = latent.sample_posterior({"logit": logits}, None)
-    torch.testing.assert_close(z, expected.flatten(1))
+    torchs = torch.nn.functional.gumbel_softmax
+    expected = drawn(torchs, logits.view(B, Z, 5), temperature, hard).flatten(1)
+    found = drawn(latent.sample_posterior, {"logit": logits}, None)
+    torch.testing.assert_close(found, expected)
 
 
 def test_hard_samples_carry_the_gradient_of_soft_ones():
@@ -228,11 +207,8 @@ MODALITIES = {"cam": "rgb", "left": "rgb", "right": "rgb", "joints": "low_dim", 
 
 
 def encoder(shapes=SHAPES, share=False, **core_kwargs):
-    tree = {
-        "algo_name": "bc",
-        "observation": {"encoder": {"rgb": {"core_kwargs": core_kwargs, "share": share}}},
-    }
-    config = load_config(tree).observation.encoder
+    section = {"encoder": {"rgb": {"core_kwargs": core_kwargs, "share": share}}}
+    config = load_config({"algo_name": "bc", "observation": section}).observation.encoder
     return ObservationEncoder(shapes, {key: MODALITIES[key] for key in shapes}, config)
 
 
@@ -267,26 +243,20 @@ def test_a_map_gives_its_cells_row_by_row_after_the_vectors():
     torch.testing.assert_close(positions[0], expected)
 
 
-def test_a_trunk_without_pooling_gives_a_token_per_cell():
-    tokens = ObservationTokens(encoder(**MAP), 8)
-    made, positions = tokens(tokens.features(observation()))
-    # ResNet18: 40 x 64 pixels to 2 x 2 cells; and one token of joints and speed.
-    assert made.shape == (2, 1 + 4, 8)
-    assert positions.shape == (1, 5, 8)
-
-
-def test_pooled_features_are_one_token():
-    tokens = ObservationTokens(encoder(), 8)
-    made, positions = tokens(tokens.features(observation()))
-    assert made.shape == (2, 2, 8)
-    assert positions.shape == (1, 2, 8)
-
-
-def test_images_alone_have_no_token_of_vectors():
-    shapes = {"cam": SHAPES["cam"]}
-    tokens = ObservationTokens(encoder(shapes), 8)
-    features = tokens.features(observation(shapes))
-    assert tokens.state is None and tokens(features)[0].shape == (2, 1, 8)
+@pytest.mark.parametrize(
+    ("keys", "core_kwargs", "count"),
+    [
+        (("cam", "joints", "speed"), MAP, 1 + 4),  # ResNet18: 40 x 64 pixels to 2 x 2 cells
+        (("cam", "joints", "speed"), {}, 2),  # pooled
+        (("cam",), {}, 1),  # no token of vectors
+    ],
+)
+def test_tokens_of_images_beside_one_of_all_vectors(keys, core_kwargs, count):
+    shapes = {key: SHAPES[key] for key in keys}
+    tokens = ObservationTokens(encoder(shapes, **core_kwargs), 8)
+    made, positions = tokens(tokens.features(observation(shapes)))
+    assert (made.shape, positions.shape) == ((2, count, 8), (1, count, 8))
+    assert (tokens.state is None) == ("joints" not in keys)
 
 
 def test_frames_are_told_apart_by_their_positions():
@@ -296,9 +266,8 @@ def test_frames_are_told_apart_by_their_positions():
     made, positions = tokens(tokens.features(obs))
     assert made.shape == (2, 3, 8)
     joined = torch.cat([obs["joints"], obs["speed"]], dim=-1)
-    torch.testing.assert_close(
-        made[:, 1], nn.functional.linear(joined[:, 1], *tokens.state.parameters())
-    )
+    wanted = nn.functional.linear(joined[:, 1], *tokens.state.parameters())
+    torch.testing.assert_close(made[:, 1], wanted)
     assert len(positions[0].unique(dim=0)) == 3
 
 
@@ -348,36 +317,26 @@ def encoder_of_subgoals(**shapes):
 
 
 def test_a_mean_subgoal_has_the_shape_of_each_key():
-    torch.manual_seed(0)
-    net = SubgoalNetwork(
-        GroupEncoder(encoder_of_subgoals(s=(5,)), encoder_of_subgoals(task=(2,))),
-        SUBGOAL_SHAPES,
-        (8,),
-    )
+    group = GroupEncoder(encoder_of_subgoals(s=(5,)), encoder_of_subgoals(task=(2,)))
+    net = SubgoalNetwork(group, SUBGOAL_SHAPES, (8,))
     out = net({"s": torch.randn(4, 5)}, {"task": torch.randn(4, 2)})
-    assert {key: value.shape for key, value in out.items()} == {
-        "cube.pos": (4, 3),
-        "grid": (4, 2, 4),
-    }
+    found = {key: value.shape[1:] for key, value in out.items()}
+    assert found == SUBGOAL_SHAPES and len(out["grid"]) == 4
     assert net.net.heads["cube/pos"].weight.shape == (3, 8)
 
 
 def test_a_head_of_its_own_predicts_each_key_without_squashing():
     net = SubgoalNetwork(GroupEncoder(encoder_of_subgoals(s=(1,))), {"a": (1,), "b": (2,)}, ())
-    torch.nn.init.constant_(net.net.heads["a"].weight, 3.0)
-    torch.nn.init.constant_(net.net.heads["a"].bias, 1.0)
-    torch.nn.init.constant_(net.net.heads["b"].weight, -5.0)
-    torch.nn.init.constant_(net.net.heads["b"].bias, 0.0)
+    for key, weight, bias in (("a", 3.0, 1.0), ("b", -5.0, 0.0)):
+        torch.nn.init.constant_(net.net.heads[key].weight, weight)
+        torch.nn.init.constant_(net.net.heads[key].bias, bias)
     out = net({"s": torch.tensor([[2.0]])})
     assert (out["a"].tolist(), out["b"].tolist()) == ([[7.0]], [[-10.0, -10.0]])
 
 
 def vae(**section):
     torch.manual_seed(0)
-    shapes = {"x": (2,), "y": (3, 2)}
-    subgoal = ObservationEncoder(
-        shapes, dict.fromkeys(shapes, "low_dim"), ObservationConfig().encoder
-    )
+    subgoal = encoder_of_subgoals(x=(2,), y=(3, 2))
     config = VAEConfig.model_validate({"enabled": True, "latent_dim": 3, **section})
     return SubgoalVAE(GroupEncoder(encoder_of_subgoals(s=(4,))), subgoal, config)
 

@@ -7,14 +7,7 @@ import torch
 from torch import nn
 
 from imitate.functional.kernels import products
-from imitate.functional.kernels import products as module
-from imitate.functional.kernels.products import (
-    FastLinear,
-    PackedLinear,
-    has_int8,
-    pack_linears,
-    with_fast_linears,
-)
+from imitate.functional.kernels.products import FastLinear, PackedLinear, has_int8, pack_linears
 from imitate.models.mlp import MLP, FullPrecisionLinear, MultiHeadMLP
 from imitate.models.precision import CPU_COMPUTES_BF16
 
@@ -50,10 +43,7 @@ def test_heads_are_linear_maps_of_the_same_features():
     net = MultiHeadMLP(3, (4,), {"mean": 2, "scale": 5})
     x = torch.randn(7, 2, 3)
     out = net(x)
-    assert {name: tuple(value.shape) for name, value in out.items()} == {
-        "mean": (7, 2, 2),
-        "scale": (7, 2, 5),
-    }
+    assert (out["mean"].shape, out["scale"].shape) == ((7, 2, 2), (7, 2, 5))
     torch.testing.assert_close(out["scale"], net.heads["scale"](net.mlp(x)))
 
 
@@ -80,7 +70,6 @@ needs_onednn = pytest.mark.skipif(
 @pytest.fixture
 def faster(monkeypatch):
     monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(module, "onednn_is_faster", lambda: True)
 
 
 def make_net():
@@ -95,12 +84,9 @@ def make_net():
 def test_training_is_the_same_up_to_rounding(faster):
     net = make_net()
     fast = copy.deepcopy(net)
-    with_fast_linears(fast)
-    assert [type(layer) for layer in fast if not isinstance(layer, nn.ReLU)] == [
-        FastLinear,
-        FastLinear,
-        FullPrecisionLinear,  # has its own forward pass
-    ]
+    products.with_fast_linears(fast)
+    kinds = [type(layer) for layer in fast if not isinstance(layer, nn.ReLU)]
+    assert kinds == [FastLinear, FastLinear, FullPrecisionLinear]  # it has its own forward pass
     assert list(fast.state_dict()) == list(net.state_dict())
     x, target = torch.randn(200, 300), torch.randn(200, 8)
     for each in (net, fast):
@@ -118,7 +104,7 @@ def test_training_is_the_same_up_to_rounding(faster):
 def test_parameters_are_shared_and_the_mode_is_kept(faster):
     net = make_net().eval()
     weight = net[0].weight
-    with_fast_linears(net)
+    products.with_fast_linears(net)
     assert net[0].weight is weight and not net[0].training
 
 
@@ -127,7 +113,7 @@ def test_parameters_are_shared_and_the_mode_is_kept(faster):
 def test_hooks_stay_as_of_a_spectral_norm(faster):
     net = nn.Sequential(nn.utils.spectral_norm(nn.Linear(256, 128)))
     before = list(net.state_dict())
-    with_fast_linears(net)
+    products.with_fast_linears(net)
     assert type(net[0]) is FastLinear
     assert list(net.state_dict()) == before
     net(torch.randn(200, 256)).sum().backward()
@@ -136,9 +122,9 @@ def test_hooks_stay_as_of_a_spectral_norm(faster):
 
 @needs_onednn
 def test_elsewhere_nothing_is_replaced(monkeypatch):
-    monkeypatch.setattr(module, "onednn_is_faster", lambda: False)
+    monkeypatch.setattr(products, "onednn_is_faster", lambda: False)
     net = make_net()
-    with_fast_linears(net)
+    products.with_fast_linears(net)
     assert type(net[0]) is nn.Linear
 
 
@@ -199,10 +185,10 @@ def test_fewer_digits_are_used_for_one_row_too(dtype, tolerance):
 
 @needs_int8
 def test_int8_rounds_each_row_of_weights_and_the_inputs_of_a_call(monkeypatch):
-    monkeypatch.setattr(module, "FEWEST_WEIGHTS", 1)
+    monkeypatch.setattr(products, "FEWEST_WEIGHTS", 1)
     # Inputs from 0 to the number of steps and weights -127 to 127 are whole steps already: nothing is lost. A second
     # row of weights of another size has its own steps, so it is as exact.
-    steps = 127 if module.needs_reduced_range() else 255
+    steps = 127 if products.needs_reduced_range() else 255
     weight = torch.stack([torch.arange(-127.0, 128.0), 1e-3 * torch.arange(127.0, -128.0, -1.0)])
     layer = nn.Linear(255, 2)
     layer.weight.data, layer.bias.data = weight, torch.tensor([1.0, 2.0])
@@ -272,7 +258,7 @@ def test_hooks_stay_and_weights_that_a_hook_computes_are_not_copied():
 
 @pytest.mark.parametrize("name", ["_available", "switched_on"])
 def test_without_onednn_or_the_switch_nothing_is_replaced(name, monkeypatch):
-    monkeypatch.setattr(module, name, lambda: False)
+    monkeypatch.setattr(products, name, lambda: False)
     net = make_packed_net()
     pack_linears(net)
     assert type(net[0]) is nn.Linear

@@ -44,19 +44,12 @@ def observations(*batch):
 def test_low_dim_keys_are_concatenated_in_alphabetical_order():
     shapes = {"b": (2,), "a": (1,), "c": (1, 2)}
     encoder = ObservationEncoder(shapes, dict.fromkeys("abc", "low_dim"), sections())
-    obs = {
-        "c": torch.tensor([[[4.0, 5.0]]]),
-        "a": torch.tensor([[1.0]]),
-        "b": torch.tensor([[2.0, -3.0]]),
-        "other": torch.zeros(7),
-    }
+    given = {"c": [[[4.0, 5.0]]], "a": [[1.0]], "b": [[2.0, -3.0]], "other": [0.0] * 7}
+    obs = {key: torch.tensor(values) for key, values in given.items()}
     assert (encoder(obs).tolist(), encoder.output_dim) == ([[1.0, 2.0, -3.0, 4.0, 5.0]], 5)
     assert list(encoder.parameters()) == []
-
-
-def test_a_plain_dictionary_will_do():
-    encoder = ObservationEncoder({"a": (2,)}, {"a": "low_dim"}, {})
-    assert encoder({"a": torch.ones(4, 2)}).shape == (4, 2)
+    plain = ObservationEncoder({"a": (2,)}, {"a": "low_dim"}, {})
+    assert plain({"a": torch.ones(4, 2)}).shape == (4, 2)
 
 
 @pytest.mark.parametrize("batch", [(4,), (2, 3), ()])
@@ -96,13 +89,10 @@ def test_crops_in_training_and_in_the_centre_in_evaluation():
 
 
 def test_a_list_of_randomizers():
-    config = shallow(
-        obs_randomizer_class=["CropRandomizer", "GaussianNoiseRandomizer"],
-        obs_randomizer_kwargs=[
-            crop(num_crops=2)["obs_randomizer_kwargs"],
-            {"noise_std": 0.1, "num_samples": 3},
-        ],
-    )
+    names = ["CropRandomizer", "GaussianNoiseRandomizer"]
+    noise = {"noise_std": 0.1, "num_samples": 3}
+    words = [crop(num_crops=2)["obs_randomizer_kwargs"], noise]
+    config = shallow(obs_randomizer_class=names, obs_randomizer_kwargs=words)
     encoder = of_images(CAMERA, config)
     assert encoder({"camera": torch.rand(4, 3, 12, 14)}).shape == (4, 5)
     assert encoder.nets["camera"].randomizers[1].output_shape == (3, 8, 10)
@@ -216,10 +206,8 @@ def test_a_key_with_an_encoder_of_its_own():
 def test_language_conditions_the_images_and_is_not_among_the_features():
     shapes = {"camera": (3, 40, 40), "lang_emb": (6,), "pos": (3,)}
     kinds = {"camera": "rgb", "lang_emb": "low_dim", "pos": "low_dim"}
-    config = sections(
-        rgb={"core_class": "VisualCoreLanguageConditioned", **crop((36, 36), num_crops=2)}
-    )
-    encoder = ObservationEncoder(shapes, kinds, config)
+    section = {"core_class": "VisualCoreLanguageConditioned", **crop((36, 36), num_crops=2)}
+    encoder = ObservationEncoder(shapes, kinds, sections(rgb=section))
     assert encoder.output_dim == 64 + 3
     for film in encoder.nets["camera"].core.backbone.film:
         torch.nn.init.normal_(film.lang_proj.weight, std=0.2)
@@ -233,11 +221,8 @@ def test_language_conditions_the_images_and_is_not_among_the_features():
     other = encoder({**obs, "lang_emb": obs["lang_emb"].flip(0)})
     assert not torch.allclose(other[..., :64], features[..., :64])
     assert torch.equal(other[..., 64:], features[..., 64:])
-
-
-def test_language_among_the_features_where_no_core_uses_it():
-    encoder = ObservationEncoder({"lang_emb": (6,)}, {"lang_emb": "low_dim"}, sections())
-    assert encoder.output_dim == 6
+    alone = ObservationEncoder({"lang_emb": (6,)}, {"lang_emb": "low_dim"}, sections())
+    assert alone.output_dim == 6  # where no core uses it
 
 
 def test_keypoints_in_pixels_of_the_image():
@@ -256,11 +241,9 @@ def test_keypoints_in_pixels_of_the_image():
 def test_what_the_algorithm_wants_reaches_the_trunk(tmp_path):
     trunk = {"core_kwargs": {"backbone_kwargs": {"pretrained": str(tmp_path / "gone.pth")}}}
     shapes = {"camera": (3, 40, 40)}
-    for rgb, options, norm in (
-        ({"rgb": trunk}, {"load_pretrained": False}, "FrozenBatchNorm2d"),
-        ({}, {}, "ChannelGroupNorm"),
-    ):
-        encoder = of_images(shapes, sections(**rgb), default_norm="group", **options)
+    for rgb, norm in (({"rgb": trunk}, "FrozenBatchNorm2d"), ({}, "ChannelGroupNorm")):
+        options = {"default_norm": "group", "load_pretrained": not rgb}
+        encoder = of_images(shapes, sections(**rgb), **options)
         assert type(encoder.nets["camera"].core.backbone.bn1).__name__ == norm
     with pytest.raises(ConfigError, match="there is no file .*gone.pth"):
         of_images(shapes, sections(rgb=trunk))
@@ -319,9 +302,8 @@ def test_features_of_a_frozen_trunk_stand_in_for_images():
     obs = {key: torch.rand(2, 4, *shape) for key, shape in shapes.items()}
     net = encoder.networks_of_keys()["b"]
     assert net.frozen_shape == (16, 1, 1)
-    features = {
-        k: net.frozen_features(v.flatten(0, 1)).unflatten(0, (2, 4)) for k, v in obs.items()
-    }
+    frozen = {key: net.frozen_features(images.flatten(0, 1)) for key, images in obs.items()}
+    features = {key: values.unflatten(0, (2, 4)) for key, values in frozen.items()}
     torch.testing.assert_close(encoder(features), encoder(obs))
     assert encoder(features).requires_grad  # the linear map learns
     assert not torch.allclose(encoder(features)[..., :5], encoder(features)[..., 5:])

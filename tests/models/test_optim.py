@@ -43,14 +43,8 @@ def test_what_the_loss_goes_through_beside_the_weights_gets_no_gradient():
     ("kind", "reference"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
 )
 def test_three_steps_are_torchs(kind, reference):
-    section = OptimizerConfig.model_validate(
-        {
-            "optimizer_type": kind,
-            "betas": [0.5, 0.9],
-            "learning_rate": {"initial": 0.05},
-            "regularization": {"L2": 0.1},
-        }
-    )
+    keys = {"betas": [0.5, 0.9], "regularization": {"L2": 0.1}, "learning_rate": {"initial": 0.05}}
+    section = OptimizerConfig.model_validate({"optimizer_type": kind, **keys})
     p, q = weight(1.0, -2.0, 3.0), weight(1.0, -2.0, 3.0)
     ours = make_optimizer([p], section, "cpu")
     theirs = reference([q], lr=0.05, betas=(0.5, 0.9), weight_decay=0.1, foreach=False)
@@ -100,9 +94,7 @@ def test_first_step_of_adam_by_hand():
 
 
 def test_fused_on_the_cpu_and_frozen_weights_left_out():
-    frozen = weight(1.0)
-    frozen.requires_grad_(False)
-    optimizer = make_optimizer([weight(1.0), frozen], config(), "cpu")
+    optimizer = make_optimizer([weight(1.0), weight(1.0).requires_grad_(False)], config(), "cpu")
     assert optimizer.defaults["fused"]
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 1
 
@@ -162,12 +154,12 @@ def test_learning_rates_by_hand():
     assert rates(config(), 3) == pytest.approx([0.01] * 3)
     multistep = config(scheduler_type="multistep", epoch_schedule=[1, 2], decay_factor=0.1)
     assert rates(multistep, 6) == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
-    linear = config(scheduler_type="linear", epoch_schedule=[2], decay_factor=0.2)
-    assert rates(linear, 6) == pytest.approx([0.01, 0.008, 0.006, 0.004, 0.002, 0.002])
-    held = config(
-        scheduler_type="linear", epoch_schedule=[2], decay_factor=0.2, step_every_batch=False
+    falls = {"scheduler_type": "linear", "epoch_schedule": [2], "decay_factor": 0.2}
+    by_batch = [0.01, 0.008, 0.006, 0.004, 0.002, 0.002]
+    assert rates(config(**falls), 6) == pytest.approx(by_batch)
+    assert rates(config(**falls, step_every_batch=False), 6) == pytest.approx(
+        [0.01, 0.01, 0.006, 0.006, 0.002, 0.002]
     )
-    assert rates(held, 6) == pytest.approx([0.01, 0.01, 0.006, 0.006, 0.002, 0.002])
     # 2 steps of warm-up, then half a cosine over the other 6 of 2 x 4.
     got = rates(config(scheduler_type="cosine", warmup_steps=2), 9)
     assert (got[:3], got[5]) == (pytest.approx([0.0, 0.005, 0.01]), pytest.approx(0.005))
@@ -176,21 +168,20 @@ def test_learning_rates_by_hand():
 
 def test_a_scheduler_resumes_where_it_was():
     section = config(scheduler_type="cosine", warmup_steps=3)
-    optimizer = torch.optim.SGD([weight(1.0)], lr=0.01)
-    scheduler = make_scheduler(optimizer, section, 5, 2)
-    for _ in range(6):
-        optimizer.step()
-        scheduler.step()
-    again_optimizer = torch.optim.SGD([weight(1.0)], lr=0.01)
-    again = make_scheduler(again_optimizer, section, 5, 2)
-    again.load_state_dict(scheduler.state_dict())
-    again_optimizer.load_state_dict(optimizer.state_dict())
-    again_optimizer.step()
-    again.step()
-    optimizer.step()
-    scheduler.step()
-    assert again_optimizer.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
-    assert 0 < optimizer.param_groups[0]["lr"] < 0.01
+
+    def steps(count, *saved):
+        optimizer = torch.optim.SGD([weight(1.0)], lr=0.01)
+        parts = make_scheduler(optimizer, section, 5, 2), optimizer
+        for part, state in zip(parts, saved, strict=False):
+            part.load_state_dict(state)
+        for _ in range(count):
+            optimizer.step()
+            parts[0].step()
+        return [part.state_dict() for part in parts]
+
+    (_, resumed), (_, whole) = steps(1, *steps(6)), steps(7)
+    assert resumed["param_groups"][0]["lr"] == whole["param_groups"][0]["lr"]
+    assert 0 < whole["param_groups"][0]["lr"] < 0.01
 
 
 def test_channels_last_weights_step_like_others():

@@ -131,9 +131,7 @@ def test_safetensors_cut_short_are_refused(weights, tmp_path, keep):
 def test_weights_of_a_larger_network_are_refused(tmp_path):
     path = tmp_path / "w.pth"
     torch.save(ResNet34Conv().state_dict(), path)
-    with pytest.raises(
-        ConfigError, match="has 'layer1.2.conv1.weight', which ResNet18Conv does not have"
-    ):
+    with pytest.raises(ConfigError, match="'layer1.2.conv1.weight', which ResNet18Conv does not"):
         ResNet18Conv(pretrained=str(path))
 
 

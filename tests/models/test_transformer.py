@@ -6,13 +6,8 @@ import pytest
 import torch
 
 from imitate.errors import ConfigError
-from imitate.models.attention import (
-    causal_mask,
-    head_dim,
-    rotary_table,
-    rotate,
-    sinusoidal_positions,
-)
+from imitate.models import attention
+from imitate.models.attention import rotary_table, rotate, sinusoidal_positions
 from imitate.models.transformer import CausalTransformer, GPTBackbone
 
 POSITIONS = ["parameter", "embedding", "sinusoidal", "rotary"]
@@ -169,10 +164,9 @@ def test_rows_of_a_cache_are_reset_alone():
     for t in range(4):
         _, cache = net.step(x[:, t], cache)
     fresh, reset = net.initial_cache(3), torch.tensor([False, True, False])
-    cache = {
-        name: torch.where(reset.view(-1, *[1] * (value.dim() - 1)), fresh[name], value)
-        for name, value in cache.items()
-    }
+    for name, value in cache.items():
+        rows = reset.view(-1, *[1] * (value.dim() - 1))
+        cache[name] = torch.where(rows, fresh[name], value)
     for t in range(4, 9):
         y, cache = net.step(x[:, t], cache)
     torch.testing.assert_close(y[1], net(x[:, 4:])[1, -1], rtol=0, atol=1e-5)
@@ -246,6 +240,9 @@ def test_initialization_is_gpts():
         (lambda: make(num_heads=3), "3 heads do not divide 16"),
         (lambda: make()(window(7)), "window of 7 steps, longer than context_length 6"),
         (lambda: make().initial_cache(1), "a cache needs rotary positions"),
+        (lambda: attention.head_dim(10, 4), "4 heads do not divide 10"),
+        (lambda: rotary_table(3, 5), "5 features per head; expected an even number"),
+        (lambda: sinusoidal_positions(3, 5), "5 features; expected an even number"),
     ],
 )
 def test_impossible_settings_are_refused(call, words):
@@ -282,17 +279,4 @@ def test_rotated_products_depend_on_the_distance_only():
 
 def test_causal_mask_by_hand():
     expected = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
-    assert causal_mask(4, 2).int().tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: head_dim(10, 4), "4 heads do not divide 10"),
-        (lambda: rotary_table(3, 5), "5 features per head; expected an even number"),
-        (lambda: sinusoidal_positions(3, 5), "5 features; expected an even number"),
-    ],
-)
-def test_impossible_sizes_are_refused(call, words):
-    with pytest.raises(ConfigError, match=words):
-        call()
+    assert attention.causal_mask(4, 2).int().tolist() == expected

@@ -15,20 +15,7 @@ from imitate.errors import UserError
 from imitate.policy.checkpoint import checkpoint_dict
 from tests.tiny import tiny_algo
 
-SWAPS = (
-    None,
-    -1,
-    2**62,
-    0.5,
-    float("nan"),
-    "x",
-    [],
-    ["x"],
-    {},
-    {"x": None},
-    True,
-    torch.tensor([[0.5]]),
-)
+SWAPS = (None, -1, 2**62, 0.5, np.nan, "x", [], ["x"], {}, {"x": None}, True, torch.ones(1, 1))
 GONE = object()
 
 

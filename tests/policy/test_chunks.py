@@ -25,32 +25,25 @@ def test_the_first_chunk_is_executed_from_its_first_action_however_late_it_is():
     assert player.counts.empty == 4
 
 
-def test_actions_that_were_executed_during_the_prediction_are_dropped():
+@pytest.mark.parametrize(
+    ("first", "before", "during", "second", "after", "outdated"),
+    [
+        (6, 2, [2, 3, 4], 6, [103, 104], 0),  # its first three actions are over
+        (2, 0, [0, 1, None, None, None], 6, [102], 0),  # five steps, two actions
+        (8, 0, [0, 1, 2, 3], 4, [4], 1),  # it is over
+    ],
+)
+def test_actions_that_were_executed_during_the_prediction_are_dropped(
+    first, before, during, second, after, outdated
+):
     player = ChunkPlayer("replace")
-    player.accept(chunk(0), player.request())
-    taken(player, 2)
+    player.accept(chunk(0, first), player.request())
+    taken(player, before)
     ticket = player.request()
-    taken(player, 3)
-    assert player.accept(chunk(100), ticket)  # its first three actions are over
-    assert taken(player, 2) == [103, 104]
-
-
-def test_a_starved_robot_drops_only_what_it_executed():
-    player = ChunkPlayer("replace")
-    player.accept(chunk(0, 2), player.request())
-    ticket = player.request()
-    assert taken(player, 5) == [0, 1, None, None, None]  # five steps, two actions
-    player.accept(chunk(100), ticket)
-    assert taken(player, 1) == [102]
-
-
-def test_a_chunk_that_is_over_is_refused():
-    player = ChunkPlayer("replace")
-    player.accept(chunk(0, 8), player.request())
-    ticket = player.request()
-    taken(player, 4)
-    assert not player.accept(chunk(100, 4), ticket) and player.counts.outdated == 1
-    assert taken(player, 1) == [4]
+    assert taken(player, len(during)) == during
+    assert player.accept(chunk(100, second), ticket) == (not outdated)
+    assert player.counts.outdated == outdated
+    assert taken(player, len(after)) == after
 
 
 def test_a_late_chunk_does_not_replace_a_newer_one():

@@ -261,9 +261,7 @@ def test_weights_and_files_of_ranks_are_scanned_too(checkpoint, tmp_path):
     cut.write_bytes(pickles.read_bytes()[:-1])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for path in (archive, pickles, cut):
-        with pytest.raises(
-            ConfigError, match=f"{path.name} cannot be read .it calls builtins bytearray"
-        ):
+        with pytest.raises(ConfigError, match=f"{path.name} cannot be read .* builtins bytearray"):
             read_weights(path)
     with pytest.raises(CheckpointError, match="bytearray"):
         read_whole(archive)
@@ -392,5 +390,5 @@ def test_connections_before_the_token_are_bounded_and_others_are_still_answered(
     assert b"200 OK" in good.recv(1000)
     for sock in [*silent, good]:
         sock.close()
-    while server._waiting:
+    while threading.active_count() > before:
         time.sleep(0.01)

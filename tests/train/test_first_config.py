@@ -191,10 +191,7 @@ def test_an_algorithm_is_named_as_the_template_or_its_end(path):
     [
         ({"images": "front"}, "no colour images 'front', did you mean 'front_image'"),
         ({"algorithm": "act/bc_rnn_gmm"}, "no algorithm 'act/bc_rnn_gmm' "),
-        (
-            {"algorithm": "flow_polcy"},
-            "--algo: no algorithm 'flow_polcy' |did you mean 'flow_policy'",
-        ),
+        ({"algorithm": "flow_polcy"}, "--algo: no algorithm 'flow_polcy' |mean 'flow_policy'"),
         ({"algorithm": "hbc"}, "hbc: has several lists of observations"),
     ],
 )
@@ -210,11 +207,13 @@ def test_the_forecast_computes_features_of_a_frozen_encoder_once(path, monkeypat
     core = {"backbone_class": "ResNet18Conv", "backbone_kwargs": {"freeze": True}}
     rgb = tree["observation"]["encoder"]["rgb"]
     rgb |= {"core_kwargs": {**rgb["core_kwargs"], **core}, "obs_randomizer_class": None}
-    seen = []
-    trunk = ResNet18Conv.forward
-    monkeypatch.setattr(
-        ResNet18Conv, "forward", lambda self, x, *rest: seen.append(len(x)) or trunk(self, x, *rest)
-    )
+    seen, trunk = [], ResNet18Conv.forward
+
+    def watched(self, x, *rest):
+        seen.append(len(x))
+        return trunk(self, x, *rest)
+
+    monkeypatch.setattr(ResNet18Conv, "forward", watched)
     assert "of it for the features of frozen encoders" in forecast(tree)
     once = len(seen)  # one trial per camera
     tree["train"]["cache_features"] = False
@@ -282,7 +281,7 @@ def resolved(data, *overrides):
     return resolve(load_config("bc/bc", overrides), data, None)
 
 
-LOW_DIM, RGB = "observation.modalities.obs.low_dim", "observation.modalities.obs.rgb"
+LOW_DIM, RGB, SCAN = (f"observation.modalities.obs.{kind}" for kind in ("low_dim", "rgb", "scan"))
 FLAT = {"goal": "low_dim", "joint_pos": "low_dim"}
 IMAGE = {"agentview_image": "rgb"}
 
@@ -295,10 +294,7 @@ IMAGE = {"agentview_image": "rgb"}
         ([f"{LOW_DIM}=auto"], FLAT),
         ([f'{LOW_DIM}=["goal"]', f"{RGB}=auto"], {"goal": "low_dim", **IMAGE}),
         # A key that is listed under another modality of the group stays there.
-        (
-            ['observation.modalities.obs.scan=["joint_pos"]', f"{LOW_DIM}=auto"],
-            {"goal": "low_dim", "joint_pos": "scan"},
-        ),
+        ([f'{SCAN}=["joint_pos"]', f"{LOW_DIM}=auto"], {"goal": "low_dim", "joint_pos": "scan"}),
     ],
 )
 def test_auto_is_all_that_the_file_has(data, overrides, taken):

@@ -287,10 +287,7 @@ ODD = {"num_envs": 3, "num_workers": 2, "ring": 2, "acting": "central"}
         ({"policy_workers": 2}, "policy_workers: 2 needs train.online"),
         (TWO_FOR_ONE, "2 for 1 environment workers"),
         (ODD, "need 4 environments, got .* 3"),
-        (
-            {"num_envs": 2, "num_workers": 2, "push_every_s": 2.5},
-            "push_every_s: 2.5, .*set max_stal",
-        ),
+        ({**WORKER, "push_every_s": 2.5}, "push_every_s: 2.5, .*set max_stal"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(tmp_path, online, words):
@@ -304,30 +301,24 @@ NO_STEPS = {"experiment": {"epoch_every_n_steps": None}}
 
 
 @pytest.mark.parametrize(
-    ("name", "env", "sections", "words"),
+    ("name", "sections", "words"),
     [
-        ("sac", "Pendulum-v1", NO_STEPS, "environment steps of an epoch"),
-        ("sac", "Pendulum-v1", BY_STD, "not to a replay buffer: set it to null"),
-        ("sac", "Pendulum-v1", {"obs": ["flaat"]}, "flaat"),
-        ("td3", "CartPole-v1", {}, "td3 is for continuous actions, but CartPole-v1"),
+        ("sac", NO_STEPS, "environment steps of an epoch"),
+        ("sac", BY_STD, "not to a replay buffer: set it to null"),
+        ("sac", {"obs": ["flaat"]}, "flaat"),
+        ("td3", {"env": "CartPole-v1"}, "td3 is for continuous actions, but CartPole-v1"),
         (
             "dqn",
-            "tools:Tools-v0",
-            {},
-            "dqn is for actions of one kind, but .* one of 2 choices and 1",
+            {"env": "tools:Tools-v0"},
+            "for actions of one kind, but .* one of 2 choices and 1",
         ),
-        ("td3", "tools:Tools-v0", {}, "td3 is for continuous .* takes one of 2 choices: take"),
-        (
-            "residual",
-            "Pendulum-v1",
-            {},
-            "algo.base.checkpoint: is null, but residual builds upon a policy",
-        ),
+        ("td3", {"env": "tools:Tools-v0"}, "is for continuous .* takes one of 2 choices: take"),
+        ("residual", {}, "algo.base.checkpoint: is null, but residual builds upon a policy"),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path, importable_env, name, env, sections, words):
+def test_what_does_not_fit_is_refused(tmp_path, importable_env, name, sections, words):
     with pytest.raises(Exception, match=words) as caught:
-        run(tmp_path, name, env, **sections)
+        run(tmp_path, name, **sections)
     assert "\n" not in str(caught.value)
 
 

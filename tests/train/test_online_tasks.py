@@ -118,10 +118,7 @@ PIXELS["observation"]["modalities"]["obs"] = {"low_dim": ["observation"], "rgb":
     [
         (goals("ppo"), "ppo has no replay buffer"),
         (goals(algo={"n_step": 3}), "set algo.n_step to 1"),
-        (
-            goals(obs=("observation",)),
-            "must observe 'desired_goal', a vector, but does not observe it",
-        ),
+        (goals(obs=("observation",)), "must observe 'desired_goal', a vector, but does not obs"),
         (goals("sqil"), "does not learn from the environment's rewards"),
         (goals("cal_ql"), "needs returns of whole episodes"),
         (PIXELS, "a vector, but has it under rgb"),
@@ -184,11 +181,8 @@ def test_a_stage_ends_where_all_its_conditions_hold():
 
 def test_steps_are_counted_from_the_stage_s_beginning():
     made = curriculum({"min_steps": 100}, {"min_steps": 100})
-    assert [made.judge(*at, numbers()) for at in ((1, 100), (2, 199), (3, 200))] == [
-        True,
-        False,
-        True,
-    ]
+    judged = [made.judge(*at, numbers()) for at in ((1, 100), (2, 199), (3, 200))]
+    assert judged == [True, False, True]
 
 
 def test_an_evaluation_is_judged_once():
@@ -467,10 +461,8 @@ def test_who_remembers_answers_and_who_forgets_guesses(tmp_path, name, epochs, c
 def small(name, *overrides):
     """Trainings whose epochs are over with an episode, of 8 steps."""
     epoch = 64 if name.startswith("ppo") else 80
-    online = {
-        PPO: ["num_envs=2", "collect_steps=16"],
-        SAC: ["num_envs=1", "warmup_steps=40", "update_ratio=0.2"],
-    }[name]
+    sac = ["num_envs=1", "warmup_steps=40", "update_ratio=0.2"]
+    online = sac if name == SAC else ["num_envs=2", "collect_steps=16"]
     settings = [f"train.online.{words}" for words in online]
     return [f"experiment.epoch_every_n_steps={epoch}", *settings, *overrides]
 

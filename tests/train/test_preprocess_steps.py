@@ -168,16 +168,15 @@ def chunks(frame_stack=1, **chunk):
     return {"algo": algo, "frame_stack": frame_stack, "seq_length": chunk["size"]}
 
 
-def named(name, frame_stack=None, **section):
+def named(name, **section):
     """Keys of a configuration of an algorithm that predicts chunks of four and executes two."""
-    sections = {
+    algo = {
         "bc": {"chunk": {"enabled": True, "size": 4, "execute": 2}},
         "act": {},
         "diffusion_policy": {"horizon": {"prediction_horizon": 4, "action_horizon": 2}},
-    }
-    frames = frame_stack or (2 if name == "diffusion_policy" else 1)
-    algo = {**sections[name], **section}
-    return {"name": name, "algo": algo, "frame_stack": frames, "seq_length": 4}
+    }[name]
+    frames = 2 if name == "diffusion_policy" else 1
+    return {"name": name, "algo": {**algo, **section}, "frame_stack": frames, "seq_length": 4}
 
 
 def observation(setup, row):
@@ -266,16 +265,13 @@ def recorded(setup):
 def test_statistics_are_those_of_the_relative_actions(data):
     setup = built(config(data, [RELATIVE], action_config=GAUSSIAN, **chunks(size=4, execute=2)))
     rows, actions, pos = recorded(setup)
-    relative = np.array(
-        [
-            actions[ahead] - np.append(pos[row], 0.0)
-            for row in rows
-            for ahead in range(row, min(row + 4, 12 * (row // 12 + 1)))  # no padded ones
-        ]
-    )
+    chunks_of = [
+        (row, range(row, min(row + 4, 12 * (row // 12 + 1)))) for row in rows
+    ]  # no padded ones
+    relative = [actions[at] - np.append(pos[row], 0.0) for row, ahead in chunks_of for at in ahead]
     pipeline = setup.algo.preprocess
-    np.testing.assert_allclose(pipeline.action_offset, relative.mean(0), atol=1e-5)
-    np.testing.assert_allclose(pipeline.action_scale, relative.std(0), atol=1e-5)
+    np.testing.assert_allclose(pipeline.action_offset, np.mean(relative, 0), atol=1e-5)
+    np.testing.assert_allclose(pipeline.action_scale, np.std(relative, 0), atol=1e-5)
 
 
 def test_single_actions_are_relative_to_their_own_step(data, tmp_path):
@@ -327,21 +323,9 @@ PARTLY = {**RELATIVE, "dims": [3], "observation_dims": [0]}
     ("steps", "words", "named"),
     [
         ([], QUANTILES, "obs_normalization of 'camera': 'quantile' is for vec"),
-        (
-            [RELATIVE],
-            {"algo": MEMORY, "seq_length": 13},
-            "bc with a memory predicts a chunk at each",
-        ),
-        (
-            [RELATIVE],
-            {"action_config": AUTO},
-            "actions.normalization is 'auto', which is computed from",
-        ),
-        (
-            [DELTA],
-            chunks(size=4, execute=2),
-            "differences | which bc does not support; expected act",
-        ),
+        ([RELATIVE], {"algo": MEMORY, "seq_length": 13}, "bc with a memory predicts a chunk at"),
+        ([RELATIVE], {"action_config": AUTO}, "actions.normalization is 'auto', which is compu"),
+        ([DELTA], chunks(size=4, execute=2), "differences | which bc does not support; expected"),
         ([DELTA, PARTLY], {}, "expected a single step of differences, behind all"),
     ],
 )
@@ -358,16 +342,14 @@ def test_a_start_from_a_checkpoint_with_other_steps_is_refused(data, tmp_path):
 
 
 POSE = {"step": "relative_pose", "position": "pos", "rotation": "quat"}
-OFFSET = rotations.Pose(
-    torch.tensor([0.1, 0.0, -0.05]), rotations.axis_angle_to_matrix(torch.tensor([0.0, 0.0, 0.3]))
-)
+TURN = rotations.axis_angle_to_matrix(torch.tensor([0.0, 0.0, 0.3]))
+OFFSET = rotations.Pose(torch.tensor([0.1, 0.0, -0.05]), TURN)
 
 
 def ahead(pos, quat):
     """The pose at a constant offset from the hand's: position and axis-angle."""
-    hand = rotations.Pose(
-        torch.as_tensor(pos).float(), rotations.quaternion_to_matrix(torch.as_tensor(quat).float())
-    )
+    pos, quat = torch.as_tensor(pos).float(), torch.as_tensor(quat).float()
+    hand = rotations.Pose(pos, rotations.quaternion_to_matrix(quat))
     goal = rotations.absolute_from_frame(OFFSET, hand)
     return torch.cat((goal.position, rotations.matrix_to_axis_angle(goal.rotation)), -1).numpy()
 
@@ -433,9 +415,8 @@ def test_differences_are_learned_and_the_recorded_actions_sent(data, name, monke
 
     monkeypatch.setattr(algo, "_predict", lambda obs, goal, generator: learned)
     policy = RolloutPolicy(algo)
-    history = [
-        {key: raw["obs"][key][0, step] for key in ("pos", "grip")} for step in range(now + 1)
-    ]
+    keys = ("pos", "grip")
+    history = [{key: raw["obs"][key][0, step] for key in keys} for step in range(now + 1)]
     for obs in history:
         first = policy(obs)
     later = policy({"pos": pos[now] + 7.0, "grip": np.ones(1)})

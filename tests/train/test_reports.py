@@ -86,25 +86,18 @@ def test_quiet_says_errors_only():
 
 
 def test_no_silence_is_long_where_there_is_no_bar(now):
-    stream = io.StringIO()
-    console = Console(stream)
+    stream, terminal = io.StringIO(), Terminal()
+    console, with_bar = Console(stream), Console(terminal)
     console.pulse(lambda: "too soon")
     now[0] += 31
-    console.pulse(lambda: "step 3")
+    for each in (console, with_bar):
+        each.pulse(lambda: "step 3")
     console.pulse(lambda: "too soon again")
     now[0] += 29
     console.say("epoch 1")
     now[0] += 29
     console.pulse(lambda: "the epoch was told 29 s ago")
-    assert stream.getvalue() == "step 3\nepoch 1\n"
-
-
-def test_a_terminal_has_its_bar_instead(now):
-    stream = Terminal()
-    console = Console(stream)
-    now[0] += 100
-    console.pulse(lambda: "step 3")
-    assert stream.getvalue() == ""
+    assert (stream.getvalue(), terminal.getvalue()) == ("step 3\nepoch 1\n", "")
 
 
 # ---- files of numbers ----------------------------------------------------------------------------
@@ -171,29 +164,24 @@ def test_a_lost_connection_to_wandb_is_told_once_and_ends_nothing(tmp_path, monk
     assert len(logger.metrics.read()) == 3
 
 
-def test_means_over_the_steps_that_have_a_key():
-    means = EpochMeans()
-    means.add({"Loss": torch.tensor(1.0), "rare": torch.tensor(5.0)})
+def test_means_are_of_copies_over_the_steps_that_have_a_key():
+    means, value = EpochMeans(), torch.tensor(1.0)
+    means.add({"Loss": value, "rare": torch.tensor(5.0)})
+    value.fill_(100.0)
     means.add({"Loss": torch.tensor(2.0)})
     assert means.means() == {"Loss": torch.tensor(1.5), "rare": torch.tensor(5.0)}
 
 
-def test_what_is_added_is_copied():
-    means, value = EpochMeans(), torch.tensor(1.0)
-    means.add({"Loss": value})
-    value.fill_(100.0)
-    means.add({"Loss": torch.tensor(3.0)})
-    assert float(means.means()["Loss"]) == 2.0
-
-
-def test_means_go_on_from_their_state():
-    first, second = EpochMeans(), EpochMeans()
+def test_means_go_on_from_their_state_also_on_a_device_without_float64():
+    first, second, elsewhere = EpochMeans(), EpochMeans(), EpochMeans()
     first.add({"Loss": torch.tensor(0.1)})
     second.load_state(first.state(), torch.device("cpu"))
+    elsewhere.load_state(first.state(), torch.device("meta"))  # any that is not the CPU
+    assert elsewhere.sums["Loss"].dtype == torch.float32
     for means in (first, second):
         means.add({"Loss": torch.tensor(0.2)})
     assert first.means() == second.means()
-    assert first.means()["Loss"].dtype == torch.float64
+    assert first.means()["Loss"].dtype == first.sums["Loss"].dtype == torch.float64
 
 
 def test_lines_are_appended_read_and_cut_back(tmp_path):
@@ -214,15 +202,6 @@ def test_lines_are_appended_read_and_cut_back(tmp_path):
     assert metrics.path.read_text().endswith("\n")
 
 
-def test_sums_of_a_run_on_the_cpu_become_those_of_a_device_without_float64():
-    means = EpochMeans()
-    means.add({"Loss": torch.tensor(2.0)})
-    resumed = EpochMeans()
-    resumed.load_state(means.state(), torch.device("meta"))  # any that is not the CPU
-    assert means.sums["Loss"].dtype == torch.float64
-    assert resumed.sums["Loss"].dtype == torch.float32
-
-
 # ---- time that is left ---------------------------------------------------------------------------
 
 
@@ -235,28 +214,27 @@ def forecast(now, seconds, steps, total=1000, first=30.0, **settings):
     return [line for line in said if line is not None]
 
 
-def test_said_once_after_a_few_updates_without_the_first(now):
-    (line,) = forecast(now, 5.0, 20)
-    assert line.startswith("about 1 h 23 min for this training: 996 updates at 0.2 per s")
+IMAGES = {"images_on_cpu": True}
 
 
-def test_fast_updates_are_measured_for_longer_and_short_trainings_not_told_of(now):
+@pytest.mark.parametrize(
+    ("training", "line", "advised"),
+    [
+        ((5.0, 20), "about 1 h 23 min for this training: 996 updates at 0.2 per s", False),
+        ((0.5, 20), "about 8 min 18 s", False),  # fast updates are measured for longer
+        ((5.0, 20, IMAGES), "about", True),
+        ((0.5, 20, IMAGES), "about", False),
+        ((7.5, 7, {"total": 100, "first": 7.5, **IMAGES}), "about 12 min", True),
+    ],
+)
+def test_a_forecast_is_said_once_and_slow_images_are_given_advice(now, training, line, advised):
+    seconds, steps, *words = training
+    (found,) = forecast(now, seconds, steps, **dict(*words))
+    assert found.startswith(line) and ("imitate config init" in found) is advised
+
+
+def test_short_trainings_are_not_told_of(now):
     assert forecast(now, 0.01, 500) == []
-    (line,) = forecast(now, 0.5, 20)
-    assert line.startswith("about 8 min 18 s")
-
-
-def test_slow_images_are_given_advice(now):
-    (slow,) = forecast(now, 5.0, 20, images_on_cpu=True)
-    assert "imitate config init" in slow
-    (fast,) = forecast(now, 0.5, 20, images_on_cpu=True)
-    assert "config init" not in fast
-
-
-def test_slow_updates_on_images_are_given_advice_in_short_trainings_too(now):
-    (line,) = forecast(now, 7.5, 7, total=100, first=7.5, images_on_cpu=True)
-    assert line.startswith("about 12 min")
-    assert "imitate config init" in line
 
 
 # ---- outcome -------------------------------------------------------------------------------------
@@ -322,10 +300,9 @@ def test_curves_need_an_epoch(tmp_path):
 def test_best_before_last(tmp_path):
     folder = create_run_folder(tmp_path, "x")
     assert best_checkpoint(folder) is None
-    folder.last.touch()
-    assert best_checkpoint(folder) == folder.last
-    (folder.checkpoints / "best.pth").touch()
-    assert best_checkpoint(folder).name == "best.pth"
+    for name in ("last.pth", "best.pth"):
+        (folder.checkpoints / name).touch()
+        assert best_checkpoint(folder).name == name
 
 
 # ---- bests and early stopping --------------------------------------------------------------------
@@ -448,13 +425,9 @@ def test_without_any_measurement_a_comparison_is_advised(look):
     assert caution([]) is None
 
 
-def test_numbered_checkpoints_come_in_their_order(look):
+def test_numbered_checkpoints_come_in_their_order_and_a_best_one_without_records_has_no_epoch(look):
     kept = look(["epoch_100.pth", "epoch_20.pth", "last.pth"], [valid(200)])
-    found = {c.name: c.epoch for c in kept}
-    assert list(found.items()) == [("last.pth", 200), ("epoch_20.pth", 20), ("epoch_100.pth", 100)]
-
-
-def test_a_best_file_without_its_records_has_no_epoch(look):
+    found = [(c.name, c.epoch) for c in kept]
+    assert found == [("last.pth", 200), ("epoch_20.pth", 20), ("epoch_100.pth", 100)]
     (kept,) = look(["best.pth"], [])
-    assert kept.epoch is None
-    assert kept.words == "kept as a best one (epoch unknown)"
+    assert (kept.epoch, kept.words) == (None, "kept as a best one (epoch unknown)")

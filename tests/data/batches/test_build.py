@@ -127,12 +127,10 @@ def test_several_files_in_every_cache_mode(demo_file, cache_mode):
 
 def test_statistics_are_those_of_all_steps_of_all_files(demo_file):
     """Not the mean of the files' means: the files differ in length and in level; weights do not count."""
-    paths = [
-        demo_file(
-            f"{i}.hdf5", num_demos=2 + i, length=3 + 4 * i, seed=i, action_scale=0.3 + 0.3 * i
-        )
-        for i in range(3)
-    ]
+    paths = []
+    for i in range(3):
+        sizes = {"num_demos": 2 + i, "length": 3 + 4 * i, "action_scale": 0.3 + 0.3 * i}
+        paths.append(demo_file(f"{i}.hdf5", seed=i, **sizes))
     for level, path in enumerate(paths):
         with h5py.File(path, "a") as file:
             for demo in file["data"].values():
@@ -140,11 +138,8 @@ def test_statistics_are_those_of_all_steps_of_all_files(demo_file):
     data = [entry(path, weight=1.0 + 5 * i) for i, path in enumerate(paths)]
     train_set, _ = build(data, hdf5_normalize_obs=True)
     statistics = train_set.statistics()
-    for found, key in (
-        (statistics["obs"]["object"], "obs/object"),
-        (statistics["actions"]["actions"], "actions"),
-    ):
-        values = []
+    for part, key in (("obs", "obs/object"), ("actions", "actions")):
+        found, values = statistics[part][key.rpartition("/")[2]], []
         for path in paths:
             with h5py.File(path) as file:
                 values += [demo[key][()].astype(np.float32) for demo in file["data"].values()]
@@ -200,9 +195,8 @@ def test_a_key_that_one_file_lacks(demo_file):
     text = refused([one, two])
     assert "'obs/robot0_eef_pos' is missing, but has shape (3,) in the other file" in text
     assert "leave one out of train.data" in text
-    assert "'obs/robot0_eef_pos' has shape (3,), but is missing in the other file" in refused(
-        [two, one]
-    )
+    words = "'obs/robot0_eef_pos' has shape (3,), but is missing in the other file"
+    assert words in refused([two, one])
 
 
 def test_another_size_of_action_and_of_observation_in_one_line(demo_file):
@@ -217,17 +211,15 @@ def test_another_size_of_action_and_of_observation_in_one_line(demo_file):
 @pytest.mark.parametrize(
     ("frames", "words"),
     [
-        (
-            np.zeros((12, 16, 16, 3), np.uint8),
-            "has shape (16, 16, 3), but (8, 6, 3) in the other file",
-        ),
-        (np.zeros((12, 8, 6, 3), np.float32), "is not uint8, but uint8 in the other file"),
+        (np.zeros((12, 16, 16, 3), np.uint8), "has shape (16, 16, 3), but (8, 6, 3)"),
+        (np.zeros((12, 8, 6, 3), np.float32), "is not uint8, but uint8"),
     ],
 )
 def test_images_of_another_size_or_type(demo_file, frames, words):
     one, two = demo_file("one.hdf5", image=True), demo_file("two.hdf5", image=True)
     replaced(two, "obs/agentview_image", lambda _: frames)
-    assert f"'obs/agentview_image' {words}" in refused([one, two], rgb=["agentview_image"])
+    words = f"'obs/agentview_image' {words} in the other file"
+    assert words in refused([one, two], rgb=["agentview_image"])
 
 
 def test_float32_and_float64_fit_together(demo_file):

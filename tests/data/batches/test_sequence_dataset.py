@@ -213,14 +213,6 @@ def test_action_keys_of_any_depth_are_joined_in_their_order_and_cached(demo_file
     assert batch["action/eef_pos"].shape == (2, 1, 2)
 
 
-def test_the_action_is_that_of_the_action_keys_alone(demo_file):
-    path = demo_file(num_demos=1, length=4)
-    with h5py.File(path, "a") as file:
-        file["data/demo_0/actions_abs"] = np.full((4, 3), 7.0)
-    batch = SequenceDataset(path, KEYS, action_keys=("actions_abs",))[[0]]
-    assert batch["actions"].tolist() == [[[7.0, 7.0, 7.0]]]
-
-
 @every_mode
 def test_missing_rewards_and_dones_are_zeros_per_step(demo_file, cache_mode):
     path = demo_file(num_demos=2, length=4)
@@ -250,12 +242,15 @@ def test_dones_alone_are_terminals_and_the_rest_ends_by_timeout(demo_file, cache
     assert found["timeouts"] == [0, 0, 0, 0, 0, 1]
 
 
-def test_rewards_written_as_a_column_come_out_flat(demo_file):
+def test_rewards_written_as_a_column_come_out_flat_beside_the_action_of_the_action_keys(demo_file):
     path = demo_file(num_demos=1, length=3)
     with h5py.File(path, "a") as file:
         del file["data/demo_0/rewards"]
         file["data/demo_0/rewards"] = [[1.0], [2.0], [3.0]]
-    assert SequenceDataset(path, KEYS)[[0, 2]]["rewards"].tolist() == [[1.0], [3.0]]
+        file["data/demo_0/actions_abs"] = np.full((3, 3), 7.0)
+    batch = SequenceDataset(path, KEYS, action_keys=("actions_abs",))[[0, 2]]
+    assert batch["rewards"].tolist() == [[1.0], [3.0]]
+    assert batch["actions"].tolist() == [[[7.0, 7.0, 7.0]]] * 2
 
 
 @every_mode

@@ -171,9 +171,7 @@ def test_a_kill_in_place_leaves_all_or_nothing(demo_file, writes):
     killed(split_and_die, file, writes)
     left = file.read_bytes()
     if writes > 1:  # the first one goes to the journal alone
-        with pytest.raises(
-            DatasetError, match="an interrupted change: run `imitate dataset recover"
-        ):
+        with pytest.raises(DatasetError, match="interrupted change: run `imitate dataset recover"):
             DatasetFile(file)
     assert file.read_bytes() == left, "reading never writes"
     journal.roll_back(file)

@@ -82,9 +82,7 @@ def test_a_file_that_is_cut_while_it_is_open(path):
         offset = extents.of("demo_0")["actions"].offset
         with path.open("r+b") as raw:
             raw.truncate(offset + 20)
-        with pytest.raises(
-            DatasetError, match=r"demo 'demo_0', 'actions' cannot be read.*ends before"
-        ):
+        with pytest.raises(DatasetError, match=r"'demo_0', 'actions' cannot be read.*ends before"):
             extents.read("demo_0", "actions", 0, 9)
 
 

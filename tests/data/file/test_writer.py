@@ -42,6 +42,14 @@ def running(path, **options):
     return writer
 
 
+def written(path, *episodes, **options):
+    """Write episodes, by default one of 3 steps; return the bytes of the file."""
+    with DatasetWriter(path, META, **options) as writer:
+        for one in episodes or (demo(),):
+            writer.append_episode(one)
+    return path.read_bytes()
+
+
 def interrupted(path, length=3, **options):
     """Write an episode, and be interrupted in the next one."""
     with pytest.raises(KeyboardInterrupt), DatasetWriter(path, META, **options) as writer:
@@ -115,8 +123,7 @@ def test_step_by_step(path):
 
 def test_compressed_images_read_back_equal(path):
     image = np.zeros((3, 32, 32, 3), dtype=np.uint8)
-    with DatasetWriter(path, META, image_storage="gzip") as writer:
-        writer.append_episode(demo(3, obs={"image": image}))
+    written(path, demo(3, obs={"image": image}), image_storage="gzip")
     with h5py.File(path) as file:
         stored = file["data/demo_0/obs/image"]
         assert stored.compression == "gzip"
@@ -310,8 +317,7 @@ def test_calls_in_a_wrong_order_are_refused(path, caplog):
 
 
 def test_steps_are_not_appended_to_demos_with_next_obs(path):
-    with DatasetWriter(path, META) as writer:
-        writer.append_episode(demo(3, next_obs={"x": np.zeros((3, 2))}))
+    written(path, demo(3, next_obs={"x": np.zeros((3, 2))}))
     with DatasetWriter(path, META, append=True) as writer, refused("next_obs|append_episode"):
         writer.start_episode()
 
@@ -335,9 +341,7 @@ def test_without_an_episode_nothing_is_left(path):
 
 
 def test_an_existing_file_stays_until_the_new_one_is_complete(path):
-    with DatasetWriter(path, META) as writer:
-        writer.append_episode(demo(3))
-    before = path.read_bytes()
+    before = written(path)
     with refused("exists already"):
         DatasetWriter(path, META)
     with pytest.raises(ZeroDivisionError), DatasetWriter(path, META, overwrite=True) as writer:
@@ -345,8 +349,7 @@ def test_an_existing_file_stays_until_the_new_one_is_complete(path):
         assert path.read_bytes() == before
         raise ZeroDivisionError
     assert path.read_bytes() == before
-    with DatasetWriter(path, META, overwrite=True) as writer:
-        writer.append_episode(demo(5))
+    written(path, demo(5), overwrite=True)
     assert lengths(path) == [5]
 
 
@@ -387,8 +390,7 @@ def test_a_file_is_gone_on_with(path):
 
 
 def test_what_an_interrupted_writer_left_is_gone_on_with(path):
-    with DatasetWriter(path, META, append=True) as writer:
-        writer.append_episode(demo(2))
+    written(path, demo(2), append=True)
     interrupted(path, 3, append=True)
     assert not path.exists()
     with DatasetWriter(path, META, append=True) as writer:
@@ -398,16 +400,13 @@ def test_what_an_interrupted_writer_left_is_gone_on_with(path):
 
 
 def test_a_file_is_gone_on_with_at_its_rate_only(path):
-    with DatasetWriter(path, META, control_freq=10) as writer:
-        writer.append_episode(demo())
-    before = path.read_bytes()
+    before = written(path, control_freq=10)
     with refused("recorded at 10 Hz, and control_freq is 20"):
         DatasetWriter(path, META, control_freq=20, append=True)
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == ["a.hdf5"]
     for rate in (10, None):
-        with DatasetWriter(path, META, control_freq=rate, append=True) as writer:
-            writer.append_episode(demo())
+        written(path, control_freq=rate, append=True)
     with DatasetFile(path) as file:
         assert (len(file.demos()), file.control_freq) == (3, 10.0)
     other = path.with_name("b.hdf5")
@@ -492,8 +491,7 @@ def test_a_disk_that_is_full_from_the_start_leaves_nothing(path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    with DatasetWriter(path.with_name("ok.hdf5"), META) as writer:
-        writer.append_episode(demo())
+    written(path.with_name("ok.hdf5"))
     writer = DatasetWriter(path, META)
     monkeypatch.setattr("imitate.data.file.journal._write_all", full)
     with refused("No space left on device"):

@@ -15,14 +15,19 @@ FIXTURES = Path(__file__).with_name("fixtures")
 
 def ends_of(file):
     """(terminal, timeout) of the last step of each demo."""
-    return [
-        tuple(file.read(demo, key)[-1] for key in ("terminals", "timeouts"))
-        for demo in file.demos()
-    ]
+    keys = ("terminals", "timeouts")
+    return [tuple(file.read(demo, key)[-1] for key in keys) for demo in file.demos()]
 
 
 def lengths_of(file):
     return [file.length(demo) for demo in file.demos()]
+
+
+def assert_holds(file, demo, **arrays):
+    """Arrays of a demo, obs and next_obs by their key `flat`."""
+    for key, values in arrays.items():
+        found = file.read(f"demo_{demo}", f"{key}/flat" if key.endswith("obs") else key)
+        np.testing.assert_allclose(found, values, rtol=1e-6)
 
 
 # ---- D4RL ----------------------------------------------------------------------------------------
@@ -54,9 +59,7 @@ def test_a_recorded_file_with_its_final_observations(converted):
         final = original["metadata/episode_final_observation"][:]
         seed = original["metadata/episode_seed"][3]
     assert lengths_of(file) == [11, 60, 60, 60]
-    np.testing.assert_array_equal(file.read("demo_3", "obs/flat"), observations[131:])
-    np.testing.assert_array_equal(file.read("demo_3", "next_obs/flat")[:-1], observations[132:])
-    np.testing.assert_array_equal(file.read("demo_3", "next_obs/flat")[-1], final[3])
+    assert_holds(file, 3, obs=observations[131:], next_obs=[*observations[132:], final[3]])
     assert ends_of(file) == [(1, 0), (0, 1), (1, 0), (0, 1)]
     assert file.attrs("demo_3")["episode_seed"] == seed
     assert file.env_meta == {"env_name": "Walker2d-v5", "type": 2, "env_kwargs": {}}
@@ -65,12 +68,10 @@ def test_a_recorded_file_with_its_final_observations(converted):
 def test_the_last_row_goes_where_nobody_knows_what_followed(converted, tmp_path):
     report, file = converted(d4rl(tmp_path / "d.hdf5", terminals=[3], timeouts=[7, 11]))
     assert lengths_of(file) == [4, 3, 3]
-    assert file.read("demo_0", "next_obs/flat")[:, 0].tolist() == [1, 2, 3, 3]
-    assert file.read("demo_1", "obs/flat")[:, 0].tolist() == [4, 5, 6]
-    assert file.read("demo_1", "next_obs/flat")[:, 0].tolist() == [5, 6, 7]
-    assert file.read("demo_2", "next_obs/flat")[-1, 0] == 11
-    assert file.read("demo_2", "timeouts").tolist() == [0, 0, 1]
-    assert file.read("demo_0", "terminals").tolist() == [0, 0, 0, 1]
+    rows = np.stack([np.arange(12), 10 * np.arange(12)], axis=1)
+    assert_holds(file, 0, next_obs=rows[[1, 2, 3, 3]], terminals=[0, 0, 0, 1])
+    assert_holds(file, 1, obs=rows[4:7], next_obs=rows[5:8])
+    assert_holds(file, 2, next_obs=rows[9:], timeouts=[0, 0, 1])
     assert report.dropped["last rows at timeouts"].startswith("2 rows")
     assert "next_observations" not in report.renamed
 
@@ -125,8 +126,7 @@ def test_kitchens_demo_numbers_and_flags_as_columns(converted, tmp_path):
             file[key] = value
     _, file = converted(tmp_path / "d.hdf5")
     assert lengths_of(file) == [4, 4, 4]
-    assert file.read("demo_2", "rewards").tolist() == [8, 9, 10, 11]
-    assert file.read("demo_2", "infos").tolist() == [2, 2, 2, 2]
+    assert_holds(file, 2, rewards=[8, 9, 10, 11], infos=[2, 2, 2, 2])
 
 
 def test_infos_are_kept_and_policy_weights_are_not(converted, tmp_path):
@@ -164,13 +164,10 @@ def test_vectors_dumped_by_the_package_itself(converted):
     """Two episodes of 4 and 3 steps, the second cut by the clock; observations are [10 i + t, 0.5, -t]."""
     report, file = converted(FIXTURES / "d3rlpy_vectors.h5")
     assert report.source_format == "d3rlpy"
-    assert file.read("demo_0", "obs/flat")[:, 0].tolist() == [0, 1, 2, 3]
-    assert file.read("demo_0", "terminals").tolist() == [0, 0, 0, 1]
-    assert file.read("demo_1", "obs/flat").tolist() == [[10, 0.5, 0], [11, 0.5, -1]]
-    assert file.read("demo_1", "next_obs/flat")[:, 0].tolist() == [11, 12]
-    assert file.read("demo_1", "timeouts").tolist() == [0, 1]
-    assert file.read("demo_1", "rewards").tolist() == [4, 5]
-    np.testing.assert_allclose(file.read("demo_1", "actions"), [[0.1, 0], [0.1, 0.1]])
+    seen = [[10, 0.5, 0], [11, 0.5, -1], [12, 0.5, -2]]
+    assert_holds(file, 0, obs=[[t, 0.5, -t] for t in range(4)], terminals=[0, 0, 0, 1])
+    assert_holds(file, 1, obs=seen[:2], next_obs=seen[1:], timeouts=[0, 1], rewards=[4, 5])
+    assert_holds(file, 1, actions=[[0.1, 0], [0.1, 0.1]])
 
 
 def test_images_dumped_by_the_package_itself(converted):
@@ -186,20 +183,16 @@ def test_images_dumped_by_the_package_itself(converted):
 def test_terminal_episodes_are_whole_and_others_lose_their_last_row(converted, tmp_path):
     report, file = converted(d3rlpy(tmp_path / "d.h5", [3, 4], [True, False]))
     assert report.source_format == "d3rlpy"
-    assert file.read("demo_0", "obs/flat").tolist() == [[0, 0], [0, 1], [0, 2]]
-    assert file.read("demo_0", "next_obs/flat").tolist() == [[0, 1], [0, 2], [0, 2]]
-    assert file.read("demo_0", "terminals").tolist() == [0, 0, 1]
-    assert file.read("demo_1", "obs/flat").tolist() == [[1, 0], [1, 1], [1, 2]]
-    assert file.read("demo_1", "next_obs/flat").tolist() == [[1, 1], [1, 2], [1, 3]]
-    assert file.read("demo_1", "timeouts").tolist() == [0, 0, 1]
-    assert file.read("demo_1", "rewards").tolist() == [0, 1, 2]
+    whole, cut = ([[number, t] for t in range(4)] for number in (0, 1))
+    assert_holds(file, 0, obs=whole[:3], next_obs=[*whole[1:3], whole[2]], terminals=[0, 0, 1])
+    assert_holds(file, 1, obs=cut[:3], next_obs=cut[1:], timeouts=[0, 0, 1], rewards=[0, 1, 2])
 
 
 def test_discrete_actions_count_over_all_episodes(converted, tmp_path):
     actions = [np.array([[0], [1]]), np.array([[2], [0]])]
     _, file = converted(d3rlpy(tmp_path / "d.h5", [2, 2], [True, True], actions))
-    assert file.read("demo_0", "actions").tolist() == [[1, 0, 0], [0, 1, 0]]
-    assert file.read("demo_1", "actions").tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert_holds(file, 0, actions=[[1, 0, 0], [0, 1, 0]])
+    assert_holds(file, 1, actions=[[0, 0, 1], [1, 0, 0]])
 
 
 @pytest.mark.parametrize("form", ["frames", "tuple"])
@@ -231,10 +224,8 @@ def test_version_1_has_timeouts_in_its_episode_terminals(converted, tmp_path):
     assert report.source_format == "d3rlpy"
     assert any("last episode of the file has no end" in note for note in report.notes)
     assert file.demos() == ["demo_0", "demo_1"]  # the lone trailing row has no next one
-    assert file.read("demo_0", "terminals").tolist() == [0, 0, 0, 1]
-    assert file.read("demo_1", "timeouts").tolist() == [0, 1]
-    assert file.read("demo_1", "next_obs/flat")[:, 0].tolist() == [5, 6]
-    assert file.read("demo_1", "actions").tolist() == [[1, 0], [0, 1]]
+    assert_holds(file, 0, terminals=[0, 0, 0, 1])
+    assert_holds(file, 1, timeouts=[0, 1], next_obs=[[5, 5], [6, 6]], actions=[[1, 0], [0, 1]])
 
 
 # ---- imitation: nothing is unpickled -------------------------------------------------------------
@@ -282,10 +273,8 @@ def arrays():
 def test_horizon_says_what_the_clock_is(converted, tmp_path):
     np.savez(tmp_path / "t.npz", **arrays())
     report, file = converted(tmp_path / "t.npz", horizon=4)
-    assert file.read("demo_0", "terminals").tolist() == [0, 1]
-    assert file.read("demo_1", "timeouts").tolist() == [0, 0, 0, 1]
-    assert file.read("demo_0", "actions").tolist() == [[1, 0, 0], [0, 0, 1]]
-    assert file.read("demo_1", "obs/flat").tolist() == [[6, 7], [8, 9], [10, 11], [12, 13]]
+    assert_holds(file, 0, terminals=[0, 1], actions=[[1, 0, 0], [0, 0, 1]])
+    assert_holds(file, 1, timeouts=[0, 0, 0, 1], obs=np.arange(6, 14).reshape(4, 2))
     assert report.synthesised["rewards"] == "0: the file has none"
 
 

@@ -9,10 +9,9 @@ from imitate.deploy.robot.robot import Observation
 
 def pictures(tick, as_float=False):
     """Two cameras with a scene that moves a little and has noise."""
-    draw = np.random.default_rng(tick)
-    made = {}
-    for name, colour, size in (("top", (180, 90, 40), (48, 64)), ("side", (60, 70, 160), (48, 64))):
-        image = np.full((*size, 3), colour, np.uint8) + draw.integers(0, 6, (*size, 3), np.uint8)
+    draw, made = np.random.default_rng(tick), {}
+    for name, colour in (("top", (180, 90, 40)), ("side", (60, 70, 160))):
+        image = draw.integers(0, 6, (48, 64, 3), np.uint8) + np.array(colour, np.uint8)
         image[5:15, 4 + tick : 24 + tick] = 250 if name == "top" else 5
         made[name] = image / 255 if as_float else image
     return made

@@ -62,45 +62,40 @@ def odd(features, given, actions=None):
 
 
 def test_features_are_the_observations_of_a_converted_dataset():
-    robot = LeRobotRobot(Arm(camera=Camera(4, 6)))
-    assert robot.observation_shapes == {"state": (3,), "front_image": (4, 6, 3)}
-    assert list(robot.observation_shapes) == [
-        obs_name("observation.state"),
-        obs_name("observation.images.front"),
-    ]
-    assert robot.action_names == ("shoulder.pos", "elbow.pos", "gripper.pos")
-
-
-def test_an_observation_is_one_vector_and_images():
     robot, _ = connected(Arm(camera=Camera(4, 6)))
-    seen = robot.observe()
-    np.testing.assert_array_equal(seen.values["state"], np.float32([10, -20, 40]))
-    assert seen.values["state"].dtype == np.float32
-    assert seen.values["front_image"].shape == (4, 6, 3)
-    assert seen.values["front_image"].dtype == np.uint8
+    assert robot.observation_shapes == {"state": (3,), "front_image": (4, 6, 3)}
+    names = [obs_name(f"observation.{name}") for name in ("state", "images.front")]
+    assert list(robot.observation_shapes) == names
+    assert robot.action_names == ("shoulder.pos", "elbow.pos", "gripper.pos")
+    seen = robot.observe().values
+    assert (seen["state"].tolist(), seen["state"].dtype) == ([10, -20, 40], np.float32)
+    assert (seen["front_image"].shape, seen["front_image"].dtype) == ((4, 6, 3), np.uint8)
 
 
-def test_the_stamp_is_from_before_the_reading(virtual_time):
+def test_the_stamp_is_from_before_the_reading_and_that_of_an_older_image(monkeypatch, virtual_time):
     arm = Arm()
     robot, _ = connected(arm)
     arm.faults["get_observation"] = lambda: clock.sleep(0.05)
     assert robot.observe().stamp_s == clock.now() - 0.05
-
-
-def test_the_stamp_is_that_of_an_older_image(monkeypatch, virtual_time):
     monkeypatch.setattr(time, "perf_counter", lambda: 50.0)  # the clock of LeRobot's cameras
     camera = Camera()
     robot, _ = connected(Arm(camera=camera))
-    camera.latest_timestamp = 48.0
-    assert robot.observe().stamp_s == clock.now() - 2.0
-    camera.latest_timestamp = None
-    assert robot.observe().stamp_s == clock.now()
+    for taken_s, age_s in ((48.0, 2.0), (None, 0.0)):
+        camera.latest_timestamp = taken_s
+        assert robot.observe().stamp_s == clock.now() - age_s
 
 
-def test_an_action_is_sent_by_name():
+def test_an_action_is_sent_by_name_if_it_is_finite():
     robot, arm = connected()
     robot.send(np.array([1.0, 2.0, 3.0]))
+    with refused("not finite", error=RobotError):
+        robot.send(np.array([np.nan, 0.0, 0.0]))
     assert arm.sent == [command(1.0, 2.0, 3.0)]
+    robot, arm = connected()
+    arm.positions["elbow"] = np.nan  # a bad reading: the one before it counts
+    robot.observe()
+    robot.stop()
+    assert arm.sent == [command(10.0, -20.0, 40.0)]
 
 
 def test_limits_are_those_of_the_configuration_or_of_units_and_calibration():
@@ -124,16 +119,6 @@ def test_nothing_is_sent_to_a_joint_without_limits():
     robot.limits = BOX
     robot.send(np.zeros(3))
     assert len(arm.sent) == 1
-
-
-def test_what_is_not_finite_is_not_sent():
-    robot, arm = connected()
-    with refused("not finite", error=RobotError):
-        robot.send(np.array([np.nan, 0.0, 0.0]))
-    arm.positions["elbow"] = np.nan  # a bad reading: the one before it counts
-    robot.observe()
-    robot.stop()
-    assert arm.sent == [command(10.0, -20.0, 40.0)]
 
 
 # ---- at rest -------------------------------------------------------------------------------------

@@ -55,10 +55,9 @@ def to_and_fro(step):
 
 def run(robot, steps=60, policy=None, safety=None, **rest):
     """The report, or the words of the stop."""
-    acts = Constant(to_and_fro) if policy is None else policy
+    acts = policy or Constant(to_and_fro)
     try:
-        made = ControlLoop(robot, acts, RATE, any_rate=True, safety=safety, **rest)
-        return made.run(steps)
+        return ControlLoop(robot, acts, RATE, any_rate=True, safety=safety, **rest).run(steps)
     except RobotError as error:
         return str(error)
 
@@ -92,9 +91,8 @@ def test_a_wrong_reading_holds_and_moves_no_command(sees, held):
     assert {reason.partition(":")[0]: n for reason, n in report.held.items()} == held
     assert report.steps == 60 - lost - sum(held.values())
     assert np.abs(robot.sent[:, :2]).max() <= 0.8
-    assert (
-        np.abs(np.diff(robot.sent, axis=0)[:, :2]).max() <= 2 * STEP
-    )  # the lag at a hold, and a step
+    steps = np.abs(np.diff(robot.sent, axis=0)[:, :2])
+    assert steps.max() <= 2 * STEP  # the lag at a hold, and a step
 
 
 @pytest.mark.parametrize("value", [1e9, -9.0, INSIDE, math.nan])
@@ -149,22 +147,15 @@ def test_one_joint_that_is_asked_to_both_sides_of_its_place_does_not_stand_still
 
 def clamped(index, low, high):
     """Coarse readings of which a number does not leave its place: an object in the gripper, or contact."""
-
-    def sees(n, pose):
-        pose = np.round(pose, 2)
-        pose[index] = np.clip(pose[index], low, high)
-        return pose
-
-    return sees
+    bounds = np.array([[-np.inf] * 3, [np.inf] * 3])
+    bounds[:, index] = low, high
+    return lambda n, pose: coarse(n, pose).clip(*bounds)
 
 
 @pytest.mark.parametrize(
     ("sees", "act"),
     [
-        (
-            clamped(2, 0.5, 1.0),
-            lambda step: [*HOME[:2], max(0.0, 1 - 0.04 * step)],
-        ),  # closes slowly
+        (clamped(2, 0.5, 1.0), lambda step: [*HOME[:2], max(0, 1 - 0.04 * step)]),  # closes slowly
         (clamped(2, 0.5, 1.0), lambda step: [*HOME[:2], 0.05 * (step % 2)]),  # an uncertain policy
         (clamped(0, 0.0, 0.2), lambda step: [0.1 + 0.03 * step, *HOME[1:]]),  # presses on a table
         (clamped(0, 0.0, 0.2), to_and_fro),
@@ -227,11 +218,7 @@ def test_a_wrong_reading_is_named_with_its_number_and_value():
 
 
 def test_a_robot_that_is_driven_back_beyond_its_limits_is_brought_back_within():
-    pushed = Arm(
-        lambda n, pose: pose + [min(max(n - 10, 0), 20) * 0.02, 0, 0],
-        low=[-2.8, -2.8, 0],
-        high=[0.4, 2.8, 1],
-    )
+    pushed = Arm(lambda n, pose: pose + [np.clip(n - 10, 0, 20) * 0.02, 0, 0], high=[0.4, 2.8, 1])
     report = run(pushed, 40, Constant((0.3, -0.4, 1.0)))
     assert report.steps == 40 and pushed.q[0] <= 0.4  # measured up to 0.4 beyond what it is sent
 
@@ -246,8 +233,7 @@ def test_a_robot_that_is_guided_by_hand_goes_on_from_where_it_was_left(lost):
         if 10 <= guided.n < 20:
             guided.target = guided.target + [0.07, 0, 0]
 
-    made = ControlLoop(guided, None, RATE, teleoperator=Scripted(script), on_step=push)
-    report = made.run(50)
+    report = ControlLoop(guided, None, RATE, teleoperator=Scripted(script), on_step=push).run(50)
     assert len(guided.sent) == report.steps >= 24
     np.testing.assert_allclose(guided.sent[0, 0], 0.8 + STEP, atol=0.01)
 

@@ -1,5 +1,6 @@
 """Recorded episodes are demonstrations: what was seen, what was sent, who acted."""
 
+import h5py
 import numpy as np
 import pytest
 
@@ -17,15 +18,8 @@ CALM = Safety(late=0)
 
 def record(path, script, policy=None, steps=6, **rest):
     with Recorder(path, 100.0, image_storage="raw", **rest) as recorder:
-        loop = ControlLoop(
-            FakeRobot(),
-            policy,
-            100.0,
-            teleoperator=Scripted(script),
-            safety=CALM,
-            on_step=recorder.on_step,
-        )
-        loop.run(steps)
+        words = {"teleoperator": Scripted(script), "on_step": recorder.on_step, "safety": CALM}
+        ControlLoop(FakeRobot(), policy, 100.0, **words).run(steps)
         recorder.keep(True, language="push")
     return path
 
@@ -33,12 +27,8 @@ def record(path, script, policy=None, steps=6, **rest):
 def test_an_episode_is_a_demonstration(tmp_path):
     script = {k: Guidance(np.array([0.1 * k, 0.0])) for k in (1, 2, 4)}
     path = record(tmp_path / "a.hdf5", script)
-    with DatasetFile(path) as file:
-        assert file.demos() == ["demo_0"]
-    import h5py
-
     with h5py.File(path) as raw:
-        demo = raw["data/demo_0"]
+        (demo,) = raw["data"].values()
         np.testing.assert_allclose(demo["actions"][:, 0], [0.1, 0.2, 0.4])  # step 3 was held
         assert demo["obs/camera"].shape == (3, 4, 4, 3)
         assert bool(demo.attrs["success"])
@@ -51,8 +41,6 @@ def test_an_episode_is_a_demonstration(tmp_path):
 def test_with_a_policy_interventions_and_its_wishes_are_recorded(tmp_path):
     script = {3: Guidance(np.array([-0.5, 0.0]))}
     path = record(tmp_path / "a.hdf5", script, Constant((0.1, 0.2)), with_policy=True)
-    import h5py
-
     with h5py.File(path) as raw:
         demo = raw["data/demo_0"]
         assert demo["interventions"][:].tolist() == [0, 0, 1, 0, 0, 0]
@@ -71,14 +59,15 @@ def test_a_discarded_episode_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_session_goes_on_in_the_same_file(tmp_path):
-    script = {1: Guidance(np.array([0.1, 0.0]))}
-    path = record(tmp_path / "a.hdf5", script)
-    record(path, script, append=True)
-    import h5py
+FIRST = {1: Guidance(np.array([0.1, 0.0]))}
+"""A person who acts in the first step alone."""
 
-    with h5py.File(path) as raw:
-        assert sorted(raw["data"]) == ["demo_0", "demo_1"]
+
+def test_a_session_goes_on_in_the_same_file(tmp_path):
+    path = record(tmp_path / "a.hdf5", FIRST)
+    record(path, FIRST, append=True)
+    with DatasetFile(path) as file:
+        assert file.demos() == ["demo_0", "demo_1"]
 
 
 def test_a_file_without_times_is_gone_on_with(tmp_path):
@@ -87,7 +76,7 @@ def test_a_file_without_times_is_gone_on_with(tmp_path):
         obs = {"state": np.zeros(2, np.float32), "camera": np.zeros((4, 4, 3), np.uint8)}
         writer.append(obs=obs, action=np.zeros(2))
         writer.finish_episode(success=True)
-    record(tmp_path / "a.hdf5", {1: Guidance(np.array([0.1, 0.0]))}, append=True)
+    record(tmp_path / "a.hdf5", FIRST, append=True)
     with DatasetFile(tmp_path / "a.hdf5") as file:
         assert file.demos() == ["demo_0", "demo_1"] and not file.has("demo_1", "timestamps")
 
@@ -96,18 +85,14 @@ def test_a_file_without_times_is_gone_on_with(tmp_path):
 def test_names_of_the_robots_numbers_are_those_of_the_data(tmp_path, names):
     robot = FakeRobot()
     robot.action_names, robot.observation_names = names
-    path = record(tmp_path / "a.hdf5", {1: Guidance(np.array([0.1, 0.0]))}, robot=robot)
+    path = record(tmp_path / "a.hdf5", FIRST, robot=robot)
     with DatasetFile(path) as file:
         found = number_names(features_of(file.file_attrs, "a"))
     assert found == ({} if names[0] is None else {"state": ["x", "y"], "actions": ["a", "b"]})
 
 
 def test_observations_may_be_chosen(tmp_path):
-    script = {1: Guidance(np.array([0.1, 0.0]))}
-    path = record(tmp_path / "a.hdf5", script, keys=("state",))
-    import h5py
-
-    with h5py.File(path) as raw:
-        assert list(raw["data/demo_0/obs"]) == ["state"]
+    with DatasetFile(record(tmp_path / "a.hdf5", FIRST, keys=("state",))) as file:
+        assert file.obs_keys("demo_0") == ["state"]
     with pytest.raises(UserError, match="the robot gives no 'wrist'; it gives state, camera"):
-        record(tmp_path / "b.hdf5", script, keys=("wrist",))
+        record(tmp_path / "b.hdf5", FIRST, keys=("wrist",))

@@ -111,9 +111,7 @@ def test_a_step_sends_the_action_and_returns_what_follows_from_it(opened):
     assert (reward, terminated, truncated) == (0.0, False, False)
     obs, reward, _, _, info = env.step(np.array([0.5]))
     np.testing.assert_allclose(obs["place"], [1.2])
-    assert reward == 1.0
-    assert info["success"]
-    assert env.is_success() == {"task": True}
+    assert reward == 1.0 and info["success"] and env.is_success() == {"task": True}
 
 
 def test_it_is_an_environment_of_both_kinds(opened):
@@ -181,11 +179,7 @@ def test_a_person_overrides_and_judges(begun):
 
 @pytest.mark.parametrize(
     ("event", "ends", "discarded"),
-    [
-        ("failure", (True, False), False),
-        ("end", (False, True), False),
-        ("discard", (False, True), True),
-    ],
+    [("failure", (1, 0), False), ("end", (0, 1), False), ("discard", (0, 1), True)],
 )
 def test_events_end_an_episode(begun, event, ends, discarded):
     env = begun(Stepping(), teleoperator=pressing(event))
@@ -374,26 +368,25 @@ def test_however_a_process_ends_the_robot_is_at_rest(how, after, number, code):
 # ---- by name -------------------------------------------------------------------------------------
 
 
-def named(name="robot:tests.deploy.robot.test_robot_env:Stepping", **kwargs):
-    return {"env_name": name, "type": 4, "env_kwargs": kwargs}
-
-
 @pytest.fixture
 def nothing_trusted(monkeypatch, tmp_path):
     monkeypatch.setenv("IMITATE_TRUST_MODULES", "")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
-STEPPING = "tests.deploy.robot.test_robot_env:Stepping"
+HERE = "tests.deploy.robot.test_robot_env"
+
+
+def named(**kwargs):
+    return {"env_name": f"robot:{HERE}:Stepping", "type": 4, "env_kwargs": kwargs}
 
 
 def test_no_file_moves_a_robot(nothing_trusted):
-    for trusted in (None, "tests.deploy.robot.test_robot_env"):  # a module is not a robot
-        if trusted:
-            trust(trusted)
+    for trusted in ([], [HERE]):  # a module is not a robot
+        list(map(trust, trusted))
         with refused("a file names this robot, and making it would move it", error=EnvError):
             make_env(named())
-    trust(f"robot:{STEPPING}")
+    trust(f"robot:{HERE}:Stepping")
     env = make_env(named(options={"goal": 0.5}))
     env.reset(seed=1)
     assert env.step(np.zeros(1))[4]["success"]
@@ -402,7 +395,7 @@ def test_no_file_moves_a_robot(nothing_trusted):
 
 @pytest.mark.parametrize("key", ["take_over", "reward"])
 def test_no_file_runs_code_by_a_robots_arguments(nothing_trusted, key):
-    trust(f"robot:{STEPPING}")
+    trust(f"robot:{HERE}:Stepping")
     with refused("--trust some_module:thing", error=EnvError):
         make_env(named(**{key: "some_module:thing"}))
 
@@ -411,7 +404,7 @@ def test_no_file_runs_code_by_a_robots_arguments(nothing_trusted, key):
     ("kwargs", "words"),
     [
         ({"rate": 3}, "unknown key 'rate'"),
-        ({"reward": "tests.deploy.robot.test_robot_env:nothing"}, "not a module:function"),
+        ({"reward": f"{HERE}:nothing"}, "not a module:function"),
         ({"limits": {"high": [2.0]}}, "looser than the robot's own"),
         ({"safety": {"patience": 3}}, "patience"),
         ({"options": {"colour": 3}}, "cannot be made"),

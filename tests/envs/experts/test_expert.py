@@ -24,20 +24,16 @@ HALF = math.sqrt(0.5)
 def test_rotation_error_is_the_short_turn_in_world_axes():
     identity = np.array([0.0, 0.0, 0.0, 1.0])
     quarter_about_z = np.array([0.0, 0.0, HALF, HALF])
-    np.testing.assert_allclose(
-        rotation_error(quarter_about_z, identity), [0, 0, math.pi / 2], atol=1e-12
-    )
-    np.testing.assert_allclose(
-        rotation_error(identity, quarter_about_z), [0, 0, -math.pi / 2], atol=1e-12
-    )
-    np.testing.assert_allclose(
-        rotation_error(quarter_about_z, -identity), [0, 0, math.pi / 2], atol=1e-12
-    )
-    np.testing.assert_allclose(rotation_error(identity, identity), np.zeros(3), atol=1e-12)
-    # from pointing down to pointing down with a turn of 0.3 about the vertical
-    np.testing.assert_allclose(
-        rotation_error(gripper_down(0.3), gripper_down(0.0)), [0, 0, 0.3], atol=1e-12
-    )
+    quarter = math.pi / 2
+    for target, current, wanted in (
+        (quarter_about_z, identity, quarter),
+        (identity, quarter_about_z, -quarter),
+        (quarter_about_z, -identity, quarter),
+        (identity, identity, 0),
+        (gripper_down(0.3), gripper_down(0.0), 0.3),  # both point down, turned about the vertical
+    ):
+        found = rotation_error(target, current)
+        np.testing.assert_allclose(found, [0, 0, wanted], atol=1e-12)
 
 
 def test_yaws():

@@ -63,9 +63,7 @@ def test_a_task_without_expert(env_name, words):
 def test_experts_that_cannot_be_loaded_are_an_error_of_one_line(monkeypatch):
     point = EntryPoint("broken", "no_such_package.experts:expert_of", slot.GROUP)
     monkeypatch.setattr(slot, "installed_points", lambda group: [point])
-    with pytest.raises(
-        EnvError, match="offered by no_such_package.experts:expert_of, which cannot be"
-    ) as error:
+    with pytest.raises(EnvError, match="no_such_package.experts:expert_of, which cannot") as error:
         find_expert("broken:Reach-v0")
     assert "\n" not in str(error.value)
 

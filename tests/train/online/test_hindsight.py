@@ -56,14 +56,9 @@ def walk(memory, places, goal=9, end="c"):
 
 def table(batch):
     """By place: the next place, the goal before and after, the reward, the discount."""
-    columns = [
-        batch["obs"]["achieved_goal"],
-        batch["next_obs"]["achieved_goal"],
-        batch["obs"]["desired_goal"],
-        batch["next_obs"]["desired_goal"],
-        batch["n_step_rewards"].view(-1, 1, 1),
-        batch["discounts"].view(-1, 1, 1),
-    ]
+    goals = ("achieved_goal", "desired_goal")
+    columns = [batch[part][goal] for goal in goals for part in ("obs", "next_obs")]
+    columns += [batch[key].view(-1, 1, 1) for key in ("n_step_rewards", "discounts")]
     assert torch.equal(batch["obs"]["observation"], -batch["obs"]["achieved_goal"])
     rows = torch.stack([column[:, -1, 0] for column in columns], 1).tolist()
     return {row[0]: tuple(row[1:]) for row in rows}
@@ -187,16 +182,9 @@ def test_demonstrations_are_relabelled_likewise():
     memory = buffer(strategy="final", transitions=HALF)
     for places in ([0, 1, 2, 3, 4], [20, 21, 22]):
         last = len(places) - 2
-        memory.add_episode(
-            Episode(
-                obs=obs(places[:-1], [9]),
-                actions=np.zeros((last + 1, 1)),
-                rewards=-np.ones(last + 1),
-                terminals=np.zeros(last + 1),
-                timeouts=np.arange(last + 1) == last,
-                next_obs=obs(places[1:], [9]),
-            )
-        )
+        before, after, count = obs(places[:-1], [9]), obs(places[1:], [9]), last + 1
+        ends = np.zeros(count), np.arange(count) == last
+        memory.add_episode(Episode(before, np.zeros((count, 1)), -np.ones(count), *ends, after))
     goals = {place: row[1] for place, row in table(whole(memory)).items()}
     assert goals == {0: 4, 1: 4, 2: 4, 3: 4, 20: 22, 21: 22}
 
@@ -289,17 +277,11 @@ def success_after_online_rl(share, episodes, size=6):
     group = EnvGroup(lambda: Bits(size), np.arange(4), seed=0, horizon=size)
     limits = group.envs[0].action_low, group.envs[0].action_high
     collector = LocalCollector(group, algo, *limits, num_choices=size)
-    memory = ReplayBuffer(
-        shapes,
-        size,
-        10_000,
-        num_envs=4,
-        transitions=config.algo.data_needs(config).transitions,
-        hindsight=Hindsight(Bits.goal_rewards, share, ends_at_goal=True),
-    )
-    learner = ReplayLearner(
-        algo, memory, memory, batch_size=128, update_ratio=0.25, warmup_steps=200
-    )
+    words = {"transitions": config.algo.data_needs(config).transitions, "num_envs": 4}
+    words["hindsight"] = Hindsight(Bits.goal_rewards, share, ends_at_goal=True)
+    memory = ReplayBuffer(shapes, size, 10_000, **words)
+    pace = {"batch_size": 128, "update_ratio": 0.25, "warmup_steps": 200}
+    learner = ReplayLearner(algo, memory, memory, **pace)
     algo.set_train()
     records, success = [], 0.0
     while len(records) < episodes and success < 0.8:

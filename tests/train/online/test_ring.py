@@ -325,22 +325,22 @@ def test_an_episode_beside_another_environment():
     assert kept(ring) == [[100], [0, 1], [50]]
 
 
-@pytest.mark.parametrize(("length", "position", "wrapped"), [(3, 4, False), (4, 0, True)])
-def test_an_episode_up_to_the_rings_end(length, position, wrapped):
+@pytest.mark.parametrize(
+    ("lengths", "position", "wrapped", "found"),
+    [
+        ([3], 4, False, [0, 1, 2, None, None]),
+        ([4], 0, True, [0, 1, 2, 3, None]),
+        # Rows 3, 4 hold the steps 10, 11; row 0 what 11 led to, in the place of 0.
+        ([2, 2], 1, True, [None, 1, None, 10, 11]),
+    ],
+)
+def test_episodes_up_to_the_rings_end_and_over_it(lengths, position, wrapped, found):
     ring = make(5)
-    ring.add_episode(episode(0, length))
+    for number, length in enumerate(lengths):
+        ring.add_episode(episode(10 * number, length))
     assert counters(ring) == ([position], [0], [wrapped])
-    assert kept(ring) == [list(range(length))]
-
-
-def test_an_episode_over_the_rings_end():
-    ring = make(5)
-    ring.add_episode(episode(0, 2))
-    ring.add_episode(episode(10, 2))
-    assert counters(ring) == ([1], [0], [True])
-    # Rows 3, 4 hold the steps 10, 11; row 0 what 11 led to, in the place of 0.
-    assert rows(ring) == [None, 1, None, 10, 11]
-    assert ring.vectors[0, 0] == 12
+    assert rows(ring) == found
+    assert ring.vectors[position - 1, 0] == 10 * number + length
 
 
 @pytest.mark.parametrize(

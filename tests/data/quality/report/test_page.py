@@ -74,9 +74,8 @@ def test_nothing_of_the_file_becomes_markup(demo_file, tmp_path):
 
 
 def test_text_is_escaped_and_markup_is_not():
-    assert el("p", "<b>", Html("<i></i>"), None, 3, title='"') == (
-        '<p title="&quot;">&lt;b&gt;<i></i>3</p>'
-    )
+    paragraph = el("p", "<b>", Html("<i></i>"), None, 3, title='"')
+    assert paragraph == '<p title="&quot;">&lt;b&gt;<i></i>3</p>'
     assert el("rect", x=1.25, class_="bar", y=2.0) == '<rect x="1.2" class="bar" y="2"/>'
 
 
@@ -97,10 +96,8 @@ def test_what_a_person_reads(demo_file, tmp_path):
         5 to 20 steps, median 12.5, mean 12.5 | 3 of 4 demos solved their task (75 %). Not solved: demo_2
         robot0_eef_pos seen from above
     """
-    for words in (
-        *re.split(r" \| |\n", wanted),
-        f"imitate dataset delete {shlex.quote(str(path))} --demos demo_1",
-    ):
+    delete = f"imitate dataset delete {shlex.quote(str(path))} --demos demo_1"
+    for words in (delete, *re.split(r" \| |\n", wanted)):
         assert words.strip() in said, words
     errors = [f for f in subject.health.findings if f.level.value == "error"]
     assert re.search(rf" {len(errors)} errors? ", said)
@@ -123,10 +120,9 @@ def thirteen(path):
         actions = np.stack([at % 5 / 4, -(at % 3) / 4, 1.0 - 2 * (at % 4 > 1)], axis=1)
         attrs = {"success": n in (2, 3)}
         made.append(episode(length, obs, actions, rewards=(at == 3) * (1.0 + n % 4), attrs=attrs))
-    meta = {"env_name": "Lift", "env_version": "1.5.2", "type": 1}
-    write_demos(
-        path, made, meta | {"env_kwargs": {"robots": ["Panda", "Sawyer"]}}, {"some": [0, 2]}
-    )
+    robots = {"env_kwargs": {"robots": ["Panda", "Sawyer"]}}
+    meta = {"env_name": "Lift", "env_version": "1.5.2", "type": 1, **robots}
+    write_demos(path, made, meta, {"some": [0, 2]})
     with h5py.File(path, "r+") as file:
         for n in range(7):
             for row in [0, 2, 3, 5, 7][: 3 if n != 2 else None]:
@@ -328,16 +324,10 @@ def test_positions_stand_before_unit_quaternions():
 
 
 def test_words():
-    assert [size(n) for n in (999, 1000, 123456, 2.5e9, 3e12)] == [
-        "999 B",
-        "1 kB",
-        "123 kB",
-        "2.5 GB",
-        "3 TB",
-    ]
-    shares = [
-        percent(x).replace("\u00a0", " ") for x in (0, 0.00099, 0.001, 0.125, 0.999, 0.9991, 1)
-    ]
+    sizes = " ".join(size(n) for n in (999, 1000, 123456, 2.5e9, 3e12))
+    assert sizes == "999 B 1 kB 123 kB 2.5 GB 3 TB"
+    values = (0, 0.00099, 0.001, 0.125, 0.999, 0.9991, 1)
+    shares = [percent(x).replace("\u00a0", " ") for x in values]
     assert shares == ["0 %", "< 0.1 %", "0.1 %", "12.5 %", "99.9 %", "> 99.9 %", "100 %"]
     assert (number(None), number(-0.123456)) == ("–", "−0.1235")
     assert spread(list("abcdefg"), 3) == ["a", "d", "g"]

@@ -209,7 +209,11 @@ def test_a_sender_that_never_pauses_is_read_in_parts(monkeypatch):
     for number in range(20):
         channel.ask({"x": number})
     wait_until_received(channel)
-    found = [server.requests(0) or len(server._waiting) for _ in range(4)]
+    taken, pending = [], server_module.PendingRequest
+    monkeypatch.setattr(
+        server_module, "PendingRequest", lambda *of: taken.append(of) or pending(*of)
+    )
+    found = [server.requests(0) or len(taken) for _ in range(4)]
     assert found == [3, 6, 6, 6]
     asked = []
     while len(asked) < 20:
