@@ -209,3 +209,22 @@ def test_the_source_opens_no_file_for_writing_by_another_way():
         if WRITES.search(ast.unparse(ast.parse(text)).replace("'", '"')):
             found.add(str(path.relative_to(ROOT / "imitate")))
     assert found <= known
+
+
+@pytest.mark.parametrize(("ways", "known"), [
+    (r"fcntl\.(flock|lockf)", {"system/locks.py"}),
+    (r"os\.(replace|rename)\(|journal\.rename\(", {
+        "system/plain_files.py", "collect/render_file.py", "data/file/writer.py", "data/file/journal.py",
+        "data/formats/convert.py",
+    }),
+    (r"signal\.signal\(", {
+        "system/signals.py", "system/processes.py", "crew/serving.py", "cli/main.py", "deploy/robot/watchdog.py",
+        "cli/robot/serve.py",
+    }),
+], ids=["locks", "renames", "signals"])  # fmt: skip
+def test_the_source_has_one_way_each(ways, known):
+    files = {
+        str(path.relative_to(ROOT / "imitate")): path.read_text()
+        for path in (ROOT / "imitate").rglob("*.py")
+    }
+    assert {name for name, text in files.items() if re.search(ways, text)} == known
