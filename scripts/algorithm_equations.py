@@ -55,7 +55,7 @@ def code_of(algo_name: str, name: str) -> Any:
         name: ``SAC._target``, or with its module ``imitate.functional.losses.masked_mean``.
 
     Raises:
-        AttributeError: there is none.
+        AttributeError: the name does not exist.
     """
     module = f"imitate.algo.{FILES.get(algo_name, algo_name)}"
     parts = name.split(".")
