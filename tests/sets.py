@@ -9,7 +9,8 @@ SETS = ("fast", "quick", "nightly", "all")
 NOT_QUICK = ("slow", "ray", "robosuite", "render", "browser", "alone")
 """Marks of tests that start clusters, simulators or browsers."""
 QUICK_ROOMS = (
-    *("config", "data", "deploy", "dynamics", "functional", "models", "online", "policy", "system"),
+    *("algo/slots/dynamics", "config", "data", "deploy", "functional", "models", "policy"),
+    *("system", "train/online"),
 )
 """Folders of tests/ with units that start no training; `--changed` adds what reaches a change from others."""
 
@@ -61,8 +62,8 @@ def _in_set(item, chosen):
 def _is_quick(item):
     if item.path.name == "test_contract.py":
         return item.get_closest_marker("quick") is not None
-    room = item.nodeid.split("/")[1]
-    return room in QUICK_ROOMS and not any(map(item.get_closest_marker, NOT_QUICK))
+    in_room = item.nodeid.startswith(tuple(f"tests/{room}/" for room in QUICK_ROOMS))
+    return in_room and not any(map(item.get_closest_marker, NOT_QUICK))
 
 
 def _at_its_time(item, alone):

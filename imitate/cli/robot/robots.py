@@ -104,7 +104,7 @@ def robot_of(
         any_limits: allow limits that are looser than the robot's own.
         check: called before the robot is connected; raises UserError if the robot does not fit.
     """
-    from imitate.deploy.declared import check_declared
+    from imitate.deploy.robot.declared import check_declared
     from imitate.deploy.robot.driver import called, words_of
     from imitate.deploy.robot.robot import make_robot
     from imitate.deploy.robot.watchdog import stop_robot

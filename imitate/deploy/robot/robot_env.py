@@ -27,7 +27,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from imitate.deploy.declared import check_declared
+from imitate.deploy.robot.declared import check_declared
 from imitate.deploy.robot.driver import called, observed
 from imitate.deploy.robot.exchange import END, ControlThread, Exchange, StepOutcome
 from imitate.deploy.robot.limits import ActionLimits

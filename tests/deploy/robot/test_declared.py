@@ -2,7 +2,7 @@
 
 import pytest
 
-from imitate.deploy.declared import check_declared
+from imitate.deploy.robot.declared import check_declared
 from imitate.deploy.robot.loop import ControlLoop
 from imitate.errors import RobotError, UserError
 from tests.deploy.fake_robot import Constant, FakeRobot
