@@ -58,7 +58,7 @@ NONE = flags(0, 0, 0, 0)
 
 FOLLOWING = column(1, 1.5, 2, 3)
 ENDING = column(1, 100, 10, 3)
-"""What follows, without ends; and 100 after a terminal, 10 where the clock cut."""
+"""Values that follow, without ends; and 100 after a terminal, 10 where the clock cut."""
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def mixture(params, log_weights):
 
 
 def drawn(draw, *args):
-    """What is drawn from the same state of the global generator each time."""
+    """Draw from the same state of the global generator each time."""
     torch.manual_seed(5)
     return draw(*args)
 
