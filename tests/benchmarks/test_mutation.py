@@ -182,7 +182,7 @@ def test_every_equivalent_mutant_has_a_reason():
 @pytest.mark.nightly
 def test_the_command(tmp_path):
     words = ["-m", "benchmarks.mutation", "--map", tmp_path / "map", "--modules"]
-    out = ["functional.expectile", "--json", tmp_path / "out.json"]
+    out = ["functional.losses", "--json", tmp_path / "out.json"]
     done = run(ROOT, *words, *out, "--record", "--sample", "3", "--seed", "1")
     assert "3 of     3 killed" in done.stdout, done.stdout + done.stderr
     found = json.loads((tmp_path / "out.json").read_text())["mutants"]
@@ -190,4 +190,4 @@ def test_the_command(tmp_path):
     # Nothing of the three is left to try: the figures are of all three.
     done = run(ROOT, *words, *out, "--again", tmp_path / "out.json")
     assert "3 of     3 killed" in done.stdout, done.stdout + done.stderr
-    assert "known are functional.expectile" in run(ROOT, *words, "functional.expectle").stderr
+    assert "known are functional.losses" in run(ROOT, *words, "functional.loses").stderr

@@ -78,6 +78,11 @@ def test_with_overrides_makes_a_new_checked_object():
         config.with_overrides({"train.batchsize": 1})
 
 
+def test_a_layer_has_a_width():
+    with pytest.raises(ConfigError, match="algo.actor_layer_dims.0: got -1, wanted a number"):
+        load_config({"algo_name": "bc", "algo": {"actor_layer_dims": [-1]}})
+
+
 def test_keys_of_observations_and_goals():
     config = load_config(
         {

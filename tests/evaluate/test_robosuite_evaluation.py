@@ -34,7 +34,7 @@ def test_workers_and_this_process_agree_on_lift(tmp_path):
     assert workers.episodes == here.episodes
     with pytest.raises(
         EnvError,
-        match=r"gives observation 'object' of shape \(\d+,\), the checkpoint takes \(10,\)",
+        match=r"gives observation 'object' of shape \(\d+,\), but the checkpoint takes \(10,\)",
     ):
         evaluate(path, {**LIFT, "env_name": "Stack"}, **settings)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from imitate.algo.base.execution import ChunkExecution
 from imitate.algo.base.sections import EMAConfig, OptimParams, execution_problems
@@ -74,7 +74,9 @@ class UNetConfig(Section):
     diffusion_step_embed_dim: int = Field(
         256, ge=4, description="features that encode the denoising step"
     )
-    down_dims: tuple[int, ...] = Field((256, 512, 1024), description="channels of each level")
+    down_dims: tuple[PositiveInt, ...] = Field(
+        (256, 512, 1024), description="channels of each level"
+    )
     kernel_size: int = Field(5, ge=1, description="kernel size of the convolutions, odd")
     n_groups: int = Field(8, ge=1, description="groups of the normalization")
     cond_predict_scale: bool = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from imitate.algo.base.execution import ChunkExecution
 from imitate.config import (
@@ -21,7 +21,7 @@ from imitate.models.heads import GaussianHead, GMMHead
 from imitate.models.transformer import CausalTransformer, Positions
 from imitate.system.text import counted
 
-LayerDims = tuple[int, ...]
+LayerDims = tuple[PositiveInt, ...]
 
 
 class OptimParams(Section):

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
@@ -44,7 +44,7 @@ class EnsembleConfig(DynamicsConfig):
     model_config = {**Section.model_config}
 
     members: int = Field(5, ge=1, description="M, number of networks in the ensemble")
-    layer_dims: tuple[int, ...] = Field(
+    layer_dims: tuple[PositiveInt, ...] = Field(
         (200, 200, 200), description="hidden layers of each network"
     )
     distribution: Literal["deterministic", "gaussian"] = Field(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from imitate.algo.slots.auxiliary import Auxiliary, AuxiliaryConfig, Batch, register
@@ -38,7 +38,9 @@ class RNDConfig(AuxiliaryConfig):
     reward: float = Field(
         0.1, ge=0, description="weight of the bonus, which is scaled to a standard deviation of 1"
     )
-    layer_dims: tuple[int, ...] = Field((128, 128), description="hidden layers of both networks")
+    layer_dims: tuple[PositiveInt, ...] = Field(
+        (128, 128), description="hidden layers of both networks"
+    )
     num_features: int = Field(64, ge=1, description="number of random features to predict")
 
 
