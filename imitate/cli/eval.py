@@ -409,8 +409,8 @@ def _environments(
         metas += [meta for meta in called if meta not in metas]
     if lang is None:
         return metas
-    told = [meta for meta in metas if meta.get("lang") == lang]
-    return told or [{**meta, "lang": lang} for meta in metas]
+    matching = [meta for meta in metas if meta.get("lang") == lang]
+    return matching or [{**meta, "lang": lang} for meta in metas]
 
 
 def _numbered(video: Path | None, number: int | None) -> Path | None:

@@ -134,7 +134,7 @@ def collect(
     )
     _take_over(report, files)
 
-    def told() -> None:
+    def on_done() -> None:
         report.seconds = time.monotonic() - started
         if on_demo is not None:
             on_demo(report)
@@ -142,7 +142,7 @@ def collect(
     if not files.are_finished:
         prepare, limits = partial(prepare_demonstrations, plan), Limits(call_s=step_timeout_s)
         with Crew[Any, Any](prepare, workers, limits=limits, backend=backend) as crew:
-            _record(crew, files, report, num, name_of_env, told)
+            _record(crew, files, report, num, name_of_env, on_done)
     if shard_demos is not None:
         finish_folder(out, pieces)
     there = [piece.path for piece in pieces if piece.path.exists()]

@@ -21,8 +21,8 @@ def json_schema(algo_name: str) -> dict[str, Any]:
     name: Any = Literal[algo_name]
     fields: dict[str, Any] = {"algo_name": (name, ...), "algo": (section, section())}
     observed = section.observations or ObservationConfig
-    told = Config.model_fields["observation"].description
-    fields["observation"] = (observed, Field(observed(), description=told))
+    words = Config.model_fields["observation"].description
+    fields["observation"] = (observed, Field(observed(), description=words))
     model = create_model("Config", __base__=Config, **fields)
     schema: dict[str, Any] = _without_noise(model.model_json_schema())
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"

@@ -25,8 +25,7 @@ from imitate.crew.ray_leftovers import ended_with_this_process
 from imitate.errors import EnvError, MissingPackageError
 from imitate.system.extras import missing
 from imitate.system.locks import locked
-from imitate.system.processes import available_cores
-from imitate.system.signals import handled
+from imitate.system.processes import available_cores, handled
 
 PREFIX = "imitate-ray-"
 LOCK = "in_use"

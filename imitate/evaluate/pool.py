@@ -143,7 +143,7 @@ class Evaluation:
 
     Attributes:
         number: its index among the evaluations that are played together.
-        is_told: true if its outcome was already returned.
+        is_reported: true if its outcome was already returned.
     """
 
     def __init__(self, number: int, planned: EpisodeBatch) -> None:
@@ -152,7 +152,7 @@ class Evaluation:
         self._results = {episode.index: episode for episode in planned.earlier}
         self._error: UserError | EvaluationError | None = None
         self._start = time.perf_counter()
-        self.is_told = False
+        self.is_reported = False
 
     def tasks(self) -> Iterator[EpisodeTask]:
         """Yield a task for each missing episode, as long as the evaluation is running."""
@@ -190,9 +190,9 @@ class Evaluation:
             if self._planned.on_episode is not None:
                 self._planned.on_episode(episode)
 
-    def told(self) -> EpisodeResults:
+    def results(self) -> EpisodeResults:
         """Return the outcome of a finished evaluation."""
-        self.is_told = True
+        self.is_reported = True
         episodes = in_order(self._results, self._planned.give_up_after)
         return EpisodeResults(self.number, self._error or episodes, timed(self._start))
 
@@ -274,8 +274,8 @@ class EpisodePool:
         evaluations = [Evaluation(number, entry) for number, entry in enumerate(planned)]
         for evaluation in evaluations:
             if evaluation.is_over:  # all of it was played before
-                yield evaluation.told()
-        left = sum(not evaluation.is_told for evaluation in evaluations)
+                yield evaluation.results()
+        left = sum(not evaluation.is_reported for evaluation in evaluations)
         if not left:
             return
 
@@ -288,7 +288,7 @@ class EpisodePool:
             (
                 task
                 for evaluation in evaluations
-                if not evaluation.is_told
+                if not evaluation.is_reported
                 for task in evaluation.tasks()
             ),
             limits=_limits(planned[0].job.plan),
@@ -298,11 +298,11 @@ class EpisodePool:
         with closing(results):
             for done in results:
                 evaluation = evaluations[done.item.number]
-                if evaluation.is_told:  # it was cancelled meanwhile
+                if evaluation.is_reported:  # it was cancelled meanwhile
                     continue
                 evaluation.note(done.item.index, done.result)
                 if evaluation.is_over:
-                    yield evaluation.told()
+                    yield evaluation.results()
                     left -= 1
                     if not left:
                         return

@@ -33,7 +33,7 @@ def newest_frames(
     stacks: Collection[int],
     *,
     batched: bool = False,
-    told: str | None = None,
+    lang_key: str | None = None,
 ) -> dict[str, Any]:
     """Return observations without a time axis: the newest frame if frames are stacked.
 
@@ -42,7 +42,7 @@ def newest_frames(
         shapes: shape of one step of each key.
         stacks: allowed numbers of stacked frames T.
         batched: a batch dimension B comes first.
-        told: key of an observation that the policy adds itself and that is never stacked.
+        lang_key: key of an observation that the policy adds itself and that is never stacked.
 
     Raises:
         UserError: a key has neither the shape of one step nor that of a stack, or only some keys are stacked.
@@ -54,7 +54,7 @@ def newest_frames(
         shape, single = tuple(arrays[key].shape), shapes[key]
         before = shape[: len(shape) - len(single)]
         is_stack = len(before) == 1 + batched and before[-1] in stacks
-        if not (is_stack if key in stacked else key == told):
+        if not (is_stack if key in stacked else key == lang_key):
             wanted = ", ".join(map(str, ("B", *single) if batched else single))
             longer = sorted(set(stacks) - {1})
             frames = f"1 or {' or '.join(map(str, longer))} frames" if longer else "1 frame"

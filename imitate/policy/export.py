@@ -52,7 +52,7 @@ def to_lerobot(ckpt: Mapping[str, Any], folder: str | Path, layout: str = "lerob
             algo,
             Path(folder),
             lambda path: save_checkpoint(kept, path),
-            told=bool(ckpt.get("language")),
+            has_instructions=bool(ckpt.get("language")),
         )
     else:
         exporting.export(algo, Path(folder), layout)

@@ -201,7 +201,7 @@ class RolloutPolicy:
         self._batch_size = 0
         self.last_extras: Mapping[str, Tensor] = MappingProxyType({})
         self.lang: str | None = None
-        self._told: NDArray[np.float32] | None = None
+        self._lang_emb: NDArray[np.float32] | None = None
         self._tell(None, None)
         algo.set_eval()
 
@@ -394,8 +394,8 @@ class RolloutPolicy:
         """
         if self._state is not None:
             received = np.broadcast_to(np.asarray(reward, dtype=np.float32), (self._batch_size,))
-            told = torch.as_tensor(received.copy(), device=self.algo.device)
-            self._state = self.algo.observe_reward(self._state, told)
+            rewards = torch.as_tensor(received.copy(), device=self.algo.device)
+            self._state = self.algo.observe_reward(self._state, rewards)
 
     def check(self, ob: Mapping[str, ArrayLike], batched_ob: bool = False) -> None:
         """Raise NotFiniteError if a call with this observation would.
@@ -479,27 +479,27 @@ class RolloutPolicy:
             return
         if lang is None and len(known.names) == 1:
             lang = known.names[0]
-        if mask is None or self._state is None or self._told is None:
-            self._told = None if lang is None else vector_of(known, lang)
+        if mask is None or self._state is None or self._lang_emb is None:
+            self._lang_emb = None if lang is None else vector_of(known, lang)
         elif lang is not None:
-            rows = np.broadcast_to(self._told, (self._batch_size, known.size)).copy()
+            rows = np.broadcast_to(self._lang_emb, (self._batch_size, known.size)).copy()
             rows[np.asarray(mask, dtype=bool)] = vector_of(known, lang)
-            self._told = rows
+            self._lang_emb = rows
 
     def _with_language(self, ob: Mapping[str, ArrayLike], batched: bool) -> Mapping[str, ArrayLike]:
         """Return the observation with the embedding of the instruction added, if the policy uses one."""
         if self.instructions is None or LANGUAGE_KEY in ob:
             return ob
-        if self._told is None:
+        if self._lang_emb is None:
             shown = "; ".join(f"'{name}'" for name in self.instructions.names[:10])
             raise UserError(
                 f"the policy was trained on several tasks: name one with start_episode(lang=...): {shown}"
             )
-        told = self._told
+        lang_emb = self._lang_emb
         first = next((ob[key] for key in self.obs_keys if key in ob), None)
-        if batched and told.ndim == 1 and first is not None:
-            told = np.broadcast_to(told, (len(np.asarray(first)), told.size))
-        return {**ob, LANGUAGE_KEY: told}
+        if batched and lang_emb.ndim == 1 and first is not None:
+            lang_emb = np.broadcast_to(lang_emb, (len(np.asarray(first)), lang_emb.size))
+        return {**ob, LANGUAGE_KEY: lang_emb}
 
     def _prepare(
         self, raw: Mapping[str, ArrayLike], keys: tuple[str, ...], batched: bool
@@ -516,8 +516,8 @@ class RolloutPolicy:
             one_step = one_step and value.ndim == len(shapes[key]) + batched
         if not one_step:
             stacks = {1, self.algo.frame_stack, self.algo.global_config.train.seq_length}
-            told = LANGUAGE_KEY if self.instructions is not None else None
-            arrays = newest_frames(arrays, shapes, stacks, batched=batched, told=told)
+            lang_key = LANGUAGE_KEY if self.instructions is not None else None
+            arrays = newest_frames(arrays, shapes, stacks, batched=batched, lang_key=lang_key)
         for key, value in arrays.items():
             arrays[key] = value = value if batched else value[None]
             refuse_not_finite(key, value)

@@ -1,4 +1,4 @@
-"""Worker processes: where they run, how they end together with the process that started them, and what they report."""
+"""Processes: where workers run, how they end with the process that started them, what they report; signals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 from imitate.errors import UserError
 
@@ -170,3 +171,21 @@ def cpu_model() -> str:
             if key.strip() == "model name" and name.strip():
                 return name.strip()
     return platform.processor() or platform.machine()
+
+
+def in_main_thread() -> bool:
+    """Return true in the main thread, the only one in which Python allows handlers of signals."""
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def handled(handlers: Mapping[int, Any]) -> Iterator[None]:
+    """Handle signals in the body, and then as before; outside the main thread, nothing changes."""
+    before = {}
+    if in_main_thread():
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

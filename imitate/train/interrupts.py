@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from imitate.system.signals import handled
+from imitate.system.processes import handled
 
 
 class Interrupt:

@@ -218,7 +218,7 @@ def test_the_source_opens_no_file_for_writing_by_another_way():
         "data/formats/convert.py",
     }),
     (r"signal\.signal\(", {
-        "system/signals.py", "system/processes.py", "crew/serving.py", "cli/main.py", "deploy/robot/watchdog.py",
+        "system/processes.py", "crew/serving.py", "cli/main.py", "deploy/robot/watchdog.py",
         "cli/robot/serve.py",
     }),
 ], ids=["locks", "renames", "signals"])  # fmt: skip

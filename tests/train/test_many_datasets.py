@@ -149,7 +149,7 @@ def test_the_command_line_evaluates_in_all_environments_in_one_or_by_an_instruct
     done = evaluated("-n", "2", "--env", f"{NAME}: {MIRROR}")
     assert f": {MIRROR}" in done and f": {TO} " not in done
     told = Caller()("info", told_run.checkpoint).stdout
-    assert f"may be told    {TO}\n" in told
+    assert f"instruction    {TO}\n" in told
     assert "32 demos, 480 steps, 30 taken, weight 1, sha256" in told
     evaluated("-n", "4", "--lang", MIRROR, "--json", tmp_path / "r.json")
     (evaluation,) = json.loads((tmp_path / "r.json").read_text())["evaluations"]

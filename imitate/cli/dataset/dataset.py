@@ -57,7 +57,7 @@ def embed(
 
 
 def _instructions(files: list[Path]) -> set[str]:
-    told: set[str] = set()
+    given_words: set[str] = set()
     for path in files:
         with DatasetFile(path) as file:
             of_demos = {instruction_of(file.attrs(demo)) for demo in file.demos()}
@@ -67,8 +67,8 @@ def _instructions(files: list[Path]) -> set[str]:
                 "write it, or give the texts of train.data[].lang with --text and leave the "
                 "file out"
             )
-        told |= {said for said in of_demos if said is not None}
-    return told
+        given_words |= {said for said in of_demos if said is not None}
+    return given_words
 
 
 def recover(

@@ -51,7 +51,7 @@ def lay_out(report: Report) -> Iterator[str]:
         ]
     )
     for instruction in schema["languages"]:
-        yield from pairs([("may be told", instruction)])
+        yield from pairs([("instruction", instruction)])
     yield ""
     rows = [
         (group, key, shape_words(seen["shape"]))

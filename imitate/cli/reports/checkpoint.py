@@ -101,7 +101,7 @@ def lay_out(report: Report) -> Iterator[str]:
     if report["rename"]:
         yield from pairs([("takes", rename_words(report["rename"]))])
     for instruction in report["instructions"]:
-        yield from pairs([("may be told", instruction)])
+        yield from pairs([("instruction", instruction)])
     yield ""
     yield from table(
         ("observation", "shape"),

@@ -122,8 +122,8 @@ def command(
                 resizes=resize,
                 on_demo=lambda done: on_demo(done, len(spread)),
             )
-    told = json.dumps(report.to_dict(), indent=2) if json_ else "\n".join(_lines(report))
-    typer.echo(printable(told))
+    shown = json.dumps(report.to_dict(), indent=2) if json_ else "\n".join(_lines(report))
+    typer.echo(printable(shown))
     if report.verdict == "fails":
         raise typer.Exit(FAILS)
 

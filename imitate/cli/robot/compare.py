@@ -304,15 +304,15 @@ def _show(file: TrialFile, reveal: bool, json_: bool) -> None:
     if reveal and not is_open(outcome):
         file.reveal()
     if not is_open(outcome):
-        told = {
+        result = {
             "pairs": outcome.pairs,
             "differ": outcome.wins + outcome.losses,
             "e_value": outcome.e_value,
         }
-        typer.echo(json.dumps(told) if json_ else "\n".join(sealed_lines(outcome)))
+        typer.echo(json.dumps(result) if json_ else "\n".join(sealed_lines(outcome)))
         return
-    told = outcome.to_dict() if json_ else {}
-    typer.echo(json.dumps(told, indent=2) if json_ else "\n".join(comparison_lines(outcome)))
+    result = outcome.to_dict() if json_ else {}
+    typer.echo(json.dumps(result, indent=2) if json_ else "\n".join(comparison_lines(outcome)))
 
 
 def _judge(name: JudgeName, body: Robot) -> str:
@@ -341,10 +341,10 @@ def _identity(name: str, found: FoundPolicy) -> str:
     if found.path is not None:
         return sha256_of(found.path)
     schema = found.actor.schema
-    told = found.actor.metadata if schema is None else schema.to_dict()
+    metadata = found.actor.metadata if schema is None else schema.to_dict()
     if schema is not None and found.actor.weights:
-        told["weights"] = found.actor.weights
-    text = json.dumps([name, told], sort_keys=True, default=str)
+        metadata["weights"] = found.actor.weights
+    text = json.dumps([name, metadata], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

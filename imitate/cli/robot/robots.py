@@ -15,7 +15,7 @@ import typer
 
 from imitate.errors import UserError, nearest
 from imitate.system.plain_files import read_json
-from imitate.system.signals import handled
+from imitate.system.processes import handled
 
 if TYPE_CHECKING:
     from imitate.deploy.robot.limits import ActionLimits
@@ -104,9 +104,8 @@ def robot_of(
         any_limits: allow limits that are looser than the robot's own.
         check: called before the robot is connected; raises UserError if the robot does not fit.
     """
-    from imitate.deploy.robot.declared import check_declared
     from imitate.deploy.robot.driver import called, words_of
-    from imitate.deploy.robot.robot import make_robot
+    from imitate.deploy.robot.robot import check_declared, make_robot
     from imitate.deploy.robot.watchdog import stop_robot
     from imitate.errors import RobotError
 

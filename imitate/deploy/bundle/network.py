@@ -215,7 +215,7 @@ class BundleObservations:
         observed: shape and kind of each key.
         stacks: numbers of stacked frames that a caller may give.
         any_pixels: keys of images whose values are not checked.
-        told: key of the instruction, which is given separately and never stacked.
+        lang_key: key of the instruction, which is given separately and never stacked.
     """
 
     def __init__(
@@ -223,11 +223,15 @@ class BundleObservations:
         observed: Mapping[str, ObservedKey],
         stacks: Collection[int] = (1,),
         any_pixels: Collection[str] = (),
-        told: str | None = None,
+        lang_key: str | None = None,
     ) -> None:
         self.observed = dict(observed)
         self._shapes = {key: spec.shape for key, spec in observed.items()}
-        self._stacks, self._any_pixels, self._told = frozenset(stacks), frozenset(any_pixels), told
+        self._stacks, self._any_pixels, self._lang_key = (
+            frozenset(stacks),
+            frozenset(any_pixels),
+            lang_key,
+        )
 
     def prepare(self, raw: Mapping[str, Any]) -> Arrays:
         """Return float32 arrays of one step, images (H, W, C) from 0 to 1.
@@ -243,7 +247,7 @@ class BundleObservations:
             raise
         for key, shape in self._shapes.items():
             if arrays[key].shape != shape:
-                arrays = newest_frames(arrays, self._shapes, self._stacks, told=self._told)
+                arrays = newest_frames(arrays, self._shapes, self._stacks, lang_key=self._lang_key)
                 break
         return {key: self._prepared(key, value) for key, value in arrays.items()}
 
@@ -312,35 +316,35 @@ class Network:
         wanted = {"actions", *(f"next/{name}" for name in self.memory)}
         if not wanted <= set(self._graph.outputs):
             raise BundleError(f"its networks give only {', '.join(self._graph.outputs)}")
-        observed, told = dict(spec.schema.observations), None
+        observed, lang_key = dict(spec.schema.observations), None
         if self.instructions is not None:
-            told = LANGUAGE_KEY
-            observed[told] = ObservedKey((self.instructions.size,))
-        self._obs = BundleObservations(observed, spec.stacks, spec.any_pixels, told)
+            lang_key = LANGUAGE_KEY
+            observed[lang_key] = ObservedKey((self.instructions.size,))
+        self._obs = BundleObservations(observed, spec.stacks, spec.any_pixels, lang_key)
         self._goal = BundleObservations(spec.schema.goals, spec.stacks, spec.any_pixels)
         # For predictions of which only the memory is used.
         self.any_noise = NoiseSource(spec.noise, 0).draw()
 
     def observe(
-        self, frames: Frames, ob: Mapping[str, Any], told: NDArray[np.float32] | None
+        self, frames: Frames, ob: Mapping[str, Any], lang_emb: NDArray[np.float32] | None
     ) -> Frames:
         """Return the last F observations with this one; an episode's first one is repeated for those before it.
 
         Args:
             frames: oldest first; empty at the beginning of an episode.
             ob: raw observation.
-            told: vector of the instruction, if any.
+            lang_emb: vector of the instruction, if any.
 
         Raises:
             UserError: the observation does not fit, or an instruction is missing.
         """
         if self.instructions is not None and LANGUAGE_KEY not in ob:
-            if told is None:
+            if lang_emb is None:
                 shown = "; ".join(f"'{name}'" for name in self.instructions.names[:10])
                 raise UserError(
                     f"the policy was trained on several tasks: name one with start_episode(lang=...): {shown}"
                 )
-            ob = {**ob, LANGUAGE_KEY: told}
+            ob = {**ob, LANGUAGE_KEY: lang_emb}
         newest, count = self._obs.prepare(ob), self.spec.frames
         return (*(frames or (newest,) * count), newest)[-count:]
 

@@ -30,13 +30,13 @@ class BundleState(NamedTuple):
     """Memory of an episode; never changed in place.
 
     Attributes:
-        told: vector of the instruction, if any.
+        lang_emb: vector of the instruction, if any.
         frames: the last observations, oldest first.
         memory: recurrent state.
         plan: planned actions; None for a policy of single actions.
     """
 
-    told: NDArray[np.float32] | None
+    lang_emb: NDArray[np.float32] | None
     frames: Frames
     memory: Memory
     plan: ChunkPlan | None
@@ -187,9 +187,9 @@ class BundlePolicy:
             )
         if not history:
             raise UserError("an empty history: expected at least one observation")
-        state = self.begin()._replace(told=self.state.told)
+        state = self.begin()._replace(lang_emb=self.state.lang_emb)
         for ob in history[-self.history :]:
-            state = state._replace(frames=self._network.observe(state.frames, ob, state.told))
+            state = state._replace(frames=self._network.observe(state.frames, ob, state.lang_emb))
         chunk, _ = self._network.predict(state.frames, {}, state.memory, self._noise.draw())
         return self._checked(chunk)
 
@@ -197,14 +197,14 @@ class BundlePolicy:
 
     def begin(self, lang: str | None = None) -> BundleState:
         """Return the state at the beginning of an episode; ``lang`` as in :meth:`start_episode`."""
-        told = None
+        lang_emb = None
         if self.instructions is not None:
             if lang is None and len(self.instructions.names) == 1:
                 lang = self.instructions.names[0]
-            told = None if lang is None else self.instructions.vector(lang)
+            lang_emb = None if lang is None else self.instructions.vector(lang)
         execution = self.spec.execution
         return BundleState(
-            told=told,
+            lang_emb=lang_emb,
             frames=(),
             memory=self._network.memory,
             plan=None if execution is None else execution.start(self.schema.action_dim),
@@ -231,16 +231,16 @@ class BundlePolicy:
         Arguments and errors are those of a call. A policy of single actions plans one.
         """
         network, execution, plan = self._network, self.spec.execution, state.plan
-        frames = network.observe(state.frames, ob, state.told)
+        frames = network.observe(state.frames, ob, state.lang_emb)
         target, memory, chunk = network.goal(goal), state.memory, np.empty(0)
         needed = execution is None or plan is None or execution.needs_chunk(plan)
         if needed or memory:  # a recurrent state is updated by every observation
             noise = self._noise.draw() if needed else network.any_noise
             chunk, memory = network.predict(frames, target, memory, noise)
         if execution is None or plan is None:
-            return self._checked(chunk), BundleState(state.told, frames, memory, plan)
+            return self._checked(chunk), BundleState(state.lang_emb, frames, memory, plan)
         ahead, plan = execution.step(plan, lambda: chunk)
-        return self._checked(ahead), BundleState(state.told, frames, memory, plan)
+        return self._checked(ahead), BundleState(state.lang_emb, frames, memory, plan)
 
     def _checked(self, actions: Actions) -> Actions:
         """Clip actions (K, A) to the limits; the first one must be finite, which implies that all are."""

@@ -42,6 +42,6 @@ class ServedBundle:
         return [self._chunk(ask) for ask in asks]
 
     def _chunk(self, ask: ChunkAsk) -> Actions:
-        told = ask.state.told
-        words = {} if told is None else {LANGUAGE_KEY: told}
+        lang_emb = ask.state.lang_emb
+        words = {} if lang_emb is None else {LANGUAGE_KEY: lang_emb}
         return self._policy.predict_chunk([{**obs, **words} for obs in ask.history], ask.planned)

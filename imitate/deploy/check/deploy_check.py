@@ -53,15 +53,15 @@ def latency_findings(
     late = calls_ms > period
     of = min(rules.late_of, len(late))
     most = int(np.convolve(late, np.ones(of), mode="valid").max()) if of else 0
-    told = f"the period at {rate_hz:g} Hz is {period:.3g} ms"
+    period_text = f"the period at {rate_hz:g} Hz is {period:.3g} ms"
     if rules.late and most >= rules.late:
         words = (
-            f"{most} of {of} successive calls take longer than a control step ({told}): imitate run stops then; use "
-            "--async, a smaller policy, or demonstrations at a lower rate"
+            f"{most} of {of} successive calls take longer than a control step ({period_text}): imitate run stops then; "
+            "use --async, a smaller policy, or demonstrations at a lower rate"
         )
         return [DeployFinding(Severity.problem, "slow", "", words)]
     if late.any():
-        words = f"{late.mean():.1%} of the calls take longer than a control step ({told})"
+        words = f"{late.mean():.1%} of the calls take longer than a control step ({period_text})"
         return [DeployFinding(Severity.warning, "slow", "", words)]
     return []
 

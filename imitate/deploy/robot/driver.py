@@ -110,8 +110,8 @@ def pose_of(robot: Robot, observation: Observation) -> Vector | None:
         raise DriverError(f"pose() gave {_kind(pose)}; wanted {size} numbers")
     if not np.isfinite(pose).all():
         odd, names = np.flatnonzero(~np.isfinite(pose)), robot.action_names
-        told = odd if names is None or len(names) != size else [names[place] for place in odd]
-        raise DriverError(f"pose() gave numbers that are not finite: {', '.join(map(str, told))}")
+        places = odd if names is None or len(names) != size else [names[place] for place in odd]
+        raise DriverError(f"pose() gave numbers that are not finite: {', '.join(map(str, places))}")
     return np.array(pose, dtype=np.float64)
 
 

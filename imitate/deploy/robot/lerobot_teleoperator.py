@@ -128,7 +128,7 @@ class LeRobotTeleoperator(Teleoperator):
         Raises:
             RobotError: LeRobot raises, or an action does not fit the device's features.
         """
-        events = self._pressed() | self._told()
+        events = self._pressed() | self._flags()
         if not self._person:
             return Guidance(None, frozenset(events))
         self._let_go()
@@ -169,18 +169,20 @@ class LeRobotTeleoperator(Teleoperator):
                 events.add(EVENTS[key])
         return events
 
-    def _told(self) -> set[str]:
+    def _flags(self) -> set[str]:
         """Return events of the device; ``is_intervention`` tells whether the person acts."""
         if not self._with_events:
             return set()
         given = self._ask(self._device.get_teleop_events)
-        told = {getattr(key, "value", key): bool(value) for key, value in given.items()}
-        self._person = told.get("is_intervention", self._person)
-        if told.get("rerecord_episode"):  # LeRobot then also reports that the episode is terminated
+        flags = {getattr(key, "value", key): bool(value) for key, value in given.items()}
+        self._person = flags.get("is_intervention", self._person)
+        if flags.get(
+            "rerecord_episode"
+        ):  # LeRobot then also reports that the episode is terminated
             return {"redo"}
-        if told.get("success"):
+        if flags.get("success"):
             return {"success"}
-        return {"failure"} if told.get("failure") or told.get("terminate_episode") else set()
+        return {"failure"} if flags.get("failure") or flags.get("terminate_episode") else set()
 
     # ---- LeRobot's calls -------------------------------------------------------------------------
 

@@ -121,7 +121,7 @@ class MeasuredPoses:
     ) -> None:
         self._limits, self._period_s = limits, period_s
         self._names = names if names is not None and len(names) == limits.size else None
-        self._told: dict[tuple[str, tuple[int, ...]], str] = {}
+        self._declared: dict[tuple[str, tuple[int, ...]], str] = {}
         self._noise = SensorNoise(limits, frozen)
         self._reach = _reach(limits, period_s)
         self._stillness = Stillness(limits, frozen)
@@ -164,7 +164,7 @@ class MeasuredPoses:
     def _words(self, fault: str, dims: NDArray[np.bool_], word: str, pose: Vector) -> str:
         """Describe a fault of some numbers with their first readings; the text is constant for the same numbers."""
         places = tuple(np.flatnonzero(dims).tolist())
-        if (fault, places) not in self._told:
+        if (fault, places) not in self._declared:
             names = [
                 f"number {place}" if self._names is None else self._names[place] for place in places
             ]
@@ -172,10 +172,10 @@ class MeasuredPoses:
                 f"{name} {word} {pose[place]:.4g}"
                 for name, place in zip(names, places, strict=True)
             )
-            self._told[fault, places] = f"the measured pose {fault}" + (
+            self._declared[fault, places] = f"the measured pose {fault}" + (
                 f": {shown}" if shown else ""
             )
-        return self._told[fault, places]
+        return self._declared[fault, places]
 
     def _gone(self, pose: Vector, trusted: Vector | None) -> NDArray[np.bool_]:
         """Return (A,) True where a pose is too far from the trusted one for a single step."""
@@ -407,12 +407,12 @@ class Observer:
             raise RobotError(f"the robot was not moved: {error}") from error
         self._shapes = _shapes(seen)
         self._types = {key: value.dtype for key, value in seen.values.items()}
-        for key, told in self._robot.observation_shapes.items():
+        for key, declared in self._robot.observation_shapes.items():
             found = self._shapes.get(key)
-            if found != tuple(told):
+            if found != tuple(declared):
                 raise RobotError(
                     f"the robot was not moved: observe() gives '{key}' as {found or 'nothing'}, and "
-                    f"{type(self._robot).__name__}.observation_shapes has {tuple(told)}: correct one of them"
+                    f"{type(self._robot).__name__}.observation_shapes has {tuple(declared)}: correct one of them"
                 )
         self._last, self._came_s = seen, clock.now()
         return seen

@@ -27,13 +27,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from imitate.deploy.robot.declared import check_declared
 from imitate.deploy.robot.driver import called, observed
 from imitate.deploy.robot.exchange import END, ControlThread, Exchange, StepOutcome
 from imitate.deploy.robot.limits import ActionLimits
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.robot.report import Report
-from imitate.deploy.robot.robot import Robot, Teleoperator
+from imitate.deploy.robot.robot import Robot, Teleoperator, check_declared
 from imitate.deploy.robot.watchdog import AtExit, reset_robot, stop_robot
 from imitate.envs.env import Array, Obs
 from imitate.errors import EnvError, RobotError, UserError

@@ -23,7 +23,7 @@ from imitate.deploy.robot.driver import DriverError, called, checked, words_of
 from imitate.deploy.robot.robot import Observation, Robot
 from imitate.errors import RobotError
 from imitate.system import clock
-from imitate.system.signals import in_main_thread
+from imitate.system.processes import in_main_thread
 
 STOP_S = 0.3
 """Seconds after which a ``stop()`` that has not returned is reported: the robot may still move."""

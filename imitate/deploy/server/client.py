@@ -392,12 +392,12 @@ class RemotePolicy:
         return actions
 
     def _note_timing(self, began: float, header: Mapping[str, Any]) -> None:
-        told = {
+        times = {
             name: float(header[name])
             for name in ("queued_ms", "infer_ms")
             if isinstance(header.get(name), int | float)
         }
-        self.timing = {"total_ms": 1e3 * (clock.now() - began), **told}
+        self.timing = {"total_ms": 1e3 * (clock.now() - began), **times}
 
     def _exchange(
         self, connection: Channel, kind: str, message: Mapping[str, Any], deadline: float
@@ -408,12 +408,12 @@ class RemotePolicy:
         self._send(connection, {HEADER: header, **message}, deadline)
         while True:
             reply = self._receive(connection, deadline)
-            told = reply.get(HEADER) if isinstance(reply, dict) else None
-            if not isinstance(told, dict):
+            fields = reply.get(HEADER) if isinstance(reply, dict) else None
+            if not isinstance(fields, dict):
                 raise self._lost("the server sent something that is not a reply")
-            if told.get("id") != self._number:
+            if fields.get("id") != self._number:
                 continue
-            if told.get("kind") == "error":
+            if fields.get("kind") == "error":
                 raise UserError(f"{self._url}: {reply.get('error')}")
             return dict(reply)
 

@@ -163,10 +163,10 @@ class Desk:
         """Return the first message to a client."""
         schema = self.served.schema
         weights = str(getattr(self.served, "weights", ""))
-        told = {"weights": weights} if weights else {}
+        origin = {"weights": weights} if weights else {}
         return {
             HEADER: {
-                **told,
+                **origin,
                 "protocol": PROTOCOL,
                 "version": __version__,
                 "session": session,
@@ -230,7 +230,7 @@ class Session:
                 return _reply(header, "pong")
             raise WireError(f"a message of kind {str(kind)[:20]!r} is unknown")
         except Exception as error:
-            return {**_reply(header, "error"), "error": self._told(error)}
+            return {**_reply(header, "error"), "error": self._origin(error)}
 
     def _begin(self, lang: str | None) -> None:
         self._state = self._served.begin(lang)
@@ -294,7 +294,7 @@ class Session:
             self._state = self._served.cut(self._state)
             answer = self._step(dict(message), None)
         except Exception as error:
-            yield self._told(error)
+            yield self._origin(error)
             return
         timing = {"infer_ms": answer.infer_ms, "queued_ms": answer.queued_ms}
         if self._total_ms is not None:
@@ -302,7 +302,7 @@ class Session:
         yield encode({"actions": answer.reply.chunk, "server_timing": timing})
         self._total_ms = 1e3 * (clock.now() - began)
 
-    def _told(self, error: Exception) -> str:
+    def _origin(self, error: Exception) -> str:
         """Return one line for the client, without traceback and path; the server's log contains the rest."""
         self._desk.statistics.count("errors")
         if isinstance(error, UserError | WireError):

@@ -257,21 +257,23 @@ def features_of(algo: Algo, left_out: str | None = None) -> list[Feature]:
     return found
 
 
-def export_plugin(algo: Algo, folder: Path, save: Callable[[Path], None], *, told: bool) -> None:
+def export_plugin(
+    algo: Algo, folder: Path, save: Callable[[Path], None], *, has_instructions: bool
+) -> None:
     """Write a folder for the package ``lerobot_policy_imitate``, which runs any policy on LeRobot's robots.
 
     Args:
         algo: the policy.
         folder: path of the new folder; it gets its name when it is complete.
         save: function that writes the checkpoint to a path.
-        told: true if the policy has a table of instructions; LeRobot's task then chooses one of them.
+        has_instructions: true if the policy has a table of instructions; LeRobot's task then chooses one of them.
 
     Raises:
         CheckpointError: the folder exists, or LeRobot's robots do not give one of the observations.
     """
     if algo.goal_shapes:
         raise CheckpointError("the policy takes a goal, which LeRobot does not give a policy")
-    features = features_of(algo, left_out=LANGUAGE_KEY if told else None)
+    features = features_of(algo, left_out=LANGUAGE_KEY if has_instructions else None)
     config = {
         "type": "imitate",
         "n_obs_steps": 1,

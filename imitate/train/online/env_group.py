@@ -320,11 +320,11 @@ class EnvGroup:
 
 def _executed(actions: Array, infos: list[Mapping[str, Any]]) -> Array:
     """Return the executed actions (N, A), from ``info["executed_action"]`` if environments report it."""
-    told = [n for n, info in enumerate(infos) if "executed_action" in info]
-    if not told:
+    reporting = [n for n, info in enumerate(infos) if "executed_action" in info]
+    if not reporting:
         return actions
     executed = np.array(actions)
-    for n in told:
+    for n in reporting:
         executed[n] = infos[n]["executed_action"]
     return executed
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from imitate.deploy.robot.declared import check_declared
 from imitate.deploy.robot.loop import ControlLoop
+from imitate.deploy.robot.robot import check_declared
 from imitate.errors import RobotError, UserError
 from tests.deploy.fake_robot import Constant, FakeRobot
 from tests.refusals import refused
