@@ -57,14 +57,7 @@ def kept_workers(checkpoint: Path) -> list[Row]:
 
     def fresh() -> None:
         for place in places:
-            evaluate(
-                place.agent,
-                place.env_meta,
-                episodes=SHORT.episodes,
-                workers=2,
-                mode="processes",
-                step_timeout_s=60.0,
-            )
+            evaluate(place.agent, place.env_meta, SHORT)
 
     wall, cpu = [], []
     for _ in range(ROUNDS):

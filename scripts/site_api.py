@@ -20,7 +20,7 @@ Generated from signatures and docstrings. Names that the package itself exports:
 | `from imitate import policy_from_checkpoint, RolloutPolicy` | [policies and checkpoints](policy.md) |
 | `from imitate.data import DatasetWriter, DatasetFile, ...` | [data](data.md) |
 | `from imitate.train.trainer import train` | [training and evaluation](training.md) |
-| `from imitate.evaluate.evaluate import evaluate` | [training and evaluation](training.md) |
+| `from imitate.evaluate.evaluate import EvalSettings, evaluate` | [training and evaluation](training.md) |
 | `from imitate.envs import Env, make_env, make_vector_env` | [environments](envs.md) |
 | `from imitate.deploy import Robot, ControlLoop, PolicyServer, ...` | [robots](deploy.md) |
 | `from imitate.crew import Crew, open_backend, ...` | [workers](workers.md) |
@@ -125,6 +125,7 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
             """,
             "Evaluation": """
                 evaluate.evaluate.evaluate
+                evaluate.prepared.EvalSettings
                 evaluate.evaluate.evaluate_all
                 evaluate.evaluate.EvalTask
                 evaluate.eval_result.EvalResult

@@ -26,7 +26,7 @@ from imitate.data import dataset_metadata
 from imitate.envs import make_env
 from imitate.envs.make import is_real
 from imitate.evaluate.environments import environments
-from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.system.ranks import ALONE
 from imitate.system.run_folder import RunFolder, create_run_folder
 from imitate.system.seeding import preserved_rng, seed_everything, torch_threads
@@ -354,12 +354,9 @@ class AlgoCheck:
 
     def _evaluation(self) -> str:
         assert self._run_folder is not None
-        result = evaluate(
-            self._run_folder.last,
-            episodes=2,
-            horizon=HORIZON,
-            seed=self.config.experiment.rollout.seed,
-        )
+        seed = self.config.experiment.rollout.seed
+        settings = EvalSettings(episodes=2, horizon=HORIZON, seed=seed)
+        result = evaluate(self._run_folder.last, settings=settings)
         failed = [episode.error for episode in result.episodes if episode.error]
         if failed:
             raise ContractError(f"{len(failed)} of 2 episodes failed: {failed[0]}")

@@ -21,7 +21,6 @@ from imitate.evaluate.episodes import (
     timed,
 )
 from imitate.evaluate.eval_result import EvalResult
-from imitate.evaluate.late import Lateness
 from imitate.evaluate.pool import EpisodeBatch, EpisodePool
 from imitate.evaluate.prepared import (
     EvalJob,
@@ -34,8 +33,6 @@ from imitate.evaluate.prepared import (
 )
 from imitate.evaluate.vector_episodes import run_vector_episodes
 from imitate.policy.checkpoint import load_checkpoint
-from imitate.policy.loading import Precision
-from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.system.processes import available_cores
 from imitate.system.run_folder import find_checkpoint
@@ -58,78 +55,33 @@ Outcome = EvalResult | UserError | EvaluationError
 def evaluate(
     agent: str | Path | RolloutPolicy,
     env_meta: Mapping[str, Any] | None = None,
+    settings: EvalSettings | None = None,
     *,
-    episodes: int = 50,
-    horizon: int | None = None,
-    seed: int = 0,
-    workers: int = 1,
-    mode: Mode = "auto",
-    device: str | None = None,
-    terminate_on_success: bool = True,
-    give_up_after: int | None = None,
-    video: str | Path | None = None,
-    video_episodes: int = 9,
-    video_skip: int = 5,
-    overlay: bool = False,
     pool: EpisodePool | None = None,
     on_episode: OnEpisode | None = None,
-    step_timeout_s: float | None = None,
-    late: Lateness | None = None,
-    rename: Rename | None = None,
-    precision: Precision = "fp32",
 ) -> EvalResult:
-    """Measure a policy over `episodes` episodes; episode i starts from `seed + i`.
+    """Measure a policy in seeded episodes.
 
     Args:
         agent: a checkpoint, a run folder (its best checkpoint), or a policy, which then plays in this process.
         env_meta: env_args of the environment, or None for the checkpoint's first one. Its entry `lang` is the
             instruction, `key` the name under which the result is shown.
-        horizon: longest episode in steps, or None for the value in the checkpoint's configuration.
-        workers: number of processes; 1 plays in this process unless `pool` or `step_timeout_s` is given.
-        mode: "processes" (a policy copy in each worker), "vector" (environments in lockstep, batched calls), or
-            "auto": vector on a GPU and for large policies.
-        device: device of the policy; None means the CPU, or for policies with image encoders a GPU if there is one.
-        give_up_after: stop if this many first episodes all failed.
-        video: mp4 to write, a mosaic of the first `video_episodes`, a frame every `video_skip` steps.
-        overlay: true to draw the policy's plan and its encoders' keypoints onto the video.
+        settings: number of episodes, seed, workers and the rest; None for the defaults of :class:`EvalSettings`.
         pool: worker processes to use and keep.
         on_episode: called with each episode as it ends.
-        step_timeout_s: a call of the environment (step, reset, render) that takes longer, or making one that takes
-            five times as long, ends its process: the episode is tried once more and then counts as failed. None means
-                60 in worker processes, and no limit in this process, where a hanging simulator cannot be ended.
-        late: delay of predictions, during which the environment continues; see :mod:`imitate.evaluate.late`.
-        rename: from names of the environment's observations to those of the checkpoint, ``{"agent_pos": "state"}``.
-        precision: precision of the policy's large linear layers, see
-            :func:`imitate.policy.loading.policy_from_checkpoint`.
 
     Raises:
         UserError: the checkpoint or the environment is invalid, or they do not match.
         EvaluationError: no episode could be played.
     """
-    settings = EvalSettings(
-        episodes=episodes,
-        horizon=horizon,
-        seed=seed,
-        workers=workers,
-        mode=mode,
-        device=device,
-        terminate_on_success=terminate_on_success,
-        give_up_after=give_up_after,
-        video=video,
-        video_episodes=video_episodes,
-        video_skip=video_skip,
-        overlay=overlay,
-        step_timeout_s=step_timeout_s,
-        late=late,
-        rename=dict(rename or {}),
-        precision=precision,
-    )
+    settings = settings or EvalSettings()
     start = time.perf_counter()
     with ExitStack() as stack:
         subject, ckpt = _opened(agent)
         prepared = stack.enter_context(closing(EvalJob(subject, env_meta, settings)))
         if pool is None and prepared.needs_processes:
-            num = 1 if prepared.mode == "vector" else min(workers, episodes)
+            one = prepared.mode == "vector"
+            num = 1 if one else min(settings.workers, settings.episodes)
             pool = stack.enter_context(EpisodePool(num))
         if prepared.in_this_process:
             pool = None

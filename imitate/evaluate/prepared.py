@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -36,14 +36,41 @@ Mode = Literal["auto", "processes", "vector"]
 LARGE_POLICY = 50_000_000
 # Number of weights from which (image encoders) a GPU, if there is one, is faster than the CPU's cores.
 GPU_POLICY = 5_000_000
+_COUNTS = ("episodes", "horizon", "workers", "give_up_after", "video_episodes", "video_skip")
+_LEAST = {"seed": 0, **dict.fromkeys(_COUNTS, 1)}
+"""Smallest values of the settings that are numbers."""
 
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """Settings of an evaluation; see :func:`imitate.evaluate.evaluate.evaluate`.
+    """Settings of an evaluation.
+
+    Attributes:
+        episodes: number of episodes, at least 1; episode i starts from ``seed + i``.
+        horizon: longest episode in steps, at least 1, or None for the value in the checkpoint's configuration.
+        seed: seed of the first episode, at least 0.
+        workers: number of processes, at least 1; one plays in this process unless a pool or ``step_timeout_s`` is
+            given. In mode "vector" the number of environments.
+        mode: "processes" (a policy copy in each worker), "vector" (environments in lockstep, batched calls), or
+            "auto": vector on a GPU and for large policies.
+        device: device of the policy; None means the CPU, or for policies with image encoders a GPU if there is one.
+        terminate_on_success: true to end an episode at its first success.
+        give_up_after: number of first episodes, at least 1; the evaluation stops if all of them failed.
+        video: mp4 to write, a mosaic of the first ``video_episodes``, or None.
+        video_episodes: number of episodes in the video, at least 1.
+        video_skip: environment steps per frame of the video, at least 1.
+        overlay: true to draw the policy's plan and its encoders' keypoints onto the video.
+        step_timeout_s: seconds, above 0. A call of the environment (step, reset, render) that takes longer, or making
+            one that takes five times as long, ends its process: the episode is tried once more and then counts as
+            failed. None means 60 in worker processes, and no limit in this process, where a hanging simulator cannot
+            be ended.
+        late: delay of predictions, during which the environment continues; see :mod:`imitate.evaluate.late`.
+        rename: from names of the environment's observations to those of the checkpoint, ``{"agent_pos": "state"}``.
+        precision: precision of the policy's large linear layers, see
+            :func:`imitate.policy.loading.policy_from_checkpoint`.
 
     Raises:
-        UserError: they contradict each other.
+        UserError: a value is out of its range, or two contradict each other.
     """
 
     episodes: int = 50
@@ -64,6 +91,14 @@ class EvalSettings:
     precision: Precision = "fp32"
 
     def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"{name} is {value}, but must be at least {least}")
+        if self.step_timeout_s is not None and not self.step_timeout_s > 0:
+            raise UserError(f"step_timeout_s is {self.step_timeout_s}, but must be above 0")
+        if self.mode not in (modes := get_args(Mode)):
+            raise UserError(f"mode is '{self.mode}', but must be one of {', '.join(modes)}")
         if self.late is not None and self.mode == "vector":
             raise UserError(
                 "--mode vector predicts for many environments at once, without delay: leave it out with --latency-ms"

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,7 +21,7 @@ from imitate.evaluate.env_trial import EnvTrial
 from imitate.evaluate.environments import file_name, label
 from imitate.evaluate.episodes import EpisodeResult
 from imitate.evaluate.eval_result import EvalResult
-from imitate.evaluate.evaluate import default_workers, evaluate
+from imitate.evaluate.evaluate import EvalSettings, default_workers, evaluate
 from imitate.evaluate.pool import EpisodePool, EvaluationCancelledError
 from imitate.system.run_folder import RunFolder
 from imitate.system.text import counted
@@ -159,7 +159,6 @@ class Rollouts:
         self._env_metas = env_metas
         self._checkpoints = checkpoints
         self._console = console
-        self._device = device
         self._on_record = on_record
         self._curriculum = curriculum
         wanted = self._settings.num_workers
@@ -168,6 +167,19 @@ class Rollouts:
         self._pool = EpisodePool(self._workers) if self._workers > 0 else None
         if self._pool is not None and self._background and wanted is None:
             self._pool.limit = self.shared_workers
+        rollout = self._settings
+        self._evaluation = EvalSettings(
+            episodes=rollout.n,
+            horizon=rollout.horizon,
+            seed=rollout.seed,
+            workers=max(1, self._workers),
+            device=device,
+            terminate_on_success=rollout.terminate_on_success,
+            give_up_after=rollout.give_up_after,
+            video_episodes=VIDEO_EPISODES,
+            video_skip=experiment.video_skip,
+            step_timeout_s=rollout.step_timeout_s if self._pool is not None else None,
+        )
         self._queue = BackgroundEvaluations(self._evaluate)
         self._playing, self._played = 0, 0
         self._horizon_told = False
@@ -262,31 +274,16 @@ class Rollouts:
             self._pool.close()
 
     def _evaluate(self, request: EvalRequest) -> list[EvalResult]:
-        settings = self._settings
-        wants_video = self._experiment.render_video
         results = []
         self._playing, self._played = request.epoch, 0
         for number, env_meta in enumerate(self._places):
             name = f"epoch_{request.epoch}" + (f"_{file_name(label(env_meta))}" if number else "")
-            results.append(
-                evaluate(
-                    request.checkpoint,
-                    env_meta,
-                    episodes=settings.n,
-                    horizon=settings.horizon,
-                    seed=settings.seed,
-                    workers=self._workers,
-                    device=self._device,
-                    terminate_on_success=settings.terminate_on_success,
-                    give_up_after=settings.give_up_after,
-                    video=self._folder.videos / f"{name}.mp4" if wants_video else None,
-                    video_episodes=VIDEO_EPISODES,
-                    video_skip=self._experiment.video_skip,
-                    pool=self._pool,
-                    on_episode=self._count,
-                    step_timeout_s=settings.step_timeout_s if self._pool is not None else None,
-                )
+            video = self._folder.videos / f"{name}.mp4" if self._experiment.render_video else None
+            settings = replace(self._evaluation, video=video)
+            played = evaluate(
+                request.checkpoint, env_meta, settings, pool=self._pool, on_episode=self._count
             )
+            results.append(played)
         return results
 
     def _file(self, outcome: EvalOutcome) -> None:

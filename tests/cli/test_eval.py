@@ -10,7 +10,7 @@ from imitate.cli import eval_places
 from imitate.cli.reports.evaluation import cpu_warning, short_name
 from imitate.evaluate.episodes import EpisodeResult
 from imitate.evaluate.eval_result import EvalResult
-from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.policy import checkpoint
 from tests.loading import load
 
@@ -50,7 +50,8 @@ def test_a_checkpoint_is_read_once_whatever_is_asked_of_it(play, monkeypatch):
     monkeypatch.setattr(checkpoint, "check_archive", lambda *of: read.append(of) or check(*of))
     play("--agent a.pth a.pth --episodes 1 --table t.json --env all --env point_mass:PointMass-v0")
     assert len(read) == 1
-    assert evaluate("a.pth", episodes=1).successes == 1  # which plays in this process
+    here = evaluate("a.pth", settings=EvalSettings(episodes=1))  # in this process
+    assert here.successes == 1
     assert len(read) == 2
 
 

@@ -21,7 +21,7 @@ from imitate.deploy.robot.loop import Safety
 from imitate.deploy.robot.robot import Observation
 from imitate.deploy.robot.simulated import SimulatedRobot
 from imitate.errors import UserError
-from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.evaluate.policy_source import CheckpointFile
 from imitate.policy import loading
 from imitate.policy.checkpoint import save_checkpoint
@@ -110,7 +110,7 @@ def test_a_policy_acts_in_the_precision_that_is_asked_for(checkpoint, monkeypatc
         PolicyOpener(device="cpu", precision="int8").open(str(checkpoint), stack)
         serve.served(checkpoint, "cpu", 0, (), "int8")
         CheckpointFile(str(checkpoint), precision="int8").for_workers().load("cpu")
-        evaluate(checkpoint, episodes=1, horizon=2, device="cpu", precision="int8")
+        evaluate(checkpoint, settings=EvalSettings(horizon=2, device="cpu", precision="int8"))
         assert dtypes == [torch.int8] * 4
         with pytest.raises(UserError, match="give --precision to imitate serve"):
             PolicyOpener(precision="int8").open("ws://127.0.0.1:9", stack)

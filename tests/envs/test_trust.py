@@ -13,7 +13,7 @@ from imitate.cli.main import app
 from imitate.envs import make_env
 from imitate.envs.trust import VARIABLE, check_trusted, trust, trust_env, trust_file
 from imitate.errors import EnvError
-from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.evaluate import EvalSettings, evaluate
 from tests.tiny import tiny_checkpoint, tiny_demos
 
 SEEN = {"flat": 3}
@@ -84,7 +84,8 @@ def test_a_module_that_a_file_names_is_not_imported(place, command, words):
 def test_it_is_where_the_user_says_so_and_workers_know(place, monkeypatch):
     monkeypatch.syspath_prepend(str(place))
     trust("evilmod")
-    assert evaluate(place / "evil.pth", episodes=2, workers=2).not_played == 0
+    two = EvalSettings(episodes=2, workers=2)
+    assert evaluate(place / "evil.pth", settings=two).not_played == 0
     assert "evilmod" not in sys.modules and (place / "CANARY").exists()
 
 
@@ -201,5 +202,5 @@ def test_a_file_named_as_the_environment_chooses_no_module_either(place):
 
 def test_an_evaluation_asks_before_it_starts_anything(place):
     with pytest.raises(EnvError, match="--trust evilmod"):
-        evaluate(place / "evil.pth", episodes=1, horizon=1)
+        evaluate(place / "evil.pth", settings=EvalSettings(episodes=1, horizon=1))
     assert not (place / "CANARY").exists()

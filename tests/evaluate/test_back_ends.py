@@ -10,10 +10,10 @@ import torch
 from imitate.crew.local import LocalBackend
 from imitate.envs.trust import trust_env
 from imitate.errors import CheckpointError, EnvError
-from imitate.evaluate.evaluate import EvalTask, evaluate, evaluate_all
+from imitate.evaluate.evaluate import EvalSettings, EvalTask, evaluate, evaluate_all
 from imitate.evaluate.policy_source import CheckpointFile, SentCheckpoint
 from imitate.evaluate.pool import EpisodeBatch, EpisodePool
-from imitate.evaluate.prepared import EvalJob, EvalSettings, subject_of
+from imitate.evaluate.prepared import EvalJob, subject_of
 from imitate.policy.checkpoint import checkpoint_from_bytes
 from imitate.system.run_folder import find_checkpoint
 from tests.ray_cluster import MOSTLY_LOCAL, ONE_NODE
@@ -34,7 +34,7 @@ def test_the_same_episodes_and_the_same_video_wherever_they_are_played(tmp_path,
     """With a policy that draws: its random numbers follow from the episode, not from the worker."""
     agent, videos = write_expert(tmp_path / "a.pth", noise=0.5), [tmp_path / "0.mp4"]
     filmed = {"video_episodes": 2, "video_skip": 1}
-    here = evaluate(agent, episodes=12, horizon=30, video=videos[0], **filmed)
+    here = evaluate(agent, None, EvalSettings(12, 30, video=videos[0], **filmed))
     for workers in (1, 2) if isinstance(backend, LocalBackend) else (2,):
         videos.append(tmp_path / f"{workers}.mp4")
         settings = replace(SETTINGS, video=videos[-1], **filmed)
@@ -51,7 +51,7 @@ def test_dying_and_hanging_episodes_are_named_and_the_others_are_as_ever(tmp_pat
     meta = env_meta(hang_in="step", hang_at=[7], die_at=[3])
     agent = write_expert(tmp_path / "a.pth", noise=0.5)
     found = played(backend, EvalTask(agent, meta, SETTINGS))
-    sound = evaluate(agent, env_meta(), episodes=12, horizon=30)
+    sound = evaluate(agent, env_meta(), EvalSettings(episodes=12, horizon=30))
     assert [episode.index for episode in found.episodes if episode.error] == [3, 7]
     assert "its process died in reset() (exit code 7), in 2 tries" in found.episodes[3].error
     assert "step() did not return within 3 s, in 2 tries" in found.episodes[7].error
@@ -69,7 +69,7 @@ def test_an_episode_whose_worker_is_killed_once_is_played_again(tmp_path):
         EpisodePool(2) as pool,
     ):
         episodes = pool.run(prepared.planned(seen.append))
-    sound = evaluate(agent, env_meta(), episodes=12, horizon=30)
+    sound = evaluate(agent, env_meta(), EvalSettings(episodes=12, horizon=30))
     assert tuple(replace(episode, first_error=None) for episode in episodes) == sound.episodes
     assert "its process died in reset()" in episodes[5].first_error
     assert sorted(episode.index for episode in seen) == list(range(12))
@@ -140,7 +140,7 @@ def test_what_only_this_process_can_play_is_refused(tmp_path):
 
 def test_episodes_that_were_played_before_are_not_played_again(tmp_path):
     agent, seen = write_expert(tmp_path / "a.pth"), []
-    whole = evaluate(agent, episodes=4, horizon=30)
+    whole = evaluate(agent, settings=EvalSettings(episodes=4, horizon=30))
     settings = replace(SETTINGS, episodes=4)
     place = EvalTask(agent, None, settings, whole.episodes[1:3], seen.append)
     assert played(None, place).episodes == whole.episodes

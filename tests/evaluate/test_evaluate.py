@@ -5,9 +5,9 @@ import pytest
 import torch
 from imageio.v2 import get_reader
 
-from imitate.errors import CheckpointError, EnvError
+from imitate.errors import CheckpointError, EnvError, UserError
 from imitate.evaluate.episodes import EpisodeResult, hopeless, in_order
-from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.evaluate.pool import EpisodePool
 from imitate.evaluate.prepared import device_beside
 from imitate.policy.loading import policy_from_checkpoint
@@ -28,8 +28,26 @@ def expert(tmp_path):
     return write_expert(tmp_path / "expert.pth")
 
 
+def play(agent, pool=None, **settings):
+    return evaluate(agent, settings=EvalSettings(**settings), pool=pool)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"episodes": 0}, "episodes is 0, but must be at least 1"),
+        ({"seed": -1}, "seed is -1, but must be at least 0"),
+        ({"step_timeout_s": 0.0}, "step_timeout_s is 0.0, but must be above 0"),
+        ({"mode": "fast"}, "mode is 'fast', but must be one of auto, processes, vector"),
+    ],
+)
+def test_settings_out_of_their_range_are_refused(settings, words):
+    with pytest.raises(UserError, match=words):
+        EvalSettings(**settings)
+
+
 def test_a_good_policy_succeeds_and_the_episodes_are_those_of_the_seeds(expert):
-    result = evaluate(expert, episodes=3, horizon=30, seed=5)
+    result = play(expert, episodes=3, horizon=30, seed=5)
     assert (result.success, result.seeds) == ([True, True, True], [5, 6, 7])
     assert result.returns == [1.0, 1.0, 1.0]
     # The network ends in tanh.
@@ -45,7 +63,7 @@ def test_a_good_policy_succeeds_and_the_episodes_are_those_of_the_seeds(expert):
 
 
 def test_episodes_do_not_end_at_success_when_told_so(expert):
-    result = evaluate(expert, episodes=1, horizon=30, terminate_on_success=False)
+    result = play(expert, episodes=1, horizon=30, terminate_on_success=False)
     assert (result.lengths, result.success) == ([30], [True])
     assert result.returns[0] > 5
 
@@ -65,37 +83,37 @@ def test_a_success_that_does_not_last_is_told_from_one_that_does(tmp_path):
         stayed.append(near[-1])
     assert sum(passed) > sum(stayed)
     for mode in ("processes", "vector"):
-        result = evaluate(hasty, mode=mode, workers=1 if mode == "processes" else 2, **settings)
+        result = play(hasty, mode=mode, workers=1 if mode == "processes" else 2, **settings)
         assert result.success == passed
         assert [episode.success_at_end for episode in result.episodes] == stayed
         assert result.to_dict()["success_rate_at_end"] == pytest.approx(sum(stayed) / 8)
-    ended = evaluate(hasty, **{**settings, "terminate_on_success": True})
+    ended = play(hasty, **{**settings, "terminate_on_success": True})
     assert [episode.success_at_end for episode in ended.episodes] == passed
 
 
 @pytest.mark.slow("the same episodes in three ways")
 def test_workers_here_and_lockstep_agree(expert, pool):
     settings = {"episodes": 5, "horizon": 30, "seed": 11}
-    here = evaluate(expert, **settings)
-    workers = evaluate(expert, pool=pool, **settings)
-    lockstep = evaluate(expert, workers=2, mode="vector", **settings)
+    here = play(expert, **settings)
+    workers = play(expert, pool=pool, **settings)
+    lockstep = play(expert, workers=2, mode="vector", **settings)
     assert workers.episodes == here.episodes
     assert lockstep.episodes == here.episodes
 
 
 def test_a_sampling_policy_gives_the_same_episodes_with_any_number_of_workers(tmp_path, pool):
     path = write_expert(tmp_path / "noisy.pth", noise=0.5)
-    here = evaluate(path, episodes=4, horizon=10, seed=3)
-    workers = evaluate(path, episodes=4, horizon=10, seed=3, pool=pool)
+    here = play(path, episodes=4, horizon=10, seed=3)
+    workers = play(path, pool=pool, episodes=4, horizon=10, seed=3)
     assert here.episodes == workers.episodes
-    other = evaluate(path, episodes=4, horizon=10, seed=4)
+    other = play(path, episodes=4, horizon=10, seed=4)
     assert [e.length for e in here.episodes[1:]] == [e.length for e in other.episodes[:3]]
 
 
 def test_evaluation_leaves_generators_and_threads_alone(expert):
     torch.manual_seed(0)
     np.random.seed(0)
-    evaluate(expert, episodes=1, horizon=3)
+    play(expert, episodes=1, horizon=3)
     after = torch.rand(1).item(), np.random.rand()
     torch.manual_seed(0)
     np.random.seed(0)
@@ -104,18 +122,18 @@ def test_evaluation_leaves_generators_and_threads_alone(expert):
 
 def test_a_policy_object_plays_in_this_process(expert):
     policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=expert)
-    result = evaluate(policy, env_meta(), episodes=2, horizon=30)
+    result = evaluate(policy, env_meta(), EvalSettings(episodes=2, horizon=30))
     assert result.successes == 2 and result.checkpoint is None
     with pytest.raises(EnvError, match="env_meta"):
-        evaluate(policy, episodes=2)
+        play(policy, episodes=2)
 
 
 def test_a_run_folder_stands_for_its_best_checkpoint(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     write_expert(tmp_path / "checkpoints" / "last.pth", gain=0.0)
-    assert evaluate(tmp_path, episodes=1, horizon=5).checkpoint.endswith("last.pth")
+    assert play(tmp_path, episodes=1, horizon=5).checkpoint.endswith("last.pth")
     write_expert(tmp_path / "checkpoints" / "best.pth")
-    assert evaluate(tmp_path, episodes=1, horizon=5).checkpoint.endswith("best.pth")
+    assert play(tmp_path, episodes=1, horizon=5).checkpoint.endswith("best.pth")
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         evaluate(tmp_path / "nothing.pth")
 
@@ -123,9 +141,7 @@ def test_a_run_folder_stands_for_its_best_checkpoint(tmp_path):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_hopeless_evaluation_is_given_up_with_the_same_count(tmp_path, pool, workers):
     path = write_expert(tmp_path / "bad.pth", env_meta(impossible_at=[0, 1, 2, 3]))
-    result = evaluate(
-        path, episodes=12, horizon=3, pool=pool if workers > 1 else None, give_up_after=3
-    )
+    result = play(path, pool=pool if workers > 1 else None, episodes=12, horizon=3, give_up_after=3)
     assert len(result.episodes) == 3
     assert result.gave_up
     assert result.to_dict()["planned_episodes"] == 12
@@ -145,9 +161,9 @@ def test_what_hopeless_means():
 def test_a_pool_keeps_its_workers(expert):
     others = set(active_children())
     with EpisodePool(1) as pool:
-        first = evaluate(expert, episodes=2, horizon=30, pool=pool)
+        first = play(expert, pool=pool, episodes=2, horizon=30)
         (worker,) = set(active_children()) - others
-        again = evaluate(expert, episodes=2, horizon=30, workers=2, pool=pool)
+        again = play(expert, pool=pool, episodes=2, horizon=30, workers=2)
         assert set(active_children()) - others == {worker}
     assert first.episodes == again.episodes
     assert worker.exitcode == 0
@@ -156,7 +172,7 @@ def test_a_pool_keeps_its_workers(expert):
 def test_a_video_shows_the_first_episodes(expert, tmp_path):
     video = tmp_path / "v" / "m.mp4"
     filmed = {"video": video, "video_episodes": 2, "video_skip": 2}
-    result = evaluate(expert, episodes=3, horizon=30, **filmed)
+    result = play(expert, episodes=3, horizon=30, **filmed)
     assert result.video == str(video)
     assert [e.frames > 0 for e in result.episodes] == [True, True, False]
     # Frame at step 0, each second step, and the last one.

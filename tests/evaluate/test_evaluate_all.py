@@ -9,9 +9,8 @@ import pytest
 
 from imitate.errors import ConfigError, EnvError, EvaluationError
 from imitate.evaluate.eval_result import EvalResult
-from imitate.evaluate.evaluate import EvalTask, evaluate, evaluate_all
+from imitate.evaluate.evaluate import EvalSettings, EvalTask, evaluate, evaluate_all
 from imitate.evaluate.late import Lateness
-from imitate.evaluate.prepared import EvalSettings
 from imitate.evaluate.results_file import ResultsFile, result_from_dict
 from tests.train.conftest import env_meta, write_expert
 
@@ -21,15 +20,9 @@ SETTINGS = EvalSettings(episodes=3, horizon=30, seed=5, workers=2, step_timeout_
 
 def alone(place):
     """The result of a place by itself, in this process."""
-    settings = place.settings
-    return evaluate(
-        place.agent,
-        place.env_meta,
-        episodes=settings.episodes,
-        horizon=settings.horizon,
-        seed=settings.seed,
-        give_up_after=settings.give_up_after,
-    )
+    own = place.settings
+    short = EvalSettings(own.episodes, own.horizon, own.seed, give_up_after=own.give_up_after)
+    return evaluate(place.agent, place.env_meta, short)
 
 
 @pytest.mark.slow("five places, each also alone")
@@ -85,7 +78,7 @@ def test_a_video_for_each_place(tmp_path):
 
 def test_results_come_back_as_they_were(tmp_path):
     agent = write_expert(tmp_path / "a.pth")
-    result = evaluate(agent, env_meta(raise_at=[1]), episodes=3, horizon=30)
+    result = evaluate(agent, env_meta(raise_at=[1]), EvalSettings(episodes=3, horizon=30))
     late = replace(result, late=Lateness(150.0, "rtc"))
     for kept in (result, late):
         assert result_from_dict(json.loads(json.dumps(kept.to_dict()))) == kept
@@ -95,7 +88,8 @@ def test_an_entry_stands_for_the_same_checkpoint_environment_and_settings(tmp_pa
     settings = replace(SETTINGS, mode="processes")  # as the command resolves "auto"
     agent, meta = write_expert(tmp_path / "a.pth"), env_meta()
     result = EvalResult("env", str(agent), (), 3, 30, 5, "processes", 2, 1.5)
-    result = replace(result, episodes=evaluate(agent, meta, episodes=1, horizon=9).episodes)
+    short = EvalSettings(episodes=1, horizon=9)
+    result = replace(result, episodes=evaluate(agent, meta, short).episodes)
     file = ResultsFile(tmp_path / "t.json", resume=False)
     file.add(agent, meta, settings, result)
     with pytest.raises(ConfigError, match=r"t.json: another process is writing it"):

@@ -6,7 +6,7 @@ import pytest
 
 from imitate.envs.trust import trust_env
 from imitate.errors import EnvError, EvaluationError
-from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.evaluate.pool import EpisodePool
 from imitate.policy.loading import policy_from_checkpoint
 from imitate.train.trainer import train
@@ -49,9 +49,16 @@ def pool(importable_env, hung):
 
 @pytest.fixture
 def ways(pool):
-    """Arguments of the ways to play episodes."""
-    watched = {"pool": pool, "step_timeout_s": LIMIT_S}
-    return {"here": {}, "pool": watched, "vector": VECTOR, "lockstep": {**VECTOR, **watched}}
+    """The pool and the settings of the ways to play episodes."""
+    watched = {"step_timeout_s": LIMIT_S}
+    both = {**VECTOR, **watched}
+    alone = {"here": (None, {}), "vector": (None, VECTOR)}
+    return {**alone, "pool": (pool, watched), "lockstep": (pool, both)}
+
+
+def play(path, way, meta=None, on_episode=None, **settings):
+    pool, own = way
+    return evaluate(path, meta, EvalSettings(**settings, **own), pool=pool, on_episode=on_episode)
 
 
 def expert(tmp_path, **faults):
@@ -78,7 +85,7 @@ def test_an_episode_that_fails_is_named_and_the_others_go_on(
     tmp_path, ways, faults, words, how, way
 ):
     seen, path = [], expert(tmp_path, **faults)
-    result = evaluate(path, episodes=3, on_episode=seen.append, **how, **ways[way])
+    result = play(path, ways[way], on_episode=seen.append, episodes=3, **how)
     assert result.success == [True, False, True] and result.not_played == 1
     assert words in result.episodes[1].error
     warning = result.warnings[0]
@@ -90,7 +97,7 @@ def test_an_episode_that_fails_is_named_and_the_others_go_on(
 @pytest.mark.parametrize("where", ["reset", "render"])
 def test_an_episode_that_hangs_once_is_played_again_and_that_is_told(tmp_path, ways, where, hung):
     path, video = hanging_once(tmp_path, where, hung), tmp_path / "episodes.mp4"
-    result = evaluate(path, episodes=3, horizon=30, video=video, **ways["pool"])
+    result = play(path, ways["pool"], episodes=3, horizon=30, video=video)
     assert result.success == [True] * 3 and result.not_played == 0
     assert result.warnings == (
         "episode 1 (seed 1) was played a second time, which counts; the first try: "
@@ -102,7 +109,7 @@ def test_an_episode_that_hangs_once_is_played_again_and_that_is_told(tmp_path, w
 @pytest.mark.slow("workers that hang are replaced")
 def test_so_it_is_in_lockstep(tmp_path, ways, hung):
     path = hanging_once(tmp_path, "step", hung)
-    once = evaluate(path, episodes=2, horizon=30, **ways["lockstep"])
+    once = play(path, ways["lockstep"], episodes=2, horizon=30)
     assert once.success == [True, True]
     assert "the first try: step() did not return within 2 s" in once.warnings[0]
 
@@ -119,15 +126,15 @@ def test_nothing_can_be_played_where_making_hangs(tmp_path, episodes, how, words
     before = set(multiprocessing.active_children())
     words += "making the environment did not return within 1.5 s"
     with pytest.raises(EvaluationError, match=words):
-        evaluate(expert(tmp_path, hang_in="make"), episodes=episodes, step_timeout_s=0.3, **how)
+        play(expert(tmp_path, hang_in="make"), (None, how), episodes=episodes, step_timeout_s=0.3)
     assert set(multiprocessing.active_children()) <= before
 
 
 def test_nothing_played_is_no_success_rate_of_zero(tmp_path, pool):
     with pytest.raises(EvaluationError, match="the simulator is unstable"):
-        evaluate(expert(tmp_path, raise_at=[0, 1]), episodes=2, horizon=5)
+        play(expert(tmp_path, raise_at=[0, 1]), (None, {}), episodes=2, horizon=5)
     with pytest.raises(EvaluationError) as caught:
-        evaluate(expert(tmp_path, die_at=list(range(9))), episodes=9, horizon=5, pool=pool)
+        play(expert(tmp_path, die_at=list(range(9))), (pool, {}), episodes=9, horizon=5)
     assert "its process died in reset() (exit code 7)" in str(caught.value)
     assert "__main__" not in str(caught.value)
 
@@ -135,13 +142,13 @@ def test_nothing_played_is_no_success_rate_of_zero(tmp_path, pool):
 @pytest.mark.parametrize("way", ["here", "pool", "vector"])
 def test_another_robot_is_refused_with_both_sizes(tmp_path, ways, way):
     with pytest.raises(EnvError, match="takes actions of 7 numbers, but the checkpoint gives 2"):
-        evaluate(expert(tmp_path), env_meta(action_dim=7), episodes=2, horizon=5, **ways[way])
+        play(expert(tmp_path), ways[way], env_meta(action_dim=7), episodes=2, horizon=5)
 
 
 def test_a_policy_at_hand_has_no_limit(tmp_path):
     policy, _ = policy_from_checkpoint(ckpt_path=expert(tmp_path))
     with pytest.raises(EnvError, match="leave step_timeout_s out, or give a checkpoint"):
-        evaluate(policy, env_meta(), step_timeout_s=1.0)
+        evaluate(policy, env_meta(), EvalSettings(step_timeout_s=1.0))
 
 
 def trained(tmp_path, **faults):

@@ -9,7 +9,7 @@ import pytest
 from imitate.errors import UserError
 from imitate.evaluate.episodes import EpisodePlan, failed_episode
 from imitate.evaluate.eval_result import EvalResult
-from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.evaluate.late import Lateness, LatePolicy
 from tests.deploy.policies import observations, policy_of
 
@@ -133,4 +133,4 @@ def test_a_result_names_the_delay_and_lockstep_is_refused():
     assert (late["latency_ms"], late["inference"]) == (100.0, "rtc")
     assert "latency_ms" not in made().to_dict()
     with pytest.raises(UserError, match="without delay"):
-        evaluate("no.pth", episodes=1, mode="vector", late=Lateness(100.0))
+        evaluate("no.pth", settings=EvalSettings(episodes=1, mode="vector", late=Lateness(100.0)))

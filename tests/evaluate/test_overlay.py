@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.evaluate.video import (
     INSET,
     MARGIN,
@@ -111,7 +111,7 @@ def test_a_video_with_overlay_shows_more_of_the_same_episode(tmp_path):
     for overlay in (False, True):
         path = tmp_path / f"{overlay}.mp4"
         settings = {"episodes": 1, "horizon": 6, "video": path, "video_skip": 2}
-        result = evaluate(make_policy(), env_meta(), **settings, overlay=overlay)
+        result = evaluate(make_policy(), env_meta(), EvalSettings(**settings, overlay=overlay))
         with get_reader(path) as reader:
             shown.append((result.returns, [np.asarray(frame).astype(int) for frame in reader]))
     (returns, plain), (returns_drawn, drawn) = shown

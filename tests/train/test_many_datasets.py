@@ -8,7 +8,7 @@ import pytest
 
 from imitate import policy_from_checkpoint
 from imitate.errors import UserError
-from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.policy.checkpoint import load_checkpoint
 from imitate.train.trainer import train
 from tests.cli.conftest import Caller
@@ -117,10 +117,12 @@ def test_a_policy_does_what_it_is_told_in_each_environment(told_run):
 
     # The same policy, with the other instruction, fails in both.
     for meta, wrong in zip(metas, (MIRROR, TO), strict=True):
-        result = evaluate(told_run.checkpoint, {**meta, "lang": wrong}, episodes=6, seed=50)
+        six = EvalSettings(episodes=6, seed=50)
+        result = evaluate(told_run.checkpoint, {**meta, "lang": wrong}, six)
         assert result.success_rate <= 0.2
     # In lockstep it gets the instruction, too.
-    result = evaluate(told_run.checkpoint, metas[1], episodes=6, workers=3, seed=5, mode="vector")
+    lockstep = EvalSettings(episodes=6, workers=3, seed=5, mode="vector")
+    result = evaluate(told_run.checkpoint, metas[1], lockstep)
     assert result.success_rate >= 0.8
 
     policy, _ = policy_of(told_run)

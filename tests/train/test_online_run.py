@@ -14,7 +14,7 @@ import torch
 from imitate import load_config, policy_from_checkpoint
 from imitate.algo.sac import SAC
 from imitate.data.dataset_file import DatasetFile
-from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.train.online.demonstrations import write_demonstrations
 from imitate.train.online.parts import make_learner
 from imitate.train.online.replay import ReplayBuffer
@@ -68,7 +68,7 @@ def test_a_run_leaves_what_every_run_leaves(tmp_path):
     assert ckpt["shape_metadata"]["action_high"] == [2.0]
     policy.start_episode()
     assert abs(policy({"flat": np.array([1.0, 0.0, 0.0])})[0]) <= 2.0
-    evaluated = evaluate(last_path(result), episodes=2, seed=100000)
+    evaluated = evaluate(last_path(result), settings=EvalSettings(episodes=2, seed=100000))
     assert evaluated.mean_return == pytest.approx(records(result, "rollout")[-1]["Rollout/Return"])
 
 
@@ -195,7 +195,7 @@ def test_sac_takes_actions_of_every_kind(tmp_path, importable_env, env, choices,
     result = run(tmp_path, env=env, experiment=rollout, train={"num_epochs": 1}, online=online)
     algo = json.loads(last(result)["config"])["algo"]
     assert (algo["num_choices"], algo["num_continuous"]) == (choices, continuous)
-    evaluated = evaluate(last_path(result), episodes=2, seed=100000)
+    evaluated = evaluate(last_path(result), settings=EvalSettings(episodes=2, seed=100000))
     assert evaluated.mean_return == pytest.approx(records(result, "rollout")[-1]["Rollout/Return"])
 
 

@@ -14,7 +14,7 @@ from imitate.envs import make_env
 from imitate.envs.trust import trust, trust_env
 from imitate.envs.worlds.tasks import Recall
 from imitate.errors import ConfigError, EnvError
-from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.train.online.batches import OnlineBatches
 from imitate.train.online.curriculum import Curriculum
 from imitate.train.online.parts import make_learner
@@ -291,7 +291,8 @@ def test_returns_are_logged_of_each_agent_and_summed_and_the_run_is_resumed(team
 
 
 def test_an_evaluation_tells_of_each_agent(team):
-    told, again = (evaluate(last_path(team), episodes=3, seed=5).to_dict() for _ in range(2))
+    three = EvalSettings(episodes=3, seed=5)
+    told, again = (evaluate(last_path(team), settings=three).to_dict() for _ in range(2))
     assert set(told["agents"]) == {"left", "right"}
     for episode in told["per_episode"]:
         agents = episode["agents"].values()
@@ -299,7 +300,7 @@ def test_an_evaluation_tells_of_each_agent(team):
         assert episode["success"] == all(a["success"] for a in agents)
     assert again["per_episode"] == told["per_episode"]
     with refused("has several agents: leave --mode vector", error=EnvError):
-        evaluate(last_path(team), episodes=1, mode="vector")
+        evaluate(last_path(team), settings=EvalSettings(episodes=1, mode="vector"))
 
 
 def test_a_policy_acts_for_all_agents_at_once(team):
@@ -387,7 +388,8 @@ def test_no_closed_door_is_tried_in_warmup_training_and_evaluation(tmp_path, nam
     assert success(result) == 1.0
     config = json.loads((result.run_dir / "config.json").read_text())
     assert config["observation"]["modalities"]["obs"]["mask"] == ["action_mask"]
-    assert evaluate(last_path(result), episodes=4, horizon=20).success_rate == 1.0
+    four = EvalSettings(episodes=4, horizon=20)
+    assert evaluate(last_path(result), settings=four).success_rate == 1.0
     if name == "sac":
         assert success(resume(result, 3)) == 1.0
 
@@ -404,7 +406,8 @@ def test_a_policy_asks_for_the_mask_and_the_mask_is_not_normalized(tmp_path):
     affine = policy.algo.preprocess.normalization.obs_affine
     assert affine("action_mask")[0].tolist() == [0.0] * 6
     assert not torch.equal(affine("flat")[0], torch.zeros(8))
-    played = evaluate(last_path(result), episodes=4, horizon=20, mode="vector")
+    lockstep = EvalSettings(episodes=4, horizon=20, mode="vector")
+    played = evaluate(last_path(result), settings=lockstep)
     assert played.success_rate == 1.0
 
 

@@ -11,7 +11,7 @@ from imitate.envs import make_env
 from imitate.envs.trust import trust
 from imitate.errors import EnvError, RobotError, RobotStoppedError, UserError
 from imitate.evaluate.environments import named_env
-from imitate.evaluate.evaluate import evaluate
+from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.policy.checkpoint import control_freq_of
 from imitate.train.interactive.dagger import DaggerPlan, dagger
 from imitate.train.interactive.supervision import TakesOver
@@ -178,8 +178,8 @@ def checkpoint(tmp_path_factory):
 
 def test_an_evaluation_on_a_simulated_robot_is_that_of_its_environment(checkpoint):
     settings = {"episodes": 3, "horizon": 12, "seed": 4}
-    plain = evaluate(checkpoint, PENDULUM, **settings)
-    on_robot = evaluate(checkpoint, robot(), step_timeout_s=60.0, **settings)
+    plain = evaluate(checkpoint, PENDULUM, EvalSettings(**settings))
+    on_robot = evaluate(checkpoint, robot(), EvalSettings(step_timeout_s=60.0, **settings))
     np.testing.assert_allclose(
         [e.episode_return for e in on_robot.episodes], [e.episode_return for e in plain.episodes]
     )
@@ -195,7 +195,7 @@ def test_an_evaluation_on_a_simulated_robot_is_that_of_its_environment(checkpoin
 )
 def test_what_one_robot_cannot_do_is_refused(checkpoint, robot_keys, settings, words):
     with refused(words, error=UserError):
-        evaluate(checkpoint, robot(**robot_keys), **{"episodes": 1, **settings})
+        evaluate(checkpoint, robot(**robot_keys), EvalSettings(**{"episodes": 1, **settings}))
 
 
 def test_a_safety_stop_ends_an_evaluation_and_keeps_what_was_measured(checkpoint, monkeypatch):
@@ -208,7 +208,7 @@ def test_a_safety_stop_ends_an_evaluation_and_keeps_what_was_measured(checkpoint
         return reset(self, **rest)
 
     monkeypatch.setattr(robot_env.RobotEnv, "reset", stopped)
-    result = evaluate(checkpoint, robot(), episodes=5, horizon=4)
+    result = evaluate(checkpoint, robot(), EvalSettings(episodes=5, horizon=4))
     assert len(played) == 3  # nothing moved after it
     assert [bool(episode.error) for episode in result.episodes] == [False, False, True]
     assert "watchdog" in result.warnings[0]
