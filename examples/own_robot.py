@@ -1,4 +1,4 @@
-"""A robot of one's own in thirty lines: put its driver in the place of the point that this one moves.
+"""An example of your own robot in thirty lines: replace the moving point by your robot's driver.
 
 imitate record own.hdf5 --robot examples/own_robot.py:PointArm --teleop keyboard --teleop-arg gripper=false
 imitate run last.pth --robot examples/own_robot.py:PointArm --steps 100
@@ -12,7 +12,7 @@ from imitate.deploy import ActionLimits, Observation, Robot
 
 
 class PointArm(Robot):
-    """A point on a table that is pushed to a goal; an action is its speed along both axes."""
+    """A point on a table that is pushed to a goal; an action is its velocity along both axes."""
 
     observation_shapes = {"position": (2,), "goal": (2,), "camera_image": (32, 32, 3)}
     limits = ActionLimits(low=[-1.0, -1.0], high=[1.0, 1.0], step=0.5)
@@ -25,11 +25,11 @@ class PointArm(Robot):
 
     def observe(
         self,
-    ):  # the newest observation and when it was taken; keys, units, image sizes as in the data
+    ):  # newest observation and its time; keys, units and sizes as in the data
         stamp, self.ticks = time.monotonic(), self.ticks + 1
         image = np.full(
             (32, 32, 3), self.ticks % 8, dtype=np.uint8
-        )  # a camera is never quite still
+        )  # a real camera's image always changes
         row, column = np.clip(16 * (self.position + 1), 0, 31).astype(int)
         image[row, column] = 255
         return Observation(
@@ -37,11 +37,11 @@ class PointArm(Robot):
             stamp,
         )
 
-    def send(self, action):  # hands the action to the controller and returns at once
+    def send(self, action):  # sends the action to the controller and returns at once
         self.position = self.position + 0.1 * action
 
-    def stop(self):  # from any thread, more than once, also while another call blocks
+    def stop(self):  # may be called from any thread, repeatedly, and while another call blocks
         pass
 
-    def pose(self, observation):  # the action that keeps the robot where it is
+    def pose(self, observation):  # returns the action that does not move the robot
         return np.zeros(2)

@@ -1,4 +1,4 @@
-"""Train a policy with a plain loop over the Algo contract, and nothing else.
+"""Train a policy with a plain loop that calls only the methods of `Algo`.
 
 python examples/simple_train_loop.py datasets/lift/scripted.hdf5 model.pth
 """

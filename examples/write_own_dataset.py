@@ -2,8 +2,8 @@
 
 python examples/write_own_dataset.py own.hdf5
 
-`record` is all that a recording takes. The robot here is a point on a table that is pushed to a goal; put yours in the
-place of `PointRobot`, and the person who guides it in the place of `Teacher`. See docs/own_data.md.
+`record` is the complete recording loop. The robot here is a point on a table that is pushed to a goal; replace
+`PointRobot` by your robot, and `Teacher` by the person who guides it. See docs/own_data.md.
 """
 
 import sys
@@ -16,7 +16,7 @@ RATE_HZ = 10.0
 
 
 def record(robot, teacher, path, num_episodes, horizon=60):
-    """Write the file; the names of the demos that succeeded."""
+    """Write the file and return the names of the demos that succeeded."""
     good = []
     env_meta = {"env_name": "PointRobot", "type": 4, "env_kwargs": {}}  # 4: a real robot
     with DatasetWriter(path, env_meta, control_freq=RATE_HZ) as writer:
@@ -30,14 +30,14 @@ def record(robot, teacher, path, num_episodes, horizon=60):
                 after = robot.step(action)  # returns after 1 / RATE_HZ seconds
                 done = robot.is_done()
                 writer.append(obs=obs, action=action, reward=float(done), terminal=done)
-                obs = after  # what is stored with an action was seen before it
+                obs = after  # the observation of a step is the one before its action
                 if done or teacher.gives_up:
                     break
-            verdict = teacher.verdict(done)  # what the person says: success, failure, discard
+            verdict = teacher.verdict(done)  # the person's verdict: success, failure or discard
             if verdict == "discard":
                 writer.discard_episode()
                 continue
-            # From here on the episode is safe on disk, whatever happens to this program.
+            # From here on the episode is on disk, even if this program crashes.
             name = writer.finish_episode(
                 success=verdict == "success", language="push the point to the goal"
             )
@@ -50,7 +50,7 @@ def record(robot, teacher, path, num_episodes, horizon=60):
 
 
 class PointRobot:
-    """Stands for your robot: observations are a dict of arrays, actions lie in [-1, 1]."""
+    """A substitute for your robot: observations are a dict of arrays, actions are in [-1, 1]."""
 
     def __init__(self, seed):
         self.random = np.random.default_rng(seed)
@@ -74,7 +74,7 @@ class PointRobot:
 
 
 class Teacher:
-    """Stands for the person with the joystick: every fifth episode goes astray, every tenth is not worth keeping."""
+    """A substitute for the person with the joystick: every fifth episode fails, every tenth is discarded."""
 
     def __init__(self):
         self.episode = 0
@@ -92,7 +92,7 @@ class Teacher:
 
 
 def main(path: str, num_episodes: int = 25) -> int:
-    """Record, check, say what is there; the number of successes."""
+    """Record and check the dataset; print and return the number of successes."""
     good = record(PointRobot(seed=0), Teacher(), path, num_episodes)
     check_dataset(path, modalities={"position": "low_dim", "camera_image": "rgb"})
     print(f"{path}: {len(good)} successes")

@@ -1,4 +1,4 @@
-"""Behavior cloning from noisy observations: an algorithm of one's own, whole.
+"""Behavior cloning from noisy observations: a complete example of your own algorithm.
 
 The policy f learns the demonstrated action a from an observation s with noise added to its features, so that it
 does the same in states close to those of the demonstrations:
@@ -23,21 +23,21 @@ class NoisyBCConfig(AlgoSection):
     optim_params: OptimParams = Field(OptimParams())
     layer_dims: LayerDims = Field((256, 256), description="hidden layers, ReLU after each")
     noise: float = Field(
-        0.05, ge=0, description="standard deviation of the noise, of normalized values"
+        0.05, ge=0, description="standard deviation of the noise, relative to normalized values"
     )
 
 
 @register_algo_factory_func("noisy_bc", section=NoisyBCConfig)
 def algo_config_to_class(algo_config):
-    """The class for a section, and further arguments of its constructor."""
+    """Return the class for a section, and further arguments of its constructor."""
     return NoisyBC, {}
 
 
 class NoisyBC(Algo):
-    """Deterministic policy; the four methods are all that an algorithm has to have."""
+    """Deterministic policy; an algorithm needs only these four methods."""
 
     def _create_networks(self):
-        encoder = self._create_encoder()  # images, vectors and goals, as `observation` says
+        encoder = self._create_encoder()  # images, vectors and goals, as in section `observation`
         mlp = MLP(encoder.output_dim, self.algo_config.layer_dims)
         head = nn.Linear(mlp.output_dim, self.ac_dim)
         self.nets = nn.ModuleDict(
@@ -45,7 +45,7 @@ class NoisyBC(Algo):
         )
 
     def _select_batch(self, batch):
-        # Tensors (B, T, ...), normalized, on the device: the first frame_stack steps are seen.
+        # Normalized tensors (B, T, ...) on the device; the policy gets the first frame_stack steps.
         last = self.frame_stack - 1
         steps = slice(0, self.frame_stack) if last else 0
         obs = {key: value[:, steps] for key, value in batch["obs"].items()}

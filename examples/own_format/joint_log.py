@@ -1,8 +1,8 @@
-"""A dataset format of one's own: a log with one line of JSON per step.
+"""An example of your own dataset format: a log with one line of JSON per step.
 
     {"episode": 0, "joints": [0.1, -0.3], "command": [0.0, 0.2], "success": false}
 
-``success`` of an episode's last line says whether it was one.
+``success`` is true in an episode's last line if the episode succeeded.
 """
 
 import itertools
@@ -19,7 +19,7 @@ FIELDS = ("episode", "joints", "command", "success")
 
 
 def lines(path):
-    """The steps, one at a time."""
+    """Yield the steps, one at a time."""
     with path.open() as file:
         for number, line in enumerate(file, start=1):
             step = json.loads(line)
@@ -40,7 +40,7 @@ def recognises(path):
 
 
 def demos(path, report):
-    """The episodes, one at a time, so that the log may be larger than the memory."""
+    """Yield the episodes, one at a time, so that the log may be larger than the memory."""
     for number, steps in itertools.groupby(lines(path), key=lambda step: step["episode"]):
         episode = list(steps)
         done = np.arange(len(episode)) == len(episode) - 1
@@ -63,7 +63,7 @@ def demos(path, report):
 
 @contextmanager
 def read(path, options, report):
-    """Open a log; ``options`` has what the user gave on the command line."""
+    """Open a log; ``options`` contains the user's options of the command line."""
     yield OpenedDataset(
         env_meta={"env_name": "joint_log", "type": 4, "env_kwargs": {}},  # 4: a real robot
         demos=demos(path, report),

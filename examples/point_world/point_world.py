@@ -1,10 +1,10 @@
-"""An environment and its scripted expert, as a package of their own.
+"""An example of an environment and its scripted expert in a separate package.
 
-A point on a table moves to a goal. It stands for a simulator or a robot of yours: after
+A point on a table moves to a goal. Replace it by your simulator or robot. After
 
     pip install --no-deps --no-build-isolation -e examples/point_world
 
-every command takes it as ``point_world:Reach-v0``, and ``imitate collect`` finds its expert.
+every command accepts ``point_world:Reach-v0``, and ``imitate collect`` finds its expert.
 """
 
 import gymnasium
@@ -16,7 +16,7 @@ REACHED = 0.1
 
 
 class Reach(gymnasium.Env):
-    """Move to the goal within 40 steps. Reward: 1 where it is reached, which ends the episode."""
+    """Move to the goal within 40 steps. The reward is 1 in the step that reaches it, which ends the episode."""
 
     observation_space = Dict(
         {"position": Box(-2, 2, (2,), np.float64), "goal": Box(-1, 1, (2,), np.float64)}
@@ -49,7 +49,7 @@ gymnasium.register("Reach-v0", entry_point=Reach, max_episode_steps=40)
 
 
 class Expert:
-    """Go straight to the goal. One is made for each episode."""
+    """An expert that goes straight to the goal; a new one is made for each episode."""
 
     env_name = "point_world:Reach-v0"
     horizon = 40
@@ -67,12 +67,12 @@ class Expert:
 
 
 def expert_of(env_name):
-    """The expert of an environment of this package: the entry point."""
+    """Return the expert of an environment of this package; the package's entry point."""
     if env_name == Expert.env_name:
         return Expert
     from imitate.errors import EnvError
 
-    raise EnvError(f"{env_name} has no expert: name {Expert.env_name}")
+    raise EnvError(f"{env_name} has no expert; expected {Expert.env_name}")
 
 
 def label(obs):

@@ -17,7 +17,7 @@ from imitate.train.setup import Setup
 
 TOLERANCE = 1e-4
 STEPS = 2
-"""Control steps of each tried episode."""
+"""Control steps of each test episode."""
 
 
 class ActingCheck:
@@ -42,7 +42,7 @@ class ActingCheck:
             ContractError: one of these does not hold.
         """
         shapes = self._setup.shape_metadata
-        # no limits: after clipping, all actions might look alike
+        # without limits, because all actions might look alike after clipping
         policy = RolloutPolicy(self._algo)
         first = self._asked(policy)
         wanted = (self._count, len(np.atleast_1d(shapes["action_low"])))
@@ -54,8 +54,8 @@ class ActingCheck:
             raise ContractError("are NaN or inf")
         if not np.allclose(first, self._asked(policy), atol=1e-6):
             raise ContractError(
-                "differ in the same state with the same random numbers: acting must change nothing on the algorithm, "
-                "and draw by torch"
+                "differ in the same state with the same random numbers: acting must not change the algorithm, and must "
+                "draw from torch's generator"
             )
         for count in (1, self._count):
             self._check_decision(count, explore=False)

@@ -222,7 +222,7 @@ class AlgoCheck:
             warnings = sum(finding.verdict == "warning" for finding in findings)
             words.append(findings[0].words)
             if warnings:
-                words[-1] += f" ({warnings} warnings: see imitate check-env)"
+                words[-1] += f" ({warnings} warnings; run imitate check-env)"
         return "; ".join(words)
 
     def _observations(self) -> str:
@@ -310,7 +310,7 @@ class AlgoCheck:
             if not watch.missing():
                 break
         if not watch.updates:
-            raise ContractError("the steps lead to no update")
+            raise ContractError("no update was made from these steps")
         return watch.loss()
 
     def _watched(self, name: str) -> str:
@@ -325,7 +325,7 @@ class AlgoCheck:
         self._run_folder = folder
         folder.config.write_text(self.config.to_json() + "\n", encoding="utf-8")
         state = self._trained(self._built(), epochs=1)
-        return f"an epoch of {state['step']} steps, cut and saved"
+        return f"interrupted after an epoch of {state['step']} steps, and saved"
 
     def _resume(self) -> str:
         assert self._run_folder is not None
@@ -334,7 +334,7 @@ class AlgoCheck:
         before = saved["train_state"]["step"]
         state = self._trained(self._built(resumed=True), epochs=2, ckpt=saved)
         if state["step"] <= before:
-            raise ContractError(f"at step {before}, and ends at step {state['step']}")
+            raise ContractError(f"resumed at step {before}, but ended at step {state['step']}")
         return f"from step {before} to {state['step']}"
 
     def _trained(

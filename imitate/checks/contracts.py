@@ -1,4 +1,4 @@
-"""Checks of contracts one after another, and their findings."""
+"""Runner of contract checks, which collects their findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CheckFinding:
 
 
 class ContractError(Exception):
-    """A contract that does not hold; the message says how."""
+    """A contract does not hold; the message describes how."""
 
 
 class Trials:
@@ -72,6 +72,6 @@ class Trials:
             return CheckFinding(name, "ok", trial())
         except (ContractError, UserError) as error:
             return CheckFinding(name, "error", str(error))
-        except Exception as error:  # a user's algorithm or environment may raise anything
+        except Exception as error:  # a user's algorithm or environment may raise any error
             words = f"raised {type(error).__name__}: {error}"
             return CheckFinding(name, "error", words.splitlines()[0])

@@ -20,7 +20,7 @@ from imitate.errors import EnvError
 
 GYMNASIUM = 2
 TRIED_STEPS = 20
-_COLOURS = re.compile("\\x1b\\[[0-9;]*m")  # the message of gymnasium's warnings
+_COLOURS = re.compile("\\x1b\\[[0-9;]*m")  # colour codes in gymnasium's messages
 
 __all__ = ["CheckFinding", "check_env"]
 
@@ -62,7 +62,7 @@ Trial = Callable[[Env, Env, int], CheckFinding]
 def _tried(trial: Trial, env: Env, other: Env, steps: int) -> CheckFinding:
     try:
         return trial(env, other, steps)
-    except Exception as error:  # an environment may raise anything
+    except Exception as error:  # an environment may raise any error
         name = trial.__name__.strip("_").replace("_", " ")
         return CheckFinding(name, "error", f"raised {type(error).__name__}: {error}")
 
@@ -100,7 +100,7 @@ def _limits(env: Env, other: Env, steps: int) -> CheckFinding:
         return CheckFinding(
             "limits",
             "warning",
-            "actions have no limits, so they are not scaled: bound them in a wrapper",
+            "actions have no limits, so they are not scaled; bound them in a wrapper",
         )
     return CheckFinding("limits", "ok", f"actions from {low.min():g} to {high.max():g}")
 
@@ -116,7 +116,9 @@ def _observations(env: Env, other: Env, steps: int) -> CheckFinding:
             )
         bad = [key for key, value in seen.items() if not np.isfinite(np.asarray(value)).all()]
         if bad or not math.isfinite(reward):
-            return CheckFinding("observations", "error", f"{bad or 'the reward'} holds NaN or inf")
+            return CheckFinding(
+                "observations", "error", f"{bad or 'the reward'} contains NaN or inf"
+            )
     words = ", ".join(f"{key} {shape}" for key, shape in shapes.items())
     return CheckFinding("observations", "ok", words)
 
@@ -128,7 +130,7 @@ def _seeding(env: Env, other: Env, steps: int) -> CheckFinding:
         return CheckFinding(
             "seeding",
             "error",
-            "the same seed and actions gave two different episodes: draw from self.np_random only",
+            "the same seed and actions gave two different episodes: draw all random numbers from self.np_random",
         )
     if not _same(first, _trace(env, 7)):
         return CheckFinding(
@@ -147,12 +149,12 @@ def _episode_end(env: Env, other: Env, steps: int) -> CheckFinding:
     env.reset(seed=1)
     for number, (_, _, terminated, truncated, _) in enumerate(_random_steps(env, steps), 1):
         if terminated or truncated:
-            how = "a terminal" if terminated else "the clock"
+            how = "a terminal" if terminated else "its time limit"
             if number == 1:
                 return CheckFinding(
-                    "episode end", "error", f"the first step ends the episode, by {how}"
+                    "episode end", "error", f"the first step ends the episode by {how}"
                 )
-            return CheckFinding("episode end", "ok", f"after {number} random steps, by {how}")
+            return CheckFinding("episode end", "ok", f"ended after {number} random steps by {how}")
     return CheckFinding(
         "episode end",
         "warning",

@@ -57,7 +57,9 @@ class _Team:
             try:
                 parallel_api_test(self._env.parallel, num_cycles=100)
             except AssertionError as error:
-                raise ContractError(str(error) or "an assertion failed") from error
+                raise ContractError(
+                    str(error) or "an assertion of PettingZoo's test failed"
+                ) from error
         return (
             "; ".join({str(warning.message).splitlines()[0] for warning in caught})
             or "no complaint"
@@ -73,7 +75,7 @@ class _Team:
                 raise ContractError(f"keys or shapes change: {shapes} at first")
             bad = [key for key, value in obs.items() if not np.isfinite(np.asarray(value)).all()]
             if bad or not np.isfinite(reward):
-                raise ContractError(f"{bad or 'the reward'} holds NaN or inf")
+                raise ContractError(f"{bad or 'the reward'} contains NaN or inf")
         return ", ".join(f"{key} {shape}" for key, shape in shapes.items())
 
     def seeding(self) -> str:

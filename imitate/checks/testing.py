@@ -5,8 +5,8 @@
     def test_my_environment():
         test_environment("my_package:MyEnv-v0")
 
-Each check returns its findings, or raises :class:`CheckFailedError`, an AssertionError that names what
-does not hold. The checks are those of ``imitate check-env`` and ``imitate check-algo`` on a small scale: each takes
+Each check returns its findings, or raises :class:`CheckFailedError`, an AssertionError that names the
+broken contracts. The checks are those of ``imitate check-env`` and ``imitate check-algo`` on a small scale: each takes
 seconds, in one process.
 """
 
@@ -65,7 +65,7 @@ def test_environment(
     Args:
         env: a name as for ``--env``, env_args, or a function that makes a copy of the environment.
         steps: number of random steps within which an episode should end.
-        warnings: accept findings that are only warnings.
+        warnings: true to accept findings that are only warnings.
 
     Returns:
         the findings.

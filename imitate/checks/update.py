@@ -13,7 +13,7 @@ from imitate.algo.base.algo import Algo, Info
 from imitate.checks.contracts import ContractError
 
 NAMED = 4
-"""Number of weights that are named in full."""
+"""Largest number of weights that a message names."""
 
 
 class NetworkRecord:
@@ -106,8 +106,8 @@ class NetworkRecord:
         still = [name for name in moved if torch.equal(self._first[name], self._trainable[name])]
         if still:
             raise ContractError(
-                f"{shortened(still)} have gradients but do not change: is there an optimizer of them under "
-                "algo.optim_params, with a learning rate above 0?"
+                f"{shortened(still)} have gradients but do not change: check that algo.optim_params has an optimizer "
+                "of them, with a learning rate above 0"
             )
         bad = [name for name in moved if not bool(self._trainable[name].isfinite().all())]
         if bad:
@@ -124,7 +124,7 @@ class NetworkRecord:
             return "there are none"
         if self._odd:
             raise ContractError(
-                f"{shortened(sorted(set(self._odd)))} changes other than towards its online network: it must get no "
+                f"{shortened(sorted(set(self._odd)))} changes, but not towards its online network: it must get no "
                 "gradient, and no other change"
             )
         every = int(self._algo.algo_config.get("target_update_freq", 1))
@@ -133,7 +133,7 @@ class NetworkRecord:
         if still and every <= self.updates:
             raise ContractError(f"{shortened(still)} never changes in {self.updates} updates")
         if still:
-            return f"{names}: changes every {every} updates, more than were tried"
+            return f"{names}: changes every {every} updates, more than the check made"
         return f"{names}: follows its online network"
 
     def _saw(self, name: str, gradient: Tensor) -> None:

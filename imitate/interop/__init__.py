@@ -1,4 +1,4 @@
-"""Checkpoints of other toolkits: read, converted to ours, and written.
+"""Import of other toolkits' checkpoints, and export of ours in their formats.
 
-``names.py`` maps names of tensors between toolkits by rules, and moves the tensors along these names.
+``names.py`` maps names of tensors between toolkits by rules, and converts the tensors accordingly.
 """

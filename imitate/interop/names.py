@@ -1,6 +1,6 @@
 """Rules that map names of tensors here to names in another toolkit, and the conversion of weights by these rules.
 
-If the other toolkit stores a tensor under several names, the first name counts and the others are copies, which its
+If the other toolkit stores a tensor under several names, the first one is read; the others are copies, which its
 strict loading needs too.
 """
 
@@ -17,12 +17,12 @@ from torch import Tensor
 from imitate.errors import CheckpointError
 
 MEMBER = "{member}"
-"""Placeholder for ``0.``, ``1.`` ... in the other toolkit's names: one network of an ensemble."""
+"""Placeholder in the other toolkit's names for ``0.``, ``1.`` ..., the index of a network in an ensemble."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """A tensor of the other toolkit and the tensor of ours that has its numbers.
+    """A tensor of the other toolkit and the tensor of ours with the same numbers.
 
     Attributes:
         ours: its name in our ``state_dict``.
@@ -51,7 +51,8 @@ class NameRule:
         pattern: regular expression of a whole name here.
         names: function from the groups of the match to names in the other toolkit.
         lead, trail: as in :class:`Name`.
-        members: number of networks in one tensor of ours, whose names have :data:`MEMBER`; 0 if it has one.
+        members: number of networks stacked in one tensor of ours, whose names there have :data:`MEMBER`; 0 if there is
+            no stack.
         transposed: as in :class:`Name`.
     """
 
@@ -111,7 +112,7 @@ def names_of(ours: Iterable[str], rules: Sequence[NameRule], toolkit: str) -> li
     for name in ours:
         named = next((names for rule in rules if (names := rule.of(name))), None)
         if named is None:
-            raise CheckpointError(f"{toolkit}'s networks have nothing like '{name}'")
+            raise CheckpointError(f"{toolkit}'s networks have no counterpart of '{name}'")
         found += named
     return found
 
@@ -137,7 +138,7 @@ def to_ours(
     unknown = [name for name in theirs if name not in known]
     if unknown:
         raise CheckpointError(
-            f"the file has {len(unknown)} tensors that there is no network for, such as '{unknown[0]}'"
+            f"the file has {len(unknown)} tensors that belong to no network here, such as '{unknown[0]}'"
         )
     ours: dict[str, Tensor] = {}
     rows: dict[str, list[Tensor]] = {}
@@ -151,8 +152,8 @@ def to_ours(
         wanted = shape if name.member is None else shape[1:]
         if value.shape != wanted:
             raise CheckpointError(
-                f"'{name.theirs}' has shape {tuple(theirs[name.theirs].shape)}, which does not fit what its "
-                f"configuration and observations ask for ({tuple(wanted)} here)"
+                f"'{name.theirs}' has shape {tuple(theirs[name.theirs].shape)}, which does not fit its configuration "
+                f"and observations ({tuple(wanted)} expected here)"
             )
         if name.member is None:
             ours[name.ours] = value.clone(memory_format=torch.contiguous_format)

@@ -201,11 +201,11 @@ def short(monkeypatch):
     [
         ("nan", "actions", "not finite"),
         ("squeezed", "actions", r"shape \(3,\)"),
-        ("moody", "actions", "acting must change nothing"),
+        ("moody", "actions", "acting must not change"),
         ("nan_loss", "loss", "Extra is"),
         ("unused", "gradients", r"actor.spare.weight, actor.spare.bias"),
         ("still", "weights", "actor.* do not change"),
-        ("wild", "targets", "critic_target changes other than"),
+        ("wild", "targets", "critic_target changes, but not towards"),
         ("still_target", "targets", "critic_target never changes in 8 updates"),
         ("forgetful", "checkpoint", "acts differently"),
         ("ends", "training", "RuntimeError: no end"),

@@ -33,7 +33,7 @@ def verdicts(make, **kwargs):
 def test_a_sound_environment():
     found = verdicts(Complete)
     assert {name for name, (verdict, _) in found.items() if verdict != "ok"} == set()
-    assert found["episode end"][1] == "after 30 random steps, by the clock"
+    assert found["episode end"][1] == "ended after 30 random steps by its time limit"
 
 
 def test_pendulum_and_what_it_cannot():

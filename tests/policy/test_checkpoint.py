@@ -235,7 +235,7 @@ class Payload:
 def test_a_pickle_payload_is_refused_and_not_run(tmp_path):
     marker, path = tmp_path / "ran", tmp_path / "evil.pth"
     torch.save({"format_version": 1, "model": Payload(marker)}, path)
-    with pytest.raises(CheckpointError, match=r"evil\.pth: holds Python objects"):
+    with pytest.raises(CheckpointError, match=r"evil\.pth: .* contains Python objects"):
         load_checkpoint(path)
     path.write_bytes(pickle.dumps(Payload(marker)))
     with pytest.raises(CheckpointError, match=r"evil\.pth"):

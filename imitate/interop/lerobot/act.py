@@ -1,4 +1,4 @@
-"""LeRobot's ACT as our ``act``: configuration, and names of tensors.
+"""Conversion between LeRobot's ACT and our ``act``: configuration and names of tensors.
 
 Compared with ours, LeRobot's network has one token per vector, gives the posterior the robot's state alone, uses the
 same map from camera features to tokens for all cameras, and has no embedding that distinguishes cameras. Frozen
@@ -29,11 +29,11 @@ from imitate.models.observation import ObservationEncoder
 
 PREFIX = "model."
 _SINES = "vae_encoder_pos_enc"
-"""Positions in the posterior's encoder, which follow from the configuration."""
+"""LeRobot's name of the positions in the posterior's encoder, which follow from the configuration."""
 _ROWS = "encoder_1d_feature_pos_embed.weight"
-"""Learned positions of the latent and of the vectors, one row each."""
+"""LeRobot's name of the learned positions of the latent and of the vectors, one row each."""
 _PLACED = ("policy.latent_place", "policy.obs.places")
-"""Their name in our network."""
+"""Names of the learned positions in our network."""
 _COUNTER = "num_batches_tracked"
 
 
@@ -41,10 +41,10 @@ def algo_tree(config: Mapping[str, Any], features: list[Feature]) -> dict[str, A
     """Return the parts of our configuration tree that differ from its defaults.
 
     Raises:
-        CheckpointError: an option of LeRobot's has no counterpart here; the message names it.
+        CheckpointError: an option of LeRobot has no counterpart here; the message names it.
     """
     if config["n_obs_steps"] != 1:
-        raise CheckpointError(f"n_obs_steps: {config['n_obs_steps']}; ACT of LeRobot has 1")
+        raise CheckpointError(f"n_obs_steps: {config['n_obs_steps']}; expected 1")
     state = vectors(features, "STATE")
     ensemble = config["temporal_ensemble_coeff"]
     return {
@@ -120,12 +120,13 @@ def their_config(
     sizes, vae = section.transformer, section.vae
     for encoder in encoders:
         if encoder.norm != "batch":
-            raise CheckpointError("cameras have norm 'group': LeRobot's ACT has 'frozen_batch'")
+            raise CheckpointError("cameras have norm 'group'; LeRobot's ACT needs 'frozen_batch'")
         if encoder.crop is not None:
-            raise CheckpointError("images are cropped: LeRobot's ACT does not crop")
+            raise CheckpointError("images are cropped, but LeRobot's ACT does not crop")
         if len(encoder.core.output_shape) != 3:
             raise CheckpointError(
-                "cameras give vectors: LeRobot's ACT takes maps (pool_class and feature_dimension null, flatten false)"
+                "cameras are encoded as vectors, but LeRobot's ACT takes feature maps (pool_class and "
+                "feature_dimension null, flatten false)"
             )
     optimizer = section.optim_params.policy
     rate, decay = optimizer.learning_rate.initial, optimizer.regularization.L2
@@ -160,37 +161,37 @@ def _check_exportable(config: Config, network: ACTNetwork, features: list[Featur
     vectors_here = [feature for feature in features if feature.kind != "VISUAL"]
     if config.train.frame_stack != 1:
         raise CheckpointError(
-            f"train.frame_stack is {config.train.frame_stack}: LeRobot's ACT sees one observation"
+            f"train.frame_stack is {config.train.frame_stack}, but LeRobot's ACT takes one observation"
         )
     if section.chunk.latency:
         raise CheckpointError(
-            f"algo.chunk.latency is {section.chunk.latency}: LeRobot's ACT has none"
+            f"algo.chunk.latency is {section.chunk.latency}, but LeRobot's ACT needs 0"
         )
     if len(vectors_here) > 1 and not section.tokens.separate_vectors:
         raise CheckpointError(
-            "state and environment_state make one token: LeRobot's make one each (algo.tokens.separate_vectors)"
+            "state and environment_state share one token; LeRobot needs one each (algo.tokens.separate_vectors)"
         )
     if section.tokens.separate_vectors and any(len(one.keys) > 1 for one in vectors_here):
         names = ", ".join(network.obs.vectors)
         raise CheckpointError(
-            f"{names} make a token each: LeRobot has a token of 'state' and one of 'environment_state'"
+            f"{names} have a token each; LeRobot has one token for 'state' and one for 'environment_state'"
         )
     state = [key for feature in vectors(features, "STATE") for key in feature.keys]
     if section.vae.enabled and sorted(network.posterior_keys) != sorted(state):
         raise CheckpointError(
-            f"the posterior sees {', '.join(network.posterior_keys) or 'no vectors'}: LeRobot's sees "
+            f"the posterior takes {', '.join(network.posterior_keys) or 'no vectors'}; LeRobot's takes "
             f"{', '.join(state)} (algo.vae.posterior_keys)"
         )
     maps = list(network.obs.maps)
     if any(one is not maps[0] and not _equal(one, maps[0]) for one in maps):
         raise CheckpointError(
-            "each camera has a map to tokens of its own: LeRobot's share one (algo.tokens.shared_maps, and share "
+            "each camera has its own map to tokens; LeRobot's share one (algo.tokens.shared_maps, and share "
             "of the encoder)"
         )
     first = len(network.obs.places[0]) - len(maps)
     if section.tokens.camera_positions and bool((network.obs.places[0, first:] != 0).any()):
         raise CheckpointError(
-            "cameras have learned positions: LeRobot's have none (algo.tokens.camera_positions false)"
+            "cameras have learned positions, which LeRobot lacks (set algo.tokens.camera_positions to false)"
         )
 
 
@@ -208,8 +209,8 @@ def our_tensors(
     """Convert LeRobot's tensors to ours.
 
     Args:
-        network: our network, with any weights.
-        ours: our network's tensors, for those that LeRobot does not have.
+        network: our network; its weights do not matter.
+        ours: our network's tensors, used where LeRobot has none.
         theirs: all tensors of LeRobot's policy.
         features: observations, in LeRobot's order.
     """
@@ -270,7 +271,7 @@ def _rules(network: ACTNetwork, features: list[Feature]) -> list[NameRule]:
     kinds = {key: feature.kind for feature in features for key in feature.keys}
     for number, key in enumerate(network.obs.vectors):
         rules.append(same(rf"obs\.vector_maps\.{number}\.(.+)", f"{vector_names[kinds[key]]}.{{}}"))
-    if network.obs.vectors:  # all vectors in one token, of one kind
+    if network.obs.vectors:  # all vectors are of one kind and share one token
         joined = vector_names[kinds[network.obs.vectors[0]]]
         rules.append(same(r"obs\.state\.(.+)", f"{joined}.{{}}"))
     encoder: ObservationEncoder = network.obs.encoder
@@ -283,7 +284,7 @@ def _rules(network: ACTNetwork, features: list[Feature]) -> list[NameRule]:
 def _places(
     network: ACTNetwork, features: list[Feature], theirs: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return our learned positions: those of the latent and the vectors, and 0 for the cameras.
+    """Return our learned positions: LeRobot's for the latent and the vectors, and 0 for the cameras.
 
     Raises:
         CheckpointError: LeRobot's positions are missing or have another shape.
@@ -314,7 +315,7 @@ def _num_vectors(features: list[Feature]) -> int:
 
 
 def _row_of_tokens(network: ACTNetwork, features: list[Feature]) -> list[int]:
-    """Return the row of each vector's token: first the latent, then the robot's state, then its surroundings."""
+    """Return the row of each vector's token: the latent is first, then the robot's state, then the environment's."""
     order = [feature.keys for kind in _VECTORS for feature in vectors(features, kind)]
     if network.obs.state is not None:
         return [1]

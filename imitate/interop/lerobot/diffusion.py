@@ -1,7 +1,7 @@
-"""LeRobot's diffusion policy as our ``diffusion_policy``: configuration, and names of tensors.
+"""Conversion between LeRobot's diffusion policy and our ``diffusion_policy``: configuration and names of tensors.
 
-LeRobot joins the features of a frame in the order state, cameras, surroundings; we join them in the order of their
-names. The columns of the U-Net's conditions are permuted accordingly.
+LeRobot concatenates the features of a frame in the order state, cameras, environment state; we do so in the order of
+their names. The columns of the U-Net's conditions are permuted accordingly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def algo_tree(config: Mapping[str, Any], features: list[Feature]) -> dict[str, A
     """Return the parts of our configuration tree that differ from its defaults.
 
     Raises:
-        CheckpointError: an option of LeRobot's has no counterpart here; the message names it.
+        CheckpointError: an option of LeRobot has no counterpart here; the message names it.
     """
     samplers = {"DDPM": "ddpm", "DDIM": "ddim"}
     kind = config["noise_scheduler_type"]
@@ -109,7 +109,7 @@ def _encoder(config: Mapping[str, Any], features: list[Feature]) -> dict[str, An
         return {}
     if len({image.shape for image in images}) > 1:
         raise CheckpointError(
-            "input_features: cameras of several sizes; LeRobot's diffusion policy has one size"
+            "input_features: cameras have different sizes; LeRobot's diffusion policy takes one size"
         )
     keypoints = config["spatial_softmax_num_keypoints"]
     trunk = {
@@ -164,7 +164,7 @@ def their_config(
     ]
     if resize and crop is not None:
         raise CheckpointError(
-            "images are resized and cropped: LeRobot's crop of a resized image is a share of it"
+            "images are resized and cropped to a size; LeRobot's crop of a resized image is a fraction of it"
         )
     optimizer = section.optim_params.policy
     theirs = {
@@ -220,11 +220,11 @@ def _check_exportable(section: DiffusionPolicyConfig) -> None:
     }
     found = [words for words, holds in problems.items() if holds]
     if found:
-        raise CheckpointError(f"{found[0]}: LeRobot's diffusion policy has nothing like it")
+        raise CheckpointError(f"{found[0]}: LeRobot's diffusion policy has no such option")
 
 
 def _check_pool(encoder: CameraEncoder) -> None:
-    """Refuse an encoder that is anything but crop, trunk, spatial softmax, linear map of equal size and ReLU."""
+    """Refuse an encoder that does not consist of crop, trunk, spatial softmax, linear map of equal size and ReLU."""
     pool, crop = encoder.core.pool, encoder.crop
     plain = (
         isinstance(pool, SpatialSoftmax)
@@ -243,8 +243,7 @@ def _check_pool(encoder: CameraEncoder) -> None:
         round(room / 2) != at for room, at in zip(crop.room, crop.corner, strict=True)
     ):
         raise CheckpointError(
-            f"encoder of '{encoder.keys[0]}': its centre crop begins a pixel before LeRobot's (centre 'even' does "
-            "not)"
+            f"encoder of '{encoder.keys[0]}': its centre crop begins a pixel before LeRobot's (set centre to 'even')"
         )
 
 
@@ -257,8 +256,8 @@ def our_tensors(
     """Convert LeRobot's tensors to ours.
 
     Args:
-        network: our network, with any weights.
-        ours: our network's tensors, for those that follow from the configuration.
+        network: our network; its weights do not matter.
+        ours: our network's tensors, used where they follow from the configuration.
         theirs: all tensors of LeRobot's policy.
         features: observations, in LeRobot's order.
     """
@@ -317,9 +316,9 @@ _CORE = [
     same(r"linear\.(.+)", "out.{}"),
 ]
 _COMPUTED = r".*\.pool\.(pos_x|pos_y|temperature)"
-"""Tensors of ours that follow from the configuration."""
+"""Our names of tensors that follow from the configuration."""
 _GRID = ".pool.pos_grid"
-"""Ending of LeRobot's names of such tensors."""
+"""End of LeRobot's names of the tensors whose columns are permuted."""
 
 
 def _reordered(
@@ -347,7 +346,7 @@ def _reordered(
 
 
 def _columns(network: Denoiser, features: list[Feature]) -> Tensor:
-    """Return the number of LeRobot's column for each of our columns."""
+    """Return the index of LeRobot's column for each of our columns."""
     dims = network.encoder.obs.feature_dims
     order = [
         key

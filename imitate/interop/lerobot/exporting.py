@@ -1,9 +1,9 @@
-"""Export of our policies as folders of LeRobot, which ``lerobot-rollout --policy.path`` runs.
+"""Export of our policies as folders that ``lerobot-rollout --policy.path`` runs.
 
-The policies ``act`` and ``diffusion`` are described from our configuration; an option that LeRobot does not have is
-refused by name. Vectors named ``state`` and ``environment_state`` keep their names. All others are concatenated to
-``observation.state``, in the order of their names, as ``imitate dataset convert --to lerobot`` does. LeRobot does not
-clip the actions of an exported policy.
+The configuration of LeRobot's policies ``act`` and ``diffusion`` is derived from ours; an option that LeRobot does not
+have is refused by name. Vectors named ``state`` and ``environment_state`` keep their names. All others are concatenated
+to ``observation.state``, in the order of their names, as ``imitate dataset convert --to lerobot`` does. LeRobot does
+not clip the actions of an exported policy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from imitate.system.plain_files import fresh, give_name, sync
 from imitate.system.recognition import LEROBOT_ALGOS, LEROBOT_WEIGHTS
 
 CHECKPOINT = "policy.pth"
-"""Name of our checkpoint in a folder of the plug-in."""
+"""Name of our checkpoint in a folder for the package ``lerobot_policy_imitate``."""
 _EPSILON = 1e-8
 _BEFORE, _BEHIND = "policy_preprocessor", "policy_postprocessor"
 _DEVICE: dict[str, Any] = {
@@ -40,7 +40,7 @@ _MOVING: list[dict[str, Any]] = [
     {"registry_name": "to_batch_processor", "config": {}},
     _DEVICE,
 ]
-"""Steps that change no value."""
+"""Processing steps that change no value."""
 
 
 def write_folder(
@@ -51,7 +51,7 @@ def write_folder(
     *,
     old: bool,
 ) -> None:
-    """Write a policy's folder; it gets its name when it is complete.
+    """Write a policy's folder, which appears under its name when it is complete.
 
     Args:
         folder: path of the new folder, which must not exist.
@@ -93,9 +93,9 @@ def write_plugin_folder(
 
 @contextmanager
 def _made(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder, which gets its final name when the body is done."""
+    """Yield a temporary folder, which is renamed to ``folder`` when the body is done."""
     if folder.exists():
-        raise CheckpointError(f"{folder}: exists already; choose another name")
+        raise CheckpointError(f"{folder}: the folder exists already; choose another name")
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     try:
         partial.mkdir(parents=True)
@@ -170,7 +170,7 @@ def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 PLUGIN = "lerobot-plugin"
 LAYOUTS = ("lerobot", "lerobot-0.3")
-"""Layouts of folders: that of LeRobot 0.4 to 0.6, and that of releases up to 0.3."""
+"""Layouts of folders: LeRobot 0.4 to 0.6, and releases up to 0.3."""
 _OWN_NAMES = {"state": "STATE", "environment_state": "ENV"}
 
 
@@ -189,8 +189,8 @@ def export(algo: Algo, folder: Path, layout: str) -> None:
     name = algo.global_config.algo_name
     if name not in kinds:
         raise CheckpointError(
-            f"LeRobot has no policy that acts like '{name}' ({', '.join(kinds)} are written); --to {PLUGIN} brings any "
-            "checkpoint to LeRobot's robots"
+            f"LeRobot has no policy that acts like '{name}' (only like {', '.join(kinds)}); use --to {PLUGIN}, which "
+            "takes any checkpoint"
         )
     _check_shared(algo)
     features = features_of(algo)
@@ -198,8 +198,8 @@ def export(algo: Algo, folder: Path, layout: str) -> None:
     if "STATE" not in kinds_seen or not kinds_seen & {"ENV", "VISUAL"}:
         seen = ", ".join(sorted(algo.obs_shapes))
         raise CheckpointError(
-            f"observations {seen}: act and diffusion of LeRobot want a vector, and an image or environment_state "
-            f"besides; --to {PLUGIN} brings such checkpoints to LeRobot's robots"
+            f"observations {seen}: LeRobot's act and diffusion need a vector, and an image or environment_state "
+            f"besides; use --to {PLUGIN}, which takes any observations"
         )
     network: Any = algo.active_nets["policy"]
     kind = act if name == "act" else diffusion
@@ -225,7 +225,7 @@ def features_of(algo: Algo, left_out: str | None = None) -> list[Feature]:
 
     Args:
         algo: the policy.
-        left_out: name of an observation that no robot gives.
+        left_out: name of an observation that does not come from the robot.
 
     Raises:
         CheckpointError: LeRobot's policies do not take an observation of this kind.
@@ -235,13 +235,13 @@ def features_of(algo: Algo, left_out: str | None = None) -> list[Feature]:
     other = [key for key in keys if modalities[key] not in ("low_dim", "rgb")]
     if other:
         raise CheckpointError(
-            f"observation '{other[0]}' is '{modalities[other[0]]}': LeRobot's policies see colours and vectors"
+            f"observation '{other[0]}' is '{modalities[other[0]]}': LeRobot's policies take colour images and vectors"
         )
     low_dim = [key for key in keys if modalities[key] == "low_dim"]
     long = [key for key in low_dim if len(shapes[key]) != 1]
     if long:
         raise CheckpointError(
-            f"observation '{long[0]}' has shape {shapes[long[0]]}: LeRobot's vectors have one axis"
+            f"observation '{long[0]}' has shape {shapes[long[0]]}: LeRobot's policies take vectors with one axis"
         )
     found: list[Feature] = []
     if set(low_dim) <= set(_OWN_NAMES):
@@ -260,7 +260,7 @@ def features_of(algo: Algo, left_out: str | None = None) -> list[Feature]:
 def export_plugin(
     algo: Algo, folder: Path, save: Callable[[Path], None], *, has_instructions: bool
 ) -> None:
-    """Write a folder for the package ``lerobot_policy_imitate``, which runs any policy on LeRobot's robots.
+    """Write a folder for the package ``lerobot_policy_imitate``, with which any policy runs on LeRobot's robots.
 
     Args:
         algo: the policy.
@@ -269,10 +269,10 @@ def export_plugin(
         has_instructions: true if the policy has a table of instructions; LeRobot's task then chooses one of them.
 
     Raises:
-        CheckpointError: the folder exists, or LeRobot's robots do not give one of the observations.
+        CheckpointError: the folder exists, or one of the observations is not available from LeRobot's robots.
     """
     if algo.goal_shapes:
-        raise CheckpointError("the policy takes a goal, which LeRobot does not give a policy")
+        raise CheckpointError("the policy takes a goal, which LeRobot does not provide")
     features = features_of(algo, left_out=LANGUAGE_KEY if has_instructions else None)
     config = {
         "type": "imitate",
@@ -299,8 +299,8 @@ def _check_shared(algo: Algo) -> None:
     """Refuse options that no policy of LeRobot has."""
     if algo.goal_shapes or LANGUAGE_KEY in algo.obs_shapes:
         raise CheckpointError(
-            f"it takes a goal or an instruction, which LeRobot's act and diffusion do not; --to {PLUGIN} brings "
-            "instructed policies to LeRobot's robots"
+            f"the policy takes a goal or an instruction, but LeRobot's act and diffusion do not; use --to {PLUGIN} for "
+            "policies with instructions"
         )
     if algo.preprocess.obs_clip is not None:
         raise CheckpointError(
@@ -320,7 +320,7 @@ def _check_shared(algo: Algo) -> None:
 def _statistics(
     algo: Algo, features: list[Feature], encoders: list[CameraEncoder]
 ) -> Mapping[str, Mapping[str, Tensor]]:
-    """Return the mean and standard deviation of each feature and of the action that give our normalization."""
+    """Return the mean and standard deviation of each feature and of the action that express our normalization."""
     normalization = algo.preprocess.normalization
     found: dict[str, tuple[Tensor, Tensor]] = {}
     for feature in features:

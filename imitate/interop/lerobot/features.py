@@ -29,7 +29,7 @@ class Feature:
         name: LeRobot's name, such as 'observation.images.top'.
         kind: LeRobot's type of the feature, which determines its normalization.
         shape: shape of one step; images (C, H, W).
-        joins: our names of the vectors that it concatenates; empty if it is a single one, named :attr:`key`.
+        joins: our names of the vectors concatenated in it; empty if it is a single one, named :attr:`key`.
     """
 
     name: str
@@ -54,10 +54,10 @@ class Feature:
 
 
 def inputs_of(config: Mapping[str, Any]) -> list[Feature]:
-    """Return the observations in the order of ``config.json``, in which networks take the cameras.
+    """Return the observations in the order of ``config.json``; networks take the cameras in this order.
 
     Raises:
-        CheckpointError: no policy here takes a feature of this kind or shape.
+        CheckpointError: no policy here takes a feature of its kind or shape.
     """
     features = _features(config, "input_features", ("STATE", "ENV", "VISUAL"))
     homes: dict[str, str] = {}
@@ -107,7 +107,7 @@ def _features(config: Mapping[str, Any], group: str, kinds: tuple[Kind, ...]) ->
     entries = config.get(group)
     if not isinstance(entries, Mapping) or not entries:
         raise CheckpointError(
-            f"config.json: {group} is missing or empty; the file is of before February 2025, or cut"
+            f"config.json: {group} is missing or empty; the file is truncated, or older than February 2025"
         )
     found = []
     for name, entry in entries.items():
@@ -141,7 +141,7 @@ def backbone_of(config: Mapping[str, Any]) -> str:
     """Return our name of LeRobot's ``vision_backbone``.
 
     Raises:
-        CheckpointError: there is no such backbone here.
+        CheckpointError: the backbone has no counterpart here.
     """
     name = config["vision_backbone"]
     if name not in _TRUNKS:
@@ -189,14 +189,14 @@ def encoders_of(encoder: ObservationEncoder, features: list[Feature]) -> list[Ca
         keys = tuple(key.replace("/", ".") for key in module.split("+"))
         if not set(keys) <= images:
             raise CheckpointError(
-                f"observation '{keys[0]}' has a network, and LeRobot's vectors go in as they are"
+                f"vector '{keys[0]}' has an encoder network, but LeRobot's policies take vectors without one"
             )
         assert isinstance(net, KeyEncoder)
         found.append(_encoder(keys, net))
     alike = {(one.name, one.norm, _size(one.crop)) for one in found}
     if len(alike) > 1:
         raise CheckpointError(
-            "cameras have different encoders: LeRobot's policies have one kind for all"
+            "cameras have different encoders, but LeRobot's policies have one kind for all"
         )
     return found
 
@@ -215,10 +215,10 @@ def _encoder(keys: tuple[str, ...], net: KeyEncoder) -> CameraEncoder:
     assert isinstance(trunk, ResNet)
     if trunk.conv1.in_channels != 3 or type(trunk.conv1) is not nn.Conv2d:
         raise CheckpointError(
-            f"{where} sees more than three colours, or coordinates: LeRobot's sees colours"
+            f"{where} takes more than three channels, or coordinates; LeRobot's takes three channels"
         )
     if trunk.images.size is not None:
-        raise CheckpointError(f"{where} has an image_size: LeRobot's sees images as they are")
+        raise CheckpointError(f"{where} has an image_size, but LeRobot's does not resize images")
     layer = trunk.bn1
     if not isinstance(layer, (nn.BatchNorm2d, ChannelGroupNorm)):
         raise CheckpointError(
@@ -232,7 +232,7 @@ def _encoder(keys: tuple[str, ...], net: KeyEncoder) -> CameraEncoder:
     ]
     if other or len(crops) > 1 or any(crop.pos_enc for crop in crops):
         raise CheckpointError(
-            f"{where}: LeRobot has a plain crop, and no other change of images in acting"
+            f"{where}: when acting, LeRobot crops images and changes them in no other way"
         )
     norm: Literal["batch", "group"] = "group" if isinstance(layer, ChannelGroupNorm) else "batch"
     return CameraEncoder(keys, names[type(trunk)], core, trunk, norm, crops[0] if crops else None)

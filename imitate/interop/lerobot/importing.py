@@ -1,16 +1,17 @@
 """Import of LeRobot's policies from their folders: configuration, normalization and weights; no file is executed.
 
 Up to release 0.3 the statistics are among the weights, as ``normalize_inputs.buffer_<feature>.<statistic>`` with
-underscores in place of the feature's dots. Since 0.4 they are in files of their own, named by
-``policy_preprocessor.json`` and ``policy_postprocessor.json``. No file contains the release that wrote it.
+underscores in place of the feature's dots. Since 0.4 they are in separate files, which
+``policy_preprocessor.json`` and ``policy_postprocessor.json`` name. No file contains the release that wrote it.
 
 The normalization becomes an offset and a scale, ``(x - offset) / scale``, by ``normalization_mapping`` of the feature's
 type. Types that it does not contain are left as they are:
 
     MEAN_STD                       (x - mean) / (std + 1e-8)
-    MIN_MAX, QUANTILES, QUANTILE10 2 (x - low) / (high - low) - 1, of min and max, q01 and q99, q10 and q90
+    MIN_MAX, QUANTILES, QUANTILE10 2 (x - low) / (high - low) - 1; low and high are min and max, q01 and q99, q10 and
+    q90
 
-A number that is constant in the data (high = low) becomes -1 whatever it is; up to 0.3, 1e-8 is added to every range.
+A number that is constant in the data (high = low) becomes -1; up to 0.3, 1e-8 is added to every range.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _NORMALIZERS = ("normalizer_processor", "unnormalizer_processor")
 _NEUTRAL = ("rename_observations_processor", "to_batch_processor", "device_processor")
 """Steps of a processor that do not change the values of the policy's features."""
 _OLD_STATISTICS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
-_ADVICE = "read it in LeRobot itself, or train a policy here on its dataset"
+_ADVICE = "run the policy in LeRobot itself, or train a policy here on its dataset"
 
 Statistics = Mapping[str, Mapping[str, Tensor]]
 """Statistics of each feature, by name ('mean', 'std', 'min', ...)."""
@@ -85,7 +86,7 @@ def read_folder(path: Path, config: dict[str, Any]) -> PolicyFolder:
     """
     if config.get("use_peft") or (path / "adapter_config.json").exists():
         raise CheckpointError(
-            f"{path}: its weights are an adapter (PEFT): merge them in LeRobot first"
+            f"{path}: the weights are an adapter (PEFT); merge them in LeRobot first"
         )
     tensors = read_tensors(path / LEROBOT_WEIGHTS)
     if not (path / _PREPROCESSOR).is_file():
@@ -110,7 +111,7 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > _MOST_JSON:
             raise CheckpointError(
-                f"{file}: has {file.stat().st_size} bytes, too many for a configuration"
+                f"{file}: has {file.stat().st_size} bytes, more than a configuration may have"
             )
         tree = plain_files.read_json(file)
     except (OSError, ValueError, RecursionError) as error:
@@ -118,7 +119,7 @@ def read_json(file: Path) -> dict[str, Any]:
             f"{file}: cannot be read ({type(error).__name__}: {error})"
         ) from error
     if not isinstance(tree, dict):
-        raise CheckpointError(f"{file}: holds {type(tree).__name__}; expected an object")
+        raise CheckpointError(f"{file}: contains {type(tree).__name__}; expected an object")
     return tree
 
 
@@ -132,7 +133,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         return read_safetensors(file)
     except (OSError, ValueError) as error:
         raise CheckpointError(
-            f"{file}: missing, cut short or damaged ({error}); copy or download it again"
+            f"{file}: missing, truncated or damaged ({error}); copy or download it again"
         ) from error
 
 
@@ -152,7 +153,7 @@ def _processor_statistics(path: Path, name: str) -> dict[str, dict[str, Tensor]]
             )
         file = step.get("state_file")
         if file is None:
-            continue  # it has no statistics, so no feature is normalized
+            continue  # a processor without statistics normalizes no feature
         if not isinstance(file, str) or Path(file).name != file:
             raise CheckpointError(
                 f"{path / name}: state_file is {file!r}; expected a file beside it"
@@ -206,7 +207,7 @@ def affine_of(
         return mean, std + _EPSILON
     low, high = (_statistic(feature, of_feature, name, mode) for name in _RANGES[mode])
     span = high - low
-    if feature.kind == "ACTION":  # the constant is sent, whatever the network predicts
+    if feature.kind == "ACTION":  # the action is the constant, whatever the network predicts
         half = torch.where(span == 0, torch.full_like(span, _EPSILON), span) / 2
         return low + half, half
     # The network's input is -1 for the constant, and it has not seen any other value in training.
@@ -234,13 +235,14 @@ def _statistic(feature: Feature, found: Mapping[str, Tensor], name: str, mode: s
 
 
 _REFUSED = {
-    "vqbet": "its network differs from vq_bet here: train that on its dataset",
-    "of 2024": "LeRobot has had another layout since February 2025: let a release of 2025 save it again",
-    "tdmpc": "it plans with a world model, which is not here; mbrl is the nearest",
-    "sac": "it is the actor of HIL-SERL: train rlpd here",
-    "gaussian_actor": "it is the actor of HIL-SERL: train rlpd here",
+    "vqbet": "its network differs from our vq_bet; train vq_bet on its dataset",
+    "of 2024": "LeRobot has had another layout since February 2025; save it again with a release of 2025",
+    "tdmpc": "its world model has no counterpart here; mbrl is the nearest algorithm",
+    "sac": "it is the actor of HIL-SERL; train rlpd instead",
+    "gaussian_actor": "it is the actor of HIL-SERL; train rlpd instead",
 }
-_ELSEWHERE = "it needs pretrained networks that LeRobot brings: run it there; act and diffusion policies are read here"
+_ELSEWHERE = "it needs pretrained networks that come with LeRobot; run it there (only act and diffusion can be "
+"converted)"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Export of our checkpoints as ones that a release of robomimic loads, with the same actions.
+"""Export of our checkpoints for a release of robomimic, in which the policy acts the same.
 
 A setting of our policies that the release does not have is refused by name.
 """
@@ -39,14 +39,14 @@ def check_exportable(algo: Algo, release: str) -> None:
     """Refuse settings that a release of robomimic treats differently, or does not have.
 
     Raises:
-        CheckpointError: there is such a setting; the message names all of them.
+        CheckpointError: the policy has such settings; the message names all of them.
     """
     problems = [*_of_algorithm(algo, release), *_of_observations(algo), *_of_actions(algo, release)]
     if algo.preprocess.obs_clip is not None:
-        problems.append("train.obs_clip: it does not bound observations")
+        problems.append("train.obs_clip: robomimic does not clip observations")
     if algo.preprocess.chosen_steps:
         names = ", ".join(step.name for step in algo.preprocess.chosen_steps)
-        problems.append(f"train.preprocess: it has no steps such as {names}")
+        problems.append(f"train.preprocess: robomimic has no steps {names}")
     if problems:
         raise CheckpointError(
             f"robomimic {release} cannot act like this policy: {'; '.join(problems)}"
@@ -57,7 +57,7 @@ def _of_algorithm(algo: Algo, release: str) -> Iterator[str]:
     name = algo.global_config.algo_name
     if name not in ALGO or (name == "diffusion_policy" and release == "0.3"):
         known = [one for one in ALGO if release != "0.3" or one != "diffusion_policy"]
-        yield f"it has no algorithm '{name}' (it has {', '.join(known)})"
+        yield f"robomimic has no algorithm '{name}' (it has {', '.join(known)})"
         return
     section = algo.algo_config
     if section.get("actor_sees_subgoal", False):
@@ -167,7 +167,7 @@ _OWN_ARGUMENTS = (
     *("norm", "imagenet_normalization", "image_size", "pretrained_sha256"),
     *("freeze", "lr_scale", "shared_over_time"),
 )
-"""Arguments that only our encoders have; :func:`check_exportable` has checked them."""
+"""Arguments that only our encoders have; :func:`check_exportable` refuses values that matter."""
 
 
 def exported(
@@ -220,7 +220,7 @@ def exported(
 
 
 def _model(algo: Algo, old: bool) -> dict[str, Any]:
-    """Return the tensors, since 0.5 in a dict; averaged weights replace them if the release has no place for both."""
+    """Return the tensors, since 0.5 in a dict; averaged weights replace them if the release does not store both."""
     averages = algo.global_config.algo_name == "diffusion_policy"
     nets = algo.nets if averages or algo.ema is None else algo.active_nets
     tensors = _tensors(algo, nets.state_dict())
@@ -293,7 +293,7 @@ def _tree(algo: Algo, release: str, normalizes_obs: bool) -> dict[str, Any]:
 
 
 def _check_schedule(rate: dict[str, Any]) -> None:
-    """Set a schedule that the release can build, in place, since it builds one even for a policy that only acts.
+    """Set, in place, a learning-rate schedule that the release can build, as it does even for a policy that only acts.
 
     A cosine schedule needs ``step_every_batch``, a key that only some of its algorithms have. The others keep the rate.
     """
@@ -317,7 +317,7 @@ def _known(ours: Mapping[str, Any], known: Keys) -> dict[str, Any]:
 
 
 def _data(entries: Any, release: str) -> Any:
-    """Return the paths of the data, as information: robomimic does not read them to act."""
+    """Return the paths of the data for the record; robomimic does not read them to act."""
     paths = [entry["path"] for entry in entries or ()]
     if release == "0.3" or len(paths) < 2:
         return paths[0] if paths else None

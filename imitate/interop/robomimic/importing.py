@@ -5,15 +5,16 @@ some of its keys, so the import ignores them too:
 
 * the U-Net of diffusion_policy has the sizes of its weights (256, 512 and 1024 channels), whatever ``algo.unet`` is;
 * the trunk of ShallowConv ends in 32 channels, whatever ``output_channel`` is;
-* a VAE's decoder sees the observation, whatever ``decoder.is_conditioned`` is;
-* pretrained trunks see colours as they are, in [0, 1]; diffusion_policy has GroupNorm in all trunks;
+* a VAE's decoder takes the observation, whatever ``decoder.is_conditioned`` is;
+* pretrained trunks get colours in [0, 1], without normalization; diffusion_policy has GroupNorm in all trunks;
 * features of images go through a ReLU, except into a transformer;
-* actors of hbc and iris see no subgoal;
-* each critic has encoders of its own; transformers are causal, also those that predict future actions, and so act on
+* actors of hbc and iris do not take a subgoal;
+* each critic has its own encoders; transformers are causal, also those that predict future actions, and so act on
   the oldest observation of their window.
 
 robomimic has one optimizer for each network of an ensemble. Ours has one for all, whose moments are stacked like the
-weights. A moment is found by the place of its weight among the network's weights, which is the order of the names.
+weights. A moment is found by the index of its weight among the network's weights, which are in the order of their
+names.
 """
 
 from __future__ import annotations
@@ -76,11 +77,11 @@ def ours_from_theirs(
         algo["actor_sees_subgoal"] = False
     rnn, ddim = algo.get("rnn", {}), algo.get("ddim", {})
     if rnn.get("enabled") and train.get("seq_length", 1) == 1:
-        train["seq_length"] = rnn.get("horizon", 10)  # windows of one step are refused here
+        train["seq_length"] = rnn.get("horizon", 10)  # this toolkit refuses windows of one step
     if ddim.get("enabled") and ddim.get("prediction_type") == "sample":
         raise CheckpointError(
-            "algo.ddim.prediction_type is 'sample': robomimic mixes the predicted chunk up with noise when it acts, "
-            "which is not done here"
+            "algo.ddim.prediction_type is 'sample': robomimic then adds noise to the predicted chunk when it acts, "
+            "which is not possible here"
         )
     return tree
 
@@ -95,9 +96,7 @@ def _unet_sizes(tensors: Mapping[str, Tensor]) -> Tree:
     ]
     step = tensors.get(f"{UNET}diffusion_step_encoder.1.weight")
     if not levels or step is None:
-        raise CheckpointError(
-            "the file has no U-Net, the only network of robomimic's diffusion_policy"
-        )
+        raise CheckpointError("the file has no U-Net, which robomimic's diffusion_policy needs")
     return {
         "diffusion_step_embed_dim": step.shape[1],
         "down_dims": [level.shape[0] for level in levels],
@@ -145,7 +144,7 @@ def _sections(algo: Tree) -> Iterator[Tree]:
 def _spell_out_section(section: Tree) -> None:
     optimizers = section.get("optim_params")
     for net in optimizers.values() if isinstance(optimizers, dict) else ():
-        for key in ("num_train_batches", "num_epochs"):  # written by its training script
+        for key in ("num_train_batches", "num_epochs"):  # from its training script
             net.pop(key, None)
     ensemble = section.get("ensemble")
     if isinstance(ensemble, dict):
@@ -265,7 +264,7 @@ def from_robomimic(ckpt: Mapping[str, Any]) -> RobomimicImport:
     if isinstance(algo, Hierarchy):
         saved["emas"] = {}
     if algo.ema is not None:
-        # robomimic does not save the number of updates of its average, and overwrites the average in the first ones.
+        # robomimic does not save the number of updates of its average, and overwrites the average in its first updates.
         algo.ema.num_updates = step
         saved["ema"] = algo.ema.state_dict()
     metas = ckpt.get("env_metadata") or {}
@@ -325,7 +324,7 @@ def _tensors(ckpt: Mapping[str, Any]) -> Mapping[str, Tensor]:
 
 
 def flattened(model: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
-    """Return the tensors of ``model``: up to 0.4 they are ``model`` itself, since then an entry of it for each part."""
+    """Return the tensors of ``model``: up to 0.4 ``model`` contains them itself, later it has an entry per part."""
     if "nets" in model:
         return flattened(model["nets"], prefix)
     tensors: dict[str, Tensor] = {}
@@ -338,7 +337,7 @@ def flattened(model: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
 
 
 def _shape_metadata(ckpt: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the shape metadata, those of the first dataset if there are several, which share one network."""
+    """Return the shape metadata; of several datasets, which share one network, the first one's."""
     shapes = ckpt["shape_metadata"]
     return shapes[0] if isinstance(shapes, list) else shapes  # type: ignore[no-any-return]
 
@@ -353,8 +352,8 @@ def _preprocess(ckpt: Mapping[str, Any], algo: Algo, obs_affine: Mapping[str, An
             affine[key] = (offset, scale)
         elif not (bool((offset == 0).all()) and bool((scale == 1).all())):
             raise CheckpointError(
-                f"obs_normalization_stats of '{key}' ({modalities[key]}): robomimic cannot act with normalized images "
-                "and scans, so there is nothing to be equal to"
+                f"obs_normalization_stats of '{key}' ({modalities[key]}): robomimic itself cannot act with normalized "
+                "images and scans"
             )
     actions = affine_of(ckpt.get("action_normalization_stats"), "action_normalization_stats")
     train = algo.global_config.train
@@ -364,8 +363,8 @@ def _preprocess(ckpt: Mapping[str, Any], algo: Algo, obs_affine: Mapping[str, An
     unknown = [key for key in train.action_keys if key not in sizes]
     if unknown:
         raise CheckpointError(
-            f"action_normalization_stats: lack {', '.join(unknown)}, so that nothing says how many numbers each of "
-            "train.action_keys has"
+            f"action_normalization_stats: lack {', '.join(unknown)}, so the number of values in each of "
+            "train.action_keys is unknown"
         )
     layout = ActionLayout.from_config(
         {key: sizes[key] for key in train.action_keys}, dict(train.action_config.items())

@@ -63,7 +63,7 @@ SCAN_WITHOUT_ACTIVATION = same(r"(\d+)\.(\w+)", "nets.conv{}.{}")
 
 
 def core_rules(core: nn.Module) -> list[NameRule]:
-    """Return the rules of an encoder core; robomimic stores its parts under their names, and again in running order."""
+    """Return the rules of an encoder core; robomimic stores its parts by name, and again in order of execution."""
     if isinstance(core, VisualCore):
         trunk = core.backbone
         backbone = SHALLOW
@@ -77,7 +77,7 @@ def core_rules(core: nn.Module) -> list[NameRule]:
         pools = 0 if core.pool is None else 1
         before_pool = 1 + pools  # robomimic adds an axis before it pools
     else:
-        raise CheckpointError(f"robomimic has no core of observations like {type(core).__name__}")
+        raise CheckpointError(f"robomimic has no observation encoder like {type(core).__name__}")
     linear = before_pool + pools + 1
     return [
         *under(backbone, "backbone.", "backbone.", "nets.0."),
@@ -100,7 +100,7 @@ def encoder_rules(encoder: GroupEncoder, *theirs: str) -> list[NameRule]:
 
 
 THEIR_NAMES = {"entropy_weight": "log_entropy_weight", "cql_weight": "log_cql_weight"}
-"""Names of networks that robomimic names differently."""
+"""Names in robomimic of networks that have another name here."""
 
 
 def _actor(net: Actor) -> list[NameRule]:
@@ -110,7 +110,7 @@ def _actor(net: Actor) -> list[NameRule]:
 def _recurrent_actor(net: RecurrentActor) -> list[NameRule]:
     rules = under(encoder_rules(net.encoder, "nets.encoder."), "encoder.", "")
     rules.append(same(r"rnn\.nets\.(.+)", "nets.rnn.nets.{}"))
-    # robomimic stores the per-step network of a recurrent network a second time.
+    # robomimic stores a recurrent network's per-step network twice.
     step = "nets.rnn.per_step_net."
     if not net.mlp.layers:
         return [*rules, HEAD.also(HEAD_ALONE.under("", step))]
@@ -133,8 +133,8 @@ def _vae(net: VAEActor | VAESampler) -> list[NameRule]:
 def _vae_rules(vae: VAE, sees_images: bool, theirs: str) -> list[NameRule]:
     if sees_images:
         raise CheckpointError(
-            "a VAE with a network for images or scans: robomimic has one such network for each of encoder, decoder "
-            "and prior, and here they share one"
+            "the VAE has an encoder for images or scans: robomimic has one each for encoder, decoder and prior, but "
+            "here they share one"
         )
     return [
         *under(MIMO, "vae.encoder.", f"{theirs}nets.encoder."),
@@ -153,7 +153,7 @@ def _perturbation(net: Perturbation) -> list[NameRule]:
 
 
 def _critics(net: CriticEnsemble) -> list[NameRule]:
-    """Return the rules of critics; ``{member}`` is the number of each network, which a state value does not have."""
+    """Return the rules of critics; ``{member}`` is the index of each network; a state value has no index."""
     each: dict[str, Any] = {"members": net.size}
     member = MEMBER if net.ac_dim else ""
     head = _plain(member) + f"nets.decoder.nets.{'log_probs' if net.num_atoms else 'value'}.{{}}"
@@ -184,7 +184,7 @@ def _plain(text: str) -> str:
 def _denoiser(net: Denoiser) -> list[NameRule]:
     if not isinstance(net.network, ConditionalUnet1D):
         raise CheckpointError(
-            f"robomimic's diffusion policy has a U-Net only, and this is a {type(net.network).__name__}"
+            f"robomimic's diffusion policy must be a U-Net, but this is a {type(net.network).__name__}"
         )
     return [
         *under(encoder_rules(net.encoder, "obs_encoder."), "encoder.", ""),
@@ -252,7 +252,7 @@ def part_name(name: str, parts: nn.ModuleDict) -> str:
 def constants_of(nets: nn.ModuleDict) -> dict[str, Tensor]:
     """Return the names of tensors that robomimic stores and our networks do not need.
 
-    These are the masks of attention, and the layer for standard deviations that are fixed.
+    These are the attention masks, and the layer for standard deviations if these are fixed.
     """
     found: dict[str, Tensor] = {}
     for name, net in nets.items():

@@ -1,4 +1,4 @@
-"""Reading of robomimic's checkpoint files without running anything in them."""
+"""Reading of robomimic's checkpoint files without running code in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS = ("bool_", "int32", "int64", "uint8", "float32", "float64", "str_")
 
 
 def is_robomimic(ckpt: object) -> bool:
-    """Return true if a loaded object has the parts of robomimic's checkpoints, and none that only ours have."""
+    """Return true if a loaded object has the parts of robomimic's checkpoints, and no part that only ours have."""
     return (
         isinstance(ckpt, Mapping)
         and not any(part in ckpt for part in OUR_PARTS)
@@ -36,7 +36,7 @@ def read(
     *,
     name: str | Path | None = None,
 ) -> Any:
-    """Read a file: tensors, numbers, strings, lists, dicts; numpy's numbers and arrays are allowed too.
+    """Read a file of tensors, numbers, strings, lists, dicts, and numpy's numbers and arrays.
 
     Args:
         source: the file.
@@ -79,6 +79,6 @@ def _refusal(path: str | Path, error: Exception) -> CheckpointError:
     _, found, rest = str(error).partition("GLOBAL ")
     what = rest.split()[0] if found else "an object of another class"
     return CheckpointError(
-        f"{path}: holds Python objects that could run code when loaded ({what}), and was refused; "
+        f"{path}: refused, because it contains Python objects that could run code when loaded ({what}); "
         "a checkpoint holds only tensors, numbers, arrays, strings, lists and dicts"
     )

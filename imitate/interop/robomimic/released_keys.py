@@ -1,8 +1,8 @@
-"""Keys of robomimic's trees of configuration, which refuse any other; they are in ``released_keys.json``.
+"""Keys of robomimic's configuration, which refuses any others; ``released_keys.json`` contains them.
 
-A string is the names of values; nested sections have their own entry, and beside them ``""`` the names of values.
-A string ``"@name"`` of the file stands for that entry of its ``parts``. Recorded from robomimic 0.5's classes; 0.3 has
-the same but for :data:`SINCE_0_5`.
+A string contains the names of a section's values. A section with nested sections has an entry for each, and ``""`` for
+its values. A string ``"@name"`` of the file stands for that entry of its ``parts``. Recorded from robomimic 0.5's
+classes; 0.3 has the same but for :data:`SINCE_0_5`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def _filled(keys: Keys) -> Any:
 
 
 SINCE_0_5 = tuple(_FILE["since_0_5"])
-"""Keys, or beginnings of keys, that 0.3 does not have."""
+"""Keys, or prefixes of keys, that 0.3 does not have."""
 SHARED, OBSERVATION, ALGO = (_filled(_FILE[name]) for name in ("shared", "observation", "algo"))
 """Keys of all algorithms, and by algorithm those of ``observation`` and ``algo``."""

@@ -38,8 +38,8 @@ def affine_of(stats: Any, what: str) -> dict[str, Affine]:
     first = read[0] if read else {}
     if any(not _equal(first, other) for other in read[1:]):
         raise CheckpointError(
-            f"{what}: differ between the datasets that the policy was trained on, so that it is not one policy; "
-            "robomimic cannot load such a file either"
+            f"{what}: differ between the datasets that the policy was trained on; robomimic cannot load such a file "
+            "either"
         )
     return {key: pair for key, pair in first.items() if pair is not None}
 
@@ -52,7 +52,7 @@ def stats_of(offset: Tensor, scale: Tensor, names: tuple[str, str]) -> dict[str,
 
 
 def obs_stats(preprocess: Preprocess, names: tuple[str, str]) -> dict[str, Any] | None:
-    """Return the normalization of the observations that have one.
+    """Return the normalization of the observations that are normalized.
 
     Raises:
         CheckpointError: images or scans are normalized, which robomimic cannot do when it acts.
@@ -64,7 +64,8 @@ def obs_stats(preprocess: Preprocess, names: tuple[str, str]) -> dict[str, Any] 
         plain = bool((entry["offset"] == 0).all() and (entry["scale"] == 1).all())
         if entry["modality"] != "low_dim" and not plain:
             raise CheckpointError(
-                f"observation '{key}' ({entry['modality']}) is normalized, which robomimic cannot act with"
+                f"observation '{key}' ({entry['modality']}) is normalized, but robomimic cannot act with normalized "
+                "images or scans"
             )
     return {
         key: _image_stats(preprocess, key, names)

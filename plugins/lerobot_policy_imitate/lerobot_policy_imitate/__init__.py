@@ -1,4 +1,4 @@
-"""Policies of imitate for LeRobot, which imports this package where it is installed."""
+"""Policies of imitate for LeRobot, which imports this package if it is installed."""
 
 from lerobot_policy_imitate.configuration_imitate import ImitateConfig
 

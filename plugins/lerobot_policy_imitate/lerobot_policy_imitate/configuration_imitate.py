@@ -1,4 +1,4 @@
-"""Configuration of a policy of imitate, as LeRobot's ``config.json`` has it."""
+"""Configuration of a policy of imitate in LeRobot's ``config.json``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from lerobot.configs.policies import PreTrainedConfig
 @PreTrainedConfig.register_subclass("imitate")
 @dataclass
 class ImitateConfig(PreTrainedConfig):
-    """A folder with a checkpoint.
+    """Configuration of a folder with a checkpoint.
 
     Attributes:
-        checkpoint: file of imitate in the folder.
-        observations: names of imitate's observations, by LeRobot's feature; several are its numbers side by side.
+        checkpoint: name of imitate's checkpoint file in the folder.
+        observations: names of imitate's observations, by LeRobot's feature; a feature with several names is their
+            concatenation.
     """
 
     checkpoint: str = "policy.pth"
@@ -22,32 +23,32 @@ class ImitateConfig(PreTrainedConfig):
 
     @property
     def observation_delta_indices(self) -> None:
-        """None: the policy keeps the frames that it needs."""
+        """Return None: the policy itself keeps the earlier observations that it needs."""
         return
 
     @property
     def action_delta_indices(self) -> None:
-        """None: it is not trained here."""
+        """Return None: LeRobot does not train the policy."""
         return
 
     @property
     def reward_delta_indices(self) -> None:
-        """None: it is not trained here."""
+        """Return None: LeRobot does not train the policy."""
         return
 
     def get_optimizer_preset(self) -> None:
-        """Refuse to be trained."""
+        """Refuse training."""
         raise NotImplementedError("policies of imitate are trained with `imitate train`")
 
     def get_scheduler_preset(self) -> None:
-        """Return none."""
+        """Return None: LeRobot does not train the policy."""
         return
 
     def validate_features(self) -> None:
         """Check that each feature is one of the policy's.
 
         Raises:
-            ValueError: a feature has no name there.
+            ValueError: a feature is missing in ``observations``.
         """
         missing = [name for name in self.input_features or {} if name not in self.observations]
         if missing:

@@ -1,4 +1,4 @@
-"""A policy of imitate behind LeRobot's interface."""
+"""LeRobot's policy interface for a policy of imitate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lerobot_policy_imitate.configuration_imitate import ImitateConfig
 
 
 class ImitatePolicy(PreTrainedPolicy):
-    """Acts with a checkpoint of imitate, one step of one robot at a time.
+    """A policy loaded from a checkpoint of imitate; it controls one robot, step by step.
 
     Args:
-        config: with the path of its folder.
+        config: configuration, with the path of its folder.
     """
 
     config_class = ImitateConfig
@@ -46,11 +46,11 @@ class ImitatePolicy(PreTrainedPolicy):
         config: ImitateConfig | None = None,
         **kwargs: Any,
     ) -> ImitatePolicy:
-        """Load a folder on this machine; names at the Hub are downloaded with `hf download` before."""
+        """Load a folder on this machine; download policies of the Hub with `hf download` first."""
         if not Path(pretrained_name_or_path).is_dir():
             raise FileNotFoundError(
-                f"{pretrained_name_or_path}: no such folder; names at the Hub are not fetched: "
-                f"hf download {pretrained_name_or_path} --local-dir FOLDER"
+                f"{pretrained_name_or_path}: no such folder; download a policy of the Hub first: hf download "
+                f"{pretrained_name_or_path} --local-dir FOLDER"
             )
         kwargs.pop("strict", None)
         if config is None:
@@ -67,7 +67,7 @@ class ImitatePolicy(PreTrainedPolicy):
 
     @torch.no_grad()
     def select_action(self, batch: dict[str, Any], **_: Any) -> Tensor:
-        """Return the action (1, A) for observations of one robot, raw but for images in [0, 1]."""
+        """Return the action (1, A) for one robot's observations, which are raw except for images in [0, 1]."""
         task = batch.get("task")
         task = task[0] if isinstance(task, (list, tuple)) and task else task
         if isinstance(task, str) and task != self._task and self._policy.instructions is not None:
@@ -82,7 +82,7 @@ class ImitatePolicy(PreTrainedPolicy):
             value = batch[feature]
             if len(value) != 1:
                 raise ValueError(
-                    f"{feature}: {len(value)} robots at a time; policies of imitate act for one here"
+                    f"{feature}: {len(value)} robots; policies of imitate control one robot in LeRobot"
                 )
             array = value[0].cpu().numpy()
             if array.ndim == 3:
@@ -97,8 +97,10 @@ class ImitatePolicy(PreTrainedPolicy):
         return found
 
     def predict_action_chunk(self, batch: dict[str, Any], **_: Any) -> Tensor:
-        """Refuse: chunks are executed inside the policy, step by step."""
-        raise NotImplementedError("policies of imitate give one action a step: use select_action")
+        """Refuse, because the policy executes its chunks itself, step by step."""
+        raise NotImplementedError(
+            "policies of imitate return one action per step; use select_action"
+        )
 
     def forward(self, batch: dict[str, Any]) -> Any:
         """Refuse to be trained."""

@@ -1,4 +1,4 @@
-"""Steps before and behind a policy of imitate: it normalizes by itself, so they only move and name values."""
+"""Steps before and after a policy of imitate: they only rename and move values, because the policy normalizes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from lerobot_policy_imitate.configuration_imitate import ImitateConfig
 def make_imitate_pre_post_processors(
     config: ImitateConfig, dataset_stats: Any = None
 ) -> tuple[PolicyProcessorPipeline, PolicyProcessorPipeline]:
-    """Build both, without normalization.
+    """Build the steps before and after the policy, without normalization.
 
     Args:
-        config: of the policy.
+        config: the policy's configuration.
         dataset_stats: not used.
     """
     before = PolicyProcessorPipeline(

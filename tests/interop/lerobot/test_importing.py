@@ -145,7 +145,7 @@ ACT, WEIGHTS, BIAS = "act_state_0.6.1", "model.safetensors", "model.action_head.
 TOKENIZER = {"registry_name": "tokenizer_processor", "config": {}}
 TORQUE = {"torque": {"type": "ACTION", "shape": [7]}}
 REFUSED = [
-    ("vqbet_0.6.1", lambda _: None, "type 'vqbet' cannot be read: its network differs from vq_bet"),
+    ("vqbet_0.6.1", lambda _: None, "type 'vqbet' cannot be read: its network differs from our vq_bet"),
     (ACT, config(type="smolvla"), "type 'smolvla' cannot be read: it needs pretrained networks"),
     (ACT, config(use_peft=True), "an adapter"),
     (ACT, config(n_heads=None), "its configuration does not fit"),
@@ -153,7 +153,7 @@ REFUSED = [
     (ACT, config(input_features={}), "input_features is missing or empty"),
     (ACT, config(output_features=TORQUE), "torque; expected 'action' alone"),
     (ACT, config(dim_model=64), "expected .3, 64."),
-    (ACT, config(n_encoder_layers=1), "tensors that there is no network for"),
+    (ACT, config(n_encoder_layers=1), "tensors that belong to no network here"),
     (ACT, config(n_encoder_layers=3), "lacks 'model.encoder.layers.2"),
     (ACT, edited("config.json", lambda tree: tree.pop("latent_dim")), "config.json: 'latent_dim' is missing"),
     (
@@ -161,9 +161,9 @@ REFUSED = [
         weights(lambda w: {k: v for k, v in w.items() if not k.endswith("observation_state.mean")}),
         "has no 'mean' of it: LeRobot would act on values that are not",
     ),
-    (ACT, bytes_of_weights(1000), "missing, cut short or damaged"),
-    (ACT, bytes_of_weights(0), "missing, cut short or damaged"),
-    (ACT, lambda policy: (policy.folder / WEIGHTS).unlink(), "missing, cut short or damaged"),
+    (ACT, bytes_of_weights(1000), "missing, truncated or damaged"),
+    (ACT, bytes_of_weights(0), "missing, truncated or damaged"),
+    (ACT, lambda policy: (policy.folder / WEIGHTS).unlink(), "missing, truncated or damaged"),
     (
         ACT,
         edited(

@@ -152,7 +152,7 @@ SMALL = {"down_dims": [16, 32]}
          r"algo\.unet\.down_dims is \(16, 32\): it always builds \(256, 512, 1024\)"),
         ({"rgb": {"backbone_class": "ResNet34Conv"}}, "ResNet34Conv"),
         ({"rgb": {"backbone_kwargs": {"norm": "group"}}}, "backbone_kwargs.norm"),
-        ({"algo": {"critic": {"layer_norm": True}}, "name": "iql"}, "nothing like 'critic.norms"),
+        ({"algo": {"critic": {"layer_norm": True}}, "name": "iql"}, "no counterpart of 'critic.norms"),
     ],
 )  # fmt: skip
 def test_what_robomimic_cannot_do_is_named(made, words):

@@ -253,8 +253,8 @@ def change(raw, **changes):
     ("name", "key", "value", "words"),
     [
         ("bc", "algo__actor_layer_dims", [32, 47], r"'policy\.nets\.mlp\._model\.2\.weight' has shape"),
-        ("bc", "algo__actor_layer_dims", [32], r"shape|no network for, such as"),
-        ("bc", "algo__gmm__enabled", True, r"lacks 'policy\.nets\.decoder\.nets\.mean\.weight'|no network for"),
+        ("bc", "algo__actor_layer_dims", [32], r"shape|no network here, such as"),
+        ("bc", "algo__gmm__enabled", True, r"lacks 'policy\.nets\.decoder\.nets\.mean\.weight'|no network here"),
         ("bc", "algo__does_not_exist", 3, "does_not_exist"),
         ("bc", "train__action_keys", ["actions", "gripper"], "action_normalization_stats: lack gripper"),
         ("bc_transformer", "algo__transformer__pred_future_acs", True, r"theirs\.pth: .*pred_future_acs"),
