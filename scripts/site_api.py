@@ -16,7 +16,7 @@ Generated from signatures and docstrings. Names that the package itself exports:
 |---|---|
 | `from imitate import Algo, algo_factory, register_algo_factory_func` | [algorithms](algo.md) |
 | `from imitate import SequenceDataset` | [data](data.md) |
-| `from imitate import load_config` | [configuration](config.md) |
+| `from imitate import load_config` | [configuration](../index.md#configuration-files) |
 | `from imitate import policy_from_checkpoint, RolloutPolicy` | [policies and checkpoints](policy.md) |
 | `from imitate.data import DatasetWriter, DatasetFile, ...` | [data](data.md) |
 | `from imitate.train.trainer import train` | [training and evaluation](training.md) |

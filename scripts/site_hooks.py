@@ -26,7 +26,7 @@ _EQUATION = re.compile(
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data):<code>(?P<short>~?)(?P<name>[^<]*)</code>")
 # Weights of the search: guides before reference. Without them a question finds signatures and lists of options first.
 SEARCH_BOOSTS = {
-    "how_to.md": 4.0,
+    "index.md": 4.0,
     "tutorials/": 1.5,
     "algorithms/": 0.5,
     "results/": 0.5,

@@ -114,7 +114,7 @@ def keys_page() -> str:
     intro = (
         "# Configuration keys\n\n"
         "Every key that all algorithms share, with its type, default and meaning. "
-        "How files, overrides and paths work: [configuration files](../config.md).\n\n"
+        "How files, overrides and paths work: [configuration files](index.md#configuration-files).\n\n"
         "`imitate config keys` prints this table, `imitate config keys bc` the keys of `algo` for `bc`, and "
         "`imitate config explain FILE` explains the keys of one file.\n"
     )

@@ -119,13 +119,14 @@ COPIES = """
 cluster: trained/lift_bc/* runs/lift_bc/20260101120000, ready.json my.json
 curation: lift.hdf5 a.hdf5, lift.hdf5 b.hdf5
 data: lift.hdf5 more.hdf5, ready.json my.json, lift.hdf5 recordings/lift.hdf5
-deployment: demos.hdf5 recorded.hdf5, demos.hdf5 training.hdf5, own_robot.json my.json
 encoders: image.hdf5 demos.hdf5
 from_sb3: pendulum.hdf5 expert.hdf5
 offline_rl: trained/lift_bc/* runs/bc/20250101000000
-online_rl: pendulum.hdf5 datasets/pendulum/expert.hdf5, ready.json my_config.json
-online_rl: trained/lift_bc/* runs/lift_bc/20260101120000, trained/lift_bc/* runs/can_bc/20260101120000
+online_rl: ready.json my_config.json
 policies: ready.json my.json, lift.hdf5 mine.hdf5
+robots: demos.hdf5 recorded.hdf5, demos.hdf5 training.hdf5, own_robot.json my.json
+rl_with_demonstrations: pendulum.hdf5 datasets/pendulum/expert.hdf5, ready.json my_config.json
+rl_with_demonstrations: trained/lift_bc/* runs/lift_bc/20260101120000, trained/lift_bc/* runs/can_bc/20260101120000
 policies: trained/lift_bc/* runs/a/20260101120000, trained/lift_bc/* runs/b/20260101120000
 environments: image.hdf5 lift_84.hdf5
 training: image.hdf5 datasets/lift/image_84.hdf5, trained/lift_bc/* runs/lift_flow/20260101120000
@@ -187,10 +188,15 @@ def _lerobot():
     load("tests/interop/lerobot/conftest.py").Recorded("act_images_0.6.1", Path("FOLDER"))
 
 
-def _deployment():
-    """A file of limits, certificates and a token."""
+def _robots():
+    """A file of limits."""
     Path("lift.hdf5").unlink()  # which the page records
     Path("arm.json").write_text(json.dumps({"low": [-1, -1], "high": [1, 1], "step": 0.5}))
+
+
+def _deployment():
+    """A file of limits, certificates and a token."""
+    _robots()
     authority = trustme.CA()
     server = authority.issue_cert("127.0.0.1")
     server.cert_chain_pems[0].write_to_path("cert.pem")
@@ -207,6 +213,7 @@ SPECIAL = {
     "docs/from_d3rlpy.md": _d3rlpy,
     "docs/from_diffusion_policy.md": _diffusion_policy,
     "docs/from_lerobot.md": _lerobot,
+    "docs/robots.md": _robots,
     "docs/training.md": _sweep,
 }
 """Functions that `prepare` calls."""

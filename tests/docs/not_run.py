@@ -4,7 +4,7 @@ Patterns are searched in ``page: command``. `tests/docs/test_commands.py` parses
 """
 
 NOT_RUN = {
-    r"^docs/deployment\.md: imitate train .*corrections\.hdf5": "a person; tests/train/test_robot_training.py",
+    r"^docs/robots\.md: imitate train .*corrections\.hdf5": "a person; tests/train/test_robot_training.py",
     r"^docs/results": "measurements of minutes to days; their numbers stand beside them",
     r": python -m tools.fuzz_readers": "minutes; tests/data/formats/test_damage.py has fewer cases",
     r": python -m benchmarks": "measurements of minutes to days",

@@ -81,7 +81,7 @@ def test_a_policy_from_a_checkpoint(page, checkpoint):
 
 
 def test_the_shapes_in_a_checkpoint(checkpoint):
-    space = run("docs/reference/index.md", 0)
+    space = run("docs/reference/index.md", 1)
     assert space["checkpoint"]["shape_metadata"]["all_shapes"] == {"goal": [2], "position": [2]}
 
 
@@ -109,7 +109,7 @@ def test_a_policy_over_the_network(checkpoint):
     policy.start_episode()
     expected = policy(OBS)
     with PolicyServer(ServedPolicy(policy), port=0) as server:
-        space = run("docs/deployment.md", 3, [("ws://127.0.0.1:8000", server.url)], obs=OBS)
+        space = run("docs/deployment.md", 1, [("ws://127.0.0.1:8000", server.url)], obs=OBS)
     assert np.allclose(space["action"], expected)
 
 
@@ -118,20 +118,20 @@ def test_a_bundle(checkpoint):
     export_policy(policy, "lift.zip")
     policy.start_episode()
     expected = policy(OBS)
-    assert np.allclose(run("docs/deployment.md", 4, obs=OBS)["action"], expected, atol=1e-5)
+    assert np.allclose(run("docs/deployment.md", 2, obs=OBS)["action"], expected, atol=1e-5)
 
 
 # ---- robots --------------------------------------------------------------------------------------
 
 
 def test_the_outline_of_a_robot():
-    assert run("docs/deployment.md", 1)["Arm"]().limits.speed is not None
+    assert run("docs/robots.md", 0)["Arm"]().limits.speed is not None
 
 
 def test_a_robot_as_an_environment():
     space = run(
-        "docs/deployment.md",
-        2,
+        "docs/robots.md",
+        1,
         [("rate_hz=10)", "rate_hz=10, prepare=False)")],  # nobody is at the terminal of a test
         Arm=OWN_ROBOT.PointArm,
         action=np.zeros(2),
@@ -287,7 +287,7 @@ def test_demonstrations_of_a_replay_buffer(folder):
 
 
 def test_a_configuration():
-    config = run("docs/config.md", 0)["config"]
+    config = run("docs/reference/index.md", 0)["config"]
     assert (config.train.batch_size, config.train.seed) == (128, 2)
 
 
@@ -300,7 +300,7 @@ def test_an_algorithm_of_two_slots(folder):
     """In a process of its own, since an algorithm is registered for good."""
 
     def work(say):
-        run("docs/online_rl.md", 0)
+        run("docs/rl_with_demonstrations.md", 0)
         say(find("gail_sac").section.reward_source is GAILRewards)
 
     with Forked(work) as process:
@@ -350,18 +350,18 @@ def test_items_of_workers(capsys):
 RUN = {
     "README.md": 1,
     "docs/cluster.md": 1,
-    "docs/config.md": 1,
     "docs/data.md": 3,
-    "docs/deployment.md": 5,
+    "docs/deployment.md": 3,
     "docs/encoders.md": 1,
     "docs/environments.md": 2,
     "docs/from_lerobot.md": 1,
     "docs/from_robomimic.md": 1,
     "docs/from_sb3.md": 2,
     "docs/interactive.md": 1,
-    "docs/online_rl.md": 1,
     "docs/own_data.md": 3,
-    "docs/reference/index.md": 1,
+    "docs/reference/index.md": 2,
+    "docs/rl_with_demonstrations.md": 1,
+    "docs/robots.md": 2,
 }
 """Number of blocks of each page that the tests above run."""
 

@@ -12,7 +12,7 @@ from tests.docs.pages import PAGES, shell_lines
 from tests.docs.shortened import shortened
 from tests.docs.terminal import CommandError, Terminal
 
-ROBOTS = ("README.md", "docs/index.md", "docs/how_to.md", "docs/own_data.md", "docs/deployment.md")
+ROBOTS = ("README.md", "docs/index.md", "docs/own_data.md", "docs/robots.md", "docs/deployment.md")
 """Pages about recordings of a robot; the others are about simulators."""
 FAST = ("README.md", "docs/own_data.md")
 """Pages whose commands each change runs; the others' are parsed (test_commands.py)."""

@@ -70,7 +70,7 @@ def test_of_long_outputs_the_first_and_last_lines_are_shown():
 
 
 def test_the_index_and_the_navigation_name_each_tutorial():
-    index = (ROOT / "docs" / "how_to.md").read_text()
+    index = (ROOT / "docs" / "index.md").read_text()
     navigation = (ROOT / "mkdocs.yml").read_text()
     for path in PAGES:
         place = path.relative_to(ROOT / "docs").as_posix()
