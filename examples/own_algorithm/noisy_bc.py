@@ -12,15 +12,16 @@ from torch import nn
 
 from imitate import Algo, register_algo_factory_func
 from imitate.algo.base.algo import PolicyStep
-from imitate.algo.base.sections import LayerDims, OptimParams
+from imitate.algo.base.sections import LayerDims
 from imitate.config import AlgoSection
+from imitate.config.optimizer import Networks, adam, networks
 from imitate.models.mlp import MLP
 
 
 class NoisyBCConfig(AlgoSection):
     """Section ``algo``: every key with its type, default and meaning; `imitate config keys noisy_bc` prints them."""
 
-    optim_params: OptimParams = Field(OptimParams())
+    optim_params: Networks = networks(policy=adam(1e-4))
     layer_dims: LayerDims = Field((256, 256), description="hidden layers, ReLU after each")
     noise: float = Field(
         0.05, ge=0, description="standard deviation of the noise, relative to normalized values"

@@ -27,10 +27,11 @@ from torch import Tensor, nn
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.chunk_policy import ChunkPolicy
 from imitate.algo.base.factory import register
-from imitate.algo.base.sections import ChunkConfig, EMAConfig, OptimParams
+from imitate.algo.base.sections import ChunkConfig, EMAConfig
 from imitate.algo.base.weights import sample_weight, step_weight
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
 from imitate.config.observation import AUTO
+from imitate.config.optimizer import Networks, adamw, networks
 from imitate.functional.losses import gaussian_kl_to_standard, masked_mean
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.attention import sinusoidal_positions
@@ -90,17 +91,7 @@ class ACTConfig(AlgoSection):
 
     tree_defaults = {"train": {"seq_length": 100}}
 
-    optim_params: OptimParams = Field(
-        OptimParams.model_validate(
-            {
-                "policy": {
-                    "optimizer_type": "adamw",
-                    "learning_rate": {"initial": 1e-5},
-                    "regularization": {"L2": 1e-4},
-                }
-            }
-        )
-    )
+    optim_params: Networks = networks(policy=adamw(1e-5, weight_decay=1e-4))
     chunk: ChunkConfig = Field(ChunkConfig(enabled=True, size=100, execute=100))
     transformer: ACTTransformerConfig = Field(ACTTransformerConfig())
     tokens: ACTTokensConfig = Field(ACTTokensConfig())

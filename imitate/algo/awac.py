@@ -21,23 +21,11 @@ from torch import Tensor, nn
 from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
-from imitate.algo.base.rl_sections import (
-    ActorCriticConfig,
-    CriticConfig,
-    StagedOptimizerConfig,
-    StochasticActorConfig,
-    optimizer,
-)
+from imitate.algo.base.rl_sections import ActorCriticConfig, CriticConfig, StochasticActorConfig
 from imitate.algo.base.sections import LayerDims
 from imitate.config import Section
+from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import advantage_weights, masked_mean
-
-
-class AWACOptimParams(Section):
-    """One optimizer per network."""
-
-    critic: StagedOptimizerConfig = Field(optimizer(3e-4))
-    actor: StagedOptimizerConfig = Field(optimizer(3e-4))
 
 
 class AWACActorConfig(StochasticActorConfig):
@@ -67,7 +55,7 @@ class AWACAdvantageConfig(Section):
 class AWACConfig(ActorCriticConfig):
     """Section ``algo`` of algorithm ``awac``."""
 
-    optim_params: AWACOptimParams = Field(AWACOptimParams())
+    optim_params: Networks = networks("AWACOptimParams", critic=3e-4, actor=3e-4)
     actor: AWACActorConfig = Field(AWACActorConfig())
     critic: AWACCriticConfig = Field(AWACCriticConfig())
     adv: AWACAdvantageConfig = Field(AWACAdvantageConfig())

@@ -41,13 +41,13 @@ from imitate.algo.base.sections import (
     GaussianConfig,
     GMMConfig,
     LayerDims,
-    OptimParams,
     RNNConfig,
     TransformerConfig,
     VAEConfig,
 )
 from imitate.algo.base.weights import sample_weight, step_weight
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
+from imitate.config.optimizer import Networks, adam, networks
 from imitate.errors import ConfigError
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import Actor, RecurrentActor, TransformerActor, VAEActor
@@ -74,7 +74,7 @@ class LossConfig(Section):
 class BCConfig(AlgoSection):
     """Section ``algo`` of algorithm ``bc``; at most one of gaussian, gmm and vae is enabled."""
 
-    optim_params: OptimParams = Field(OptimParams())
+    optim_params: Networks = networks(policy=adam(1e-4))
     loss: LossConfig = Field(LossConfig())
     actor_layer_dims: LayerDims = Field(
         (1024, 1024),

@@ -34,7 +34,8 @@ from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.factory import register
 from imitate.algo.base.policy_state import InnerState
 from imitate.algo.base.sections import EMAConfig, LayerDims
-from imitate.config import AlgoSection, BaseConfig, OptimizerConfig, Section
+from imitate.config import AlgoSection, BaseConfig
+from imitate.config.optimizer import Networks, adam, networks
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import Actor, GroupEncoder
 from imitate.models.heads import DeterministicHead
@@ -42,23 +43,14 @@ from imitate.models.mlp import MLP
 from imitate.system.text import counted
 
 
-class CausalBCOptimParams(Section):
-    """One optimizer per network."""
-
-    policy: OptimizerConfig = Field(
-        OptimizerConfig.model_validate({"learning_rate": {"initial": 1e-4}})
-    )
-    discriminator: OptimizerConfig = Field(
-        OptimizerConfig.model_validate({"learning_rate": {"initial": 1e-3}})
-    )
-
-
 class CausalBCConfig(AlgoSection):
     """Section ``algo`` of algorithm ``causal_bc``."""
 
     tree_defaults = {"train": {"seq_length": 2}}
 
-    optim_params: CausalBCOptimParams = Field(CausalBCOptimParams())
+    optim_params: Networks = networks(
+        "CausalBCOptimParams", policy=adam(1e-4), discriminator=adam(1e-3)
+    )
     actor_layer_dims: LayerDims = Field((256, 256), description="hidden layers of the policy")
     discriminator_layer_dims: LayerDims = Field(
         (256, 256), description="hidden layers of the discriminator"

@@ -50,11 +50,10 @@ from imitate.algo.base.rl_sections import (
     ActorCriticConfig,
     ActorNetConfig,
     CriticConfig,
-    StagedOptimizerConfig,
     StochasticActorConfig,
-    optimizer,
 )
-from imitate.config import BaseConfig, DataNeeds, Returns, Section
+from imitate.config import BaseConfig, DataNeeds, Returns
+from imitate.config.optimizer import Networks, networks, staged
 from imitate.functional.losses import masked_mean
 from imitate.models.heads import Gaussian, TanhDistribution
 
@@ -92,13 +91,6 @@ def calibrated(q: Tensor, reference: Tensor) -> Tensor:
         (*E, B, N) ``max(q, reference)``.
     """
     return torch.maximum(q, reference.unsqueeze(-1))
-
-
-class CQLOptimParams(Section):
-    """Optimizers by network. Entropy weight and conservative weight use the learning rates of actor and critic."""
-
-    critic: StagedOptimizerConfig = Field(optimizer(1e-3))
-    actor: StagedOptimizerConfig = Field(optimizer(3e-4))
 
 
 class CQLActorConfig(StochasticActorConfig):
@@ -158,7 +150,12 @@ class CQLConfig(ActorCriticConfig):
     calibrated: ClassVar[bool] = False
     """True if values of the policy's actions count as no less than the data's return (Cal-QL)."""
 
-    optim_params: CQLOptimParams = Field(CQLOptimParams())
+    optim_params: Networks = networks(
+        "CQLOptimParams",
+        "Optimizers by network. Entropy weight and conservative weight use the learning rates of actor and critic.",
+        critic=1e-3,
+        actor=3e-4,
+    )
     actor: CQLActorConfig = Field(CQLActorConfig())
     critic: CQLCriticConfig = Field(CQLCriticConfig())
 
@@ -255,7 +252,7 @@ class CQL(ActorCritic[CQLConfig]):
         params = super()._optim_params()
         for name, like in (("entropy_weight", "actor"), ("cql_weight", "critic")):
             if name in self.nets:
-                params[name] = optimizer(params[like].learning_rate.initial)
+                params[name] = staged(params[like].learning_rate.initial)
         return params
 
     def _select_batch(self, batch: Batch) -> Batch:

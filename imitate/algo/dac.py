@@ -23,11 +23,12 @@ from torch import Tensor
 
 from imitate.algo.base.adversarial import AdversarialRewards, DiscriminatorConfig
 from imitate.algo.base.algo import Batch, Info
-from imitate.algo.base.entropy import SACConfig, SoftOptimParams
+from imitate.algo.base.entropy import SACConfig
 from imitate.algo.base.factory import register_learner
-from imitate.algo.base.rl_sections import StagedOptimizerConfig, needs_demonstrations, optimizer
+from imitate.algo.base.rl_sections import needs_demonstrations
 from imitate.algo.slots.reward_source import RewardSource
 from imitate.config import BaseConfig
+from imitate.config.optimizer import Networks, networks
 
 
 class DACRewards(AdversarialRewards):
@@ -41,12 +42,6 @@ class DACRewards(AdversarialRewards):
         """Return the loss; the logged loss includes the gradient penalty."""
         loss, info = super().loss(batch)
         return loss, {**info, "Discriminator_Loss": loss}
-
-
-class DACOptimParams(SoftOptimParams):
-    """One optimizer per network."""
-
-    discriminator: StagedOptimizerConfig = Field(optimizer(3e-4))
 
 
 class DACDiscriminatorConfig(DiscriminatorConfig):
@@ -63,7 +58,9 @@ class DACConfig(SACConfig):
     reward_source: ClassVar[type[RewardSource]] = DACRewards
     reward_free = True
 
-    optim_params: DACOptimParams = Field(DACOptimParams())
+    optim_params: Networks = networks(
+        "DACOptimParams", critic=3e-4, actor=3e-4, temperature=3e-4, discriminator=3e-4
+    )
     discriminator: DACDiscriminatorConfig = Field(DACDiscriminatorConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:

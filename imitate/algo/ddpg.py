@@ -26,20 +26,11 @@ from imitate.algo.base.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
     CriticEnsembleConfig,
-    StagedOptimizerConfig,
-    optimizer,
 )
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.exploration import ActionNoiseConfig
-from imitate.config import Section
+from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import masked_mean
-
-
-class DDPGOptimParams(Section):
-    """One optimizer per network."""
-
-    critic: StagedOptimizerConfig = Field(optimizer(1e-3))
-    actor: StagedOptimizerConfig = Field(optimizer(1e-3))
 
 
 class DDPGActorConfig(ActorConfig):
@@ -60,7 +51,7 @@ class DDPGConfig(ActorCriticConfig):
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
 
-    optim_params: DDPGOptimParams = Field(DDPGOptimParams())
+    optim_params: Networks = networks("DDPGOptimParams", critic=1e-3, actor=1e-3)
     actor: DDPGActorConfig = Field(DDPGActorConfig())
     critic: DDPGCriticConfig = Field(DDPGCriticConfig())
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig(std=0.2, damping=0.15))

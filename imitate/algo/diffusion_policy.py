@@ -28,9 +28,9 @@ from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.chunk_policy import ChunkPolicy
 from imitate.algo.base.denoising import DenoisingConfig, UNetConfig
 from imitate.algo.base.factory import register
-from imitate.algo.base.sections import OptimParams
 from imitate.algo.base.weights import step_weight
 from imitate.config import BaseConfig, Section
+from imitate.config.optimizer import Networks, adamw, networks
 from imitate.functional.diffusion import (
     BetaSchedule,
     NoiseSchedule,
@@ -75,21 +75,8 @@ class DDIMConfig(SamplerConfig):
 class DiffusionPolicyConfig(DenoisingConfig):
     """Section ``algo`` of algorithm ``diffusion_policy``; one network and one sampler are enabled."""
 
-    optim_params: OptimParams = Field(
-        OptimParams.model_validate(
-            {
-                "policy": {
-                    "optimizer_type": "adamw",
-                    "learning_rate": {
-                        "initial": 1e-4,
-                        "step_every_batch": True,
-                        "scheduler_type": "cosine",
-                        "warmup_steps": 500,
-                    },
-                    "regularization": {"L2": 1e-6},
-                }
-            }
-        )
+    optim_params: Networks = networks(
+        policy=adamw(1e-4, 1e-6, step_every_batch=True, scheduler_type="cosine", warmup_steps=500)
     )
     unet: UNetConfig = Field(UNetConfig(enabled=True))
     ddpm: SamplerConfig = Field(SamplerConfig(enabled=True))

@@ -28,21 +28,16 @@ from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info, PolicyStep
 from imitate.algo.base.factory import register
 from imitate.algo.base.policy_state import InnerState
-from imitate.algo.base.rl_sections import ActorCriticConfig, StagedOptimizerConfig, optimizer
+from imitate.algo.base.rl_sections import ActorCriticConfig
 from imitate.algo.base.sections import LayerDims
 from imitate.config import BaseConfig, Section
+from imitate.config.optimizer import Networks, networks
 from imitate.functional.distributional import quantile_regression_loss
 from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import fill_uniform
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.categorical import masked, one_hot, uniform_choice
 from imitate.models.mlp import MLP, FullPrecisionLinear
-
-
-class DQNOptimParams(Section):
-    """The optimizer."""
-
-    critic: StagedOptimizerConfig = Field(optimizer(1e-4))
 
 
 class DQNCriticConfig(Section):
@@ -79,7 +74,7 @@ class DQNConfig(ActorCriticConfig):
 
     tree_defaults = {"train": {"batch_size": 64, "online": {"enabled": True}}}
 
-    optim_params: DQNOptimParams = Field(DQNOptimParams())
+    optim_params: Networks = networks("DQNOptimParams", "The optimizer.", critic=1e-4)
     num_choices: int | None = Field(
         None, ge=0, description="number of choices of an action; null: taken from the environment"
     )

@@ -26,17 +26,9 @@ from torch import Tensor, nn
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.factory import register
 from imitate.algo.base.policy_state import InnerState, PolicyState
-from imitate.algo.base.sections import OptimParams
 from imitate.algo.base.weights import step_weight
-from imitate.config import (
-    AlgoSection,
-    BaseConfig,
-    DataNeeds,
-    OptimizerConfig,
-    Returns,
-    Section,
-    TrainingSet,
-)
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, Returns, Section, TrainingSet
+from imitate.config.optimizer import Networks, adamw, networks
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import GroupEncoder
 from imitate.models.heads import DeterministicHead
@@ -61,17 +53,7 @@ class DTConfig(AlgoSection):
 
     tree_defaults = {"train": {"frame_stack": CONTEXT_LENGTH, "seq_length": 1}}
 
-    optim_params: OptimParams = Field(
-        OptimParams(
-            policy=OptimizerConfig.model_validate(
-                {
-                    "optimizer_type": "adamw",
-                    "learning_rate": {"initial": 1e-4, "warmup_steps": 1000},
-                    "regularization": {"L2": 1e-4},
-                }
-            )
-        )
-    )
+    optim_params: Networks = networks(policy=adamw(1e-4, weight_decay=1e-4, warmup_steps=1000))
     context_length: int = Field(
         CONTEXT_LENGTH,
         ge=1,

@@ -36,23 +36,15 @@ from imitate.algo.base.rl_sections import (
     CriticConfig,
     CriticEnsembleConfig,
     DelayedActorConfig,
-    StagedOptimizerConfig,
-    optimizer,
     wants_online,
 )
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.exploration import ActionNoiseConfig
 from imitate.algo.slots.frozen import FrozenPolicy, FrozenPolicyConfig
-from imitate.config import BaseConfig, Section
+from imitate.config import BaseConfig
+from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import fill_uniform, smoothed_actions
-
-
-class IBRLOptimParams(Section):
-    """One optimizer per network."""
-
-    critic: StagedOptimizerConfig = Field(optimizer(1e-3))
-    actor: StagedOptimizerConfig = Field(optimizer(1e-3))
 
 
 class IBRLActorConfig(DelayedActorConfig):
@@ -81,7 +73,7 @@ class IBRLConfig(ActorCriticConfig):
         "train": {"batch_size": 256, "online": {"enabled": True, "warmup_policy": "policy"}}
     }
 
-    optim_params: IBRLOptimParams = Field(IBRLOptimParams())
+    optim_params: Networks = networks("IBRLOptimParams", critic=1e-3, actor=1e-3)
     base: FrozenPolicyConfig = Field(FrozenPolicyConfig())
     beta: float | None = Field(
         None,

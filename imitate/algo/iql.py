@@ -25,27 +25,14 @@ from torch import Tensor, nn
 from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
-from imitate.algo.base.rl_sections import (
-    ActorCriticConfig,
-    CriticConfig,
-    StagedOptimizerConfig,
-    StochasticActorConfig,
-    optimizer,
-)
+from imitate.algo.base.rl_sections import ActorCriticConfig, CriticConfig, StochasticActorConfig
 from imitate.algo.slots.memory import ReplayedMemoryConfig
 from imitate.config import Section
+from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import advantage_weights, expectile_loss, masked_mean
 
 MAX_WEIGHT = 100.0
 """Largest weight of an action, if ``adv.use_final_clip`` is set."""
-
-
-class IQLOptimParams(Section):
-    """One optimizer per network."""
-
-    critic: StagedOptimizerConfig = Field(optimizer(1e-4))
-    vf: StagedOptimizerConfig = Field(optimizer(1e-4))
-    actor: StagedOptimizerConfig = Field(optimizer(1e-4))
 
 
 class AdvantageConfig(Section):
@@ -63,7 +50,7 @@ class AdvantageConfig(Section):
 class IQLConfig(ActorCriticConfig):
     """Section ``algo`` of algorithm ``iql``."""
 
-    optim_params: IQLOptimParams = Field(IQLOptimParams())
+    optim_params: Networks = networks("IQLOptimParams", critic=1e-4, vf=1e-4, actor=1e-4)
     target_tau: float = Field(
         0.01, gt=0, le=1, description="Polyak rate of the critics' targets per update"
     )

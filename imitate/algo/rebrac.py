@@ -24,25 +24,12 @@ from torch import Tensor, nn
 from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
-from imitate.algo.base.rl_sections import (
-    ActorCriticConfig,
-    CriticConfig,
-    DelayedActorConfig,
-    StagedOptimizerConfig,
-    optimizer,
-)
+from imitate.algo.base.rl_sections import ActorCriticConfig, CriticConfig, DelayedActorConfig
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.exploration import ActionNoiseConfig
-from imitate.config import Section
+from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import smoothed_actions
-
-
-class ReBRACOptimParams(Section):
-    """One optimizer per network."""
-
-    critic: StagedOptimizerConfig = Field(optimizer(1e-3))
-    actor: StagedOptimizerConfig = Field(optimizer(1e-3))
 
 
 class ReBRACActorConfig(DelayedActorConfig):
@@ -73,7 +60,7 @@ class ReBRACConfig(ActorCriticConfig):
     tree_defaults = {"train": {"batch_size": 1024}}
     needs_next_actions = True
 
-    optim_params: ReBRACOptimParams = Field(ReBRACOptimParams())
+    optim_params: Networks = networks("ReBRACOptimParams", critic=1e-3, actor=1e-3)
     actor: ReBRACActorConfig = Field(ReBRACActorConfig())
     critic: ReBRACCriticConfig = Field(ReBRACCriticConfig())
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig())

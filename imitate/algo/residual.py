@@ -40,26 +40,18 @@ from imitate.algo.base.rl_sections import (
     ActorCriticConfig,
     CriticConfig,
     DelayedActorConfig,
-    StagedOptimizerConfig,
-    optimizer,
     wants_online,
 )
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.exploration import ActionNoiseConfig
 from imitate.algo.slots.frozen import FrozenPolicy, FrozenPolicyConfig
-from imitate.config import BaseConfig, Section
+from imitate.config import BaseConfig
+from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import smoothed_actions
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.heads import DeterministicHead
 from imitate.models.mlp import MLP
-
-
-class ResidualOptimParams(Section):
-    """One optimizer per network."""
-
-    critic: StagedOptimizerConfig = Field(optimizer(1e-3))
-    actor: StagedOptimizerConfig = Field(optimizer(1e-3))
 
 
 class ResidualCriticConfig(CriticConfig):
@@ -76,7 +68,7 @@ class ResidualConfig(ActorCriticConfig):
         "train": {"batch_size": 256, "online": {"enabled": True, "warmup_policy": "policy"}}
     }
 
-    optim_params: ResidualOptimParams = Field(ResidualOptimParams())
+    optim_params: Networks = networks("ResidualOptimParams", critic=1e-3, actor=1e-3)
     base: FrozenPolicyConfig = Field(FrozenPolicyConfig())
     reach: float = Field(
         0.2, gt=0, le=2, description="k: largest correction of an action, whose range is [-1, 1]"

@@ -20,25 +20,12 @@ from torch import Tensor, nn
 from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
-from imitate.algo.base.rl_sections import (
-    ActorCriticConfig,
-    CriticConfig,
-    DelayedActorConfig,
-    StagedOptimizerConfig,
-    optimizer,
-)
+from imitate.algo.base.rl_sections import ActorCriticConfig, CriticConfig, DelayedActorConfig
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.exploration import ActionNoiseConfig
-from imitate.config import Section
+from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import smoothed_actions
-
-
-class TD3OptimParams(Section):
-    """One optimizer per network."""
-
-    critic: StagedOptimizerConfig = Field(optimizer(1e-3))
-    actor: StagedOptimizerConfig = Field(optimizer(1e-3))
 
 
 class TD3CriticConfig(CriticConfig):
@@ -52,7 +39,7 @@ class TD3Config(ActorCriticConfig):
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
 
-    optim_params: TD3OptimParams = Field(TD3OptimParams())
+    optim_params: Networks = networks("TD3OptimParams", critic=1e-3, actor=1e-3)
     actor: DelayedActorConfig = Field(DelayedActorConfig())
     critic: TD3CriticConfig = Field(TD3CriticConfig())
     exploration: ActionNoiseConfig = Field(ActionNoiseConfig())

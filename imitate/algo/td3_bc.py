@@ -25,25 +25,12 @@ from torch import Tensor, nn
 from imitate.algo.base.actor_critic import ActorCritic, Update
 from imitate.algo.base.algo import Batch, Info
 from imitate.algo.base.factory import register
-from imitate.algo.base.rl_sections import (
-    ActorCriticConfig,
-    CriticConfig,
-    DelayedActorConfig,
-    StagedOptimizerConfig,
-    optimizer,
-)
+from imitate.algo.base.rl_sections import ActorCriticConfig, CriticConfig, DelayedActorConfig
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.exploration import ActionNoiseConfig
-from imitate.config import Section
+from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import masked_mean
 from imitate.functional.sampling import smoothed_actions
-
-
-class TD3BCOptimParams(Section):
-    """One optimizer per network."""
-
-    critic: StagedOptimizerConfig = Field(optimizer(3e-4))
-    actor: StagedOptimizerConfig = Field(optimizer(3e-4))
 
 
 class TD3BCCriticConfig(CriticConfig):
@@ -57,7 +44,7 @@ class TD3BCConfig(ActorCriticConfig):
 
     tree_defaults = {"train": {"obs_normalization": "mean_std", "batch_size": 256}}
 
-    optim_params: TD3BCOptimParams = Field(TD3BCOptimParams())
+    optim_params: Networks = networks("TD3BCOptimParams", critic=3e-4, actor=3e-4)
     alpha: float = Field(2.5, ge=0, description="weight of values relative to regression; 0 is BC")
     actor: DelayedActorConfig = Field(DelayedActorConfig())
     critic: TD3BCCriticConfig = Field(TD3BCCriticConfig())

@@ -35,40 +35,14 @@ from imitate.algo.base.chunk_policy import ChunkPolicy
 from imitate.algo.base.factory import register
 from imitate.algo.base.sections import ChunkConfig, EMAConfig, LayerDims
 from imitate.algo.base.weights import sample_weight, step_weight
-from imitate.config import AlgoSection, BaseConfig, DataNeeds, OptimizerConfig, Section
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
+from imitate.config.optimizer import Networks, adamw, networks
 from imitate.functional.losses import focal_loss, masked_mean
 from imitate.functional.sampling import draw_class
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.mlp import MLP
 from imitate.models.transformer import CausalTransformer
 from imitate.models.vq import ChunkAutoencoder
-
-
-class VQBeTOptimParams(Section):
-    """One optimizer per network."""
-
-    autoencoder: OptimizerConfig = Field(
-        OptimizerConfig.model_validate(
-            {
-                "optimizer_type": "adamw",
-                "learning_rate": {"initial": 1e-3},
-                "regularization": {"L2": 1e-4},
-            }
-        )
-    )
-    policy: OptimizerConfig = Field(
-        OptimizerConfig.model_validate(
-            {
-                "optimizer_type": "adamw",
-                "learning_rate": {
-                    "initial": 1e-4,
-                    "scheduler_type": "cosine",
-                    "warmup_steps": 500,
-                },
-                "regularization": {"L2": 1e-6},
-            }
-        )
-    )
 
 
 class VQConfig(Section):
@@ -107,7 +81,11 @@ class VQBeTConfig(AlgoSection):
 
     tree_defaults = {"train": {"frame_stack": 5, "seq_length": 5}}
 
-    optim_params: VQBeTOptimParams = Field(VQBeTOptimParams())
+    optim_params: Networks = networks(
+        "VQBeTOptimParams",
+        autoencoder=adamw(1e-3, weight_decay=1e-4),
+        policy=adamw(1e-4, weight_decay=1e-6, scheduler_type="cosine", warmup_steps=500),
+    )
     chunk: ChunkConfig = Field(ChunkConfig(enabled=True, size=5, execute=5))
     vq: VQConfig = Field(VQConfig())
     transformer: VQBeTTransformerConfig = Field(VQBeTTransformerConfig())

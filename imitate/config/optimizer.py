@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    NonNegativeInt,
+    PositiveFloat,
+    create_model,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 from typing_extensions import Self
 
-from imitate.config.section import Section
+from imitate.config.section import Section, SectionChoice
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -86,3 +97,102 @@ class OptimizerConfigs(Section):
     )
 
     __pydantic_extra__: dict[str, OptimizerConfig] = Field(init=False)
+
+
+class StagedOptimizerConfig(OptimizerConfig):
+    """An optimizer that may begin late or end early."""
+
+    start_epoch: int = Field(
+        -1, ge=-1, description="first epoch in which the network is trained; -1: the first"
+    )
+    end_epoch: int = Field(
+        -1, ge=-1, description="epoch before which training of the network stops; -1: never"
+    )
+
+
+def staged(rate: float) -> StagedOptimizerConfig:
+    """Return the section of Adam with this learning rate, in all epochs."""
+    return StagedOptimizerConfig.model_validate({"learning_rate": {"initial": rate}})
+
+
+def adam(rate: float) -> OptimizerConfig:
+    """Return the section of Adam with this learning rate."""
+    return OptimizerConfig.model_validate({"learning_rate": {"initial": rate}})
+
+
+def adamw(rate: float, weight_decay: float, **schedule: Any) -> OptimizerConfig:
+    """Return the section of AdamW with this learning rate, weight decay, and other keys of ``learning_rate``."""
+    return OptimizerConfig.model_validate(
+        {
+            "optimizer_type": "adamw",
+            "learning_rate": {"initial": rate, **schedule},
+            "regularization": {"L2": weight_decay},
+        }
+    )
+
+
+class Networks(Section):
+    """Section ``optim_params`` of an algorithm: one optimizer per network. `networks` makes its types."""
+
+    recipe: ClassVar[tuple[Any, ...]] = ()
+
+    def __reduce__(self) -> tuple[Callable[..., Networks], tuple[Any, ...]]:
+        return _unpickled, (self.recipe, self.given())  # pickle finds no type that a function made
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, network: str) -> Any: ...
+
+
+def networks(
+    name: str = "OptimParams",
+    words: str = "One optimizer per network.",
+    /,
+    **defaults: float | OptimizerConfig,
+) -> Any:
+    """Declare the section of an algorithm's optimizers.
+
+    For example ``optim_params: Networks = networks("TD3OptimParams", critic=1e-3, actor=1e-3)``.
+
+    Args:
+        name: name of the section's type, under which the JSON schema defines it.
+        words: the section's description in the JSON schema.
+        defaults: optimizer by network; a number is the learning rate of a `StagedOptimizerConfig`.
+
+    Returns:
+        The declaration of the field.
+    """
+    optimizers = {
+        k: v if isinstance(v, OptimizerConfig) else staged(v) for k, v in defaults.items()
+    }
+    section = _section(name, words, *optimizers.items())
+    field = Field(section())
+    field.metadata.append(_OfNetworks(section))
+    return field
+
+
+@cache
+def _section(name: str, words: str, *optimizers: tuple[str, OptimizerConfig]) -> type[Networks]:
+    fields: dict[str, Any] = {key: (type(one), Field(one)) for key, one in optimizers}
+    section = create_model(name, __base__=Networks, __doc__=words, __module__=__name__, **fields)
+    section.recipe = (name, words, *optimizers)
+    return section
+
+
+def _unpickled(recipe: tuple[Any, ...], values: dict[str, Any]) -> Networks:
+    return _section(*recipe).model_validate(values)
+
+
+class _OfNetworks(SectionChoice):
+    """Type of a field that is annotated with the base class `Networks`."""
+
+    def __init__(self, section: type[Networks]) -> None:
+        self._section = section
+
+    def section_of(self, tree: object) -> type[Networks]:
+        return self._section
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return handler.generate_schema(self._section)

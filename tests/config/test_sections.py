@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from imitate.config import OpenSection, OptimizerConfig, Section, load_config
 from imitate.config.from_data import action_normalization, num_epochs, rollout_horizon
+from imitate.config.optimizer import Networks, adamw, networks
 from imitate.config.readiness import check_trainable
 from imitate.config.section import merged
 from imitate.errors import ConfigError
@@ -52,6 +53,25 @@ def test_a_partial_object_keeps_the_fields_own_defaults():
     outer = Outer.model_validate({"inner": {"name": "n"}, "free": {"width": 3}})
     assert outer.inner == Inner(size=5, name="n")  # not the class's default, 1
     assert outer.free.to_dict() == {"depth": 2, "width": 3}
+
+
+class Trained(Section):
+    optim_params: Networks = networks("TrainedOptimParams", critic=1e-3, policy=adamw(1e-4, 1e-6))
+
+
+def test_networks_declares_one_optimizer_per_network():
+    given = {"critic": {"start_epoch": 3}, "policy": {"betas": [0.5, 0.9]}}
+    params = Trained.model_validate({"optim_params": given}).optim_params
+    assert (type(params).__name__, params.keys()) == ("TrainedOptimParams", ("critic", "policy"))
+    assert (params.critic.start_epoch, params.critic.learning_rate.initial) == (3, 1e-3)
+    assert (params.policy.optimizer_type, params.policy.regularization.L2) == ("adamw", 1e-6)
+    assert pickle.loads(pickle.dumps(params)) == params
+    for network, section in (
+        ("actor", {}),
+        ("policy", {"start_epoch": 3}),
+    ):  # the latter has no stages
+        with pytest.raises(ValidationError, match="extra_forbidden"):
+            Trained.model_validate({"optim_params": {network: section}})
 
 
 def test_to_dict_is_plain_and_a_copy():

@@ -27,11 +27,11 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from imitate.algo.base.algo import Batch, Info
-from imitate.algo.base.on_policy import OnPolicyOptimParams, PPOConfig
-from imitate.algo.base.rl_sections import StagedOptimizerConfig, optimizer
+from imitate.algo.base.on_policy import PPOConfig
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.reward_source import MakeEncoder, RewardSource
 from imitate.config import BaseConfig, Section
+from imitate.config.optimizer import Networks, networks
 from imitate.functional.losses import masked_mean
 from imitate.models.actor import GroupEncoder, Obs
 from imitate.models.mlp import MLP, FullPrecisionLinear
@@ -216,18 +216,17 @@ class RolloutDiscriminatorConfig(DiscriminatorConfig):
     )
 
 
-class AdversarialOptimParams(OnPolicyOptimParams):
-    """The policy's optimizer and the discriminator's."""
-
-    discriminator: StagedOptimizerConfig = Field(optimizer(1e-3))
-
-
 class AdversarialConfig(PPOConfig):
     """Base class of the sections of gail and airl, which are trained like ``ppo``."""
 
     supports_memory: ClassVar[bool] = False
 
-    optim_params: AdversarialOptimParams = Field(AdversarialOptimParams())
+    optim_params: Networks = networks(
+        "AdversarialOptimParams",
+        "The policy's optimizer and the discriminator's.",
+        policy=3e-4,
+        discriminator=1e-3,
+    )
     discriminator: RolloutDiscriminatorConfig = Field(RolloutDiscriminatorConfig())
 
     def conflicts(self, config: BaseConfig) -> list[str]:

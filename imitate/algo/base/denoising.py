@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pydantic import Field, PositiveInt
 
 from imitate.algo.base.execution import ChunkExecution
-from imitate.algo.base.sections import EMAConfig, OptimParams, execution_problems
+from imitate.algo.base.sections import EMAConfig, execution_problems
 from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section
+from imitate.config.optimizer import Networks, adam, networks
 from imitate.models.actor import GroupEncoder
 from imitate.models.denoiser import Denoiser
 from imitate.models.denoising_mlp import DenoisingMLP
@@ -121,7 +122,7 @@ class DenoisingConfig(AlgoSection):
 
     tree_defaults = {"train": {"frame_stack": 2, "seq_length": 16}}
 
-    optim_params: OptimParams = Field(OptimParams())
+    optim_params: Networks = networks(policy=adam(1e-4))
     horizon: HorizonConfig = Field(HorizonConfig())
     unet: UNetConfig = Field(UNetConfig())
     transformer: DenoisingTransformerConfig = Field(DenoisingTransformerConfig())

@@ -13,25 +13,16 @@ from imitate.algo.base.rl_sections import (
     ActorCriticConfig,
     ActorNetConfig,
     CriticConfig,
-    StagedOptimizerConfig,
     StochasticActorConfig,
-    optimizer,
 )
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.dynamics import DYNAMICS, DynamicsConfig
 from imitate.algo.slots.imagination import ImaginationConfig
 from imitate.algo.slots.memory import ReplayedMemoryConfig
 from imitate.config import BaseConfig, Section
+from imitate.config.optimizer import Networks, networks
 from imitate.models.actor import Actor
 from imitate.models.heads import TanhDistribution
-
-
-class SoftOptimParams(Section):
-    """One optimizer per network."""
-
-    critic: StagedOptimizerConfig = Field(optimizer(3e-4))
-    actor: StagedOptimizerConfig = Field(optimizer(3e-4))
-    temperature: StagedOptimizerConfig = Field(optimizer(3e-4))
 
 
 class SoftActorConfig(StochasticActorConfig):
@@ -79,7 +70,7 @@ class SoftActorCriticConfig(ActorCriticConfig):
 
     tree_defaults = {"train": {"batch_size": 256, "online": {"enabled": True}}}
 
-    optim_params: SoftOptimParams = Field(SoftOptimParams())
+    optim_params: Networks = networks("SoftOptimParams", critic=3e-4, actor=3e-4, temperature=3e-4)
     actor: SoftActorConfig = Field(SoftActorConfig())
     critic: SoftCriticConfig = Field(SoftCriticConfig())
     temperature: TemperatureConfig = Field(TemperatureConfig())

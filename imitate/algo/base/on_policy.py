@@ -34,12 +34,13 @@ from typing_extensions import TypeVar
 from imitate.algo.base.action_mask import restricted
 from imitate.algo.base.algo import Algo, Batch, Info, PolicyStep
 from imitate.algo.base.policy_state import InnerState
-from imitate.algo.base.rl_sections import StagedOptimizerConfig, optimizer, wants_online
+from imitate.algo.base.rl_sections import wants_online
 from imitate.algo.base.sections import LayerDims
 from imitate.algo.slots.auxiliary import AuxiliariesConfig
 from imitate.algo.slots.memory import MemoryConfig, RolloutMemory, one_step
 from imitate.algo.slots.reward_source import RewardSource, reward_source_of
 from imitate.config import AlgoSection, BaseConfig, Section
+from imitate.config.optimizer import Networks, networks
 from imitate.functional.policy_gradient import generalized_advantages
 from imitate.models.actor import Obs, PolicyAndValue, StochasticPolicy
 from imitate.models.rnn import RNNState
@@ -91,12 +92,6 @@ def num_rows(batch: Mapping[str, Any]) -> int:
 Rewards = NDArray[np.float32]
 
 
-class OnPolicyOptimParams(Section):
-    """Optimizer of policy and value together."""
-
-    policy: StagedOptimizerConfig = Field(optimizer(3e-4))
-
-
 class OnPolicyNetConfig(Section):
     """Networks of the policy and its value, which share the encoder."""
 
@@ -118,7 +113,9 @@ class OnPolicyConfig(AlgoSection):
     reward_source: ClassVar[type[RewardSource] | None] = None
     """Source of rewards that replace the environment's."""
 
-    optim_params: OnPolicyOptimParams = Field(OnPolicyOptimParams())
+    optim_params: Networks = networks(
+        "OnPolicyOptimParams", "Optimizer of policy and value together.", policy=3e-4
+    )
     num_choices: int | None = Field(
         None,
         ge=0,

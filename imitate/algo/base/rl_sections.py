@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from imitate.algo.base.sections import GMMConfig, LayerDims, VAEConfig
 from imitate.algo.slots.auxiliary import AuxiliariesConfig
 from imitate.algo.slots.memory import ReplayedMemoryConfig
-from imitate.config import AlgoSection, BaseConfig, DataNeeds, OptimizerConfig, Section, Transitions
-
-
-class StagedOptimizerConfig(OptimizerConfig):
-    """An optimizer that may begin late or end early."""
-
-    start_epoch: int = Field(
-        -1, ge=-1, description="first epoch in which the network is trained; -1: the first"
-    )
-    end_epoch: int = Field(
-        -1, ge=-1, description="epoch before which training of the network stops; -1: never"
-    )
-
-
-def optimizer(rate: float, **learning_rate: Any) -> StagedOptimizerConfig:
-    """Return a default optimizer section with this learning rate."""
-    return StagedOptimizerConfig.model_validate(
-        {"learning_rate": {"initial": rate, **learning_rate}}
-    )
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, Section, Transitions
+from imitate.config.optimizer import Networks, networks
 
 
 class CriticEnsembleConfig(Section):
@@ -247,14 +230,6 @@ def wants_online(config: BaseConfig) -> list[str]:
     return [f"train.online.enabled is false, but {config.algo_name} learns online: set it to true"]
 
 
-class BCQOptimParams(Section):
-    """One optimizer per network."""
-
-    critic: StagedOptimizerConfig = Field(optimizer(1e-3))
-    action_sampler: StagedOptimizerConfig = Field(optimizer(1e-3))
-    actor: StagedOptimizerConfig = Field(optimizer(1e-3))
-
-
 class DistributionalConfig(Section):
     """Critics that predict a distribution of returns."""
 
@@ -302,7 +277,9 @@ class PerturbationConfig(ActorConfig):
 class BCQConfig(ActorCriticConfig):
     """Section ``algo`` of algorithm ``bcq``."""
 
-    optim_params: BCQOptimParams = Field(BCQOptimParams())
+    optim_params: Networks = networks(
+        "BCQOptimParams", critic=1e-3, action_sampler=1e-3, actor=1e-3
+    )
     critic: BCQCriticConfig = Field(BCQCriticConfig())
     action_sampler: ActionSamplerConfig = Field(ActionSamplerConfig())
     actor: PerturbationConfig = Field(PerturbationConfig())

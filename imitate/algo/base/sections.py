@@ -7,27 +7,14 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 
 from imitate.algo.base.execution import ChunkExecution
-from imitate.config import (
-    AlgoSection,
-    BaseConfig,
-    DataNeeds,
-    OpenSection,
-    OptimizerConfig,
-    Section,
-    Subgoals,
-)
+from imitate.config import AlgoSection, BaseConfig, DataNeeds, OpenSection, Section, Subgoals
 from imitate.config.observation import ROBOT_STATE
+from imitate.config.optimizer import Networks, adam, networks
 from imitate.models.heads import GaussianHead, GMMHead
 from imitate.models.transformer import CausalTransformer, Positions
 from imitate.system.text import counted
 
 LayerDims = tuple[PositiveInt, ...]
-
-
-class OptimParams(Section):
-    """One optimizer per network."""
-
-    policy: OptimizerConfig = Field(OptimizerConfig())
 
 
 class EMAConfig(Section):
@@ -278,12 +265,6 @@ class TransformerConfig(Section):
         )
 
 
-class GLOptimParams(Section):
-    """One optimizer per network."""
-
-    goal_network: OptimizerConfig = Field(OptimizerConfig())
-
-
 class MeanSubgoalConfig(Section):
     """The planner without VAE."""
 
@@ -299,7 +280,7 @@ class GLConfig(AlgoSection):
         "observation": {"modalities": {"subgoal": {"low_dim": list(ROBOT_STATE)}}},
     }
 
-    optim_params: GLOptimParams = Field(GLOptimParams())
+    optim_params: Networks = networks("GLOptimParams", goal_network=adam(1e-4))
     subgoal_horizon: int = Field(
         10, ge=1, description="number of steps from an observation to its subgoal"
     )

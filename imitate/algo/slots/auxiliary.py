@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from imitate.config import OptimizerConfig, Section
 from imitate.config.kinds import Kinds
+from imitate.config.optimizer import adam
 from imitate.models.actor import GroupEncoder
 
 PREFIX = "auxiliary/"
@@ -39,7 +40,7 @@ class AuxiliaryConfig(Section):
         description="weight of the auxiliary's reward, which is added to the rewards; 0: none",
     )
     optimizer: OptimizerConfig = Field(
-        OptimizerConfig.model_validate({"learning_rate": {"initial": 1e-4}}),
+        adam(1e-4),
         description="optimizer of the auxiliary's network",
     )
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from imitate.config import BaseConfig, OptimizerConfig, Section
 from imitate.config.kinds import Kinds
+from imitate.config.optimizer import adamw
 
 Batch = Mapping[str, Any]
 
@@ -34,14 +35,7 @@ class DynamicsConfig(Section):
 
     type: str = Field("ensemble", min_length=1, description="kind of model")
     optimizer: OptimizerConfig = Field(
-        OptimizerConfig.model_validate(
-            {
-                "optimizer_type": "adamw",
-                "learning_rate": {"initial": 1e-3},
-                "regularization": {"L2": 1e-4},
-            }
-        ),
-        description="optimizer of the model",
+        adamw(1e-3, weight_decay=1e-4), description="optimizer of the model"
     )
 
     def problems(self, config: BaseConfig) -> list[str]:
