@@ -123,11 +123,11 @@ encoders: image.hdf5 demos.hdf5
 from_sb3: pendulum.hdf5 expert.hdf5
 offline_rl: trained/lift_bc/* runs/bc/20250101000000
 online_rl: ready.json my_config.json
-policies: ready.json my.json, lift.hdf5 mine.hdf5
+policies: lift.hdf5 mine.hdf5
 robots: demos.hdf5 recorded.hdf5, demos.hdf5 training.hdf5, own_robot.json my.json
 rl_with_demonstrations: pendulum.hdf5 datasets/pendulum/expert.hdf5, ready.json my_config.json
 rl_with_demonstrations: trained/lift_bc/* runs/lift_bc/20260101120000, trained/lift_bc/* runs/can_bc/20260101120000
-policies: trained/lift_bc/* runs/a/20260101120000, trained/lift_bc/* runs/b/20260101120000
+policies: trained/lift_bc/* runs/a/20260101120000
 environments: image.hdf5 lift_84.hdf5
 training: image.hdf5 datasets/lift/image_84.hdf5, trained/lift_bc/* runs/lift_flow/20260101120000
 training: trained/lift_bc/* runs/one/20260101120000
