@@ -10,8 +10,8 @@ import typer
 
 from imitate.cli.dataset.curate import File, FilterKey, progress
 from imitate.data.edit.target import Target
-from imitate.data.quality.report.markup import size
 from imitate.data.quality.report.page import write_report
+from imitate.data.quality.report.section import size
 from imitate.system.text import counted
 
 

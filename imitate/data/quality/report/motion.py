@@ -10,7 +10,7 @@ import numpy as np
 from imitate.data.file.faults import ACTION_LIMIT
 from imitate.data.quality.doctor.motion import is_position, is_switch
 from imitate.data.quality.doctor.survey import DemoLayout
-from imitate.data.quality.report.markup import Html, el, figure, join, number, percent, section
+from imitate.data.quality.report.section import Figure, ReportSection, number, percent
 from imitate.data.quality.report.subject import Array, ReportInput, spread
 from imitate.data.quality.report.svg import Line, Plot, histogram, padded
 from imitate.system.text import counted
@@ -26,41 +26,22 @@ _VIEWS = (("seen from above", 0, 1), ("seen from the side", 0, 2))
 _AXES = ("x, m", "y, m", "z, m")
 
 
-def trajectories(subject: ReportInput) -> Html:
+def trajectories(subject: ReportInput) -> ReportSection:
     """Plot the paths of the hands; for files without hands, the first observations over time."""
     hands = [
         key for key, form in subject.layout.steps.items() if _HAND.match(key) and form.step == (3,)
     ]
     demos = spread(subject.sample, _MOST_PATHS)
-    drawings = [drawing for key in hands for drawing in _paths(subject, key, demos)]
-    if drawings:
+    figures = [figure for key in hands for figure in _paths(subject, key, demos)]
+    if figures:
         note = f"{counted(len(demos), 'demo')}; a circle where they begin, a dot where they end."
-        body = join([_legend(subject, demos), el("div", *drawings, class_="grid")])
-        return section("trajectories", "Trajectories", body, note=note)
-    curves = el("div", *_curves(subject), class_="grid")
-    return section(
-        "trajectories",
-        "Trajectories",
-        curves,
-        note="The first low-dimensional observations over time.",
-    )
+        failed = any(subject.outcomes[demo.name] is False for demo in demos)
+        return ReportSection("trajectories", "Trajectories", note, legend=failed, figures=figures)
+    note = "The first low-dimensional observations over time."
+    return ReportSection("trajectories", "Trajectories", note, figures=list(_curves(subject)))
 
 
-def _legend(subject: ReportInput, demos: list[DemoLayout]) -> Html | None:
-    outcomes = {subject.outcomes[demo.name] for demo in demos}
-    if False not in outcomes:
-        return None
-    return el(
-        "p",
-        el("span", class_="key solved"),
-        "solved ",
-        el("span", class_="key failed"),
-        "not solved",
-        class_="legend",
-    )
-
-
-def _paths(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Iterator[Html]:
+def _paths(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Iterator[Figure]:
     found = [(demo, subject.values(demo, key, _MOST_POINTS)) for demo in demos]
     paths = [(demo, values) for demo, values in found if values is not None]
     if not paths:
@@ -83,10 +64,10 @@ def _paths(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Iterator[
             kind = "failed" if subject.outcomes[demo.name] is False else "solved"
             plot.dot(values[0, across], values[0, up], f"start {kind}", f"{demo.name} begins")
             plot.dot(values[-1, across], values[-1, up], f"end {kind}", f"{demo.name} ends", 2.5)
-        yield figure(plot.draw(), key.removeprefix("obs/"), words)
+        yield Figure(key.removeprefix("obs/"), words, plot.draw())
 
 
-def _curves(subject: ReportInput) -> Iterator[Html]:
+def _curves(subject: ReportInput) -> Iterator[Figure]:
     keys = [
         key
         for key, form in subject.layout.steps.items()
@@ -112,30 +93,28 @@ def _curves(subject: ReportInput) -> Iterator[Html]:
         for place, (demo, values) in enumerate(curves):
             at = np.linspace(0, demo.length - 1, len(values))
             plot.line(Line(np.stack([at, values[:, 0]], axis=1), f"curve c{place}", demo.name))
-        names = join(
-            el("span", el("span", class_=f"key c{place}"), demo.name, " ")
-            for place, (demo, _) in enumerate(curves)
-        )
-        yield figure(plot.draw(), f"{key.removeprefix('obs/')}, dimension 0", names)
+        names = [demo.name for demo, _ in curves]
+        title = f"{key.removeprefix('obs/')}, dimension 0"
+        yield Figure(title, drawing=plot.draw(), curves=names)
 
 
-def initial_states(subject: ReportInput) -> Html:
+def initial_states(subject: ReportInput) -> ReportSection | None:
     """Plot the positions of objects at the first step."""
     demos = spread(subject.sample, _MOST_STARTS)
-    drawings: list[Html] = []
+    figures: list[Figure] = []
     for key, form in subject.layout.steps.items():
         if len(form.step) == 1 and key.startswith("obs/") and not _ROBOT.search(key):
-            drawings += _scatters(subject, key, demos)
-    if not drawings:
-        return Html("")
+            figures += _scatters(subject, key, demos)
+    if not figures:
+        return None
     note = (
         f"Objects at the first step of {counted(len(demos), 'demo')}: how much the scenes differ."
     )
-    grid = el("div", *drawings[:_MOST_PLACES], class_="grid starts")
-    return section("starts", "Initial states", grid, note=note)
+    shown = figures[:_MOST_PLACES]
+    return ReportSection("starts", "Initial states", note, figures=shown, grid="grid starts")
 
 
-def _scatters(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Iterator[Html]:
+def _scatters(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Iterator[Figure]:
     found = [(demo, subject.values(demo, key, 1)) for demo in demos]
     kept = [(demo, values[0]) for demo, values in found if values is not None]
     if not kept:
@@ -156,7 +135,7 @@ def _scatters(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Iterat
         for (demo, _), a, b in zip(kept, x, y, strict=True):
             kind = "failed" if subject.outcomes[demo.name] is False else "solved"
             plot.dot(float(a), float(b), f"end {kind}", demo.name, 2.5)
-        yield figure(plot.draw(), name, f"dimensions {first} and {first + 1}")
+        yield Figure(name, f"dimensions {first} and {first + 1}", plot.draw())
 
 
 def places_in(key: str, starts: Array) -> list[int]:
@@ -191,14 +170,14 @@ _MOST_DIMS = 32
 _PHASES = 50
 
 
-def actions(subject: ReportInput) -> Html:
+def actions(subject: ReportInput) -> ReportSection:
     """Return histograms per dimension, and the magnitude over time."""
     values = subject.pooled("actions", _MOST_STEPS)
     if values is None:
-        return section("actions", "Actions", el("p", "There are no actions that can be read."))
+        return ReportSection("actions", "Actions", text="There are no actions that can be read.")
     low, high = values.min(axis=0), values.max(axis=0)
     bounded = bool(max(high.max(), -low.min()) <= ACTION_LIMIT)
-    drawings = [
+    figures = [
         _dimension(values[:, d], d, bounded) for d in range(min(values.shape[1], _MOST_DIMS))
     ]
     note = f"{counted(len(values), 'step')} of {counted(len(subject.sample), 'demo')}"
@@ -210,12 +189,12 @@ def actions(subject: ReportInput) -> Html:
     if values.shape[1] > _MOST_DIMS:
         note += f" The first {_MOST_DIMS} of {values.shape[1]} dimensions are shown."
     course = _course(subject, values)
-    return section(
-        "actions", "Actions", el("div", *drawings, class_="grid small"), course, note=note
+    return ReportSection(
+        "actions", "Actions", note, figures=figures, grid="grid small", below=course
     )
 
 
-def _dimension(values: Array, dimension: int, bounded: bool) -> Html:
+def _dimension(values: Array, dimension: int, bounded: bool) -> Figure:
     low, high = float(values.min()), float(values.max())
     drawing = histogram(
         values,
@@ -234,7 +213,7 @@ def _dimension(values: Array, dimension: int, bounded: bool) -> Html:
     else:
         words = f"{number(low, 3)} to {number(high, 3)}, mean {number(float(values.mean()), 2)}"
         words += f"; {percent(float(_stuck(values, bounded).mean()))} at a limit"
-    return figure(drawing, f"dimension {dimension}", words)
+    return Figure(f"dimension {dimension}", words, drawing)
 
 
 def _stuck(values: Array, bounded: bool) -> Array:
@@ -249,11 +228,11 @@ def _range(low: float, high: float) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _course(subject: ReportInput, pooled: Array) -> Html:
+def _course(subject: ReportInput, pooled: Array) -> Figure | None:
     """Plot the magnitude of actions over the course of a demo: median, and the middle 80 %."""
     arm = ~is_switch(pooled)
     if not arm.any():
-        return Html("")
+        return None
     phases: list[list[Array]] = [[] for _ in range(_PHASES)]
     for demo in subject.sample:
         values = subject.values(demo, "actions", 2_000)
@@ -278,4 +257,4 @@ def _course(subject: ReportInput, pooled: Array) -> Html:
     plot.line(Line(np.stack([progress, spread[:, 1]], axis=1), "curve", "median"))
     switches = "; switches such as a gripper's are left out" if not arm.all() else ""
     words = f"norm of the action: median, and the middle 80 % of the steps{switches}"
-    return figure(plot.draw(), "Action in the course of a demo", words)
+    return Figure("Action in the course of a demo", words, plot.draw())

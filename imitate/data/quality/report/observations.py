@@ -13,7 +13,7 @@ from PIL import Image
 from imitate.data.batches.statistics import KeyStats
 from imitate.data.edit.summary import key_statistics
 from imitate.data.quality.doctor.survey import DemoLayout, FileArray
-from imitate.data.quality.report.markup import Html, el, number, section, table
+from imitate.data.quality.report.section import Camera, Frame, ReportSection, Table, number
 from imitate.data.quality.report.subject import Array, ReportInput, spread
 from imitate.errors import DatasetError
 from imitate.system.text import counted
@@ -23,14 +23,16 @@ _MOST_DIMS = 64
 _CONSTANT = 1e-4  # a smaller range is shifted by the normalization, never scaled
 
 
-def observations(subject: ReportInput) -> Html:
+def observations(subject: ReportInput) -> ReportSection | None:
     """Return one row per array, and a folded table with one row per dimension."""
     keys = [key for key in subject.layout.steps if _is_shown(key)]
     found = {key: _statistics(subject, key) for key in keys[:_MOST_KEYS]}
     rows = [_row(subject, key, stats) for key, stats in found.items()]
-    details = [_details(key, stats) for key, stats in found.items() if stats is not None]
+    details = [
+        _details(key, stats) for key, stats in found.items() if stats and stats.mean.size >= 2
+    ]
     if not rows:
-        return Html("")
+        return None
     header = (
         "array",
         "one step",
@@ -44,13 +46,9 @@ def observations(subject: ReportInput) -> Html:
     note = "Over all steps that were read; the smallest to the largest standard deviation of its dimensions."
     if len(keys) > _MOST_KEYS:
         note += f" The first {_MOST_KEYS} of {len(keys)} arrays."
-    return section(
-        "observations",
-        "Observations and actions",
-        table(header, rows, left=4),
-        el("details", el("summary", "Every dimension"), *details) if details else None,
-        note=note,
-    )
+    shown = Table(header, rows, left=4)
+    title = "Observations and actions"
+    return ReportSection("observations", title, note, table=shown, details=details)
 
 
 def _is_shown(key: str) -> bool:
@@ -79,12 +77,12 @@ def _row(subject: ReportInput, key: str, stats: KeyStats | None) -> tuple[object
     form = subject.layout.steps[key]
     shape = " × ".join(map(str, form.step)) or "number"
     if stats is None:
-        return key, shape, str(form.dtype), el("span", "unreadable", class_="code"), *["–"] * 4
+        return key, shape, str(form.dtype), ("unreadable",), *["–"] * 4
     with np.errstate(invalid="ignore"):
         still = np.flatnonzero(stats.max - stats.min < _CONSTANT)
     constant: object = ""
     if len(still) == stats.max.size:
-        constant = el("span", "all", class_="code")
+        constant = ("all",)
     elif len(still):
         constant = ", ".join(map(str, still[:8])) + (" …" if len(still) > 8 else "")
     low, high = float(stats.std.min()), float(stats.std.max())
@@ -93,12 +91,10 @@ def _row(subject: ReportInput, key: str, stats: KeyStats | None) -> tuple[object
     return key, shape, str(form.dtype), constant, *values, spread
 
 
-def _details(key: str, stats: KeyStats) -> Html | None:
-    if stats.mean.size < 2:
-        return None
+def _details(key: str, stats: KeyStats) -> tuple[str, Table]:
     header = ("dimension", "smallest", "mean", "largest", "std")
     more = f", the first {_MOST_DIMS} of {stats.mean.size}" if stats.mean.size > _MOST_DIMS else ""
-    return el("div", el("h3", f"{key}{more}"), table(header, list(_dimensions(stats))))
+    return f"{key}{more}", Table(header, list(_dimensions(stats)))
 
 
 def _dimensions(stats: KeyStats) -> Iterator[tuple[str, ...]]:
@@ -112,7 +108,7 @@ _SIDE = 168  # length of the longer side in pixels
 _QUALITY = 85
 
 
-def thumbnails(subject: ReportInput) -> Html:
+def thumbnails(subject: ReportInput) -> ReportSection | None:
     """Return a strip of frames per camera."""
     keys = [
         key
@@ -120,32 +116,27 @@ def thumbnails(subject: ReportInput) -> Html:
         if key.startswith("obs/") and _is_picture(form)
     ]
     if not keys:
-        return Html("")
+        return None
     demos = spread(subject.sample, _MOST_DEMOS)
-    strips = [_strip(subject, key, demos) for key in keys[:_MOST_CAMERAS]]
+    cameras = [_camera(subject, key, demos) for key in keys[:_MOST_CAMERAS]]
     note = f"First, middle and last frame of {counted(len(demos), 'demo')}."
     if len(keys) > _MOST_CAMERAS:
         note += f" The first {_MOST_CAMERAS} of {len(keys)} cameras."
-    return section("images", "Images", *strips, note=note)
+    return ReportSection("images", "Images", note, cameras=cameras)
 
 
 def _is_picture(form: FileArray) -> bool:
     return form.is_numeric and (form.is_image or form.is_channel_first)
 
 
-def _strip(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Html:
+def _camera(subject: ReportInput, key: str, demos: list[DemoLayout]) -> Camera:
     form = subject.layout.steps[key]
-    name = key.removeprefix("obs/")
     said = f"{' × '.join(map(str, form.step))} {form.dtype}"
-    rows = [_frames(subject, key, demo) for demo in demos]
-    return el(
-        "figure",
-        el("figcaption", el("b", name), el("span", said)),
-        el("div", *(row for row in rows if row is not None), class_="films"),
-    )
+    films = [_film(subject, key, demo) for demo in demos]
+    return Camera(key, key.removeprefix("obs/"), said, [film for film in films if film])
 
 
-def _frames(subject: ReportInput, key: str, demo: DemoLayout) -> Html | None:
+def _film(subject: ReportInput, key: str, demo: DemoLayout) -> tuple[str, list[Frame]] | None:
     form = demo.arrays.get(key)
     if form is None or form.step != subject.layout.steps[key].step or form.shape[0] == 0:
         return None
@@ -156,10 +147,8 @@ def _frames(subject: ReportInput, key: str, demo: DemoLayout) -> Html | None:
             frame = np.asarray(subject.file.read(demo.name, key, step, step + 1)[0])
         except DatasetError:
             continue
-        said = f"{demo.name}, step {step}"
-        shown.append(el("img", src=data_url(key, frame), alt=f"{key} of {said}", title=said))
-    label = el("span", f"{demo.name}, {counted(last + 1, 'step')}")
-    return el("div", el("div", *shown, class_="film"), label) if shown else None
+        shown.append(Frame(data_url(key, frame), f"{demo.name}, step {step}"))
+    return (f"{demo.name}, {counted(last + 1, 'step')}", shown) if shown else None
 
 
 def data_url(key: str, frame: Array) -> str:

@@ -1,4 +1,4 @@
-"""The page: one file that needs and requests nothing else. Its head, and the disk space by key."""
+"""The page: its head, the doctor's findings and the disk space by key, put into the template ``page.html``."""
 
 from __future__ import annotations
 
@@ -13,27 +13,24 @@ from typing import Any
 
 import h5py
 import numpy as np
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
 
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.edit.target import Target
 from imitate.data.file.extents import Extents
 from imitate.data.quality.doctor.finding import Finding, Level, Place
 from imitate.data.quality.report.episodes import demo_table, episodes
-from imitate.data.quality.report.markup import (
-    SCRIPT,
-    STYLE,
-    Html,
-    el,
-    join,
-    number,
-    percent,
-    section,
-    size,
-    table,
-    text,
-)
 from imitate.data.quality.report.motion import actions, initial_states, trajectories
 from imitate.data.quality.report.observations import observations, thumbnails
+from imitate.data.quality.report.section import (
+    ReportSection,
+    ShownFinding,
+    Table,
+    number,
+    percent,
+    size,
+)
 from imitate.data.quality.report.subject import Progress, ReportInput, subject_of
 from imitate.data.quality.report.svg import share_bar
 from imitate.errors import DatasetError
@@ -47,46 +44,23 @@ _MAX_PLACES = 6
 _SIGNS = {Level.error: "✖", Level.warning: "▲", Level.info: "ℹ"}
 
 
-def head(subject: ReportInput) -> Html:
-    """Return the title, the main numbers and further facts."""
-    path = subject.file.path
-    lead = el("p", str(path.resolve()), class_="path")
-    return el(
-        "header", el("h1", path.name), lead, _tiles(subject), _facts(subject), _reading(subject)
-    )
-
-
-def _tiles(subject: ReportInput) -> Html:
+def _tiles(subject: ReportInput) -> Iterator[tuple[str, str, str]]:
+    """Yield the main numbers: name, value, and class of an alarm if it is one."""
     steps = sum(demo.length for demo in subject.demos)
     number, unit = counted(len(subject.demos), "demo").split()
-    tiles = [(unit, number), ("step" if steps == 1 else "steps", f"{steps:,}".replace(",", " "))]
+    yield unit, number, ""
+    yield "step" if steps == 1 else "steps", f"{steps:,}".replace(",", " "), ""
     if subject.control_freq and steps:
-        tiles.append(("recorded", _duration(steps / subject.control_freq)))
+        yield "recorded", _duration(steps / subject.control_freq), ""
     known = [outcome for outcome in subject.outcomes.values() if outcome is not None]
     if known:
-        tiles.append(("solved", f"{percent(sum(known) / len(known))}"))
-    tiles.append(("on disk", size(subject.file.hdf5_path.stat().st_size)))
+        yield "solved", percent(sum(known) / len(known)), ""
+    yield "on disk", size(subject.file.hdf5_path.stat().st_size), ""
     levels = [finding.level for finding in subject.health.findings]
     for level in (Level.error, Level.warning):
         count = levels.count(level)
-        tiles.append((level.value if count == 1 else f"{level.value}s", str(count)))
-    return el(
-        "div",
-        *(
-            el(
-                "div",
-                el("b", value),
-                el("span", name),
-                class_=f"tile {_alarm(name, value)}".strip(),
-            )
-            for name, value in tiles
-        ),
-        class_="tiles",
-    )
-
-
-def _alarm(name: str, value: str) -> str:
-    return name.rstrip("s") if name.rstrip("s") in ("error", "warning") and value != "0" else ""
+        name = level.value if count == 1 else f"{level.value}s"
+        yield name, str(count), level.value if count else ""
 
 
 def _duration(seconds: float) -> str:
@@ -95,12 +69,8 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _facts(subject: ReportInput) -> Html:
-    rows = [(name, value) for name, value in _described(subject) if value]
-    return el("dl", *(el("div", el("dt", name), el("dd", value)) for name, value in rows))
-
-
-def _described(subject: ReportInput) -> Iterator[tuple[str, object]]:
+def _facts(subject: ReportInput) -> Iterator[tuple[str, object]]:
+    """Yield names and values of further facts; a value may be missing."""
     meta, attrs = subject.env_meta, subject.file.file_attrs
     robots = subject.env_kwargs.get("robots")
     kind = _KINDS.get(str(meta.get("type")))
@@ -129,51 +99,36 @@ def _shortened(value: object) -> str:
     return said if len(said) <= _MAX_TEXT else f"{said[:_MAX_TEXT]} … ({len(said)} characters)"
 
 
-def _reading(subject: ReportInput) -> Html:
+def _reading(subject: ReportInput) -> str:
     """Describe the part of the file that the page shows."""
     of = f" of filter key “{subject.filter_key}”" if subject.filter_key else ""
     if subject.is_whole:
-        words = f"Values of all {len(subject.demos)} demos{of} were read."
-    else:
-        words = (
-            f"Values of {len(subject.sample)} of {counted(len(subject.demos), 'demo')}{of}, evenly spread, were read; "
-            "lengths are those of all demos."
-        )
-    return el("p", words, class_="note")
-
-
-def doctor(subject: ReportInput) -> Html:
-    """Return the findings, most severe first, each with the command that repairs it."""
-    findings = subject.health.findings
-    looked = (
-        ""
-        if subject.is_whole
-        else f" Values were examined in {counted(len(subject.sample), 'demo')} only."
+        return f"Values of all {len(subject.demos)} demos{of} were read."
+    return (
+        f"Values of {len(subject.sample)} of {counted(len(subject.demos), 'demo')}{of}, evenly spread, were read; "
+        "lengths are those of all demos."
     )
-    if not findings:
-        body = el("p", "✔ Nothing is wrong with this file.", class_="well")
-    else:
-        body = join(_finding(subject, finding) for finding in findings)
-    return section("doctor", "Doctor", body, note=f"Findings of imitate dataset doctor.{looked}")
 
 
-def _finding(subject: ReportInput, finding: Finding) -> Html:
+def doctor(subject: ReportInput) -> ReportSection:
+    """Return the findings, most severe first, each with the command that repairs it."""
+    note = "Findings of imitate dataset doctor."
+    if not subject.is_whole:
+        note += f" Values were examined in {counted(len(subject.sample), 'demo')} only."
+    findings = [_finding(subject, finding) for finding in subject.health.findings]
+    well = "" if findings else "✔ Nothing is wrong with this file."
+    return ReportSection("doctor", "Doctor", note, findings=findings, well=well)
+
+
+def _finding(subject: ReportInput, finding: Finding) -> ShownFinding:
     command = finding.command(subject.file.path)
     advice = finding.alternative(subject.file.path)
-    level = finding.level.value
-    badge = el("span", f"{_SIGNS[finding.level]} {level}", class_=f"badge {level}")
     places = ", ".join(_place(place) for place in finding.places[:_MAX_PLACES])
     more = len(finding.places) - _MAX_PLACES
     if more > 0:
         places += f" and {more} more"
-    return el(
-        "div",
-        el("p", badge, el("b", finding.code), " ", finding.what),
-        el("p", places, class_="places") if places else None,
-        el("pre", command) if command else None,
-        el("p", f"{'Or' if command else 'Advice'}: {advice}") if advice else None,
-        class_=f"finding {level}",
-    )
+    sign, level = _SIGNS[finding.level], finding.level.value
+    return ShownFinding(level, sign, finding.code, finding.what, places, command, advice)
 
 
 def _place(place: Place) -> str:
@@ -186,11 +141,11 @@ _FEW = 8
 _ATTRIBUTES = "attributes of the demos"
 
 
-def storage(subject: ReportInput) -> Html:
+def storage(subject: ReportInput) -> ReportSection | None:
     """Return a table of the disk space by key."""
     stored, raw, forms = _sizes(subject)
     if not stored:
-        return Html("")
+        return None
     whole = sum(stored.values())
     rows = []
     for key in sorted(stored, key=lambda key: -stored[key]):
@@ -209,7 +164,7 @@ def storage(subject: ReportInput) -> Html:
     words = "all demos" if subject.is_whole else f"the {counted(len(subject.sample), 'demo')} read"
     note = f"{size(whole)} in arrays and attributes of {words}; compression is raw size by stored size."
     header = ("key", "one step", "", "share", "stored", "compression")
-    return section("storage", "Size by key", table(header, rows, left=3), note=note)
+    return ReportSection("storage", "Size by key", note, table=Table(header, rows, left=3))
 
 
 def _sizes(subject: ReportInput) -> tuple[dict[str, int], dict[str, int], dict[str, str]]:
@@ -248,7 +203,8 @@ _SECTIONS = (
     storage,
     demo_table,
 )
-_TITLE = re.compile(r'<section id="(\w+)"><h2>(.*?)</h2>')
+_FOLDER = Path(__file__).parent
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def write_report(
@@ -284,39 +240,23 @@ def write_report(
 
 
 def page(subject: ReportInput) -> str:
-    """Return the whole page."""
-    parts = [build(subject) for build in _SECTIONS]
-    links = [
-        el("a", Html(title), href=f"#{anchor}")
-        for part in parts
-        for anchor, title in _TITLE.findall(part)
-    ]
-    body = el(
-        "main",
-        head(subject),
-        el("nav", *links),
-        *parts,
-        el(
-            "footer",
-            f"Written by imitate {version('imitate')}: imitate dataset report {subject.file.path}",
-        ),
+    """Return the whole page; control characters in texts of the file are replaced."""
+    pages = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True)
+    sections = [section for build in _SECTIONS if (section := build(subject))]
+    words = pages.get_template("page.html").render(
+        name=subject.file.path.name,
+        path=subject.file.path.resolve(),
+        file=subject.file.path,
+        version=version("imitate"),
+        tiles=_tiles(subject),
+        facts=[(name, value) for name, value in _facts(subject) if value],
+        reading=_reading(subject),
+        sections=sections,
+        style=Markup((_FOLDER / "page.css").read_text(encoding="utf-8")),
+        script=Markup((_FOLDER / "page.js").read_text(encoding="utf-8")),
+        digest=_digest,
     )
-    # security policy: only our script runs, and no address is contacted, whatever a file contains
-    policy = (
-        f"default-src 'none'; img-src data:; style-src '{_digest(STYLE)}'; script-src '{_digest(SCRIPT)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    top = el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", http_equiv="Content-Security-Policy", content=policy),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("title", f"{subject.file.path.name}: demonstrations"),
-        el("link", rel="icon", href="data:,"),
-        el("style", Html(STYLE)),
-    )
-    script = el("script", Html(SCRIPT))
-    return "<!DOCTYPE html>\n" + el("html", top, el("body", join([body, script])), lang=text("en"))
+    return _CONTROL.sub("\ufffd", words)
 
 
 def _digest(source: str) -> str:

@@ -8,14 +8,32 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
-from imitate.data.quality.report.markup import Html, el, number
+from imitate.data.quality.report.section import number
 from imitate.system.text import counted
 
 Array = NDArray[Any]
 _LEAST_BARS = 9
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 8, 34
+
+
+def el(name: str, /, *children: object, **attributes: object) -> Markup:
+    """Return an element of a drawing.
+
+    Args:
+        name: name of the tag.
+        *children: text, which is escaped, or markup.
+        **attributes: ``class_`` becomes ``class``, other underscores become hyphens; None is skipped.
+    """
+    words = Markup("")
+    for key, value in attributes.items():
+        if value is not None:
+            value = f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
+            words += Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value)
+    inner = Markup("").join(escape(child) for child in children)
+    return Markup("<{0}{1}>{2}</{0}>" if inner else "<{0}{1}/>").format(name, words, inner)
 
 
 @dataclass(frozen=True)
@@ -72,7 +90,7 @@ class Plot:
         self.x_range, self.y_range = _wide(x), _wide(y)
         if equal:
             self._equalize()
-        self._parts: list[Html] = []
+        self._parts: list[Markup] = []
 
     def _equalize(self) -> None:
         spans = self.x_range[1] - self.x_range[0], self.y_range[1] - self.y_range[0]
@@ -135,7 +153,7 @@ class Plot:
         base = self.height - _BOTTOM
         self._parts.append(el("line", class_=class_, x1=float(px), x2=float(px), y1=_TOP, y2=base))
 
-    def draw(self) -> Html:
+    def draw(self) -> Markup:
         """Return the whole drawing."""
         return el(
             "svg",
@@ -148,7 +166,7 @@ class Plot:
             aria_label=self._title or None,
         )
 
-    def _axes(self) -> list[Html]:
+    def _axes(self) -> list[Markup]:
         base, right = self.height - _BOTTOM, self.width - _RIGHT
         drawn = []
         for value in ticks(*self.y_range, most=max(2, self._inner[1] // 34)):
@@ -204,7 +222,7 @@ def histogram(
     limits: tuple[float, float] | None = None,
     marks: Sequence[float] = (),
     **frame: Any,
-) -> Html:
+) -> Markup:
     """Draw a histogram of values.
 
     Args:
@@ -246,7 +264,7 @@ def histogram(
     return plot.draw()
 
 
-def share_bar(share: float, title: str) -> Html:
+def share_bar(share: float, title: str) -> Markup:
     """Return a bar for a table cell; ``share`` is in [0, 1]."""
     whole = 120
     return el(

@@ -9,6 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from markupsafe import Markup
 from typer.testing import CliRunner
 
 from imitate.cli.main import app
@@ -16,12 +17,12 @@ from imitate.data import DatasetFile
 from imitate.data.edit.target import Target
 from imitate.data.file.extents import Extents
 from imitate.data.quality.report import subject as subjects
-from imitate.data.quality.report.markup import Html, el, number, percent, size
 from imitate.data.quality.report.motion import places_in
 from imitate.data.quality.report.observations import data_url
 from imitate.data.quality.report.page import write_report
+from imitate.data.quality.report.section import number, percent, size
 from imitate.data.quality.report.subject import spread, subject_of
-from imitate.data.quality.report.svg import Plot, histogram, ticks
+from imitate.data.quality.report.svg import Plot, el, histogram, ticks
 from imitate.errors import DatasetError
 from tests.demo_files import episode, write_demos
 
@@ -73,9 +74,9 @@ def test_nothing_of_the_file_becomes_markup(demo_file, tmp_path):
     assert "<svg onload=alert(3)>" in reader.said
 
 
-def test_text_is_escaped_and_markup_is_not():
-    paragraph = el("p", "<b>", Html("<i></i>"), None, 3, title='"')
-    assert paragraph == '<p title="&quot;">&lt;b&gt;<i></i>3</p>'
+def test_text_of_a_drawing_is_escaped_and_markup_is_not():
+    group = el("g", "<b>", Markup("<i></i>"), 3, aria_label='"', role=None)
+    assert group == '<g aria-label="&#34;">&lt;b&gt;<i></i>3</g>'
     assert el("rect", x=1.25, class_="bar", y=2.0) == '<rect x="1.2" class="bar" y="2"/>'
 
 

@@ -1,0 +1,116 @@
+"""Sections of the report as values, which ``page.html`` lays out, and the words of its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+
+class Figure(NamedTuple):
+    """A drawing with its title, and names of its curves or words in its place."""
+
+    title: str
+    caption: str = ""
+    drawing: Markup = Markup("")
+    curves: Sequence[str] = ()
+    text: str = ""
+
+
+class Table(NamedTuple):
+    """A table that a click on a header sorts; the first ``left`` columns are text, the others numbers.
+
+    A cell that is a sequence of texts shows codes.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    left: int = 1
+
+
+class Frame(NamedTuple):
+    """An image, and the demo and step of it."""
+
+    url: str
+    place: str
+
+
+class Camera(NamedTuple):
+    """Frames of some demos, each with a label."""
+
+    key: str
+    name: str
+    form: str
+    films: Sequence[tuple[str, Sequence[Frame]]]
+
+
+class ShownFinding(NamedTuple):
+    """A finding of the doctor in words."""
+
+    level: str
+    sign: str
+    code: str
+    what: str
+    places: str
+    command: str | None
+    advice: str | None
+
+
+@dataclass(frozen=True)
+class ReportSection:
+    """Section of the page; parts without a value are left out.
+
+    Attributes:
+        id: name of its anchor.
+        title: its heading.
+        note: its explanation.
+        findings: what the doctor found.
+        well: words if the doctor found nothing.
+        legend: explain the colours of solved and other demos.
+        figures: drawings in a grid.
+        grid: class of the grid.
+        below: a drawing below the grid.
+        text: a paragraph.
+        cameras: frames of cameras.
+        table: a table.
+        details: titles and tables that are folded.
+    """
+
+    id: str
+    title: str
+    note: str = ""
+    findings: Sequence[ShownFinding] = ()
+    well: str = ""
+    legend: bool = False
+    figures: Sequence[Figure] | None = None
+    grid: str = "grid"
+    below: Figure | None = None
+    text: str = ""
+    cameras: Sequence[Camera] = ()
+    table: Table | None = None
+    details: Sequence[tuple[str, Table]] = ()
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Format a number with ``digits`` significant digits; None becomes a dash."""
+    return "–" if value is None else f"{value:.{digits}g}".replace("-", "−")
+
+
+def size(num_bytes: float) -> str:
+    """Format a number of bytes in a suitable unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} TB"
+
+
+def percent(share: float) -> str:
+    """Format a fraction in percent; a positive one is never shown as 0 %."""
+    if 0 < share < 0.001:
+        return "<\u00a00.1\u00a0%"
+    if 0.999 < share < 1:
+        return ">\u00a099.9\u00a0%"
+    return f"{100 * share:.1f}".removesuffix(".0") + "\u00a0%"
