@@ -16,8 +16,9 @@ from statistics import median
 
 from benchmarks.bench import Bench
 from benchmarks.row import Row, table
-from imitate.evaluate.evaluate import EvalTask, evaluate, evaluate_all
-from imitate.evaluate.prepared import EvalSettings, subject_of
+from imitate.evaluate.evaluate import EvalJob, evaluate, evaluate_all
+from imitate.evaluate.job import subject_of
+from imitate.evaluate.settings import EvalSettings
 
 EPISODES = 60
 SHORT = EvalSettings(episodes=6, workers=2, mode="processes", step_timeout_s=60.0)
@@ -47,17 +48,18 @@ def kept_workers(checkpoint: Path) -> list[Row]:
     """Play two checkpoints in two environments: as one queue, and one after the other with fresh workers."""
     copy = checkpoint.with_name("again.pth")
     copy.write_bytes(checkpoint.read_bytes())
-    meta = subject_of(checkpoint).env_meta
+    subjects = [subject_of(checkpoint), subject_of(copy)]
+    meta = subjects[0].env_meta
     dense = {**meta, "env_kwargs": {**meta["env_kwargs"], "reward_shaping": True}}
-    places = [EvalTask(path, env, SHORT) for path in (checkpoint, copy) for env in (meta, dense)]
+    places = [(subject, env) for subject in subjects for env in (meta, dense)]
 
     def one_queue() -> None:
-        for _ in evaluate_all(places, workers=2):
+        for _ in evaluate_all([EvalJob(*place, SHORT) for place in places], workers=2):
             pass
 
     def fresh() -> None:
-        for place in places:
-            evaluate(place.agent, place.env_meta, SHORT)
+        for subject, env in places:
+            evaluate(subject.file, env, SHORT)
 
     wall, cpu = [], []
     for _ in range(ROUNDS):

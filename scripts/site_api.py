@@ -125,10 +125,10 @@ PAGES: dict[str, tuple[str, str, dict[str, str]]] = {
             """,
             "Evaluation": """
                 evaluate.evaluate.evaluate
-                evaluate.prepared.EvalSettings
+                evaluate.settings.EvalSettings
                 evaluate.evaluate.evaluate_all
-                evaluate.evaluate.EvalTask
-                evaluate.eval_result.EvalResult
+                evaluate.job.EvalJob
+                evaluate.result.EvalResult
             """,
             "Without a simulator": """
                 train.fqe.evaluate_checkpoint

@@ -10,7 +10,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 PRELOADED = [
     "imitate.train.trainer",
-    "imitate.evaluate.pool",
+    "imitate.evaluate.worker",
     "imitate.train.online.central.collector",
     "imitate.collect.collect",
     "imitate.collect.render",

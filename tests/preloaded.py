@@ -29,7 +29,7 @@ PRELOADED = [
     "imitate.cli.eval",
     "imitate.cli.train",
     "imitate.train.trainer",
-    "imitate.evaluate.pool",
+    "imitate.evaluate.worker",
     "imitate.data.quality.report",
     "gymnasium",
     "matplotlib.figure",

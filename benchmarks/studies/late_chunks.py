@@ -5,7 +5,7 @@
 
 Two policies are trained with the ready configuration and one seed: `plain`, and `prefix` with algo.prefix.max_delay 5.
 A cell is a policy, a mode of inference, a latency and a number of executed actions, all from the same starts. The
-latency is counted in control steps (`imitate.evaluate.late`), so the numbers are the same on every machine.
+latency is counted in control steps, so the numbers are the same on every machine.
 Trainings and episodes are kept under --out and not run again: an interrupted study is resumed, one of more episodes is
 added to.
 """
@@ -104,7 +104,7 @@ class Player:
         import torch
 
         from imitate.envs import make_env
-        from imitate.evaluate.late import Lateness
+        from imitate.evaluate.settings import Lateness
         from imitate.policy.loading import policy_from_checkpoint
 
         torch.set_num_threads(1)
@@ -122,7 +122,7 @@ class Player:
         self.env.close()
 
     def _episode(self, seed: int) -> dict[str, Any]:
-        from imitate.evaluate.late import LatePolicy
+        from imitate.evaluate.episodes import LatePolicy
         from imitate.system.seeding import seed_everything
 
         seed_everything(seed)

@@ -23,9 +23,9 @@ from imitate.errors import ConfigError, UserError, printable
 from imitate.system.processes import LOCAL, check_place
 
 if TYPE_CHECKING:
-    from imitate.evaluate.eval_result import EvalResult
-    from imitate.evaluate.late import Lateness
-    from imitate.evaluate.prepared import EvaluatedPolicy
+    from imitate.evaluate.job import EvaluatedPolicy
+    from imitate.evaluate.result import EvalResult
+    from imitate.evaluate.settings import Lateness
     from imitate.policy.renaming import Rename
 
 FAILED = 1
@@ -245,8 +245,8 @@ def command(
 
     from imitate.cli.eval_places import evaluated
     from imitate.envs.make import is_robot
-    from imitate.evaluate.evaluate import default_workers
-    from imitate.evaluate.prepared import EvalSettings, subject_of
+    from imitate.evaluate.job import EvalJob, default_workers, subject_of
+    from imitate.evaluate.settings import EvalSettings
     from imitate.policy.renaming import parse_rename
 
     paths = _checkpoints(agent, quiet=quiet)
@@ -276,8 +276,8 @@ def command(
             rename=names,
             precision=precision,
         )
-        places = [
-            (
+        jobs = [
+            EvalJob(
                 subject,
                 meta,
                 replace(
@@ -289,7 +289,7 @@ def command(
             for number, (subject, meta) in enumerate(pairs)
         ]
         results, failures = evaluated(
-            places, num_workers, table_file, backend=backend, resume=resume, quiet=quiet
+            jobs, num_workers, table_file, backend=backend, resume=resume, quiet=quiet
         )
     _tell(paths, results, failures, json_)
     if failures or any(result.not_played for result in results):
@@ -329,7 +329,7 @@ def _tell(
 
 def _lateness(latency_ms: float | None, inference: Inference) -> Lateness | None:
     """Return the settings of ``--latency-ms`` and ``--inference``."""
-    from imitate.evaluate.late import Lateness
+    from imitate.evaluate.settings import Lateness
 
     if latency_ms is None:
         if inference is not Inference.sync:

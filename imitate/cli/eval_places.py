@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,13 @@ import typer
 from imitate.cli.progress import Progress
 from imitate.crew.backend import Backend
 from imitate.errors import UserError
-from imitate.evaluate.episodes import EpisodeResult
-from imitate.evaluate.eval_result import EvalResult
-from imitate.evaluate.evaluate import EvalTask, evaluate_all
-from imitate.evaluate.prepared import EvalSettings, EvaluatedPolicy, resolved
-from imitate.evaluate.results_file import ResultsFile
+from imitate.evaluate.evaluate import EvalJob, evaluate_all
+from imitate.evaluate.result import EpisodeResult, EvalResult, ResultsFile
 from imitate.system.text import counted
 
 
 def evaluated(
-    places: Sequence[tuple[EvaluatedPolicy, dict[str, Any], EvalSettings]],
+    jobs: Sequence[EvalJob],
     workers: int,
     table_file: Path | None,
     *,
@@ -34,37 +30,28 @@ def evaluated(
     Raises:
         UserError: nothing could be evaluated because of a mistake in the input.
     """
-    keys: list[tuple[Path, dict[str, Any], EvalSettings]] = []
     file = None if table_file is None else ResultsFile(table_file, resume=resume)
     results: dict[int, EvalResult] = {}
     failures: dict[int, Exception] = {}
     try:
-        wanted = [EvalTask(*place) for place in places]
         if file is not None:
-            # The table contains the actual mode, so that "auto" finds results of "processes".
-            keys = [
-                (subject.file, meta, resolved(subject, meta, settings))
-                for subject, meta, settings in places
-            ]
-            found = {number: file.find(*key) for number, key in enumerate(keys)}
+            found = {number: file.find(job.identity) for number, job in enumerate(jobs)}
             results = {number: result for number, result in found.items() if result is not None}
-            wanted = [
-                replace(entry, earlier=file.earlier(*key), on_episode=file.note(*key))
-                for entry, key in zip(wanted, keys, strict=True)
-            ]
-        left = [number for number in range(len(places)) if number not in results]
-        played = sum(len(wanted[number].earlier) for number in left)
+            for job in jobs:
+                job.resume(file.earlier(job.identity), file.keeper(job.identity))
+        left = [number for number in range(len(jobs)) if number not in results]
+        played = sum(len(jobs[number].earlier) for number in left)
         if (results or played) and not quiet:
             episodes = f", and {counted(played, 'episode')} of the others" if played else ""
             typer.echo(
-                f"{table_file}: {len(results)} of {len(places)} are finished already{episodes}",
+                f"{table_file}: {len(results)} of {len(jobs)} are finished already{episodes}",
                 err=True,
             )
-        total = sum(places[number][2].episodes for number in left) - played
+        total = sum(jobs[number].plan.episodes for number in left) - played
         with Progress(total, "episode", "eval", quiet=quiet) as progress:
             count = _Successes(progress)
             outcomes = evaluate_all(
-                [wanted[number] for number in left],
+                [jobs[number] for number in left],
                 workers=workers,
                 on_episode=count.add,
                 backend=backend,
@@ -74,16 +61,16 @@ def evaluated(
                 if isinstance(outcome, EvalResult):
                     results[number] = outcome
                     if file is not None:
-                        file.add(*keys[number], outcome)
+                        file.add(jobs[number].identity, outcome)
                 else:
                     failures[number] = outcome
     finally:
         if file is not None:
-            file.close(is_over=len(results) == len(places))
+            file.close(is_over=len(results) == len(jobs))
     errors = [error for _, error in sorted(failures.items())]
     if not results and isinstance(errors[0], UserError):
         raise errors[0]
-    words = [f"{places[number][0].file}: {error}" for number, error in sorted(failures.items())]
+    words = [f"{jobs[number].subject.file}: {error}" for number, error in sorted(failures.items())]
     return [results[number] for number in sorted(results)], words
 
 

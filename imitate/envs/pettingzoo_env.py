@@ -28,7 +28,7 @@ from imitate.system.extras import missing
 
 ENV_TYPE = 2
 AGENT_ID = "agent_id"
-OPPONENTS_ROOM = "imitate.evaluate.opponents"
+OPPONENTS_ROOM = "imitate.evaluate.environments"
 """Module with ``opponent_of``. It belongs to a higher layer, so it is imported by name when needed."""
 
 

@@ -1,4 +1,4 @@
-"""Choice of environments, for a training and for every command, and of the instructions that a policy gets there.
+"""Choice of environments, for a training and for every command, their trial before a training, and their opponents.
 
 One rule: ``--env`` wins, then ``experiment.env_meta_update_dict``, then the ``env_args`` of the file or checkpoint.
 """
@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from imitate.data.language import LANGUAGE_KEY
+from imitate.envs.cameras import sizes_of
+from imitate.envs.env import Array, Obs, lanes_of, watched
 from imitate.envs.experts import EXPERTS
-from imitate.envs.make import REAL_ROBOT, is_robot
+from imitate.envs.make import REAL_ROBOT, can_be_made, is_robot, make_env
 from imitate.envs.migration import ROBOSUITE, fitted
 from imitate.envs.trust import (
+    RANDOM,
     ROBOT,
     SIMULATED,
     Named,
@@ -22,13 +30,20 @@ from imitate.envs.trust import (
     trust_env,
     untrusted,
 )
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, EnvError, UserError
 from imitate.system.plain_files import read_json
+from imitate.system.processes import Beat
 from imitate.system.recognition import recognise
 
 if TYPE_CHECKING:
+    from imitate.algo.base.algo import Algo
     from imitate.config import Config, DatasetConfig
     from imitate.data.shards.data_files import DataFiles
+    from imitate.envs.pettingzoo_env import Opponent
+    from imitate.envs.spaces import ActionSpace
+    from imitate.policy.rollout_policy import RolloutPolicy
+
+NO_ROLLOUTS = "--set experiment.rollout.enabled=false"
 
 GYMNASIUM = 2
 
@@ -273,3 +288,165 @@ def _distinct(keys: Sequence[str], metas: Sequence[dict[str, Any]]) -> list[str]
         f"{name} {names[: i + 1].count(name)}" if names.count(name) > 1 else name
         for i, name in enumerate(names)
     ]
+
+
+@dataclass(frozen=True)
+class EnvTrial:
+    """Trial of an environment by one reset and one step; picklable.
+
+    Attributes:
+        env_meta: its env_args.
+        obs_shapes: shape of one step of each observation that the policy takes, as recorded.
+        action_dim: size of the policy's actions.
+    """
+
+    env_meta: dict[str, Any]
+    obs_shapes: dict[str, tuple[int, ...]]
+    action_dim: int
+
+    def play(self, beat: Beat | None = None) -> None:
+        """Make the environment, compare it with the data, take a step, close it; ``beat`` receives each call.
+
+        Raises:
+            EnvError: the environment cannot be made, fails, or does not fit the data.
+        """
+        name = str(self.env_meta.get("env_name", "?"))
+        try:
+            self._play(name, beat)
+        except UserError as error:
+            raise EnvError(f"{error}; to train without rollouts: {NO_ROLLOUTS}") from error
+        except (Exception, SystemExit) as error:  # an environment may raise any exception
+            raise EnvError(
+                f"environment '{name}' fails ({type(error).__name__}: {error}); see what imitate check-env says of it; "
+                f"to train without rollouts: {NO_ROLLOUTS}"
+            ) from error
+
+    def _play(self, name: str, beat: Beat | None) -> None:
+        keys, sizes = tuple(self.obs_shapes), sizes_of(self.obs_shapes)
+        env = watched(
+            partial(make_env, self.env_meta, obs_keys=keys, camera_size=sizes, team=True),
+            beat,
+        )
+        try:
+            lanes = lanes_of(env)
+            obs = lanes.reset(seed=0)[0][0]
+            self._compare(name, {key: tuple(np.shape(obs[key])) for key in obs}, env.action_dim)
+            low, high = np.asarray(env.action_low), np.asarray(env.action_high)
+            bounded = np.isfinite(low) & np.isfinite(high)
+            middle = np.zeros(len(low))
+            middle[bounded] = (low[bounded] + high[bounded]) / 2
+            lanes.step(np.tile(middle, (len(lanes.agents), 1)))
+        finally:
+            env.close()
+
+    def _compare(self, name: str, found: Mapping[str, tuple[int, ...]], action_dim: int) -> None:
+        for key, wanted in self.obs_shapes.items():
+            if key not in found:
+                raise EnvError(
+                    f"environment '{name}' gives no observation '{key}', but {', '.join(found)}"
+                )
+            if found[key] != wanted:
+                raise EnvError(
+                    f"environment '{name}' gives observation '{key}' of shape {found[key]}, "
+                    f"but the data have {wanted}"
+                )
+        if action_dim != self.action_dim:
+            raise EnvError(
+                f"environment '{name}' takes actions of {action_dim} numbers, but the data "
+                f"have {self.action_dim}"
+            )
+
+
+def trials(
+    algo: Algo, env_metas: Sequence[Mapping[str, Any]], *, serves_language: bool
+) -> list[EnvTrial]:
+    """Make a trial for each environment that a training is evaluated in.
+
+    Args:
+        algo: the policy that will act in them.
+        env_metas: env_args of each task; tasks that differ only in ``key`` and ``lang`` share a trial.
+        serves_language: true if the policy's instruction comes with the task, not from the environment.
+    """
+    shapes = _recorded_shapes(algo, serves_language)
+    sent = int(algo.preprocess.actions.sent_dim)
+    metas = {
+        repr({key: value for key, value in meta.items() if key not in ("key", "lang")}): meta
+        for meta in env_metas
+    }
+    return [EnvTrial(dict(meta), shapes, sent) for meta in metas.values()]
+
+
+def simulated(env_metas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the env_args of the environments that can be made here."""
+    return [meta for meta in env_metas if can_be_made(meta)]
+
+
+def _recorded_shapes(algo: Algo, served: bool) -> dict[str, tuple[int, ...]]:
+    recorded = algo.preprocess.raw_shapes
+    return {
+        key: tuple(recorded[key]) for key in algo.obs_shapes if not (served and key == LANGUAGE_KEY)
+    }
+
+
+def opponent_of(policy: str, space: ActionSpace) -> Opponent:
+    """Make an opponent for one agent.
+
+    Args:
+        policy: path of a checkpoint, or "random" for random actions.
+        space: action space of the agent.
+
+    Raises:
+        EnvError: there is no such checkpoint, or its actions have another size.
+    """
+    if policy == RANDOM:
+        return RandomOpponent(space)
+    if not Path(policy).exists():
+        raise EnvError(
+            f"env_kwargs['opponents']: there is no checkpoint '{policy}': correct the path, or write '{RANDOM}'"
+        )
+    from imitate.policy.loading import policy_from_checkpoint
+
+    loaded, _ = policy_from_checkpoint(ckpt_path=policy, device="cpu")
+    size = loaded.algo.preprocess.actions.sent_dim
+    if size != space.dim:
+        raise EnvError(
+            f"env_kwargs['opponents']: the policy of {policy} gives actions of {size} numbers, its agents take "
+            f"{space.dim}"
+        )
+    return PolicyOpponent(loaded)
+
+
+class PolicyOpponent:
+    """Opponent with a fixed policy and its own policy state."""
+
+    def __init__(self, policy: RolloutPolicy) -> None:
+        self._policy = policy
+
+    def start_episode(self) -> None:
+        """Reset the state of the policy."""
+        self._policy.start_episode()
+
+    def __call__(self, obs: Obs) -> Array:
+        """Return the policy's action."""
+        return self._policy(obs)
+
+
+class RandomOpponent:
+    """Opponent with uniform random actions within the limits; the sequence is the same in each episode."""
+
+    def __init__(self, space: ActionSpace) -> None:
+        self._low = np.where(np.isfinite(space.low), space.low, -1.0)
+        self._high = np.where(np.isfinite(space.high), space.high, 1.0)
+        self._choices = space.num_choices
+        self.start_episode()
+
+    def start_episode(self) -> None:
+        """Restart the sequence of random numbers."""
+        self._rng = np.random.default_rng(0)
+
+    def __call__(self, obs: Obs) -> Array:
+        """Return a random action; of discrete choices one that the mask allows."""
+        action = self._rng.uniform(self._low, self._high)
+        if self._choices and "action_mask" in obs:
+            action[: self._choices] -= 2.0 * (np.asarray(obs["action_mask"]) < 0.5)
+        return np.asarray(action)

@@ -1,89 +1,43 @@
-"""Evaluation episodes: seed, reset, act until success or the horizon, with frames for a video if wanted."""
+"""Evaluation episodes: seed, reset, act until success or the horizon, with frames for a video if wanted.
+
+One agent acts, or several that one policy controls, and predictions may be late.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from imitate.config.observation import ACTION_MASK
 from imitate.envs import make_env
 from imitate.envs.cameras import sizes_of
-from imitate.envs.env import has_team, watched
-from imitate.errors import EnvError, NotFiniteError, RobotError, UserError, nearest
-from imitate.evaluate.late import EpisodePlan, LatePolicy
-from imitate.evaluate.policy_source import PolicySource
-from imitate.evaluate.team_episodes import play_team
+from imitate.envs.env import Lanes, has_team, watched
+from imitate.errors import (
+    EnvError,
+    NotFiniteError,
+    RobotError,
+    UserError,
+    nearest,
+)
+from imitate.evaluate.result import EpisodeResult, failed_episode
+from imitate.evaluate.settings import EpisodePlan, Lateness
 from imitate.evaluate.video import FrameRecorder, OnFrames
+from imitate.policy.asynchronous import GUIDANCE
 from imitate.policy.checks import check_rate
-from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.policy.chunks import ChunkCounts, ChunkPlayer, Ticket
+from imitate.policy.rollout_policy import RolloutPolicy, not_trained
 from imitate.system.processes import Beat, cpu_model
 from imitate.system.seeding import preserved_rng, seed_everything, torch_threads
 
-
-@dataclass(frozen=True)
-class Job:
-    """Task of a worker: episodes of one policy in one environment; picklable."""
-
-    policy: PolicySource
-    env_meta: dict[str, Any]
-    plan: EpisodePlan
-    device: str = "cpu"
-
-
-@dataclass(frozen=True)
-class EpisodeResult:
-    """Result of one episode.
-
-    Attributes:
-        success: true if the task was solved at any step.
-        success_at_end: true if it was solved at the last step.
-        error: reason why it could not be played; it then counts as failed.
-        first_error: reason why the first try failed; all else describes the second try.
-        cpu: model of the processor that played it, or None if unknown.
-        agents: return and success of each agent if there are several; the episode's return is then their sum, and it
-            succeeds if all do.
-    """
-
-    index: int
-    seed: int
-    success: bool
-    episode_return: float
-    length: int
-    success_at_end: bool
-    frames: int = 0
-    error: str | None = None
-    render_error: str | None = None
-    first_error: str | None = None
-    cpu: str | None = field(default=None, compare=False)
-    agents: dict[str, dict[str, float | bool]] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
-
-
-def describe_error(error: BaseException) -> str:
-    """Describe an error of a simulator or a policy."""
-    if isinstance(error, SystemExit):
-        return f"the environment or the policy called sys.exit({error.code!r})"
-    return f"{type(error).__name__}: {error}"
-
-
-def failed_episode(plan: EpisodePlan, index: int, error: str) -> EpisodeResult:
-    """Return the record of an episode that could not be played."""
-    return EpisodeResult(
-        index,
-        plan.seed + index,
-        success=False,
-        episode_return=0.0,
-        length=0,
-        success_at_end=False,
-        error=error,
-    )
+Vector = NDArray[np.float64]
+_ROBOSUITE = 1
 
 
 class EpisodeRunner:
@@ -101,11 +55,11 @@ class EpisodeRunner:
         self._env_key: tuple[Any, ...] = ()
         self._render_error: str | None = None
 
-    def load(self, job: Job) -> None:
-        """Load policy and environment of a job, unless the previous job already loaded them."""
-        key = (job.policy.key, job.device)
+    def load(self, plan: EpisodePlan) -> None:
+        """Load the policy of a plan, unless the previous plan already loaded it."""
+        key = (plan.policy.key, plan.device)
         if key != self._policy_key:
-            self._policy = job.policy.load(job.device)
+            self._policy = plan.policy.load(plan.device)
             self._policy_key = key
 
     def use_policy(self, policy: RolloutPolicy) -> None:
@@ -113,16 +67,11 @@ class EpisodeRunner:
         self._policy = policy
 
     def play(
-        self,
-        env_meta: dict[str, Any],
-        plan: EpisodePlan,
-        index: int,
-        on_frames: OnFrames | None = None,
+        self, plan: EpisodePlan, index: int, on_frames: OnFrames | None = None
     ) -> EpisodeResult:
         """Play episode `index`; after an error of simulator or policy, try once more, then record the error.
 
         Args:
-            env_meta: env_args of the environment.
             plan: plan of the episodes.
             index: index of the episode.
             on_frames: receives the episode's frames for a video, or None to render nothing.
@@ -130,11 +79,11 @@ class EpisodeRunner:
         Raises:
             UserError: policy and environment do not fit each other, or the environment cannot be made.
         """
-        episode = self._try_to_play(env_meta, plan, index, on_frames)
+        episode = self._try_to_play(plan, index, on_frames)
         if episode.error is None:
             return episode
         self.close()
-        again = self._try_to_play(env_meta, plan, index, on_frames)
+        again = self._try_to_play(plan, index, on_frames)
         return again if again.error else replace(again, first_error=episode.error)
 
     def close(self) -> None:
@@ -144,17 +93,13 @@ class EpisodeRunner:
         self._envs.clear()
 
     def _try_to_play(
-        self,
-        env_meta: dict[str, Any],
-        plan: EpisodePlan,
-        index: int,
-        on_frames: OnFrames | None,
+        self, plan: EpisodePlan, index: int, on_frames: OnFrames | None
     ) -> EpisodeResult:
         # Simulators raise any exception; only this episode has failed.
         try:
             with preserved_rng(), torch_threads(1):
                 seed_everything(plan.seed + index)
-                return self._play(env_meta, plan, index, on_frames)
+                return self._play(plan, index, on_frames)
         except RobotError:  # a person must check the robot before it moves again
             raise
         except NotFiniteError as error:
@@ -164,24 +109,18 @@ class EpisodeRunner:
         except (Exception, SystemExit) as error:
             return failed_episode(plan, index, describe_error(error))
 
-    def _play(
-        self,
-        env_meta: dict[str, Any],
-        plan: EpisodePlan,
-        index: int,
-        on_frames: OnFrames | None,
-    ) -> EpisodeResult:
+    def _play(self, plan: EpisodePlan, index: int, on_frames: OnFrames | None) -> EpisodeResult:
         assert self._policy is not None
         policy = self._policy
         recorder = FrameRecorder(plan, index, policy, on_frames)
-        env = self._env(env_meta, policy, render=recorder.wanted)
+        env = self._env(plan.env_meta, policy, render=recorder.wanted)
         obs, _ = env.reset(seed=plan.seed + index)
         if has_team(env):
             return self._play_team(plan, index, env, obs, recorder)
         check_fit(policy, env, obs)
         goal = goal_of(policy, env)
-        policy.start_episode(env_meta.get("lang"))
-        late = None if plan.late is None else LatePolicy(policy, plan.late, env_meta)
+        policy.start_episode(plan.lang)
+        late = None if plan.late is None else LatePolicy(policy, plan.late, plan.env_meta)
         success, at_end, total, length = False, False, 0.0, 0
         with recorder:
             over = False
@@ -198,17 +137,7 @@ class EpisodeRunner:
             recorder.add(env, length, last=over)
         if success:
             policy.check(obs)  # a broken simulator may report success
-        return EpisodeResult(
-            index,
-            plan.seed + index,
-            success,
-            total,
-            length,
-            at_end,
-            frames=recorder.count,
-            render_error=recorder.error or self._render_error,
-            cpu=cpu_model(),
-        )
+        return self._result(plan, index, recorder, success, total, length, at_end)
 
     def _play_team(
         self,
@@ -236,17 +165,31 @@ class EpisodeRunner:
         if play.success:
             for obs in play.last:  # a broken simulator may report success
                 policy.check(obs)
+        result = self._result(
+            plan, index, recorder, play.success, play.total, play.length, play.at_end
+        )
+        return replace(result, agents=play.results())
+
+    def _result(
+        self,
+        plan: EpisodePlan,
+        index: int,
+        recorder: FrameRecorder,
+        success: bool,
+        total: float,
+        length: int,
+        at_end: bool,
+    ) -> EpisodeResult:
         return EpisodeResult(
             index,
             plan.seed + index,
-            play.success,
-            play.total,
-            play.length,
-            play.at_end,
+            success,
+            total,
+            length,
+            at_end,
             frames=recorder.count,
             render_error=recorder.error or self._render_error,
             cpu=cpu_model(),
-            agents=play.results(),
         )
 
     def _env(self, env_meta: dict[str, Any], policy: RolloutPolicy, *, render: bool) -> Any:
@@ -274,6 +217,218 @@ class EpisodeRunner:
                 self._render_error = f"{type(error).__name__}: {error}"
                 return self._env(env_meta, policy, render=False)
         return self._envs[render]
+
+
+class LatePolicy:
+    """One episode of a policy whose predictions are late.
+
+    Args:
+        policy: policy at the beginning of an episode; it predicts chunks or single actions (then every action is late).
+        late: the delay.
+        env_meta: env_args, with the control rate and the action that keeps the robot still.
+
+    Raises:
+        UserError: the control rate is not known, or the chunk is too short for the delay.
+    """
+
+    def __init__(self, policy: RolloutPolicy, late: Lateness, env_meta: Mapping[str, Any]) -> None:
+        rate = policy.control_freq or (env_meta.get("env_kwargs") or {}).get("control_freq")
+        if rate is None:
+            raise UserError(
+                "--latency-ms: neither the checkpoint nor the environment contains the control rate"
+            )
+        self._policy, self._late = policy, late
+        self._delay = math.ceil(late.latency_ms * float(rate) / 1000.0 - 1e-9)
+        execution = policy.algo.execution
+        self._execute = late.execute or (1 if execution is None else execution.execute)
+        size = 1 if execution is None else execution.size
+        if late.inference != "sync" and self._delay + 1 > size:
+            raise UserError(
+                f"a delay of {self._delay} control steps is longer than the chunk of {size} "
+                "actions, so nothing of it would be left: use --inference sync, or a policy "
+                "with longer chunks"
+            )
+        self._guidance = GUIDANCE.get(late.inference)
+        if self._guidance == "prefix":
+            self._check_prefix()
+        self._player = ChunkPlayer("blend" if late.inference == "async" else "replace")
+        self._history: deque[Mapping[str, Any]] = deque(maxlen=policy.history)
+        self._coming: tuple[int, Ticket, Vector] | None = None
+        self._step = self._since = 0
+        low, high = policy.limits
+        self._rest = np.clip(np.zeros(len(low)), low, high)
+        self._keeps_gripper = env_meta.get("type") == _ROBOSUITE
+
+    @property
+    def counts(self) -> ChunkCounts:
+        """Number of chunks by outcome."""
+        return self._player.counts
+
+    def __call__(self, ob: Mapping[str, Any]) -> Vector:
+        """Return the robot's action (A,) in this control step."""
+        self._history.append(ob)
+        self._receive()
+        if self._coming is None and self._is_due():
+            self._predict()
+            self._receive()
+        self._step += 1
+        action = self._player.next()
+        if action is None:
+            return self._rest.copy()
+        self._since += 1
+        if self._keeps_gripper:
+            self._rest[-1] = action[-1]
+        return action
+
+    def _check_prefix(self) -> None:
+        most = self._policy.max_prefix
+        if not most:
+            raise UserError(not_trained(self._policy.algo.global_config.algo_name))
+        if self._delay > most:
+            raise UserError(
+                f"a delay of {self._delay} control steps is longer than the training's "
+                f"algo.prefix.max_delay {most}: train the policy with {self._delay}, or use "
+                "--inference rtc"
+            )
+
+    def _is_due(self) -> bool:
+        if self._late.inference == "sync" or self._player.planned == 0:
+            return self._player.planned == 0
+        return self._since >= self._execute or self._player.planned <= self._delay
+
+    def _predict(self) -> None:
+        """Begin a prediction from the current observation; its result arrives later."""
+        self._since = 0
+        history = list(self._history)
+        planned = self._player.remaining()
+        ticket = self._player.request()
+        if planned is None or self._guidance is None:
+            chunk = self._policy.predict_chunk(history)
+        else:
+            chunk = self._policy.predict_chunk(history, planned, self._delay, self._guidance)
+        if self._late.inference == "sync":
+            chunk = chunk[: self._execute]
+        self._coming = (self._step + self._delay, ticket, chunk)
+
+    def _receive(self) -> None:
+        if self._coming is not None and self._step >= self._coming[0]:
+            _, ticket, chunk = self._coming
+            self._coming = None
+            self._player.accept(chunk, ticket)
+
+
+@dataclass
+class AgentPlay:
+    """One agent's part of an episode.
+
+    Attributes:
+        success: true if it succeeded at any of its steps.
+        at_end: true if it succeeded at its last step.
+        present: true while it has not left the episode.
+    """
+
+    total: float = 0.0
+    success: bool = False
+    at_end: bool = False
+    present: bool = True
+
+
+@dataclass(frozen=True)
+class TeamPlay:
+    """An episode of several agents.
+
+    Attributes:
+        agents: the agents' plays by name.
+        length: steps until the last agent left.
+        over: true if all left, or all succeeded, before the horizon.
+        last: observation of each agent at its end.
+    """
+
+    agents: dict[str, AgentPlay]
+    length: int
+    over: bool
+    last: Sequence[Mapping[str, Any]]
+
+    @property
+    def success(self) -> bool:
+        """True if every agent succeeded."""
+        return all(agent.success for agent in self.agents.values())
+
+    @property
+    def at_end(self) -> bool:
+        """True if every agent's last step was a success."""
+        return all(agent.at_end for agent in self.agents.values())
+
+    @property
+    def total(self) -> float:
+        """Sum of the rewards of all agents."""
+        return sum(agent.total for agent in self.agents.values())
+
+    def results(self) -> dict[str, dict[str, float | bool]]:
+        """Return and success of each agent, for files."""
+        return {
+            name: {"return": agent.total, "success": agent.success}
+            for name, agent in self.agents.items()
+        }
+
+
+def play_team(
+    policy: RolloutPolicy,
+    env: Lanes,
+    first: Sequence[Mapping[str, Any]],
+    *,
+    horizon: int,
+    terminate_on_success: bool,
+    show: Callable[[int], None],
+) -> TeamPlay:
+    """Play an episode from the agents' ``first`` observations on; ``show`` is called with the steps so far.
+
+    Raises:
+        EnvError: the policy has goals, which multi-agent environments do not provide.
+    """
+    if policy.goal_keys:
+        raise EnvError(
+            f"the policy takes goals ({', '.join(policy.goal_keys)}), which multi-agent "
+            "environments do not provide: train a policy without goals"
+        )
+    agents = {name: AgentPlay() for name in env.agents}
+    seen, length, over = list(first), 0, False
+    while length < horizon and not over:
+        actions = policy(
+            _batch(seen, [agent.present for agent in agents.values()]), batched_ob=True
+        )
+        show(length)
+        outcomes = env.step(actions)
+        length += 1
+        for number, (agent, outcome) in enumerate(zip(agents.values(), outcomes, strict=True)):
+            if outcome is None:
+                continue
+            seen[number], reward, terminated, truncated, info = outcome
+            agent.total += float(reward)
+            agent.at_end = bool(info.get("success", False))
+            agent.success = agent.success or agent.at_end
+            agent.present = not (terminated or truncated)
+        policy.observe(np.array([0.0 if o is None else float(o[1]) for o in outcomes]))
+        solved = terminate_on_success and all(agent.success for agent in agents.values())
+        over = solved or not any(agent.present for agent in agents.values())
+    return TeamPlay(agents, length, over, seen)
+
+
+def _batch(
+    seen: Sequence[Mapping[str, Any]], present: Sequence[bool]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Stack the observations of all agents; actions of agents that have left are ignored."""
+    rows = {key: np.stack([np.asarray(obs[key]) for obs in seen]) for key in seen[0]}
+    if ACTION_MASK in rows:
+        rows[ACTION_MASK][~np.array(present)] = 1
+    return rows
+
+
+def describe_error(error: BaseException) -> str:
+    """Describe an error of a simulator or a policy."""
+    if isinstance(error, SystemExit):
+        return f"the environment or the policy called sys.exit({error.code!r})"
+    return f"{type(error).__name__}: {error}"
 
 
 def check_fit(policy: RolloutPolicy, env: Any, obs: Mapping[str, Any]) -> None:
@@ -338,26 +493,3 @@ def goal_of(policy: RolloutPolicy, env: Any) -> Any:
             f"(goal keys {', '.join(policy.goal_keys)}); evaluate with an environment class that has it"
         )
     return env.get_goal()
-
-
-def timed(start: float) -> float:
-    """Return the seconds since `start` (time.perf_counter), to the millisecond."""
-    return round(time.perf_counter() - start, 3)
-
-
-def hopeless(results: dict[int, EpisodeResult], give_up_after: int | None) -> bool:
-    """Return true if the first `give_up_after` episodes have all been played and all failed."""
-    if give_up_after is None:
-        return False
-    first = [results.get(index) for index in range(give_up_after)]
-    return all(episode is not None and not episode.success for episode in first)
-
-
-def in_order(results: dict[int, EpisodeResult], give_up_after: int | None) -> list[EpisodeResult]:
-    """Sort episodes by index; keep only the first if the evaluation was hopeless.
-
-    So its result does not depend on timing.
-    """
-    if hopeless(results, give_up_after):
-        return [results[index] for index in range(give_up_after or 0)]
-    return [results[index] for index in sorted(results)]

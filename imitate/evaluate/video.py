@@ -1,13 +1,15 @@
-"""Frames of videos: recorded in worker processes, with the policy's plan and keypoints drawn onto them.
+"""Videos of episodes: frames from worker processes, the policy's plan and keypoints on them, and their mosaic.
 
 The planned actions are drawn as the path of each gripper if the environment can compute it (``env.planned_paths``),
 otherwise as one curve per action dimension. Images with a spatial softmax are shown in the corner with its keypoints.
+A mosaic shows several episodes: their borders are grey while an episode runs, then green (success) or red.
 """
 
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from imitate.system.plain_files import cleared, replaced
+
 if TYPE_CHECKING:
-    from imitate.evaluate.late import EpisodePlan
+    from imitate.evaluate.result import EpisodeResult
+    from imitate.evaluate.settings import EpisodePlan
     from imitate.policy.rollout_policy import RolloutPolicy
 
 AT_ONCE = 16
@@ -114,6 +119,10 @@ MARGIN = 4
 NEAR, FAR = (255, 230, 0), (255, 0, 120)
 """Colours of the next action and of the last planned one."""
 FAINTEST = 0.35
+
+BORDER = 6
+GREY, GREEN, RED = (128, 128, 128), (40, 180, 60), (210, 40, 40)
+HOLD_FRAMES = 10
 
 Picture = NDArray[np.uint8]
 Values = NDArray[np.float64]
@@ -290,3 +299,51 @@ class FrameRecorder:
             self.error = f"{type(error).__name__}: {error}"
             return
         self._sender.add(frame)
+
+
+def write_mosaic(
+    path: str | Path,
+    frame_dir: str,
+    episodes: Sequence[EpisodeResult],
+    *,
+    size: int,
+    rate_hz: float = 10.0,
+) -> Path | None:
+    """Compose the raw frames of `episodes` (those that have some) into one mp4, frame by frame.
+
+    Returns:
+        the path, or None if no episode has a frame.
+    """
+    shown = [episode for episode in episodes if episode.frames]
+    if not shown:
+        return None
+    from imageio.v2 import get_writer
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    reels = [read_frames(frame_dir, episode.index, episode.frames, size) for episode in shown]
+    # macro_block_size 2: the codec needs even sides, and 16 would rescale the picture.
+    how: Any = {"fps": rate_hz, "macro_block_size": 2, "codec": "libx264", "quality": 7}
+    with replaced(path, path.suffix) as part, get_writer(cleared(part), **how) as opened:
+        writer: Any = opened
+        for t in range(max(len(reel) for reel in reels) + HOLD_FRAMES):
+            writer.append_data(compose(shown, reels, t))
+    return path
+
+
+def compose(
+    episodes: Sequence[EpisodeResult], reels: Sequence[NDArray[Any]], t: int
+) -> NDArray[np.uint8]:
+    """Compose picture t of the mosaic; a finished episode shows its last frame."""
+    size = reels[0].shape[1] + 2 * BORDER
+    columns = math.ceil(math.sqrt(len(reels)))
+    rows = math.ceil(len(reels) / columns)
+    picture = np.zeros((rows * size, columns * size, 3), dtype=np.uint8)
+    for number, (episode, reel) in enumerate(zip(episodes, reels, strict=True)):
+        over = t >= len(reel) - 1
+        colour = (GREEN if episode.success else RED) if over else GREY
+        row, column = divmod(number, columns)
+        tile = picture[row * size : (row + 1) * size, column * size : (column + 1) * size]
+        tile[:] = colour
+        tile[BORDER:-BORDER, BORDER:-BORDER] = reel[min(t, len(reel) - 1)]
+    return picture

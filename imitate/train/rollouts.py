@@ -17,12 +17,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from imitate.evaluate.env_trial import EnvTrial
-from imitate.evaluate.environments import file_name, label
-from imitate.evaluate.episodes import EpisodeResult
-from imitate.evaluate.eval_result import EvalResult
-from imitate.evaluate.evaluate import EvalSettings, default_workers, evaluate
-from imitate.evaluate.pool import EpisodePool, EvaluationCancelledError
+from imitate.evaluate.environments import EnvTrial, file_name, label
+from imitate.evaluate.evaluate import EvalSettings, evaluate
+from imitate.evaluate.job import default_workers
+from imitate.evaluate.result import EpisodeResult, EvalResult
+from imitate.evaluate.worker import EpisodePool, EvaluationCancelledError
 from imitate.system.run_folder import RunFolder
 from imitate.system.text import counted
 from imitate.train.checkpoints import Checkpoints

@@ -10,8 +10,8 @@ from typing import Any
 
 from imitate.algo.base.algo import Batch
 from imitate.errors import RobotStoppedError, TrainingError
-from imitate.evaluate.env_trial import simulated
-from imitate.evaluate.prepared import device_beside
+from imitate.evaluate.environments import simulated
+from imitate.evaluate.job import device_beside
 from imitate.models.precision import begin_compiled_step
 from imitate.models.preprocess import Preprocess
 from imitate.policy.checkpoint import checkpoint_dict, load_checkpoint

@@ -17,9 +17,8 @@ from imitate.algo.base.allocation import count_numbers
 from imitate.config import Config, load_config
 from imitate.data.shards.data_files import DataFiles, data_files
 from imitate.errors import ConfigError, TrainingError, UserError
-from imitate.evaluate.env_trial import trials
-from imitate.evaluate.environments import trust_named, with_env
-from imitate.evaluate.evaluate import available_cores
+from imitate.evaluate.environments import trials, trust_named, with_env
+from imitate.system.processes import available_cores
 from imitate.system.ranks import Ranks
 from imitate.system.run_folder import (
     RunFolder,

@@ -8,9 +8,8 @@ import pytest
 
 from imitate.cli import eval_places
 from imitate.cli.reports.evaluation import cpu_warning, short_name
-from imitate.evaluate.episodes import EpisodeResult
-from imitate.evaluate.eval_result import EvalResult
 from imitate.evaluate.evaluate import EvalSettings, evaluate
+from imitate.evaluate.result import EpisodeResult, EvalResult
 from imitate.policy import checkpoint
 from tests.loading import load
 

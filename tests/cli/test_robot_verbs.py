@@ -22,9 +22,9 @@ from imitate.deploy.robot.robot import Observation
 from imitate.deploy.robot.simulated import SimulatedRobot
 from imitate.errors import UserError
 from imitate.evaluate.evaluate import EvalSettings, evaluate
-from imitate.evaluate.policy_source import CheckpointFile
 from imitate.policy import loading
 from imitate.policy.checkpoint import save_checkpoint
+from imitate.policy.source import CheckpointFile
 from tests.cli.conftest import refuse
 from tests.deploy.fake_robot import FakeRobot
 from tests.tiny import tiny_checkpoint

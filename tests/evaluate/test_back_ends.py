@@ -10,11 +10,10 @@ import torch
 from imitate.crew.local import LocalBackend
 from imitate.envs.trust import trust_env
 from imitate.errors import CheckpointError, EnvError
-from imitate.evaluate.evaluate import EvalSettings, EvalTask, evaluate, evaluate_all
-from imitate.evaluate.policy_source import CheckpointFile, SentCheckpoint
-from imitate.evaluate.pool import EpisodeBatch, EpisodePool
-from imitate.evaluate.prepared import EvalJob, subject_of
+from imitate.evaluate.evaluate import EvalJob, EvalSettings, evaluate, evaluate_all
+from imitate.evaluate.worker import EpisodePool
 from imitate.policy.checkpoint import checkpoint_from_bytes
+from imitate.policy.source import CheckpointFile, SentCheckpoint
 from imitate.system.run_folder import find_checkpoint
 from tests.ray_cluster import MOSTLY_LOCAL, ONE_NODE
 from tests.train.conftest import env_meta, write_expert
@@ -38,7 +37,7 @@ def test_the_same_episodes_and_the_same_video_wherever_they_are_played(tmp_path,
     for workers in (1, 2) if isinstance(backend, LocalBackend) else (2,):
         videos.append(tmp_path / f"{workers}.mp4")
         settings = replace(SETTINGS, video=videos[-1], **filmed)
-        there = played(backend, EvalTask(agent, None, settings), workers)
+        there = played(backend, EvalJob(agent, None, settings), workers)
         assert there.episodes == here.episodes
         assert [episode.frames > 0 for episode in there.episodes] == [True] * 2 + [False] * 10
         assert [episode.cpu for episode in there.episodes] == [here.episodes[0].cpu] * 12
@@ -50,7 +49,7 @@ def test_the_same_episodes_and_the_same_video_wherever_they_are_played(tmp_path,
 def test_dying_and_hanging_episodes_are_named_and_the_others_are_as_ever(tmp_path, backend):
     meta = env_meta(hang_in="step", hang_at=[7], die_at=[3])
     agent = write_expert(tmp_path / "a.pth", noise=0.5)
-    found = played(backend, EvalTask(agent, meta, SETTINGS))
+    found = played(backend, EvalJob(agent, meta, SETTINGS))
     sound = evaluate(agent, env_meta(), EvalSettings(episodes=12, horizon=30))
     assert [episode.index for episode in found.episodes if episode.error] == [3, 7]
     assert "its process died in reset() (exit code 7), in 2 tries" in found.episodes[3].error
@@ -65,10 +64,10 @@ def test_an_episode_whose_worker_is_killed_once_is_played_again(tmp_path):
     agent = write_expert(tmp_path / "a.pth")
     seen = []
     with (
-        closing(EvalJob(subject_of(agent), meta, SETTINGS)) as prepared,
+        closing(EvalJob(agent, meta, SETTINGS)) as job,
         EpisodePool(2) as pool,
     ):
-        episodes = pool.run(prepared.planned(seen.append))
+        episodes = pool.run(job, seen.append)
     sound = evaluate(agent, env_meta(), EvalSettings(episodes=12, horizon=30))
     assert tuple(replace(episode, first_error=None) for episode in episodes) == sound.episodes
     assert "its process died in reset()" in episodes[5].first_error
@@ -84,10 +83,8 @@ def test_workers_need_no_file(tmp_path, request, start):
     agent = write_expert(tmp_path / "a.pth")
     meta = env_meta(die_at=[1], die_once_file=str(tmp_path / "died"))
     trust_env(meta)
-    with closing(EvalJob(subject_of(agent), meta, SETTINGS)) as prepared, EpisodePool(1) as pool:
-        episodes = pool.run(
-            prepared.planned(lambda _: agent.unlink(missing_ok=True)),
-        )
+    with closing(EvalJob(agent, meta, SETTINGS)) as job, EpisodePool(1) as pool:
+        episodes = pool.run(job, lambda _: agent.unlink(missing_ok=True))
     assert all(episode.success for episode in episodes) and episodes[1].first_error
 
 
@@ -125,7 +122,7 @@ def test_data_of_a_real_robot_are_refused_before_processes_start(tmp_path):
     agent = write_expert(tmp_path / "a.pth")
     arm = {"env_name": "arm", "type": 4, "env_kwargs": {}}
     with pytest.raises(EnvError, match="is 4, a real robot.*--env"):
-        EvalJob(subject_of(agent), arm, SETTINGS)
+        EvalJob(agent, arm, SETTINGS)
 
 
 def test_what_only_this_process_can_play_is_refused(tmp_path):
@@ -135,19 +132,18 @@ def test_what_only_this_process_can_play_is_refused(tmp_path):
         (None, replace(SETTINGS, mode="vector"), "--mode vector plays all episodes in one process"),
     ):
         with pytest.raises(EnvError, match=words):
-            list(evaluate_all([EvalTask(agent, meta, settings)], backend=LocalBackend()))
+            list(evaluate_all([EvalJob(agent, meta, settings)], backend=LocalBackend()))
 
 
 def test_episodes_that_were_played_before_are_not_played_again(tmp_path):
     agent, seen = write_expert(tmp_path / "a.pth"), []
     whole = evaluate(agent, settings=EvalSettings(episodes=4, horizon=30))
     settings = replace(SETTINGS, episodes=4)
-    place = EvalTask(agent, None, settings, whole.episodes[1:3], seen.append)
-    assert played(None, place).episodes == whole.episodes
-    assert sorted(episode.index for episode in seen) == [0, 3]
-    nothing_left = replace(place, earlier=whole.episodes)
-    assert played(None, nothing_left).episodes == whole.episodes and len(seen) == 2
-    video = replace(settings, video=tmp_path / "v.mp4", video_episodes=2)
-    with closing(EvalJob(subject_of(agent), None, video)) as prepared:
-        planned = prepared.planned(None, whole.episodes)
-    assert isinstance(planned, EpisodeBatch) and planned.earlier == whole.episodes[2:]
+    for earlier in (whole.episodes[1:3], whole.episodes):  # the second time nothing is left
+        job = EvalJob(agent, None, settings)
+        job.resume(earlier, seen.append)
+        assert played(None, job).episodes == whole.episodes
+        assert sorted(episode.index for episode in seen) == [0, 3]
+    job = EvalJob(agent, None, replace(settings, video=tmp_path / "v.mp4", video_episodes=2))
+    job.resume(whole.episodes, seen.append)
+    assert job.earlier == whole.episodes[2:]

@@ -1,7 +1,6 @@
 import math
 
-from imitate.evaluate.episodes import EpisodeResult
-from imitate.evaluate.results_file import EpisodeLog
+from imitate.evaluate.result import EpisodeLog, EpisodeResult
 
 
 def episode(index, **more):

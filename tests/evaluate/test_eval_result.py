@@ -1,7 +1,6 @@
 import pytest
 
-from imitate.evaluate.episodes import EpisodeResult
-from imitate.evaluate.eval_result import EvalResult
+from imitate.evaluate.result import EpisodeResult, EvalResult
 
 
 def result(lengths, *, successes=0, horizon=400, longest_demo=380):

@@ -6,10 +6,10 @@ import torch
 from imageio.v2 import get_reader
 
 from imitate.errors import CheckpointError, EnvError, UserError
-from imitate.evaluate.episodes import EpisodeResult, hopeless, in_order
 from imitate.evaluate.evaluate import EvalSettings, evaluate
-from imitate.evaluate.pool import EpisodePool
-from imitate.evaluate.prepared import device_beside
+from imitate.evaluate.job import device_beside
+from imitate.evaluate.result import EpisodeResult, hopeless, in_order
+from imitate.evaluate.worker import EpisodePool
 from imitate.policy.loading import policy_from_checkpoint
 from tests.train.conftest import env_meta, write_expert
 

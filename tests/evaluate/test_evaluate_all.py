@@ -8,10 +8,9 @@ from multiprocessing import active_children
 import pytest
 
 from imitate.errors import ConfigError, EnvError, EvaluationError
-from imitate.evaluate.eval_result import EvalResult
-from imitate.evaluate.evaluate import EvalSettings, EvalTask, evaluate, evaluate_all
-from imitate.evaluate.late import Lateness
-from imitate.evaluate.results_file import ResultsFile, result_from_dict
+from imitate.evaluate.evaluate import EvalJob, EvalSettings, evaluate, evaluate_all
+from imitate.evaluate.result import EvalResult, ResultsFile, result_from_dict
+from imitate.evaluate.settings import Lateness
 from tests.train.conftest import env_meta, write_expert
 
 pytestmark = pytest.mark.usefixtures("importable_env")
@@ -22,7 +21,7 @@ def alone(place):
     """The result of a place by itself, in this process."""
     own = place.settings
     short = EvalSettings(own.episodes, own.horizon, own.seed, give_up_after=own.give_up_after)
-    return evaluate(place.agent, place.env_meta, short)
+    return evaluate(place.subject.file, place.plan.env_meta, short)
 
 
 @pytest.mark.slow("five places, each also alone")
@@ -31,11 +30,11 @@ def test_each_place_has_the_result_that_it_has_alone_and_workers_are_kept(tmp_pa
     noisy = write_expert(tmp_path / "c.pth", noise=0.5)
     far = env_meta(impossible_at=[5, 6, 7])
     places = [
-        EvalTask(good, env_meta(), SETTINGS),
-        EvalTask(good, far, SETTINGS),
-        EvalTask(lazy, env_meta(), replace(SETTINGS, give_up_after=1)),
-        EvalTask(noisy, env_meta(), replace(SETTINGS, seed=7)),
-        EvalTask(good, env_meta(), replace(SETTINGS, mode="vector")),
+        EvalJob(good, env_meta(), SETTINGS),
+        EvalJob(good, far, SETTINGS),
+        EvalJob(lazy, env_meta(), replace(SETTINGS, give_up_after=1)),
+        EvalJob(noisy, env_meta(), replace(SETTINGS, seed=7)),
+        EvalJob(good, env_meta(), replace(SETTINGS, mode="vector")),
     ]
     before, workers, found, seen = set(active_children()), set(), {}, []
     for number, result in evaluate_all(places, workers=2, on_episode=seen.append):
@@ -52,10 +51,10 @@ def test_each_place_has_the_result_that_it_has_alone_and_workers_are_kept(tmp_pa
 def test_places_that_fail_do_not_keep_others_from_being_played(tmp_path):
     good = write_expert(tmp_path / "a.pth")
     places = [
-        EvalTask(good, env_meta(action_dim=7), SETTINGS),
-        EvalTask(good, env_meta(die_at=[5, 6, 7]), SETTINGS),
-        EvalTask(good, env_meta(hang_in="step", hang_at=[6]), SETTINGS),
-        EvalTask(good, env_meta(), SETTINGS),
+        EvalJob(good, env_meta(action_dim=7), SETTINGS),
+        EvalJob(good, env_meta(die_at=[5, 6, 7]), SETTINGS),
+        EvalJob(good, env_meta(hang_in="step", hang_at=[6]), SETTINGS),
+        EvalJob(good, env_meta(), SETTINGS),
     ]
     found = dict(evaluate_all(places, workers=2))
     assert isinstance(found[0], EnvError) and "takes actions of 7" in str(found[0])
@@ -67,7 +66,7 @@ def test_places_that_fail_do_not_keep_others_from_being_played(tmp_path):
 def test_a_video_for_each_place(tmp_path):
     good = write_expert(tmp_path / "a.pth")
     short = replace(SETTINGS, episodes=1, video_episodes=1)
-    places = [EvalTask(good, None, replace(short, video=tmp_path / f"{n}.mp4")) for n in range(2)]
+    places = [EvalJob(good, None, replace(short, video=tmp_path / f"{n}.mp4")) for n in range(2)]
     found = dict(evaluate_all(places, workers=1))
     assert [found[n].video for n in range(2)] == [str(tmp_path / f"{n}.mp4") for n in range(2)]
     assert all(os.path.getsize(result.video) for result in found.values())
@@ -85,21 +84,25 @@ def test_results_come_back_as_they_were(tmp_path):
 
 
 def test_an_entry_stands_for_the_same_checkpoint_environment_and_settings(tmp_path):
-    settings = replace(SETTINGS, mode="processes")  # as the command resolves "auto"
     agent, meta = write_expert(tmp_path / "a.pth"), env_meta()
+
+    def same(meta=meta, **changes):
+        return EvalJob(agent, meta, replace(SETTINGS, **changes)).identity
+
+    assert same() == same(mode="processes")
     result = EvalResult("env", str(agent), (), 3, 30, 5, "processes", 2, 1.5)
     short = EvalSettings(episodes=1, horizon=9)
     result = replace(result, episodes=evaluate(agent, meta, short).episodes)
     file = ResultsFile(tmp_path / "t.json", resume=False)
-    file.add(agent, meta, settings, result)
+    file.add(same(), result)
     with pytest.raises(ConfigError, match=r"t.json: another process is writing it"):
         ResultsFile(tmp_path / "t.json", resume=True)
     file.close(is_over=True)
     file = ResultsFile(tmp_path / "t.json", resume=True)
-    assert file.find(agent, meta, settings) == result
-    assert file.find(agent, meta, replace(settings, workers=7, video="v.mp4")) == result
-    assert file.find(agent, env_meta(action_dim=7), settings) is None
-    assert file.find(agent, meta, replace(settings, late=Lateness(20.0))) is None
+    assert file.find(same()) == result
+    assert file.find(same(workers=7, video="v.mp4")) == result
+    assert file.find(same(env_meta(action_dim=7))) is None
+    assert file.find(same(late=Lateness(20.0))) is None
     for key, value in {
         "seed": 6,
         "episodes": 4,
@@ -107,11 +110,11 @@ def test_an_entry_stands_for_the_same_checkpoint_environment_and_settings(tmp_pa
         "mode": "vector",
         "precision": "int8",
     }.items():
-        assert file.find(agent, meta, replace(settings, **{key: value})) is None
+        assert file.find(same(**{key: value})) is None
     file.close(is_over=False)
     write_expert(agent, gain=1.0)
     file = ResultsFile(tmp_path / "t.json", resume=True)
-    assert file.find(agent, meta, settings) is None
+    assert file.find(same()) is None
     file.close(is_over=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth", "t.json"]
     with pytest.raises(ConfigError, match="continue it with --resume"):

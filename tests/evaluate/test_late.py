@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from imitate.errors import UserError
-from imitate.evaluate.episodes import EpisodePlan, failed_episode
-from imitate.evaluate.eval_result import EvalResult
+from imitate.evaluate.episodes import LatePolicy
 from imitate.evaluate.evaluate import EvalSettings, evaluate
-from imitate.evaluate.late import Lateness, LatePolicy
+from imitate.evaluate.result import EpisodeResult, EvalResult
+from imitate.evaluate.settings import Lateness
 from tests.deploy.policies import observations, policy_of
 
 META = {"type": 2, "env_kwargs": {"control_freq": 20}}
@@ -127,7 +127,7 @@ def test_a_flow_policy_acts_late(inference):
 
 
 def test_a_result_names_the_delay_and_lockstep_is_refused():
-    failed = failed_episode(EpisodePlan(horizon=10, seed=0), 0, "broken")
+    failed = EpisodeResult(0, 0, False, 0.0, 0, False, error="broken")
     made = partial(EvalResult, "env", None, (failed,), 1, 10, 0, "processes", 1, 0.0)
     late = made(late=Lateness(100.0, "rtc")).to_dict()
     assert (late["latency_ms"], late["inference"]) == (100.0, "rtc")

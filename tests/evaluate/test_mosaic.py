@@ -2,9 +2,19 @@ from pathlib import Path
 
 import numpy as np
 
-from imitate.evaluate.episodes import EpisodeResult
-from imitate.evaluate.mosaic import BORDER, GREEN, GREY, RED, compose, write_mosaic
-from imitate.evaluate.video import FrameFolder, FrameSender, frame_file, read_frames
+from imitate.evaluate.result import EpisodeResult
+from imitate.evaluate.video import (
+    BORDER,
+    GREEN,
+    GREY,
+    RED,
+    FrameFolder,
+    FrameSender,
+    compose,
+    frame_file,
+    read_frames,
+    write_mosaic,
+)
 
 
 def episode(index, success, frames):

@@ -19,7 +19,7 @@ from imitate.data import DatasetFile
 from imitate.data.file.hdf5_format import natural_key
 from imitate.data.formats.convert import convert
 from imitate.errors import ConfigError, DatasetError, UserError
-from imitate.evaluate.results_file import ResultsFile
+from imitate.evaluate.result import ResultsFile
 from imitate.policy.structure import _is_object
 from imitate.system.run_folder import RunFolder
 from imitate.train.interactive.dagger_file import RoundFiles

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from imitate.evaluate.eval_result import EvalResult
+    from imitate.evaluate.result import EvalResult
     from imitate.functional.statistics import PairedComparison
 
 

@@ -9,7 +9,7 @@ from imitate.config import Config
 from imitate.config.online import CurriculumConfig
 from imitate.errors import ConfigError
 from imitate.evaluate.environments import label, laid_over
-from imitate.evaluate.eval_result import EvalResult
+from imitate.evaluate.result import EvalResult
 
 SUCCESS, RETURN, STAGE = "Curriculum/Success_Rate", "Curriculum/Return", "Curriculum/Stage"
 

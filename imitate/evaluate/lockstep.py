@@ -14,18 +14,9 @@ from imitate.crew import Lost
 from imitate.envs.cameras import sizes_of
 from imitate.envs.vector import HungCopiesError, make_vector_env
 from imitate.errors import EnvError, NotFiniteError
-from imitate.evaluate.environments import label
-from imitate.evaluate.episodes import (
-    EpisodeResult,
-    check_action_size,
-    check_obs_shapes,
-    failed_episode,
-    hopeless,
-    in_order,
-)
-from imitate.evaluate.eval_result import Losses
-from imitate.evaluate.late import EpisodePlan
-from imitate.evaluate.policy_source import PolicySource
+from imitate.evaluate.episodes import check_action_size, check_obs_shapes
+from imitate.evaluate.result import EpisodeResult, LostEpisodes, failed_episode, hopeless, in_order
+from imitate.evaluate.settings import EpisodePlan
 from imitate.policy.rollout_policy import RolloutPolicy
 from imitate.system.processes import MAKE, Beat, cpu_model
 from imitate.system.seeding import preserved_rng, seed_everything
@@ -41,48 +32,16 @@ class _Slot:
     length: int = 0
 
 
-@dataclass(frozen=True)
-class VectorJob:
-    """A whole evaluation for one process; picklable."""
-
-    policy: PolicySource
-    env_meta: dict[str, Any]
-    plan: EpisodePlan
-    device: str
-    episodes: int
-    num_envs: int
-    give_up_after: int | None = None
-
-    def play(
-        self, on_episode: Callable[[EpisodeResult], None], beat: Beat | None
-    ) -> list[EpisodeResult]:
-        """Load the policy and play every episode."""
-        return run_vector_episodes(
-            self.policy.load(self.device),
-            self.env_meta,
-            self.plan,
-            self.episodes,
-            self.num_envs,
-            on_episode,
-            self.give_up_after,
-            beat,
-        )
-
-
-def run_vector_episodes(
+def play_lockstep(
     policy: RolloutPolicy,
-    env_meta: dict[str, Any],
     plan: EpisodePlan,
-    episodes: int,
-    num_envs: int,
-    on_episode: Callable[[EpisodeResult], None] | None = None,
-    give_up_after: int | None = None,
+    on_episode: Callable[[EpisodeResult], None],
     beat: Beat | None = None,
 ) -> list[EpisodeResult]:
-    """Play episodes 0 .. episodes - 1; each environment takes the next one as soon as its own ends.
+    """Play all episodes of a plan; each environment takes the next one as soon as its own ends.
 
-    A policy that samples draws for all environments at once, so its results depend on `num_envs`; the initial states
-    and a deterministic policy's results do not. If an environment takes longer for a step than the plan's
+    A policy that samples draws for all environments at once, so its results depend on the number of environments; the
+    initial states and the results of a deterministic policy do not. If an environment takes longer for a step than
     `step_timeout_s`, all are made again and their episodes played once more; the second time they count as failed.
 
     Raises:
@@ -90,43 +49,36 @@ def run_vector_episodes(
         EvaluationError: environments hang and no episode could be played.
     """
     results: dict[int, EpisodeResult] = {}
-    losses = Losses(label(env_meta), plan)
+    losses = LostEpisodes(plan)
     tell = beat or (lambda call: None)
 
     def ended(index: int, answer: EpisodeResult | Lost) -> bool:
         episode = losses.episode(index, answer)
         if episode is not None:
             results[index] = episode
-            if on_episode is not None:
-                on_episode(episode)
-        return hopeless(results, give_up_after)
+            on_episode(episode)
+        return hopeless(results, plan.give_up_after)
 
-    while len(results) < episodes and not hopeless(results, give_up_after):
-        left = [index for index in range(episodes) if index not in results]
-        lockstep = _Lockstep(policy, plan, left, num_envs, ended, env_meta.get("lang"), tell)
+    while len(results) < plan.episodes and not hopeless(results, plan.give_up_after):
+        left = [index for index in range(plan.episodes) if index not in results]
+        lockstep = _Lockstep(policy, plan, left, ended, tell)
         try:
-            with _copies(policy, env_meta, plan, len(lockstep.slots), tell) as venv:
+            with _copies(policy, plan, len(lockstep.slots), tell) as venv:
                 lockstep.run(venv)
         except HungCopiesError as error:
             hung = [lockstep.slots[copy].index for copy in error.copies]
             for index in (index for index in hung if index >= 0):
                 losses.add(index, error.reason, results)
                 ended(index, Lost(error.reason, died=True))
-    return in_order(results, give_up_after)
+    return in_order(results, plan.give_up_after)
 
 
 @contextmanager
-def _copies(
-    policy: RolloutPolicy,
-    env_meta: dict[str, Any],
-    plan: EpisodePlan,
-    num_envs: int,
-    tell: Beat,
-) -> Iterator[Any]:
+def _copies(policy: RolloutPolicy, plan: EpisodePlan, num_envs: int, tell: Beat) -> Iterator[Any]:
     """Make the environments and check that they fit the policy, with the random seeds of an evaluation."""
     tell(MAKE)
     venv = make_vector_env(
-        env_meta,
+        plan.env_meta,
         num_envs,
         obs_keys=policy.obs_keys,
         camera_size=sizes_of(policy.raw_shapes),
@@ -135,7 +87,7 @@ def _copies(
     )
     tell("")
     try:
-        _check_fit(policy, env_meta, venv)
+        _check_fit(policy, plan.env_meta, venv)
         with preserved_rng():
             seed_everything(plan.seed)
             yield venv
@@ -149,15 +101,13 @@ class _Lockstep:
         policy: RolloutPolicy,
         plan: EpisodePlan,
         numbers: Sequence[int],
-        num_envs: int,
         ended: Callable[[int, EpisodeResult], bool],
-        lang: str | None,
         tell: Beat,
     ) -> None:
-        self.policy, self.plan, self.ended, self.lang = policy, plan, ended, lang
-        self.tell = tell
+        self.policy, self.plan, self.ended, self.tell = policy, plan, ended, tell
         self.numbers = iter(numbers)
-        self.slots = [_Slot(next(self.numbers)) for _ in range(min(num_envs, len(numbers)))]
+        num_envs = min(plan.num_envs, len(numbers))
+        self.slots = [_Slot(next(self.numbers)) for _ in range(num_envs)]
         self.enough = False
 
     def run(self, venv: Any) -> None:
@@ -225,7 +175,7 @@ class _Lockstep:
         """Start the episodes of the masked environments; those without an episode are also reset and then ignored."""
         seeds = [self.plan.seed + max(slot.index, 0) for slot in self.slots]
         obs, _ = venv.reset(seed=seeds, options={"reset_mask": mask})
-        self.policy.start_episode(self.lang, mask=mask)
+        self.policy.start_episode(self.plan.lang, mask=mask)
         return dict(obs)
 
     def _advance(self, slot: _Slot, reward: float, success: bool, ended: bool) -> bool:

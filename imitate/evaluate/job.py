@@ -1,11 +1,14 @@
-"""Preparation of an evaluation (policy, environment, plan) and its result."""
+"""A job: one policy that is evaluated in one environment."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 
@@ -15,94 +18,22 @@ from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
 from imitate.errors import EnvError, EvaluationError, UserError
 from imitate.evaluate.environments import label
-from imitate.evaluate.episodes import EpisodeResult, Job
-from imitate.evaluate.eval_result import EvalResult
-from imitate.evaluate.late import EpisodePlan, Lateness
-from imitate.evaluate.mosaic import write_mosaic
-from imitate.evaluate.policy_source import CheckpointFile
-from imitate.evaluate.pool import EpisodeBatch
-from imitate.evaluate.vector_episodes import VectorJob
-from imitate.evaluate.video import FrameFolder
+from imitate.evaluate.result import EpisodeResult, EvalResult
+from imitate.evaluate.settings import EpisodePlan, EvalSettings, Mode
+from imitate.evaluate.video import FrameFolder, OnFrames, write_mosaic
 from imitate.policy.checkpoint import config_of, control_freq_of, load_checkpoint
-from imitate.policy.loading import Precision
 from imitate.policy.renaming import Rename
 from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.policy.source import CheckpointFile
 from imitate.system.processes import STEP_TIMEOUT_S, available_cores
-from imitate.system.run_folder import find_checkpoint
-
-Mode = Literal["auto", "processes", "vector"]
+from imitate.system.run_folder import find_checkpoint, to_json
 
 # Number of weights from which batched calls are faster than a policy in each process.
 LARGE_POLICY = 50_000_000
 # Number of weights from which (image encoders) a GPU, if there is one, is faster than the CPU's cores.
 GPU_POLICY = 5_000_000
-_COUNTS = ("episodes", "horizon", "workers", "give_up_after", "video_episodes", "video_skip")
-_LEAST = {"seed": 0, **dict.fromkeys(_COUNTS, 1)}
-"""Smallest values of the settings that are numbers."""
 
-
-@dataclass(frozen=True)
-class EvalSettings:
-    """Settings of an evaluation.
-
-    Attributes:
-        episodes: number of episodes, at least 1; episode i starts from ``seed + i``.
-        horizon: longest episode in steps, at least 1, or None for the value in the checkpoint's configuration.
-        seed: seed of the first episode, at least 0.
-        workers: number of processes, at least 1; one plays in this process unless a pool or ``step_timeout_s`` is
-            given. In mode "vector" the number of environments.
-        mode: "processes" (a policy copy in each worker), "vector" (environments in lockstep, batched calls), or
-            "auto": vector on a GPU and for large policies.
-        device: device of the policy; None means the CPU, or for policies with image encoders a GPU if there is one.
-        terminate_on_success: true to end an episode at its first success.
-        give_up_after: number of first episodes, at least 1; the evaluation stops if all of them failed.
-        video: mp4 to write, a mosaic of the first ``video_episodes``, or None.
-        video_episodes: number of episodes in the video, at least 1.
-        video_skip: environment steps per frame of the video, at least 1.
-        overlay: true to draw the policy's plan and its encoders' keypoints onto the video.
-        step_timeout_s: seconds, above 0. A call of the environment (step, reset, render) that takes longer, or making
-            one that takes five times as long, ends its process: the episode is tried once more and then counts as
-            failed. None means 60 in worker processes, and no limit in this process, where a hanging simulator cannot
-            be ended.
-        late: delay of predictions, during which the environment continues; see :mod:`imitate.evaluate.late`.
-        rename: from names of the environment's observations to those of the checkpoint, ``{"agent_pos": "state"}``.
-        precision: precision of the policy's large linear layers, see
-            :func:`imitate.policy.loading.policy_from_checkpoint`.
-
-    Raises:
-        UserError: a value is out of its range, or two contradict each other.
-    """
-
-    episodes: int = 50
-    horizon: int | None = None
-    seed: int = 0
-    workers: int = 1
-    mode: Mode = "auto"
-    device: str | None = None
-    terminate_on_success: bool = True
-    give_up_after: int | None = None
-    video: str | Path | None = None
-    video_episodes: int = 9
-    video_skip: int = 5
-    overlay: bool = False
-    step_timeout_s: float | None = None
-    late: Lateness | None = None
-    rename: Rename = field(default_factory=dict)
-    precision: Precision = "fp32"
-
-    def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"{name} is {value}, but must be at least {least}")
-        if self.step_timeout_s is not None and not self.step_timeout_s > 0:
-            raise UserError(f"step_timeout_s is {self.step_timeout_s}, but must be above 0")
-        if self.mode not in (modes := get_args(Mode)):
-            raise UserError(f"mode is '{self.mode}', but must be one of {', '.join(modes)}")
-        if self.late is not None and self.mode == "vector":
-            raise UserError(
-                "--mode vector predicts for many environments at once, without delay: leave it out with --latency-ms"
-            )
+OnEpisode = Callable[[EpisodeResult], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +70,15 @@ class EvaluatedPolicy:
         assert self.path is not None
         return self.path
 
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the checkpoint's bytes."""
+        found = hashlib.sha256()
+        with self.file.open("rb") as file:
+            while block := file.read(1 << 20):
+                found.update(block)
+        return found.hexdigest()
+
 
 def subject_of(agent: str | Path | RolloutPolicy | EvaluatedPolicy) -> EvaluatedPolicy:
     """Describe a policy, or the checkpoint of a path; a description is returned as it is.
@@ -174,51 +114,80 @@ def subject_in(ckpt: Mapping[str, Any], path: Path) -> EvaluatedPolicy:
 
 
 class EvalJob:
-    """One evaluation of a subject in an environment.
+    """One evaluation of a policy in an environment.
 
     Args:
-        subject: the evaluated policy.
+        agent: the policy, a checkpoint, a run folder, or the description of one; describe a checkpoint once with
+            :func:`subject_of` if it has several jobs.
         env_meta: env_args of the environment, or None for the policy's own.
-        settings: settings of the evaluation.
+        settings: settings of the evaluation; jobs that share workers must have the same ``step_timeout_s``.
 
     Attributes:
         mode: "processes" or "vector".
         plan: plan of the episodes.
-        device: device of the policy.
+        earlier: episodes that are not played again.
         in_this_process: true if no worker can play it, because a policy object was given or the environment is a robot.
 
     Raises:
-        EnvError: no environment is named, it is not trusted, or the settings need several copies of a robot.
+        UserError: there is no checkpoint, no environment is named, it is not trusted, or the settings do not fit.
     """
 
     def __init__(
-        self, subject: EvaluatedPolicy, env_meta: Mapping[str, Any] | None, settings: EvalSettings
+        self,
+        agent: str | Path | RolloutPolicy | EvaluatedPolicy,
+        env_meta: Mapping[str, Any] | None = None,
+        settings: EvalSettings | None = None,
     ) -> None:
+        settings = settings or EvalSettings()
+        subject = subject_of(agent)
         _check(subject, env_meta, settings)
         meta = dict(subject.env_meta if env_meta is None else env_meta)
         check_trusted(meta)
         if is_robot(meta):
             _check_robot(label(meta), settings)
-        self.subject, self.settings, self.env_meta = subject, settings, fitted(meta)
-        self.device = _device(subject, settings.device)
-        self.in_this_process = subject.policy is not None or is_robot(self.env_meta)
-        self.mode: Mode = _mode(settings, subject, self.env_meta, self.device)
-        if is_team(self.env_meta):
-            _check_team(label(self.env_meta), settings)
+        self.subject, self.settings, self._given_meta = subject, settings, meta
+        self.earlier: tuple[EpisodeResult, ...] = ()
+        self._keep: OnEpisode | None = None
+        meta = fitted(meta)
+        device = _device(subject, settings.device)
+        self.in_this_process = subject.policy is not None or is_robot(meta)
+        self.mode: Mode = _mode(settings, subject, meta, device)
+        if is_team(meta):
+            _check_team(label(meta), settings)
         drawn = settings.video is not None and self.mode == "processes"
-        self._frames = FrameFolder() if drawn else None
+        limit_s = settings.step_timeout_s
         self.plan = EpisodePlan(
+            CheckpointFile(str(subject.path), settings.rename, settings.precision),
+            meta,
+            device,
             horizon=subject.horizon if settings.horizon is None else settings.horizon,
             seed=settings.seed,
+            episodes=settings.episodes,
+            num_envs=settings.workers,
+            give_up_after=settings.give_up_after,
             terminate_on_success=settings.terminate_on_success,
             video_episodes=settings.video_episodes if drawn else 0,
             video_skip=settings.video_skip,
             overlay=settings.overlay,
-            step_timeout_s=STEP_TIMEOUT_S
-            if settings.step_timeout_s is None
-            else settings.step_timeout_s,
+            step_timeout_s=STEP_TIMEOUT_S if limit_s is None else limit_s,
             late=settings.late,
         )
+
+    def resume(self, earlier: Sequence[EpisodeResult], keep: OnEpisode) -> None:
+        """Take over the episodes of an interrupted job, except those of the video; not in lockstep.
+
+        Args:
+            earlier: its episodes.
+            keep: called with each episode that a later job may take over.
+        """
+        if self.mode == "processes":
+            self.earlier = tuple(e for e in earlier if e.index >= self.plan.video_episodes)
+            self._keep = keep
+
+    @property
+    def label(self) -> str:
+        """Name under which its environment's results are shown."""
+        return label(self.plan.env_meta)
 
     @property
     def needs_processes(self) -> bool:
@@ -234,7 +203,7 @@ class EvalJob:
         """
         if self.in_this_process:
             raise EnvError(
-                f"{label(self.env_meta)}: is controlled by this process, so no worker of a "
+                f"{self.label}: is controlled by this process, so no worker of a "
                 "cluster can play it: leave --on out"
             )
         if self.mode == "vector":
@@ -243,54 +212,61 @@ class EvalJob:
                 "speed up: leave it or --on out"
             )
 
-    def load(self, ckpt: Mapping[str, Any]) -> None:
-        """Make the policy from the content of the subject's checkpoint, to play in this process."""
-        self.subject = replace(self.subject, policy=self._source.policy_of(ckpt, self.device))
-
-    @property
-    def job(self) -> Job:
-        """Return the job for workers that play single episodes."""
-        return Job(self._source, self.env_meta, self.plan, self.device)
-
-    @property
-    def _source(self) -> CheckpointFile:
-        return CheckpointFile(str(self.subject.path), self.settings.rename, self.settings.precision)
-
-    def planned(
-        self,
-        on_episode: Callable[[EpisodeResult], None] | None,
-        earlier: Sequence[EpisodeResult] = (),
-    ) -> EpisodeBatch:
-        """Return the episodes to play.
+    def policy(self, ckpt: Mapping[str, Any] | None = None) -> RolloutPolicy:
+        """Return the policy, to play in this process.
 
         Args:
-            on_episode: called with each episode as it ends.
-            earlier: episodes that were played before; those in the video are played again.
+            ckpt: content of its checkpoint, or None to read it if no policy object was given.
         """
-        settings = self.settings
-        kept = tuple(episode for episode in earlier if episode.index >= self.plan.video_episodes)
-        return EpisodeBatch(
-            self.job,
-            settings.episodes,
-            on_episode,
-            settings.give_up_after,
-            None if self._frames is None else self._frames.add,
-            kept,
-        )
+        if self.subject.policy is not None:
+            return self.subject.policy
+        source, device = self.plan.policy, self.plan.device
+        if ckpt is None or not isinstance(source, CheckpointFile):
+            return source.load(device)
+        return source.policy_of(ckpt, device)
+
+    def teller(self, on_episode: OnEpisode | None) -> OnEpisode:
+        """Return the function that is called with each episode as it ends."""
+        calls = [call for call in (self._keep, on_episode) if call is not None]
+
+        def tell(episode: EpisodeResult) -> None:
+            for call in calls:
+                call(episode)
+
+        return tell
 
     @property
-    def vector_job(self) -> VectorJob:
-        """Return the job for one worker that plays all episodes in lockstep."""
+    def on_frames(self) -> OnFrames | None:
+        """Function that takes the frames of the video, or None if there is none."""
+        return self._frames.add if self.plan.video_episodes else None
+
+    @cached_property
+    def _frames(self) -> FrameFolder:
+        return FrameFolder()
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that the result depends on, in the form read from JSON."""
         settings = self.settings
-        return VectorJob(
-            self._source,
-            self.env_meta,
-            self.plan,
-            self.device,
-            settings.episodes,
-            settings.workers,
-            settings.give_up_after,
-        )
+        same = {
+            "checkpoint": str(self.subject.file.resolve()),
+            "checkpoint_sha256": self.subject.sha256,
+            "env_args": self._given_meta,
+            "episodes": settings.episodes,
+            "horizon": settings.horizon,
+            "seed": settings.seed,
+            "mode": self.mode,
+            # stochastic policies draw for all environments of a lockstep at once
+            "num_envs": settings.workers if self.mode == "vector" else None,
+            "terminate_on_success": settings.terminate_on_success,
+            "give_up_after": settings.give_up_after,
+            "late": None if settings.late is None else vars(settings.late),
+        }
+        if settings.rename:  # entries of earlier versions lack it
+            same["rename"] = dict(settings.rename)
+        if settings.precision != "fp32":
+            same["precision"] = settings.precision
+        return dict(json.loads(to_json(same)))
 
     def result(self, played: Sequence[EpisodeResult], wall_s: float) -> EvalResult:
         """Assemble the result and write the video.
@@ -301,11 +277,11 @@ class EvalJob:
         if all(episode.error for episode in played):
             raise EvaluationError(f"no episode could be played: {played[0].error}")
         settings, written = self.settings, None
-        if settings.video is not None and self._frames is not None:
+        if settings.video is not None and self.plan.video_episodes:
             size = self.plan.frame_size
             written = write_mosaic(settings.video, self._frames.name, played, size=size)
         return EvalResult(
-            env_name=label(self.env_meta),
+            env_name=self.label,
             checkpoint=None if self.subject.path is None else str(self.subject.path),
             episodes=tuple(played),
             planned=settings.episodes,
@@ -324,7 +300,7 @@ class EvalJob:
 
     def close(self) -> None:
         """Remove the frames of the video."""
-        if self._frames is not None:
+        if "_frames" in self.__dict__:
             self._frames.close()
 
 
@@ -385,17 +361,6 @@ def _device(subject: EvaluatedPolicy, wanted: str | None) -> str:
 def device_beside(device: torch.device, weights: int) -> str:
     """Return the device on which a policy acts: the CPU for small ones, otherwise the given device."""
     return str(device) if device.type == "cuda" and weights > GPU_POLICY else "cpu"
-
-
-def resolved(
-    subject: EvaluatedPolicy, env_meta: Mapping[str, Any], settings: EvalSettings
-) -> EvalSettings:
-    """Return the settings with "auto" replaced by the mode for this checkpoint and environment."""
-    if settings.mode != "auto":
-        return settings
-    return replace(
-        settings, mode=_mode(settings, subject, env_meta, _device(subject, settings.device))
-    )
 
 
 def _mode(

@@ -18,13 +18,13 @@ from imitate.crew import CancelledError, Crew, Limits, Lost, Reports
 from imitate.crew.backend import Backend
 from imitate.crew.local import LocalBackend
 from imitate.errors import EnvError, EvaluationError, UserError
-from imitate.evaluate.env_trial import NO_ROLLOUTS, EnvTrial
-from imitate.evaluate.environments import label
-from imitate.evaluate.episodes import EpisodeResult, EpisodeRunner, Job, hopeless, in_order, timed
-from imitate.evaluate.eval_result import GUARD, Losses
-from imitate.evaluate.late import EpisodePlan
-from imitate.evaluate.vector_episodes import VectorJob
-from imitate.evaluate.video import Frames, OnFrames
+from imitate.evaluate.environments import NO_ROLLOUTS, EnvTrial, label
+from imitate.evaluate.episodes import EpisodeRunner
+from imitate.evaluate.job import EvalJob, OnEpisode
+from imitate.evaluate.lockstep import play_lockstep
+from imitate.evaluate.result import GUARD, EpisodeResult, LostEpisodes, hopeless, in_order, timed
+from imitate.evaluate.settings import EpisodePlan
+from imitate.evaluate.video import Frames
 
 
 class Task(Protocol):
@@ -39,30 +39,31 @@ class EpisodeTask:
     """One episode; its frames are sent before its result.
 
     Attributes:
-        number: number of its evaluation.
+        number: number of its job.
         index: index of the episode.
-        job: job of its evaluation.
+        plan: plan of its job.
     """
 
     number: int
     index: int
-    job: Job
+    plan: EpisodePlan
 
     def play(self, runner: EpisodeRunner, reports: Reports) -> EpisodeResult:
         """Play the episode."""
-        runner.load(self.job)
-        return runner.play(self.job.env_meta, self.job.plan, self.index, reports.note)
+        runner.load(self.plan)
+        return runner.play(self.plan, self.index, reports.note)
 
 
 @dataclass(frozen=True)
-class Lockstep:
-    """A whole evaluation in lockstep; episodes are sent as they end."""
+class LockstepTask:
+    """All episodes of a job in lockstep; episodes are sent as they end."""
 
-    job: VectorJob
+    plan: EpisodePlan
 
     def play(self, runner: EpisodeRunner, reports: Reports) -> list[EpisodeResult]:
         """Play all episodes."""
-        return self.job.play(reports.note, reports)
+        policy = self.plan.policy.load(self.plan.device)
+        return play_lockstep(policy, self.plan, reports.note, reports)
 
 
 @dataclass(frozen=True)
@@ -94,83 +95,50 @@ class EpisodeWorker:
         self._runner.close()
 
 
-@dataclass(frozen=True)
-class EpisodeBatch:
-    """Episodes 0 .. episodes - 1 of a job, or only the first ``give_up_after`` if all of these fail.
+class RunningJob:
+    """A job that workers play: its finished episodes, and whether it is over.
 
-    Attributes:
+    Args:
+        number: its index among the jobs that are played together.
+        job: the job.
         on_episode: called with each episode as it ends.
-        on_frames: called with the frames of episodes in the video, as they arrive.
-        earlier: episodes that were played before and are not played again.
-    """
-
-    job: Job
-    episodes: int
-    on_episode: Callable[[EpisodeResult], None] | None = None
-    give_up_after: int | None = None
-    on_frames: OnFrames | None = None
-    earlier: tuple[EpisodeResult, ...] = ()
-
-
-@dataclass(frozen=True)
-class EpisodeResults:
-    """Outcome of a planned evaluation.
 
     Attributes:
-        number: its index among the planned evaluations.
-        outcome: its episodes, or the reason why it failed.
-        wall_s: seconds since its first episode began.
+        is_reported: true if it was already returned as finished.
+        wall_s: seconds since its first episode began, once it is reported.
     """
 
-    number: int
-    outcome: list[EpisodeResult] | UserError | EvaluationError
-    wall_s: float
-
-    def episodes(self) -> list[EpisodeResult]:
-        """Return the episodes.
-
-        Raises:
-            UserError: the checkpoint or the environment cannot be used, or they do not fit each other.
-            EvaluationError: no episode can be played.
-        """
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
-
-
-class Evaluation:
-    """Bookkeeping of one evaluation: its finished episodes, and whether it is over.
-
-    Attributes:
-        number: its index among the evaluations that are played together.
-        is_reported: true if its outcome was already returned.
-    """
-
-    def __init__(self, number: int, planned: EpisodeBatch) -> None:
-        self.number, self._planned = number, planned
-        self._losses = Losses(label(planned.job.env_meta), planned.job.plan)
-        self._results = {episode.index: episode for episode in planned.earlier}
+    def __init__(self, number: int, job: EvalJob, on_episode: OnEpisode | None) -> None:
+        self.number, self._job = number, job
+        self._tell = job.teller(on_episode)
+        self._losses = LostEpisodes(job.plan)
+        self._results = {episode.index: episode for episode in job.earlier}
         self._error: UserError | EvaluationError | None = None
         self._start = time.perf_counter()
-        self.is_reported = False
+        self.is_reported, self.wall_s = False, 0.0
 
     def tasks(self) -> Iterator[EpisodeTask]:
-        """Yield a task for each missing episode, as long as the evaluation is running."""
+        """Yield a task for each missing episode, as long as the job is running."""
         self._start = time.perf_counter()
-        job = self._planned.job
-        job = replace(job, policy=job.policy.for_workers())
-        for index in range(self._planned.episodes):
+        plan = _for_workers(self._job.plan)
+        for index in range(plan.episodes):
             if self.is_over:
                 return
             if index not in self._results:
-                yield EpisodeTask(self.number, index, job)
+                yield EpisodeTask(self.number, index, plan)
+
+    def take_frames(self, frames: Frames) -> None:
+        """Store frames of the video."""
+        if self._job.on_frames is not None:
+            self._job.on_frames(frames)
 
     @property
     def is_over(self) -> bool:
         """True if no more episodes need to be played."""
-        if self._error is not None or len(self._results) == self._planned.episodes:
+        plan = self._job.plan
+        if self._error is not None or len(self._results) == plan.episodes:
             return True
-        return hopeless(self._results, self._planned.give_up_after)
+        return hopeless(self._results, plan.give_up_after)
 
     def note_loss(self, index: int, loss: Lost) -> bool:
         """Record that a worker was lost; return true if the episode must be played again."""
@@ -187,14 +155,23 @@ class Evaluation:
         episode = None if self._error else self._losses.episode(index, result)
         if episode is not None:
             self._results[index] = episode
-            if self._planned.on_episode is not None:
-                self._planned.on_episode(episode)
+            self._tell(episode)
 
-    def results(self) -> EpisodeResults:
-        """Return the outcome of a finished evaluation."""
-        self.is_reported = True
-        episodes = in_order(self._results, self._planned.give_up_after)
-        return EpisodeResults(self.number, self._error or episodes, timed(self._start))
+    def reported(self) -> RunningJob:
+        """Mark it as finished, and return it."""
+        self.is_reported, self.wall_s = True, timed(self._start)
+        return self
+
+    def episodes(self) -> list[EpisodeResult]:
+        """Return its episodes.
+
+        Raises:
+            UserError: the checkpoint or the environment cannot be used, or they do not fit each other.
+            EvaluationError: no episode can be played.
+        """
+        if self._error is not None:
+            raise self._error
+        return in_order(self._results, self._job.plan.give_up_after)
 
 
 def failure(loss: Lost, died: str) -> UserError | EvaluationError:
@@ -249,8 +226,8 @@ class EpisodePool:
         """End every worker."""
         self._crew.close()
 
-    def run(self, planned: EpisodeBatch) -> list[EpisodeResult]:
-        """Play the episodes of an evaluation.
+    def run(self, job: EvalJob, on_episode: OnEpisode | None = None) -> list[EpisodeResult]:
+        """Play the episodes of a job.
 
         An episode whose worker dies, or hangs in one call of the environment for longer than the plan's
         `step_timeout_s`, is played once more in a new worker; if that one is lost too, it counts as failed.
@@ -260,73 +237,62 @@ class EpisodePool:
             EvaluationError: no episode can be played.
             EvaluationCancelledError: `cancel` was called.
         """
-        (played,) = self.run_all([planned])
+        if job.mode == "vector":
+            return self._run_lockstep(job, on_episode)
+        (played,) = self.run_all([job], on_episode)
         return played.episodes()
 
-    def run_all(self, planned: Sequence[EpisodeBatch]) -> Generator[EpisodeResults, None, None]:
-        """Play several evaluations, and yield each as it ends; see `run` for their episodes.
+    def run_all(
+        self, jobs: Sequence[EvalJob], on_episode: OnEpisode | None = None
+    ) -> Generator[RunningJob, None, None]:
+        """Play the episodes of several jobs, and yield each job as it ends; see `run` for their episodes.
 
-        An evaluation that fails does not keep the others from being played.
+        A job that fails does not keep the others from being played.
 
         Raises:
             EvaluationCancelledError: `cancel` was called.
         """
-        evaluations = [Evaluation(number, entry) for number, entry in enumerate(planned)]
-        for evaluation in evaluations:
-            if evaluation.is_over:  # all of it was played before
-                yield evaluation.results()
-        left = sum(not evaluation.is_reported for evaluation in evaluations)
+        running = [RunningJob(number, job, on_episode) for number, job in enumerate(jobs)]
+        for job in running:
+            if job.is_over:  # all of it was played before
+                yield job.reported()
+        left = [job for job in running if not job.is_reported]
         if not left:
             return
-
-        def on_frames(task: EpisodeTask, frames: Frames) -> None:
-            take = planned[task.number].on_frames
-            if take is not None:
-                take(frames)
-
         results = self._crew.as_completed(
-            (
-                task
-                for evaluation in evaluations
-                if not evaluation.is_reported
-                for task in evaluation.tasks()
-            ),
-            limits=_limits(planned[0].job.plan),
-            on_note=on_frames,
-            on_loss=lambda task, loss: evaluations[task.number].note_loss(task.index, loss),
+            (task for job in left for task in job.tasks()),
+            limits=_limits(jobs[0].plan),
+            on_note=lambda task, frames: running[task.number].take_frames(frames),
+            on_loss=lambda task, loss: running[task.number].note_loss(task.index, loss),
         )
         with closing(results):
             for done in results:
-                evaluation = evaluations[done.item.number]
-                if evaluation.is_reported:  # it was cancelled meanwhile
+                job = running[done.item.number]
+                if job.is_reported:  # it was cancelled meanwhile
                     continue
-                evaluation.note(done.item.index, done.result)
-                if evaluation.is_over:
-                    yield evaluation.results()
-                    left -= 1
-                    if not left:
+                job.note(done.item.index, done.result)
+                if job.is_over:
+                    yield job.reported()
+                    if all(job.is_reported for job in running):
                         return
 
-    def run_vector(
-        self, job: VectorJob, on_episode: Callable[[EpisodeResult], None] | None = None
-    ) -> list[EpisodeResult]:
-        """Play a whole evaluation in lockstep in one worker, which starts a process per environment.
+    def _run_lockstep(self, job: EvalJob, on_episode: OnEpisode | None) -> list[EpisodeResult]:
+        """Play a job in lockstep in one worker, which starts a process per environment.
 
         Raises:
             UserError: as `run`.
             EvaluationError: the process died, or hangs while it makes an environment.
             EvaluationCancelledError: `cancel` was called.
         """
-
-        def on_note(task: Lockstep, episode: EpisodeResult) -> None:
-            if on_episode is not None:
-                on_episode(episode)
-
-        job = replace(job, policy=job.policy.for_workers())
-        limits = _limits(job.plan)
-        (done,) = self._crew.as_completed([Lockstep(job)], limits=limits, tries=1, on_note=on_note)
+        tell = job.teller(on_episode)
+        (done,) = self._crew.as_completed(
+            [LockstepTask(_for_workers(job.plan))],
+            limits=_limits(job.plan),
+            tries=1,
+            on_note=lambda task, episode: tell(episode),
+        )
         if isinstance(done.result, Lost):
-            raise failure(done.result, f"environment '{label(job.env_meta)}': {done.result.reason}")
+            raise failure(done.result, f"environment '{job.label}': {done.result.reason}")
         played: list[EpisodeResult] = done.result
         return played
 
@@ -350,3 +316,7 @@ class EpisodePool:
 
 def _limits(plan: EpisodePlan) -> Limits:
     return Limits(call_s=plan.step_timeout_s)
+
+
+def _for_workers(plan: EpisodePlan) -> EpisodePlan:
+    return replace(plan, policy=plan.policy.for_workers())

@@ -1,0 +1,525 @@
+"""Results of episodes, played or lost, and of evaluations, and the files from which an interrupted series of evaluations is resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TextIO
+
+from imitate.config.from_data import rollout_horizon
+from imitate.crew import Lost
+from imitate.crew.crew import TRIES
+from imitate.errors import ConfigError, EvaluationError
+from imitate.evaluate.environments import label
+from imitate.evaluate.settings import EpisodePlan, Lateness
+from imitate.functional.statistics import wilson_interval
+from imitate.system.locks import lock
+from imitate.system.plain_files import appended, read_json
+from imitate.system.run_folder import to_json, write_text
+
+LONG_DEMO = 0.6
+"""Demonstrations longer than this share of the horizon count as long as it."""
+HOPELESS = 4
+"""Number of lost episodes without a played one after which the evaluation ends."""
+
+GUARD = 'a script that trains or evaluates must do so under `if __name__ == "__main__":`: its processes import it'
+ENDING = ".episodes"
+"""Suffix added to the table's name."""
+SAME = "settings"
+"""Key of an entry with everything that its result depends on."""
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """Result of one episode.
+
+    Attributes:
+        success: true if the task was solved at any step.
+        success_at_end: true if it was solved at the last step.
+        error: reason why it could not be played; it then counts as failed.
+        first_error: reason why the first try failed; all else describes the second try.
+        cpu: model of the processor that played it, or None if unknown.
+        agents: return and success of each agent if there are several; the episode's return is then their sum, and it
+            succeeds if all do.
+    """
+
+    index: int
+    seed: int
+    success: bool
+    episode_return: float
+    length: int
+    success_at_end: bool
+    frames: int = 0
+    error: str | None = None
+    render_error: str | None = None
+    first_error: str | None = None
+    cpu: str | None = field(default=None, compare=False)
+    agents: dict[str, dict[str, float | bool]] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def failed_episode(plan: EpisodePlan, index: int, error: str) -> EpisodeResult:
+    """Return the record of an episode that could not be played."""
+    return EpisodeResult(
+        index,
+        plan.seed + index,
+        success=False,
+        episode_return=0.0,
+        length=0,
+        success_at_end=False,
+        error=error,
+    )
+
+
+def timed(start: float) -> float:
+    """Return the seconds since `start` (time.perf_counter), to the millisecond."""
+    return round(time.perf_counter() - start, 3)
+
+
+def hopeless(results: dict[int, EpisodeResult], give_up_after: int | None) -> bool:
+    """Return true if the first `give_up_after` episodes have all been played and all failed."""
+    if give_up_after is None:
+        return False
+    first = [results.get(index) for index in range(give_up_after)]
+    return all(episode is not None and not episode.success for episode in first)
+
+
+def in_order(results: dict[int, EpisodeResult], give_up_after: int | None) -> list[EpisodeResult]:
+    """Sort episodes by index; keep only the first if the evaluation was hopeless.
+
+    So its result does not depend on timing.
+    """
+    if hopeless(results, give_up_after):
+        return [results[index] for index in range(give_up_after or 0)]
+    return [results[index] for index in sorted(results)]
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Episodes of an evaluation and their summary.
+
+    Attributes:
+        planned: episodes requested; fewer were played if the evaluation was given up as hopeless.
+        longest_demo: steps of the longest demonstration that the policy learned from, or None if unknown.
+        late: delay of the predictions, or None if there was none.
+    """
+
+    env_name: str
+    checkpoint: str | None
+    episodes: tuple[EpisodeResult, ...]
+    planned: int
+    horizon: int
+    seed: int
+    mode: str
+    workers: int
+    wall_s: float
+    video: str | None = None
+    warnings: tuple[str, ...] = ()
+    longest_demo: int | None = None
+    late: Lateness | None = None
+
+    @property
+    def successes(self) -> int:
+        """Number of successful episodes."""
+        return sum(self.success)
+
+    @property
+    def success(self) -> list[bool]:
+        """Success of each episode."""
+        return [episode.success for episode in self.episodes]
+
+    @property
+    def returns(self) -> list[float]:
+        """Sum of rewards of each episode."""
+        return [episode.episode_return for episode in self.episodes]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Environment steps of each episode."""
+        return [episode.length for episode in self.episodes]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Environment seed of each episode."""
+        return [episode.seed for episode in self.episodes]
+
+    @property
+    def success_rate(self) -> float:
+        """Share of successful episodes."""
+        return self.successes / len(self.episodes)
+
+    @property
+    def success_rate_at_end(self) -> float:
+        """Share of episodes whose last step was a success."""
+        return fmean(episode.success_at_end for episode in self.episodes)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson 95 % interval of the success rate."""
+        low, high = wilson_interval(self.successes, len(self.episodes))
+        return float(low), float(high)
+
+    @property
+    def mean_return(self) -> float:
+        """Mean sum of rewards."""
+        return fmean(self.returns)
+
+    @property
+    def agents(self) -> dict[str, dict[str, float]]:
+        """Mean return and success rate of each agent, if there are several."""
+        played = [episode.agents for episode in self.episodes if episode.agents is not None]
+        return {
+            name: {
+                "mean_return": fmean(float(each[name]["return"]) for each in played),
+                "success_rate": fmean(float(each[name]["success"]) for each in played),
+            }
+            for name in (played[0] if played else ())
+        }
+
+    @property
+    def mean_length(self) -> float:
+        """Mean number of steps."""
+        return fmean(self.lengths)
+
+    @property
+    def gave_up(self) -> bool:
+        """True if the evaluation was stopped as hopeless."""
+        return len(self.episodes) < self.planned
+
+    @property
+    def not_played(self) -> int:
+        """Number of episodes that failed to play twice; they count as failures."""
+        return sum(episode.error is not None for episode in self.episodes)
+
+    @property
+    def cpu_models(self) -> list[str]:
+        """Models of the processors that played the episodes, if known."""
+        return sorted({episode.cpu for episode in self.episodes if episode.cpu is not None})
+
+    @property
+    def out_of_time(self) -> int:
+        """Number of failed episodes that ended at the horizon."""
+        return sum(
+            not episode.success and episode.error is None and episode.length >= self.horizon
+            for episode in self.episodes
+        )
+
+    @property
+    def ended_by_env(self) -> int | None:
+        """Most steps of a failed episode, if the environment ended all failed ones before the horizon, else None."""
+        ended = [e.length for e in self.episodes if not e.success and e.error is None]
+        return max(ended) if ended and max(ended) < self.horizon else None
+
+    def horizon_note(self, option: str) -> str | None:
+        """Return a note if the horizon may be too short: most failures end at it, and demonstrations are about as long.
+
+        Args:
+            option: option that sets a longer horizon, such as ``--horizon ``.
+        """
+        failures = len(self.episodes) - self.successes
+        if self.longest_demo is None or self.longest_demo < LONG_DEMO * self.horizon:
+            return None
+        if not self.out_of_time or 2 * self.out_of_time < failures:
+            return None
+        return (
+            f"{self.out_of_time} of {failures} failures ended at the horizon of {self.horizon}; demonstrations last up "
+            f"to {self.longest_demo} steps: {option}{rollout_horizon([self.longest_demo])}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "env": self.env_name,
+            "checkpoint": self.checkpoint,
+            "episodes": len(self.episodes),
+            "planned_episodes": self.planned,
+            "successes": self.successes,
+            "success_rate": self.success_rate,
+            "success_rate_95": list(self.interval),
+            "success_rate_at_end": self.success_rate_at_end,
+            "mean_return": self.mean_return,
+            "mean_length": self.mean_length,
+            **({"agents": self.agents} if self.agents else {}),
+            "horizon": self.horizon,
+            "out_of_time": self.out_of_time,
+            "longest_demo": self.longest_demo,
+            "seed": self.seed,
+            "mode": self.mode,
+            "workers": self.workers,
+            "cpu_models": self.cpu_models,
+            **({} if self.late is None else asdict(self.late)),
+            "wall_s": self.wall_s,
+            "video": self.video,
+            "gave_up": self.gave_up,
+            "not_played": self.not_played,
+            "warnings": list(self.warnings),
+            "per_episode": [episode.to_dict() for episode in self.episodes],
+        }
+
+
+class LostEpisodes:
+    """The lost episodes of one evaluation.
+
+    Args:
+        plan: plan of the episodes.
+    """
+
+    def __init__(self, plan: EpisodePlan) -> None:
+        self._env_name, self._plan = label(plan.env_meta), plan
+        self._reasons: dict[int, list[str]] = {}
+
+    def add(
+        self, index: int, reason: str, results: Mapping[int, EpisodeResult], *, begun: bool = True
+    ) -> None:
+        """Record the loss of an episode.
+
+        Args:
+            index: index of the episode.
+            reason: reason of the loss, as text.
+            results: finished episodes.
+            begun: false if the process ended before it did anything.
+
+        Raises:
+            EvaluationError: episodes are lost one after the other and none was ever played.
+        """
+        self._reasons.setdefault(index, []).append(reason)
+        lost = sum(map(len, self._reasons.values()))
+        if lost < HOPELESS or not all(episode.error for episode in results.values()):
+            return
+        if not begun:
+            raise EvaluationError(f"every evaluation process ended as it began ({reason}); {GUARD}")
+        raise EvaluationError(
+            f"environment '{self._env_name}': all {lost} attempts to play an episode failed; "
+            f"the last one: {reason}"
+        )
+
+    def episode(self, index: int, answer: EpisodeResult | Lost) -> EpisodeResult | None:
+        """Return the episode's final result: played, or failed; None if it must be tried again."""
+        reasons = self._reasons.get(index, [])
+        if not isinstance(answer, Lost):
+            first = reasons[0] if reasons else None
+            return replace(answer, first_error=first) if first else answer
+        if len(reasons) < TRIES:
+            return None
+        words = f"environment '{self._env_name}': {reasons[-1]}, in {TRIES} tries"
+        return failed_episode(self._plan, index, words)
+
+
+class EpisodeLog:
+    """A file with a JSON line per episode, beside a table of evaluations; entries of the table replace it.
+
+    An episode that could not be played is not recorded: another try may succeed. The open file is locked, so that no
+    other process writes the same table.
+
+    Args:
+        table: path of the table.
+    """
+
+    def __init__(self, table: Path) -> None:
+        self.path = table.with_name(f"{table.name}{ENDING}")
+        self._found: dict[str, dict[int, EpisodeResult]] = {}
+        self._file: TextIO | None = None
+
+    def read(self) -> None:
+        """Open the file and read its episodes; an incomplete last line is ignored.
+
+        Raises:
+            ConfigError: another process has the file open.
+        """
+        file = self._opened()
+        file.seek(0)
+        for line in file.read().splitlines():
+            entry = _entry(line)
+            if entry is not None:
+                key, episode = entry
+                self._found.setdefault(key, {})[episode.index] = episode
+
+    def find(self, key: str) -> tuple[EpisodeResult, ...]:
+        """Return the episodes of an evaluation that were read.
+
+        Args:
+            key: unique key of the evaluation.
+        """
+        return tuple(self._found.get(key, {}).values())
+
+    def add(self, key: str, episode: EpisodeResult) -> None:
+        """Write an episode; a kill -9 after this call does not lose it."""
+        if episode.error is not None:
+            return
+        file = self._opened()
+        file.write(to_json({"evaluation": key, "episode": episode.to_dict()}) + "\n")
+        file.flush()
+
+    def close(self, *, remove: bool) -> None:
+        """Close the file, and remove it if all of its evaluations are finished, or it is empty."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        with file:  # the lock is kept until the file is removed
+            if remove or not os.fstat(file.fileno()).st_size:
+                self.path.unlink(missing_ok=True)
+
+    def _opened(self) -> TextIO:
+        """Return the file, open and locked, after removing an incomplete last line."""
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = appended(self.path, reads=True)
+            try:
+                _lock(file, self.path)
+            except ConfigError:
+                file.close()
+                raise
+            self._file = file
+            content = self.path.read_bytes()
+            if content and not content.endswith(b"\n"):
+                file.write("\n")
+        return self._file
+
+
+def _lock(file: TextIO, path: Path) -> None:
+    """Keep other processes out until the file is closed or this process has ended.
+
+    Raises:
+        ConfigError: another process has it open, or has just removed it.
+    """
+    is_free = False
+    with suppress(BlockingIOError):
+        lock(file, needed=False)
+        is_free = os.fstat(file.fileno()).st_nlink > 0
+    if not is_free:
+        raise ConfigError(
+            f"{path.with_name(path.name.removesuffix(ENDING))}: another process is writing it: wait for it, or choose "
+            "another name"
+        )
+
+
+def _entry(line: str) -> tuple[str, EpisodeResult] | None:
+    try:
+        entry = json.loads(line)
+        return str(entry["evaluation"]), episode_from_dict(entry["episode"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def episode_from_dict(entry: Mapping[str, Any]) -> EpisodeResult:
+    """Return the episode from its :meth:`EpisodeResult.to_dict`."""
+    names = {field.name for field in fields(EpisodeResult)}
+    own = {key: value for key, value in entry.items() if key in names}
+    if own["episode_return"] is None:  # JSON has no infinite numbers or NaN
+        own["episode_return"] = math.nan
+    return EpisodeResult(**own)
+
+
+class ResultsFile:
+    """A JSON file ``{"evaluations": [...]}``, with the entries of ``imitate eval --json``.
+
+    Episodes of unfinished evaluations are in a file beside it (:class:`EpisodeLog`).
+
+    Args:
+        path: path of the file.
+        resume: true to keep the evaluations and episodes in the file.
+
+    Raises:
+        ConfigError: the file exists but is not resumed or has another format, or another process is writing it.
+    """
+
+    def __init__(self, path: Path, *, resume: bool) -> None:
+        self.path = path
+        self._entries: list[dict[str, Any]] = []
+        self._log = EpisodeLog(path)
+        for there in (path, self._log.path):
+            if there.exists() and there.stat().st_size and not resume:
+                raise ConfigError(
+                    f"{there}: exists already; choose another name, or continue it with --resume"
+                )
+        self._log.read()
+        if not path.exists():
+            return
+        try:
+            self._entries = [dict(entry) for entry in read_json(path)["evaluations"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._log.close(remove=False)
+            raise ConfigError(
+                f"{path}: is not a table of evaluations ({type(error).__name__}: {error}); "
+                "choose another name"
+            ) from error
+
+    def find(self, same: Mapping[str, Any]) -> EvalResult | None:
+        """Return the result of an earlier evaluation.
+
+        Args:
+            same: everything that the result depends on, see :attr:`imitate.evaluate.job.EvalJob.identity`.
+        """
+        for entry in self._entries:
+            if entry.get(SAME) == same:
+                try:
+                    return result_from_dict(entry)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise ConfigError(
+                        f"{self.path}: contains an evaluation that cannot be read "
+                        f"({type(error).__name__}: {error}); choose another name"
+                    ) from error
+        return None
+
+    def add(self, same: Mapping[str, Any], result: EvalResult) -> None:
+        """Write the file with one more result."""
+        self._entries.append({**result.to_dict(), SAME: dict(same)})
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(self.path, to_json({"evaluations": self._entries}, indent=2) + "\n")
+
+    def earlier(self, same: Mapping[str, Any]) -> tuple[EpisodeResult, ...]:
+        """Return the episodes of an evaluation that was interrupted."""
+        return self._log.find(_key(same))
+
+    def keeper(self, same: Mapping[str, Any]) -> Callable[[EpisodeResult], None]:
+        """Return a function that stores the episodes of an evaluation until it has a result."""
+        return partial(self._log.add, _key(same))
+
+    def close(self, *, is_over: bool) -> None:
+        """Close the file of episodes.
+
+        Args:
+            is_over: true if all evaluations have a result, so that the episodes are no longer needed.
+        """
+        self._log.close(remove=is_over)
+
+
+def result_from_dict(entry: Mapping[str, Any]) -> EvalResult:
+    """Return the result from its :meth:`EvalResult.to_dict`."""
+    own = {key: entry[key] for key in _names(Lateness) if key in entry}
+    return EvalResult(
+        env_name=entry["env"],
+        checkpoint=entry["checkpoint"],
+        episodes=tuple(episode_from_dict(episode) for episode in entry["per_episode"]),
+        planned=entry["planned_episodes"],
+        horizon=entry["horizon"],
+        seed=entry["seed"],
+        mode=entry["mode"],
+        workers=entry["workers"],
+        wall_s=entry["wall_s"],
+        video=entry["video"],
+        warnings=tuple(entry["warnings"]),
+        longest_demo=entry["longest_demo"],
+        late=Lateness(**own) if own else None,
+    )
+
+
+def _key(same: Mapping[str, Any]) -> str:
+    """Return a key made of everything that a result depends on."""
+    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
+
+
+def _names(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind)]
