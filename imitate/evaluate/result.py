@@ -1,4 +1,4 @@
-"""Results of episodes, played or lost, and of evaluations, and the files from which an interrupted series of evaluations is resumed."""
+"""Results of episodes, played or lost, and of evaluations; the files from which interrupted evaluations are resumed."""
 
 from __future__ import annotations
 
