@@ -166,6 +166,7 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
         raise DatasetError(
             f"{folder / 'metadata.json'}: is not a JSON object: copy the dataset again"
         )
+    _check_spaces(raw, folder)
     stored = stored_bytes(folder)
     for file in sorted(folder.rglob("*.hdf5")):
         check_file(file)  # minari opens this file itself
@@ -184,6 +185,16 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
         if sidecar is not None:
             sidecar.complete(source, report)
         yield source
+
+
+def _check_spaces(raw: Mapping[str, Any], folder: Path) -> None:
+    """Refuse metadata without a space: minari would call the function that their ``env_spec`` names."""
+    for name in ("observation_space", "action_space"):
+        if not isinstance(raw.get(name), str):
+            raise DatasetError(
+                f"{folder / 'metadata.json'}: has no '{name}', without which the package minari would run code that "
+                "the dataset names: write the space there"
+            )
 
 
 def _as_text(value: Any) -> Any:

@@ -164,6 +164,19 @@ def test_metadata_and_infos_survive_minari_to_hdf5_to_minari(datasets, tmp_path)
     np.testing.assert_array_equal(last.infos["x"], np.arange(5) + 0.5)
 
 
+@pytest.mark.parametrize("missing", ["observation_space", "action_space"])
+def test_an_environment_that_a_dataset_describes_is_never_made(datasets, tmp_path, missing):
+    make()
+    file = datasets / "toy-v0" / "data" / "metadata.json"
+    called = {"id": "x-v0", "entry_point": "os:mkdir", "kwargs": {"path": str(tmp_path / "called")}}
+    tree = {**json.loads(file.read_text()), "env_spec": json.dumps(called)}
+    del tree[missing]
+    file.write_text(json.dumps(tree))
+    with pytest.raises(DatasetError, match=f"has no '{missing}'.* run code"):
+        convert(datasets / "toy-v0", tmp_path / "o.hdf5")
+    assert not (tmp_path / "called").exists()
+
+
 def test_a_name_that_minari_refuses_is_refused_first(datasets, tmp_path):
     make()
     convert(datasets / "toy-v0", tmp_path / "o.hdf5")
