@@ -1,4 +1,6 @@
 import json
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +121,8 @@ def test_a_recorded_scene_reads_no_files_of_this_machine(lift, name):
 def test_a_scene_may_name_what_the_environment_names_or_the_user_trusts(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, "")
     scene, own = (f"<mujoco><mesh file='{tmp_path}/{name}.stl'/></mujoco>" for name in "ab")
-    with pytest.raises(EnvError, match=f"--trust {tmp_path}/a.stl"):
+    named = re.escape(shlex.quote(f"{tmp_path}/a.stl"))
+    with pytest.raises(EnvError, match=f"--trust {named}"):
         check_scene(scene, "Lift", Path("/x"), lambda: "<mujoco/>")
     check_scene(scene, "Lift", Path("/x"), lambda: own)
     trust(f"{tmp_path}/a.stl")
