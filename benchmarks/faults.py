@@ -35,9 +35,9 @@ from benchmarks.wire_robot import StandingRobot
 from benchmarks.wire_server import ACTION, RATE_HZ, ROOT, Served
 from imitate.deploy.robot.loop import ControlLoop
 from imitate.deploy.server.client import RemotePolicy
-from imitate.deploy.server.transport import header_of
 from imitate.errors import RobotError
 from imitate.policy.asynchronous import AsynchronousPolicy
+from imitate.system.channel.frames import header_of
 
 BEFORE = 20
 STEPS = 120
@@ -182,7 +182,7 @@ NETWORK: dict[str, Callable[[Served, Proxy], object]] = {
 def _two_clients(fault: str) -> Outcome:
     """Measure the robot's steps while a second client sends large messages and does not read."""
     with Served("ours", 0) as server, RemotePolicy(server.url, timeout_s=0.3) as remote:
-        from imitate.deploy.server.wire import encode
+        from imitate.system.channel.messages import encode
 
         other = RemotePolicy(server.url, timeout_s=5.0)
         channel = other._connection

@@ -53,6 +53,10 @@ class WireError(ValueError):
     """A message that is malformed, too large, or of a kind that is not allowed."""
 
 
+class ClosedError(WireError, ConnectionError):
+    """A connection that carries messages has ended; the error contains the reason."""
+
+
 class NotFiniteError(UserError):
     """An observation or an action with NaN or infinity in it.
 

@@ -9,7 +9,7 @@ import pytest
 
 from imitate.deploy.server.client import RemotePolicy
 from imitate.deploy.server.server import PolicyServer
-from imitate.deploy.server.transport import ClosedError
+from imitate.errors import ClosedError
 from imitate.system import clock
 from tests.deploy.counting_policy import Counter, observation
 from tests.deploy.fake_robot import FakeRobot
@@ -52,7 +52,7 @@ class Network:
 
 
 class End:
-    """One end of a connection: the methods of imitate.deploy.server.transport.Channel."""
+    """One end of a connection: the methods of imitate.system.channel.frames.Channel."""
 
     def __init__(self, network, direction):
         self._network, self._direction = network, direction
@@ -72,6 +72,7 @@ class End:
             if data is ClosedError:
                 self.close(1006, "the connection was lost")
                 return
+        data = b"".join(data) if isinstance(data, list) else data
         data = data if isinstance(data, str) else memoryview(bytes(data))
         inbox.append((clock.now() + network.delay_s, data))
 

@@ -24,8 +24,7 @@ from imitate.data.language import Instructions
 from imitate.data.shards.folder import shards_at
 from imitate.deploy.server import server as server_module
 from imitate.deploy.server.server import PolicyServer
-from imitate.deploy.server.wire import MAX_OBJECTS, Jpeg, WireError, decode, encode
-from imitate.errors import CheckpointError, ConfigError, FileError, UserError
+from imitate.errors import CheckpointError, ConfigError, FileError, UserError, WireError
 from imitate.models.pretrained import read_weights
 from imitate.policy.checkpoint import (
     algo_from_checkpoint,
@@ -35,6 +34,7 @@ from imitate.policy.checkpoint import (
 )
 from imitate.policy.structure import check_extent
 from imitate.system import memory
+from imitate.system.channel.messages import MAX_OBJECTS, Jpeg, decode, encode
 from imitate.system.plain_files import read_json
 from imitate.system.recognition import diagnosis
 from imitate.system.run_folder import open_run_folder

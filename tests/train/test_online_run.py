@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import zipfile
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from imitate import load_config, policy_from_checkpoint
 from imitate.algo.sac import SAC
 from imitate.data.dataset_file import DatasetFile
+from imitate.errors import MissingPackageError
 from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.train.online.demonstrations import write_demonstrations
 from imitate.train.online.parts import make_learner
@@ -21,6 +23,7 @@ from imitate.train.online.replay import ReplayBuffer
 from imitate.train.online.setup import build_online
 from imitate.train.trainer import train
 from tests.demo_files import episode, write_demos
+from tests.refusals import refused
 from tests.tiny import merged, tiny_tree
 
 from .conftest import PENDULUM, assert_same_nets, last, online_tree, records, resume, stored_steps
@@ -294,6 +297,15 @@ def test_what_cannot_work_is_refused_in_one_line(tmp_path, online, words):
     with pytest.raises(Exception, match=words) as caught:
         run(tmp_path, online=online)
     assert "\n" not in str(caught.value)
+
+
+def test_a_package_that_central_acting_lacks_is_named(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("imitate.train.online.central.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "imitate.system.channel.messages", raising=False)
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    with refused("'central': the package 'msgpack' |pip install", error=MissingPackageError):
+        run(tmp_path, online={"acting": "central", **WORKER})
 
 
 BY_STD = {"train": {"reward": {"normalization": "std"}}}

@@ -1,1 +1,1 @@
-"""The policy server and its client: ``server.py`` and ``client.py``; ``wire.py`` has the messages."""
+"""The policy server and its client: ``server.py`` and ``client.py``; ``session.py`` has the messages."""

@@ -22,10 +22,10 @@ from numpy.typing import ArrayLike, NDArray
 from imitate.deploy.resizing import Resizer
 from imitate.deploy.schema import HEADER, PROTOCOL, Schema
 from imitate.deploy.server.handshake import RefusedError, connected
-from imitate.deploy.server.transport import Channel, ClosedError
-from imitate.deploy.server.wire import MAX_MESSAGE, Jpeg, WireError, decode, encode
-from imitate.errors import NotFiniteError, UserError
+from imitate.errors import NotFiniteError, UserError, WireError
 from imitate.system import clock
+from imitate.system.channel.frames import Channel
+from imitate.system.channel.messages import MAX_MESSAGE, Jpeg, decode, decode_map, encode_parts
 
 __all__ = ["HEADER", "BadAnswerError", "RemoteError", "RemotePolicy"]
 
@@ -277,10 +277,9 @@ class RemotePolicy:
             reason = error.strerror or str(error) or type(error).__name__
             raise RemoteError(f"{self._url} was not reached: {reason}") from error
         try:
-            self._read_metadata(
-                decode(_bytes(connection.recv(max(began + left - clock.now(), 0.0))))
-            )
-        except (ClosedError, TimeoutError, WireError) as error:
+            data = connection.recv(max(began + left - clock.now(), 0.0))
+            self._read_metadata(decode_map(data))
+        except (TimeoutError, WireError) as error:
             connection.abort()
             raise RemoteError(f"{self._url} sent no schema: {error}") from error
         except BaseException:
@@ -298,9 +297,7 @@ class RemotePolicy:
             return RemoteError(f"{self._url}: all sessions are in use")
         return RemoteError(f"{self._url} answered with status {status}")
 
-    def _read_metadata(self, metadata: Any) -> None:
-        if not isinstance(metadata, dict):
-            raise WireError("the metadata is not a map")
+    def _read_metadata(self, metadata: dict[str, Any]) -> None:
         self.metadata = metadata
         ours = metadata.get(HEADER)
         if not isinstance(ours, dict):
@@ -419,7 +416,7 @@ class RemotePolicy:
 
     def _send(self, connection: Channel, message: Mapping[str, Any], deadline: float) -> None:
         try:
-            connection.send(encode(message), max(deadline - clock.now(), 0.001))
+            connection.send(encode_parts(message), max(deadline - clock.now(), 0.001))
         except OSError as error:
             raise self._lost(str(error)) from error
 
@@ -429,7 +426,7 @@ class RemotePolicy:
             return {"error": data} if isinstance(data, str) else decode(data)
         except TimeoutError as error:
             raise self._lost(f"no answer within {self._timeout_s} s") from error
-        except (ClosedError, WireError) as error:
+        except WireError as error:
             raise self._lost(str(error)) from error
 
     def _ask_openpi(
@@ -451,12 +448,6 @@ class RemotePolicy:
         self._chunk = _actions(reply["actions"], 2)
         self._note_timing(began, {})
         return self._chunk.copy()
-
-
-def _bytes(data: str | memoryview) -> memoryview:
-    if isinstance(data, str):
-        raise WireError("a text frame is not a schema")
-    return data
 
 
 def _refuse_not_finite(key: str, value: NDArray[Any]) -> None:

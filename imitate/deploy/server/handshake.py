@@ -16,8 +16,9 @@ from websockets.protocol import Protocol
 from websockets.server import ServerProtocol
 from websockets.uri import WebSocketURI, parse_uri
 
-from imitate.deploy.server.transport import NO_MASK, Channel, ClosedError, Stream
-from imitate.errors import UserError
+from imitate.errors import ClosedError, UserError
+from imitate.system.channel.frames import Channel, no_mask
+from imitate.system.channel.stream import Stream
 
 _END = b"\r\n\r\n"
 _LONGEST_HEAD = 2**16
@@ -80,11 +81,7 @@ def connected(
     except BaseException:
         sock.close()
         raise
-    return Channel(stream, max_bytes, _no_mask if local else _random_mask, rest)
-
-
-def _no_mask() -> bytes:
-    return NO_MASK
+    return Channel(stream, max_bytes, no_mask if local else _random_mask, rest)
 
 
 def _random_mask() -> bytes:
@@ -183,4 +180,5 @@ def _head(stream: Stream, deadline: float) -> tuple[bytes, bytes]:
 
 def _flush(stream: Stream, protocol: Protocol, deadline: float) -> None:
     """Send the pending bytes of the protocol."""
-    stream.write([data for data in protocol.data_to_send() if data], deadline)
+    stream.write(protocol.data_to_send())
+    stream.flush(deadline)

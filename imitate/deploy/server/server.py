@@ -7,7 +7,6 @@ Needs websockets and msgpack (``pip install "imitate[deploy]"``).
 
 from __future__ import annotations
 
-import hmac
 import logging
 import socket
 import ssl
@@ -28,9 +27,11 @@ from imitate.deploy.server.session import (
     Session,
     one_line,
 )
-from imitate.deploy.server.transport import Channel, ClosedError, Stream
-from imitate.deploy.server.wire import MAX_MESSAGE, WireError, decode, encode
-from imitate.errors import UserError
+from imitate.errors import ClosedError, UserError, WireError
+from imitate.system.channel.admission import Lobby, same_token
+from imitate.system.channel.frames import Channel
+from imitate.system.channel.messages import MAX_MESSAGE, decode_map, encode
+from imitate.system.channel.stream import Stream
 
 __all__ = ["HEADER", "Ask", "ChunkAsk", "PolicyServer", "Prediction", "Served", "ServerStatistics"]
 
@@ -107,7 +108,7 @@ class PolicyServer:
         self._tls = tls
         self._lock = threading.Lock()
         self._channels: set[Channel] = set()
-        self._waiting: list[_Waiting] = []
+        self._lobby = Lobby[_Waiting](MAX_WAITING, _HANDSHAKE_S)
         self._closed = threading.Event()
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -139,10 +140,7 @@ class PolicyServer:
 
     def _start(self, waiting: _Waiting) -> None:
         """Start the thread of a connection; if all are in use, it replaces the one that waits longest."""
-        with self._lock:
-            self._waiting.append(waiting)
-            ended = self._waiting[:-MAX_WAITING]
-        for oldest in ended:
+        for oldest in self._lobby.enter(waiting):
             self.statistics.count("refused")
             oldest.end()
             oldest.gone.wait(_HANDSHAKE_S)
@@ -154,9 +152,7 @@ class PolicyServer:
             self._forget(waiting)
 
     def _forget(self, waiting: _Waiting) -> None:
-        with self._lock:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
+        self._lobby.leave(waiting)
         waiting.gone.set()
 
     def __enter__(self) -> PolicyServer:
@@ -236,8 +232,7 @@ class PolicyServer:
         if self._token is None:
             return True
         scheme, _, word = header.partition(" ")
-        same = hmac.compare_digest(word.strip().encode(), self._token.encode())
-        return same and scheme.lower() in ("bearer", "api-key")
+        return same_token(word.strip(), self._token) and scheme.lower() in ("bearer", "api-key")
 
     def serve(self, channel: Channel) -> None:
         """Answer an admitted client until its connection ends, in the caller's thread."""
@@ -261,11 +256,11 @@ class PolicyServer:
     def _received(self, channel: Channel) -> list[dict[str, Any]]:
         """Return the waiting messages: at least one, at most :data:`MAX_TOGETHER`."""
         data = self._awaited(channel)
-        messages, size = [self._decoded(data)], len(data)
+        messages, size = [decode_map(data, self._max_bytes)], len(data)
         with suppress(TimeoutError):
             while not channel.emptied and len(messages) < MAX_TOGETHER and size < self._max_bytes:
                 data = channel.recv(0.0)
-                messages.append(self._decoded(data))
+                messages.append(decode_map(data, self._max_bytes))
                 size += len(data)
         return messages
 
@@ -281,11 +276,3 @@ class PolicyServer:
                 if waited >= self._idle_s:
                     raise
                 channel.ping(_SEND_S)
-
-    def _decoded(self, data: str | memoryview) -> dict[str, Any]:
-        if isinstance(data, str):
-            raise WireError("a text frame is not a message")
-        message = decode(data, self._max_bytes)
-        if not isinstance(message, dict):
-            raise WireError("a message must be a map")
-        return message

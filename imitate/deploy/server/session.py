@@ -34,9 +34,9 @@ from numpy.typing import NDArray
 from imitate import __version__
 from imitate.deploy.schema import HEADER, PROTOCOL, Schema
 from imitate.deploy.server.scheduling import Scheduler, TimedReply
-from imitate.deploy.server.wire import WireError, encode
-from imitate.errors import UserError
+from imitate.errors import UserError, WireError
 from imitate.system import clock
+from imitate.system.channel.messages import encode
 
 LOG = logging.getLogger(__name__)
 _NEWEST_ONLY = ("observe", "predict")

@@ -15,9 +15,9 @@ from imitate.crew.places import open_backend
 from imitate.data.batches.build import training_sources
 from imitate.data.batches.rewards import RewardTransform
 from imitate.data.shards.data_files import data_files
-from imitate.errors import ConfigError
+from imitate.errors import ConfigError, MissingPackageError
+from imitate.system.extras import missing
 from imitate.system.processes import LOCAL
-from imitate.train.online.central.collector import CentralCollector
 from imitate.train.online.collector import Collector
 from imitate.train.online.demonstrations import demonstrations_of, load_demonstrations
 from imitate.train.online.goals import goals_alike, make_hindsight
@@ -194,6 +194,7 @@ def make_collector(setup: OnlineSetup) -> Collector:
     Raises:
         ConfigError: the environments cannot be divided among the workers, or weights would be too old for the
             algorithm.
+        MissingPackageError: central acting without its packages.
     """
     online = setup.config.train.online
     _check_workers(setup)
@@ -210,6 +211,11 @@ def make_collector(setup: OnlineSetup) -> Collector:
         name="imitate-collector",
     )
     if online.acting == "central":
+        try:
+            from imitate.train.online.central.collector import CentralCollector
+        except ImportError as error:  # msgpack, in an installation of before
+            words = f"train.online.acting: 'central': {missing('deploy', error)}"
+            raise MissingPackageError(words) from error
         return CentralCollector(
             blueprints,
             setup.algo,

@@ -8,11 +8,10 @@ import pytest
 from imitate.deploy.robot.loop import ControlLoop, Safety
 from imitate.deploy.server.client import RemoteError, RemotePolicy
 from imitate.deploy.server.session import Prediction
-from imitate.deploy.server.transport import ClosedError
-from imitate.deploy.server.wire import decode, encode
-from imitate.errors import RobotError, UserError
+from imitate.errors import ClosedError, RobotError, UserError
 from imitate.policy.asynchronous import AsynchronousPolicy
 from imitate.system import clock
+from imitate.system.channel.messages import decode, encode
 from tests.deploy.counting_policy import Counter, observation
 from tests.deploy.in_process import camera_robot
 from tests.deploy.openpi_server import pack, unpack

@@ -11,8 +11,8 @@ from imitate.deploy.schema import Schema
 from imitate.deploy.server.client import RemoteError
 from imitate.deploy.server.served import ServedPolicy
 from imitate.deploy.server.server import ChunkAsk
-from imitate.deploy.server.wire import WireError, decode, encode
-from imitate.errors import NotFiniteError, UserError
+from imitate.errors import NotFiniteError, UserError, WireError
+from imitate.system.channel.messages import decode, encode
 from tests.deploy.counting_policy import SCHEMA, Counter, observation
 from tests.deploy.in_process import Patient
 from tests.deploy.openpi_server import openpi_server

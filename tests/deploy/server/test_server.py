@@ -17,10 +17,13 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from imitate.deploy.schema import Schema
+from imitate.deploy.server import handshake
 from imitate.deploy.server.client import RemoteError
 from imitate.deploy.server.server import PolicyServer
-from imitate.deploy.server.wire import decode, encode
 from imitate.errors import UserError
+from imitate.system.channel import frames
+from imitate.system.channel.frames import NO_MASK, header_of
+from imitate.system.channel.messages import decode, encode, encode_parts
 from tests.deploy.counting_policy import SCHEMA, Counter, observation
 from tests.deploy.in_process import Patient
 from tests.refusals import refused
@@ -267,8 +270,8 @@ def test_a_server_that_stops_reading_does_not_block_a_call(child, monkeypatch):
     with Patient(f"ws://127.0.0.1:{port}", timeout_s=0.3) as policy:
         process.send_signal(signal.SIGSTOP)
         monkeypatch.setattr(
-            "imitate.deploy.server.client.encode",
-            lambda message: encode({**message, "x": bytes(50_000_000)}),
+            "imitate.deploy.server.client.encode_parts",
+            lambda message: encode_parts({**message, "x": bytes(50_000_000)}),
         )
         with pytest.raises(RemoteError, match="does not read"):
             policy(observation())
@@ -307,3 +310,23 @@ def test_the_client_needs_no_torch():
         "assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRON)
+
+
+@pytest.mark.parametrize(("local", "keys"), [(True, {NO_MASK}), (False, None)])
+def test_each_frame_has_a_new_key_except_on_this_machine(local, keys, monkeypatch, server):
+    if not local:
+        monkeypatch.setattr(handshake, "_LOCAL", frozenset())
+    used = []
+
+    def noted(kind, size, mask):
+        used.append(mask)
+        return header_of(kind, size, mask)
+
+    monkeypatch.setattr(frames, "header_of", noted)
+    channel = handshake.connected(server.url, 600, 2**22, {})
+    for _ in range(3):
+        channel.send(encode({"imitate": {"kind": "ping", "id": 1}}), 600)
+        channel.recv(600)
+    channel.abort()
+    ours = [mask for mask in used if mask is not None]
+    assert set(ours) == keys if local else len(set(ours)) == 3

@@ -16,8 +16,8 @@ import trustme
 
 from imitate.deploy.server import server as server_module
 from imitate.deploy.server.client import RemoteError
-from imitate.deploy.server.wire import decode, encode
 from imitate.errors import UserError
+from imitate.system.channel.messages import decode, encode
 from tests.cli.test_robot_verbs import checkpoint, trained  # noqa: F401 (fixtures)
 from tests.deploy.counting_policy import Counter, observation
 from tests.deploy.in_process import Patient

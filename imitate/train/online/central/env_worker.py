@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from imitate.crew import Reports
 from imitate.envs.env import Env
-from imitate.errors import EnvError
+from imitate.errors import EnvError, WireError
 from imitate.system.processes import MAKE
-from imitate.train.online.central.messages import Address, ChannelError, PolicyChannel
+from imitate.train.online.central.requests import Address, PolicyChannel
 from imitate.train.online.env_group import EnvGroup
 from imitate.train.online.steps import Array, Collected, Step
 
@@ -113,7 +113,7 @@ class EnvWork:
             self._wanted = request
         try:
             self._run(self._connected(request.address), self._wanted)
-        except ChannelError as error:
+        except WireError as error:
             self._disconnect()
             return Stalled(str(error))
         state = {"begun": [number for group in self.groups for number in group.begun()]}

@@ -22,8 +22,7 @@ from imitate.config import load_config
 from imitate.crew import Reports
 from imitate.functional.sampling import RowGenerator, split_mix
 from imitate.system.processes import MAKE
-from imitate.train.online.central.messages import Address
-from imitate.train.online.central.server import PendingRequest, RequestServer
+from imitate.train.online.central.requests import Address, PendingRequest, RequestServer
 from imitate.train.online.seats import Published, load_acting_weights
 
 MAX_REQUESTS = 256
@@ -251,6 +250,6 @@ def _tensors(tree: Mapping[str, Any], device: torch.device) -> Any:
     return {
         key: _tensors(value, device)
         if isinstance(value, Mapping)
-        else torch.from_numpy(value).to(device)
+        else torch.tensor(value, device=device)
         for key, value in tree.items()
     }

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,20 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from imitate.deploy.server import handshake, transport
-from imitate.deploy.server.transport import (
+from imitate.errors import ClosedError, WireError
+from imitate.system.channel.frames import (
     BINARY,
     NO_MASK,
     Channel,
-    ClosedError,
-    FrameError,
     FrameHeader,
-    Stream,
     header_of,
     masked,
     read_header,
 )
-from imitate.deploy.server.wire import encode
+from imitate.system.channel.stream import Stream
 
 MASK = bytes.fromhex("37fa213d")
 LIMIT = 2**22
@@ -72,6 +70,38 @@ def test_memory_grows_with_what_came_not_with_what_is_announced(sockets):
     with pytest.raises(TimeoutError):
         server.recv(0.5)
     assert len(server._buffer) <= LIMIT // 4
+
+
+@pytest.mark.parametrize("size", [10**5, 10**6])
+def test_a_large_message_stays_as_it_came(sockets, size):
+    client, server = client_of(sockets[0], NO_MASK), server_of(sockets[1])
+
+    def send():
+        for number in range(4):
+            client.send([bytes([number]) * size, bytes([number]) * number], 600)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    kept = [server.recv(600) for _ in range(4)]
+    thread.join()
+    assert [bytes(data) for data in kept] == [bytes([n]) * (size + n) for n in range(4)]
+
+
+def test_what_a_side_does_not_read_is_sent_later(sockets):
+    client, server = client_of(sockets[0]), server_of(sockets[1])
+    data = np.random.default_rng(0).bytes(LIMIT // 2)
+    with pytest.raises(TimeoutError, match="does not read"):
+        for _ in range(100):
+            client.post([data])
+            client.flush(0.0)
+    assert client.unsent
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(client.flush, 600)
+        assert bytes(server.recv(600)) == data
+        while not sending.done():
+            with contextlib.suppress(TimeoutError):
+                assert bytes(server.recv(0.01)) == data
+        assert sending.result() is None and not client.unsent
 
 
 def test_messages_that_come_together_are_read_one_by_one(sockets):
@@ -144,26 +174,6 @@ def test_a_farewell_tells_its_reason(sockets):
     thread.join()
 
 
-@pytest.mark.parametrize(("local", "keys"), [(True, {NO_MASK}), (False, None)])
-def test_each_frame_has_a_new_key_except_on_this_machine(local, keys, monkeypatch, server):
-    if not local:
-        monkeypatch.setattr(handshake, "_LOCAL", frozenset())
-    used = []
-
-    def noted(kind, size, mask):
-        used.append(mask)
-        return header_of(kind, size, mask)
-
-    monkeypatch.setattr(transport, "header_of", noted)
-    channel = handshake.connected(server.url, 600, LIMIT, {})
-    for _ in range(3):
-        channel.send(encode({"imitate": {"kind": "ping", "id": 1}}), 600)
-        channel.recv(600)
-    channel.abort()
-    ours = [mask for mask in used if mask is not None]
-    assert set(ours) == keys if local else len(set(ours)) == 3
-
-
 def test_every_call_ends_at_its_deadline(sockets):
     client = client_of(sockets[0])
     began = time.monotonic()
@@ -231,7 +241,7 @@ def test_headers_are_read_from_the_bytes_that_are_there():
 
 @pytest.mark.parametrize("data", ["c105", "a105", "9105", "8305", "8b05", "0903", "897e0100"])
 def test_frames_that_are_forbidden(data):
-    with pytest.raises(FrameError):
+    with pytest.raises(WireError):
         read_header(bytes.fromhex(data))
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imitate.deploy.server.wire import DTYPES, Jpeg, WireError, decode, encode
+from imitate.errors import WireError
+from imitate.system.channel.messages import DTYPES, Jpeg, decode, encode, encode_parts
 from tests.refusals import refused
 
 
@@ -46,6 +47,28 @@ def test_the_layout_of_openpi():
     assert raw == {**packed, b"shape": [3]}
 
 
+def test_large_arrays_are_sent_and_read_where_they_are():
+    message = {
+        "first": np.arange(2**14, dtype=np.float64),
+        "across": np.arange(3 * 2**15, dtype=np.int32).reshape(2**15, 3).T,
+        "small": np.arange(3),
+        "bytes": bytes(70_000),
+        "last": [np.full(2**17, 7, np.uint8)],
+    }
+    parts = encode_parts(message)
+    assert len(parts) == 7 and np.shares_memory(np.frombuffer(parts[1], float), message["first"])
+    data = b"".join(parts)
+    array = message["first"]
+    layout = {b"__ndarray__": True, b"data": array.tobytes(), b"dtype": "<f8", b"shape": [2**14]}
+    assert msgpack.unpackb(data)["first"] == layout  # as msgpack alone writes and reads it
+    read = decode(memoryview(data))
+    assert np.shares_memory(read["first"], np.frombuffer(data, np.uint8))
+    assert read["bytes"] == message["bytes"] and read["small"].tolist() == [0, 1, 2]
+    for key in ("first", "across"):
+        np.testing.assert_array_equal(read[key], message[key])
+    np.testing.assert_array_equal(read["last"][0], message["last"][0])
+
+
 def packed_array(**changes):
     whole = {b"__ndarray__": True, b"data": b"\0" * 8, b"dtype": "<f4", b"shape": [2]}
     return msgpack.packb({**whole, **{k.encode(): v for k, v in changes.items()}})
@@ -73,6 +96,8 @@ def packed_array(**changes):
         (b"\xdd\xff\xff\xff\xff", "malformed"),  # a list said to have 4,294,967,295 entries
         (b"\xc6\xff\xff\xff\xff", "malformed"),  # bytes declared as 4 GiB
         (msgpack.packb(msgpack.ExtType(1, b"x")), "malformed"),
+        (msgpack.packb([bytes(70_000), msgpack.ExtType(0, bytes(4))]), "malformed"),
+        (msgpack.packb([bytes(70_000)])[:-1], "malformed"),
         (encode({"a": 1}) + b"\0", "malformed"),
     ],
 )

@@ -12,9 +12,12 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from imitate.train.online.central import server as server_module
-from imitate.train.online.central.messages import ChannelError, PolicyChannel, encode
-from imitate.train.online.central.server import RequestServer
+from imitate.errors import WireError
+from imitate.system.channel.admission import Lobby
+from imitate.system.channel.frames import BINARY, NO_MASK, header_of
+from imitate.system.channel.messages import MAX_OBJECTS, encode
+from imitate.train.online.central import requests
+from imitate.train.online.central.requests import GREETING_BYTES, PolicyChannel, RequestServer
 
 TOKEN = b"t" * 32
 
@@ -76,7 +79,7 @@ def wait_until_received(channel):
     """Until what was sent is at the other side, as its acknowledgement says."""
     unsent = b"1"
     while any(unsent):
-        unsent = fcntl.ioctl(channel._sock, termios.TIOCOUTQ, bytes(4))
+        unsent = fcntl.ioctl(channel._channel, termios.TIOCOUTQ, bytes(4))
         time.sleep(0.001)
 
 
@@ -109,12 +112,16 @@ def test_large_messages_pass_both_ways_at_once(served):
 
 def test_who_does_not_know_the_token_gets_no_answer(served):
     service = served()
-    with pytest.raises(ChannelError, match="connection"):
+    with pytest.raises(WireError, match="connection"):
         connect(service, token=b"f" * 32)
     channel = connect(service)
     channel.ask({"x": np.ones(1)})
     assert channel.answer()["x"].tolist() == [2.0]
     channel.close()
+
+
+def framed(data, mask=NO_MASK):
+    return header_of(BINARY, len(data), mask) + data
 
 
 def test_a_server_that_does_not_know_the_token_is_refused():
@@ -123,21 +130,16 @@ def test_a_server_that_does_not_know_the_token_is_refused():
     def pretend():
         sock, _ = listener.accept()
         for message in ({"nonce": "1"}, {"proof": "f" * 64}):
-            sock.sendall(b"".join(bytes(part) for part in encode(message)))
+            sock.sendall(framed(encode(message), mask=None))
         sock.recv(1000)
         sock.close()
 
     thread = threading.Thread(target=pretend)
     thread.start()
-    with pytest.raises(ChannelError, match="does not know the token"):
+    with pytest.raises(WireError, match="does not know the token"):
         PolicyChannel(listener.getsockname(), TOKEN, lambda: None, 600.0)
     thread.join()
     listener.close()
-
-
-def framed(text):
-    """A message of this JSON."""
-    return struct.pack("!II", len(text), 0) + text
 
 
 @pytest.mark.parametrize(
@@ -146,8 +148,13 @@ def framed(text):
         b"GET / HTTP/1.1\r\n\r\n",
         b"\0" * 100,
         b"",
-        framed(rb'{"proof": "\ud800"}'),
-        framed(b'{"proof": ["(1,f4", [1]]}'),
+        framed(encode({"proof": "f" * 64, "nonce": "1"})),
+        framed(encode({"proof": np.zeros(2)})),
+        framed(encode("no map")),
+        framed(b"\x81\xa5proof\xa2\xed\xa0"),  # no UTF-8
+        framed(b"\x91" * GREETING_BYTES),
+        header_of(BINARY, GREETING_BYTES + 1, NO_MASK),  # known to be too large by its header
+        b"\x89\xfe\0\x7d" + NO_MASK,  # a sign of life of 125 bytes, of a longer form than allowed
     ],
 )
 def test_garbage_does_not_disturb_the_others(served, data):
@@ -170,22 +177,36 @@ def test_garbage_does_not_disturb_the_others(served, data):
 
 
 @pytest.mark.parametrize(("most", "seconds"), [(3, 600.0), (100, 0.0)])
-def test_silent_strangers_go_and_leave_room_for_others(served, monkeypatch, most, seconds):
+def test_silent_strangers_go_and_leave_room_for_others(served, most, seconds):
     service = served()
     known = connect(service)
-    monkeypatch.setattr("imitate.train.online.central.server.MAX_STRANGERS", most)
-    monkeypatch.setattr("imitate.train.online.central.server.STRANGER_S", seconds)
+    service.server._strangers = Lobby(most, seconds)
     silent = [socket.create_connection(service.address) for _ in range(8)]
     for oldest in silent[: 8 - most] if seconds else silent:
         while oldest.recv(1000):
             pass
-    monkeypatch.undo()
+    service.server._strangers = Lobby(100, 600.0)
     for channel in (known, connect(service)):
         channel.ask({"x": np.ones(1)})
         assert channel.answer()["x"].tolist() == [2.0]
         channel.close()
     for sock in silent:
         sock.close()
+
+
+def test_a_known_client_is_bounded_too(served, monkeypatch):
+    service = served()
+    channel, other = connect(service), connect(service)
+    channel.ask({"x": [[0] * 4000] * (MAX_OBJECTS // 4000 + 1)})
+    with pytest.raises(WireError, match="connection"):
+        channel.answer()
+    monkeypatch.setattr(requests, "MAX_MESSAGE", 1000)
+    with pytest.raises(WireError, match="at most 1000 are allowed"):
+        other.ask({"x": np.zeros(1000)})
+    other.ask({"x": np.ones(1)})
+    assert other.answer()["x"].tolist() == [2.0]
+    channel.close()
+    other.close()
 
 
 def test_a_client_that_is_gone_before_it_is_greeted_disturbs_nobody():
@@ -198,8 +219,8 @@ def test_a_client_that_is_gone_before_it_is_greeted_disturbs_nobody():
 
 
 def test_a_sender_that_never_pauses_is_read_in_parts(monkeypatch):
-    monkeypatch.setattr(server_module, "MAX_TOGETHER", 3)
-    monkeypatch.setattr(server_module, "MAX_REQUESTS", 5)
+    monkeypatch.setattr(requests, "MAX_TOGETHER", 3)
+    monkeypatch.setattr(requests, "MAX_REQUESTS", 5)
     server = RequestServer("127.0.0.1", TOKEN)
     with ThreadPoolExecutor(1) as pool:
         connecting = pool.submit(connect, server)
@@ -209,10 +230,8 @@ def test_a_sender_that_never_pauses_is_read_in_parts(monkeypatch):
     for number in range(20):
         channel.ask({"x": number})
     wait_until_received(channel)
-    taken, pending = [], server_module.PendingRequest
-    monkeypatch.setattr(
-        server_module, "PendingRequest", lambda *of: taken.append(of) or pending(*of)
-    )
+    taken, pending = [], requests.PendingRequest
+    monkeypatch.setattr(requests, "PendingRequest", lambda *of: taken.append(of) or pending(*of))
     found = [server.requests(0) or len(taken) for _ in range(4)]
     assert found == [3, 6, 6, 6]
     asked = []
@@ -228,7 +247,7 @@ def test_a_client_that_does_not_read_stops_nobody(served):
     lazy, other = connect(service), connect(service)
 
     def ask():
-        with suppress(ChannelError):  # it is closed at the end
+        with suppress(WireError):  # it is closed at the end
             for _ in range(4):
                 lazy.ask({"x": np.zeros(8_000_000, dtype=np.uint8)})
 
@@ -245,10 +264,10 @@ def test_a_server_that_is_gone_is_told(served):
     service = served()
     channel = connect(service)
     service.close()
-    with pytest.raises(ChannelError, match="connection"):
+    with pytest.raises(WireError, match="connection"):
         channel.ask({"x": np.ones(1)})
         channel.answer()
-    with pytest.raises(ChannelError, match="cannot connect to 127.0.0.1"):
+    with pytest.raises(WireError, match="cannot connect to 127.0.0.1"):
         connect(service)
     service.server = RequestServer("127.0.0.1", TOKEN)  # for the fixture
     channel.close()
@@ -269,7 +288,7 @@ def test_waiting_gives_signs_of_life_and_ends(served):
         patient.answer()
     hasty = PolicyChannel(service.address, TOKEN, lambda: None, 600.0)
     hasty._timeout_s = 0.0  # after the greeting, which takes what it takes
-    with pytest.raises(ChannelError, match="did not answer within 0 s"):
+    with pytest.raises(WireError, match="did not answer within 0 s"):
         hasty.answer()
     patient.close()
     hasty.close()

@@ -1,25 +1,25 @@
-"""Blocking WebSocket connections, with a deadline for every call and without own threads.
+"""Messages as WebSocket frames, with a deadline for every call and without own threads.
 
 A message is read and answered in the calling thread, so no other thread must be woken. Data are copied once in each
-direction: sent data go directly to the socket, received data go into a reused buffer. Connections are made in
-:mod:`imitate.deploy.server.handshake`.
-
-The frames are those of RFC 6455, section 5.2, without extensions.
+direction: sent data go directly to the socket, received data go into a reused buffer. The frames are those of RFC 6455,
+section 5.2, without extensions. A policy server and its clients begin with the handshake of the RFC
+(:mod:`imitate.deploy.server.handshake`), processes of one training with frames at once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import select
-import socket
-import ssl
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from imitate.errors import ClosedError, WireError
+from imitate.system.channel.messages import LARGE
+from imitate.system.channel.stream import Buffer, Stream
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 LONGEST_HEADER = 14
@@ -27,12 +27,6 @@ _OPCODES = frozenset({CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG})
 _LONGEST_CONTROL = 125
 NO_MASK = bytes(4)
 """Masking key that leaves the data unchanged."""
-
-Buffer = bytes | bytearray | memoryview
-
-
-class FrameError(ValueError):
-    """The protocol forbids a frame; the connection must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +64,16 @@ def read_header(data: Buffer) -> FrameHeader | None:
     """Read the header at the beginning of ``data``; return None if more bytes are needed.
 
     Raises:
-        FrameError: reserved bits, an unknown opcode, or a control frame that is too long or fragmented.
+        WireError: reserved bits, an unknown opcode, or a control frame that is too long or fragmented.
     """
     if len(data) < 2:
         return None
     first, second = data[0], data[1]
     opcode, final, length = first & 0x0F, bool(first & 0x80), second & 0x7F
     if first & 0x70 or opcode not in _OPCODES:
-        raise FrameError("a frame of an unknown kind")
+        raise WireError("a frame of an unknown kind")
     if opcode >= CLOSE and (not final or length > _LONGEST_CONTROL):
-        raise FrameError("a control frame that is too long or fragmented")
+        raise WireError("a control frame that is too long or fragmented")
     size = 2
     if length >= 126:
         size, code = (4, "!H") if length == 126 else (10, "!Q")
@@ -95,6 +89,11 @@ def read_header(data: Buffer) -> FrameHeader | None:
     return FrameHeader(opcode, final, mask, size, length)
 
 
+def no_mask() -> bytes:
+    """Return the key of a client whose frames pass no proxy; it saves a copy."""
+    return NO_MASK
+
+
 def masked(data: Buffer, mask: bytes) -> memoryview:
     """Return a copy of ``data`` with the key applied; applying it twice restores the data."""
     length = len(data)
@@ -105,148 +104,25 @@ def masked(data: Buffer, mask: bytes) -> memoryview:
     return octets.data
 
 
-_BUFFER = 2**21
-_FIRST_BUFFER = 2**16
+_SMALL_BUFFER = 2**16
 _FIRST_GROWTH = 2**20
-_CLOSE_S = 0.5
 _MOST_PARTS = 1024
 """Largest number of frames of a message: the size limit does not bound empty frames."""
 
 
-class ClosedError(ConnectionError):
-    """The connection has ended; the message contains the reason."""
-
-
-class Stream:
-    """A connected socket whose every call has a deadline.
-
-    Args:
-        sock: connected socket after the TLS handshake.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            sock.setsockopt(socket.SOL_SOCKET, buffer, _BUFFER)
-        sock.settimeout(0.0)
-        self._socket, self.tls = sock, isinstance(sock, ssl.SSLSocket)
-        self._reading, self._writing = select.poll(), select.poll()
-        self._reading.register(sock, select.POLLIN)
-        self._writing.register(sock, select.POLLOUT)
-
-    def secure(self, deadline: float) -> None:
-        """Do the handshake of TLS.
-
-        Raises:
-            TimeoutError: the other side did not do its part in time.
-            OSError: it failed.
-        """
-
-        def shake() -> int:
-            if isinstance(self._socket, ssl.SSLSocket):
-                self._socket.do_handshake()
-            return 1
-
-        self._patient(shake, self._reading, deadline)
-
-    def read(self, into: memoryview, deadline: float, wait: bool = True) -> int:
-        """Read the available data, at least one byte.
-
-        Args:
-            into: buffer, filled from its beginning.
-            deadline: time of ``time.monotonic()``.
-            wait: false if data have probably arrived already.
-
-        Returns:
-            number of bytes read.
-
-        Raises:
-            TimeoutError: nothing came in time.
-            ClosedError: the connection has ended.
-        """
-        try:
-            if (
-                wait and not self.tls
-            ):  # with TLS, data may be available that the socket does not show
-                self._await(self._reading, deadline)
-            count = self._patient(lambda: self._socket.recv_into(into), self._reading, deadline)
-        except TimeoutError:
-            raise TimeoutError("nothing was received in time") from None
-        except (OSError, ValueError) as error:
-            raise ClosedError(f"the connection was lost ({type(error).__name__})") from error
-        if not count:
-            raise ClosedError("the connection was lost")
-        return count
-
-    def write(self, parts: list[Buffer], deadline: float) -> None:
-        """Send buffers one after the other.
-
-        Raises:
-            TimeoutError: the other side did not read in time; part of the data may have been sent.
-            ClosedError: the connection has ended.
-        """
-        views = [memoryview(part) for part in parts if len(part)]
-        try:
-            while views:
-                count = self._patient(lambda: self._send(views), self._writing, deadline)
-                while views and count >= len(views[0]):
-                    count -= len(views.pop(0))
-                if count:
-                    views[0] = views[0][count:]
-        except TimeoutError:
-            raise TimeoutError("the other side does not read") from None
-        except (OSError, ValueError) as error:
-            raise ClosedError(f"the connection was lost ({type(error).__name__})") from error
-
-    def _send(self, views: list[memoryview]) -> int:
-        return self._socket.send(views[0]) if self.tls else self._socket.sendmsg(views)
-
-    def _patient(self, call: Callable[[], int], ready: select.poll, deadline: float) -> int:
-        """Repeat ``call`` until the socket is ready, and return its result."""
-        while (count := self._attempt(call, ready, deadline)) is None:
-            pass
-        return count
-
-    def _attempt(self, call: Callable[[], int], ready: select.poll, deadline: float) -> int | None:
-        """Return the result of ``call``; None if the socket was not ready."""
-        try:
-            return call()
-        except ssl.SSLWantReadError:
-            ready = self._reading
-        except ssl.SSLWantWriteError:
-            ready = self._writing
-        except BlockingIOError:
-            pass
-        self._await(ready, deadline)
-        return None
-
-    def _await(self, ready: select.poll, deadline: float) -> None:
-        if self._socket.fileno() < 0:
-            raise ClosedError("the connection was ended here")
-        if not ready.poll(1e3 * max(deadline - time.monotonic(), 0.0)):
-            raise TimeoutError
-
-    def end_writing(self) -> None:
-        """Tell the other side that no more data follow."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-
-    def abort(self) -> None:
-        """Close the connection at once; may be called from any thread."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-
 class Channel:
-    """One WebSocket connection. Each method except :meth:`abort` must be called by one thread at a time.
+    """One connection. Each method except :meth:`abort` must be called by one thread at a time.
 
     Args:
-        stream: connected stream after the handshake.
+        stream: connected stream after the handshake, if there is one.
         max_bytes: size limit of a received message.
         new_mask: returns the masking key of each frame that a client sends; None for a server, whose frames are not
             masked.
         data: bytes received after the handshake.
+        linger_s: longest time to answer control frames and to say farewell; 0 for a thread that must not wait.
+
+    Attributes:
+        max_bytes: size limit of the next received message.
     """
 
     def __init__(
@@ -255,46 +131,79 @@ class Channel:
         max_bytes: int,
         new_mask: Callable[[], bytes] | None = None,
         data: bytes = b"",
+        linger_s: float = 0.5,
     ) -> None:
-        self._stream, self._max_bytes, self._new_mask = stream, max_bytes, new_mask
-        self._buffer = bytearray(max(_FIRST_BUFFER, len(data)))
-        self._buffer[: len(data)] = data
+        self.max_bytes, self._linger_s = max_bytes, linger_s
+        self._stream, self._new_mask = stream, new_mask
+        self._buffer = bytearray(data)
         self._start, self._end = 0, len(data)
         self._parts: list[bytes] = []
-        self._kind = BINARY
+        self._kind, self._usual = BINARY, _SMALL_BUFFER
         self._emptied = False
         self._ended: str | None = None
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def send(self, data: Buffer | str, timeout_s: float) -> None:
-        """Send one message.
+    def send(self, data: Buffer | str | Sequence[Buffer], timeout_s: float) -> None:
+        """Send one message, in one or several parts.
 
         Raises:
             TimeoutError: the other side did not read it in time; the connection is then unusable.
             ClosedError: the connection has ended.
         """
-        if self._ended is not None:
-            raise ClosedError(self._ended)
-        text = isinstance(data, str)
-        body: Buffer = data.encode() if isinstance(data, str) else data
-        self._write(TEXT if text else BINARY, body, timeout_s)
+        self._refuse_if_ended()
+        if isinstance(data, str):
+            self._write(TEXT, [data.encode()], timeout_s)
+        else:
+            self._write(BINARY, [data] if isinstance(data, Buffer) else data, timeout_s)
+
+    def post(self, parts: Sequence[Buffer]) -> None:
+        """Take one message, which :meth:`flush` sends; its parts must stay unchanged until then.
+
+        Raises:
+            ClosedError: the connection has ended.
+        """
+        self._refuse_if_ended()
+        self._queue(BINARY, parts)
+
+    def flush(self, timeout_s: float) -> None:
+        """Send the messages that were taken.
+
+        Raises:
+            TimeoutError: the other side did not read them in time; the next call sends the rest.
+            ClosedError: the connection has ended.
+        """
+        try:
+            self._stream.flush(time.monotonic() + timeout_s)
+        except ClosedError as error:
+            self._ended = str(error)
+            raise
+
+    @property
+    def unsent(self) -> bool:
+        """True if :meth:`flush` has something to send."""
+        return self._stream.unsent
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for selectors; -1 after its end."""
+        return self._stream.fileno()
 
     def recv(self, timeout_s: float) -> memoryview | str:
-        """Receive the next message; its bytes are valid until the next call.
+        """Receive the next message; its bytes are valid until the next call, those of a large one for good.
 
         Raises:
             TimeoutError: none came in time.
             ClosedError: the connection has ended, or the message is larger than allowed.
         """
-        if self._ended is not None:
-            raise ClosedError(self._ended)
+        self._refuse_if_ended()
         deadline = time.monotonic() + timeout_s
         while True:
             try:
                 header, data = self._frame(deadline)
                 message = self._message(header, data)
-            except FrameError as error:
+            except ClosedError:
+                raise
+            except WireError as error:
                 self.close(1002, str(error))
                 raise ClosedError(str(error)) from error
             if message is not None:
@@ -309,17 +218,18 @@ class Channel:
 
     def ping(self, timeout_s: float) -> None:
         """Request a sign of life, which :meth:`recv` reads."""
-        self._write(PING, b"", timeout_s)
+        self._write(PING, [], timeout_s)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Close the connection, with a close frame if the other side still reads."""
         if self._ended is None:
             with contextlib.suppress(OSError):
-                self._write(CLOSE, struct.pack("!H", code) + reason.encode()[:120], _CLOSE_S)
+                self._write(CLOSE, [struct.pack("!H", code), reason.encode()[:120]], self._linger_s)
                 self._ended = f"the connection was ended: {reason or code}"
                 self._stream.end_writing()
                 # Read the other side's data to the end; otherwise it would see a reset instead of the reason.
-                deadline, into = time.monotonic() + _CLOSE_S, memoryview(bytearray(_FIRST_BUFFER))
+                deadline = time.monotonic() + self._linger_s
+                into = memoryview(bytearray(_SMALL_BUFFER))
                 while time.monotonic() < deadline:
                     self._stream.read(into, deadline)
         self.abort()
@@ -331,19 +241,26 @@ class Channel:
 
     # ---- frames ----------------------------------------------------------------------------------
 
-    def _write(self, opcode: int, body: Buffer, timeout_s: float) -> None:
-        mask = None if self._new_mask is None else self._new_mask()
-        if mask is not None and mask != NO_MASK:
-            body = masked(body, mask)
-        head = header_of(opcode, len(body), mask)
+    def _refuse_if_ended(self) -> None:
+        if self._ended is not None:
+            raise ClosedError(self._ended)
+
+    def _write(self, opcode: int, parts: Sequence[Buffer], timeout_s: float) -> None:
+        self._queue(opcode, parts)
         try:
-            self._stream.write([head, body], time.monotonic() + timeout_s)
-        except OSError as error:
+            self.flush(timeout_s)
+        except TimeoutError as error:  # nothing can follow a part of a message
             self._ended = str(error)
             raise
 
+    def _queue(self, opcode: int, parts: Sequence[Buffer]) -> None:
+        mask = None if self._new_mask is None else self._new_mask()
+        if mask is not None and mask != NO_MASK:
+            parts = [masked(b"".join(parts), mask)]
+        self._stream.write([header_of(opcode, sum(map(len, parts)), mask), *parts])
+
     def _frame(self, deadline: float) -> tuple[FrameHeader, memoryview]:
-        """Read the next frame; its data are valid until the next call."""
+        """Read the next frame."""
         while True:
             header = read_header(memoryview(self._buffer)[self._start : self._end])
             if header is not None:
@@ -357,6 +274,12 @@ class Channel:
             self._fill(deadline)
         data = memoryview(self._buffer)[self._start + header.size : stop]
         self._start = stop
+        if len(data) >= LARGE:  # it stays valid
+            self._usual = max(self._usual, len(data) + 2 * LONGEST_HEADER)
+            if 2 * len(data) < len(self._buffer):
+                data = memoryview(bytes(data))
+            else:
+                self._renew_buffer(0)
         if header.mask is not None and header.mask != NO_MASK:
             data = masked(data, header.mask)
         return header, data
@@ -364,12 +287,12 @@ class Channel:
     def _check(self, header: FrameHeader) -> None:
         """Refuse a frame before its data are read."""
         if (header.mask is None) is (self._new_mask is None):
-            raise FrameError("a frame of a client without a mask, or of a server with one")
+            raise WireError("a frame of a client without a mask, or of a server with one")
         if len(self._parts) >= _MOST_PARTS:
-            raise FrameError(f"a message of more than {_MOST_PARTS} frames")
-        if header.length + sum(map(len, self._parts)) > self._max_bytes:
+            raise WireError(f"a message of more than {_MOST_PARTS} frames")
+        if header.length + sum(map(len, self._parts)) > self.max_bytes:
             self.close(1009, "the message is too large")
-            raise ClosedError(f"a message is larger than {self._max_bytes} bytes")
+            raise ClosedError(f"a message is larger than {self.max_bytes} bytes")
 
     def _make_room(self, size: int) -> None:
         """Make room in the buffer for ``size`` bytes from the beginning of the frame."""
@@ -377,12 +300,17 @@ class Channel:
             self._start = self._end = 0
         if self._start + size <= len(self._buffer):
             return
-        # Data that were given away stay in the former buffer. It grows with what came, not with what is announced.
-        kept = self._buffer[self._start : self._end]
-        size = min(size, max(2 * len(kept), _FIRST_GROWTH))
-        self._buffer = bytearray(max(size, len(self._buffer)))
-        self._buffer[: len(kept)] = kept
-        self._start, self._end = 0, len(kept)
+        # It grows with what came, not with what is announced.
+        came = self._end - self._start
+        self._renew_buffer(min(size + LONGEST_HEADER, max(2 * came, _FIRST_GROWTH)))
+
+    def _renew_buffer(self, size: int) -> None:
+        """Continue in another buffer; messages that were given away keep the former one."""
+        unread = memoryview(self._buffer)[self._start : self._end]
+        usual = min(self._usual, self.max_bytes + LONGEST_HEADER)
+        self._buffer = bytearray(max(size, usual, len(unread)))
+        self._buffer[: len(unread)] = unread
+        self._start, self._end = 0, len(unread)
 
     def _fill(self, deadline: float) -> None:
         """Read more of the frame."""
@@ -401,11 +329,11 @@ class Channel:
         if header.opcode == CLOSE:
             self._answer_close(data)
         if header.opcode == PING:
-            self._write(PONG, bytes(data), _CLOSE_S)
+            self._write(PONG, [bytes(data)], self._linger_s)
         if header.opcode > BINARY:
             return None
         if (header.opcode == CONTINUATION) is not bool(self._parts):
-            raise FrameError("a continuation frame without a message, or a message within another")
+            raise WireError("a continuation frame without a message, or a message within another")
         if header.opcode != CONTINUATION:
             self._kind = header.opcode
         if self._parts or not header.final:
@@ -420,6 +348,6 @@ class Channel:
         code = struct.unpack_from("!H", data)[0] if len(data) >= 2 else 1005
         reason = str(data[2:], "utf-8", "replace")
         with contextlib.suppress(OSError):
-            self._write(CLOSE, bytes(data[:2]), _CLOSE_S)
+            self._write(CLOSE, [bytes(data[:2])], self._linger_s)
         self._ended = f"the connection was ended: {reason or code}"
         raise ClosedError(self._ended)

@@ -1,4 +1,4 @@
-"""Messages between a policy server and its clients: msgpack with numpy arrays, as openpi's clients write them.
+"""Messages of connections: msgpack with numpy arrays, as openpi's clients write them.
 
 An array is a map ``{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [...]}``, a numpy scalar
 ``{b"__npgeneric__": True, b"data": number, b"dtype": ...}``. Beyond openpi's, an image may be
@@ -12,23 +12,30 @@ from __future__ import annotations
 
 import io
 import math
+import secrets
+import struct
 from typing import Any
 
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.errors import WireError as WireError
+from imitate.errors import WireError
+from imitate.system.channel.stream import Buffer
 
 MAX_MESSAGE = 64 * 2**20
 """Largest size in bytes of a message that is read."""
 DTYPES = frozenset(["f2", "f4", "f8", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "b1"])
 """Dtypes of arrays, without byte order."""
+_READ = {order + name: np.dtype(order + name) for order in "<>|=" for name in DTYPES}
 _MAX_ENTRIES = 4096
 MAX_OBJECTS = 2**16
 """Largest number of objects (numbers, texts, lists, maps) in a message: each takes much more memory than its bytes."""
 _MAX_DEPTH = 8
 _MAX_DIMENSIONS = 8
+_CONTAINERS, _BYTES = (dict, list), (bytes, memoryview)
+LARGE, _BYTES_32 = 2**16, 0xC6
+"""Size in bytes from which an array's data are not copied, and what msgpack writes before the size of such data."""
 
 
 class Jpeg:
@@ -48,7 +55,12 @@ class Jpeg:
 
 
 def encode(message: Any) -> bytes:
-    """Encode a message as bytes.
+    """Encode a message as bytes; as :func:`encode_parts`."""
+    return b"".join(encode_parts(message))
+
+
+def encode_parts(message: Any) -> list[Buffer]:
+    """Encode a message as buffers to send one after the other, which share the memory of large arrays.
 
     Args:
         message: nested dicts and lists of numbers, strings, bytes, numpy arrays and :class:`Jpeg`.
@@ -56,15 +68,20 @@ def encode(message: Any) -> bytes:
     Raises:
         WireError: it contains something else, or an array of another dtype.
     """
+    packing = _Packing()
     try:
-        packed: bytes = msgpack.packb(message, default=_pack)
+        packed: bytes = msgpack.packb(message, default=packing)
     except (TypeError, ValueError, OverflowError) as error:
         raise WireError(str(error)) from error
-    return packed
+    parts: list[Buffer] = [packed]
+    for data in packing.large:
+        before, after = bytes(parts.pop()).split(packing.placeholder, 1)
+        parts += [before + struct.pack("!BI", _BYTES_32, len(data)), data, after]
+    return parts
 
 
 def decode(data: bytes | memoryview, limit: int = MAX_MESSAGE) -> Any:
-    """Decode the message in ``data``; arrays are read-only views if possible.
+    """Decode the message in ``data``; large arrays and bytes share its memory.
 
     Raises:
         WireError: it is malformed, larger than ``limit`` bytes (its images decoded), of more than ``MAX_OBJECTS``
@@ -72,18 +89,20 @@ def decode(data: bytes | memoryview, limit: int = MAX_MESSAGE) -> Any:
     """
     if len(data) > limit:
         raise WireError(f"the message has {len(data)} bytes; at most {limit} are read")
-    if len(data) > MAX_OBJECTS:
-        _check_objects(data)
+    large: list[memoryview] = []
+    if len(data) > LARGE:
+        data, large = _without_large(memoryview(data))
     try:
         message = msgpack.unpackb(
             data,
             object_hook=_Unpacking(limit),
+            ext_hook=lambda code, number: large[int.from_bytes(number, "big")],
             strict_map_key=False,
             max_bin_len=limit,
             max_str_len=min(limit, 2**20),
             max_array_len=_MAX_ENTRIES,
             max_map_len=_MAX_ENTRIES,
-            max_ext_len=0,
+            max_ext_len=4 if large else 0,
         )
     except WireError:
         raise
@@ -93,74 +112,115 @@ def decode(data: bytes | memoryview, limit: int = MAX_MESSAGE) -> Any:
     return message
 
 
-# Number of bytes after an object's first byte: of its length, and of its value.
-_LENGTHS = {
-    0xC4: 1,
-    0xC5: 2,
-    0xC6: 4,
-    0xD9: 1,
-    0xDA: 2,
-    0xDB: 4,
-    0xDC: 2,
-    0xDD: 4,
-    0xDE: 2,
-    0xDF: 4,
-}
-_VALUES = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
-
-
-def _check_objects(data: bytes | memoryview) -> None:
-    """Count the objects by their first bytes, before any is created.
+def decode_map(data: memoryview | str, limit: int = MAX_MESSAGE) -> dict[Any, Any]:
+    """Decode a received message that must be a map.
 
     Raises:
-        WireError: there are too many.
+        WireError: as :func:`decode`, or it is something else.
     """
-    at, wanted, counted = 0, 1, 0
-    while wanted and at < len(data):
+    message = None if isinstance(data, str) else decode(data, limit)
+    if not isinstance(message, dict):
+        raise WireError("a message must be a map")
+    return message
+
+
+_LENGTHS = dict(
+    zip(b"\xc4\xc5\xc6\xd9\xda\xdb\xdc\xdd\xde\xdf", (1, 2, 4) * 2 + (2, 4) * 2, strict=True)
+)
+"""Number of bytes of the length that follows the first byte of texts and bytes, then of lists and maps."""
+_VALUES = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+_FIXED = (
+    *[(1, 0)] * 0x80,
+    *((1, 2 * count) for count in range(16)),
+    *((1, count) for count in range(16)),
+    *((1 + count, 0) for count in range(32)),
+    *((1 + _VALUES.get(first, 0), 0) for first in range(0xC0, 0x100)),
+)
+"""Size in bytes of an object, without those in it, and how many are in it, by its first byte; else see _LENGTHS."""
+_EXTENSIONS = frozenset(b"\xc7\xc8\xc9\xd4\xd5\xd6\xd7\xd8")
+_NUMBER = b"\xd6\0"
+"""Beginning of an extension of four bytes, the number of a large byte string in whose place it is."""
+
+
+def _without_large(data: memoryview) -> tuple[bytes, list[memoryview]]:
+    """Count the objects by their first bytes, before any is created, and cut out large byte strings.
+
+    Returns:
+        the message with numbers in place of large byte strings, and these.
+
+    Raises:
+        WireError: there are too many objects, or extensions.
+    """
+    pieces: list[Buffer] = []
+    large: list[memoryview] = []
+    at, cut, wanted, total, end = 0, 0, 1, 1, len(data)
+    while wanted and at < end:
         first = data[at]
-        wanted, counted, at = wanted - 1, counted + 1, at + 1
-        if counted + wanted > MAX_OBJECTS:
-            raise WireError(f"the message has more than {MAX_OBJECTS} parts")
-        if first in _LENGTHS:
-            size = int.from_bytes(data[at : at + _LENGTHS[first]], "big")
-            at += _LENGTHS[first]
-            if first < 0xDC:
-                at += size
-            else:
-                wanted += size if first < 0xDE else 2 * size
-        elif 0x80 <= first < 0xA0:
-            wanted += 2 * (first - 0x80) if first < 0x90 else first - 0x90
-        elif 0xA0 <= first < 0xC0:
-            at += first - 0xA0
+        wanted -= 1
+        if first not in _LENGTHS:
+            size, parts = _FIXED[first]
+            at += size
+            if first in _EXTENSIONS:
+                raise WireError("the message is malformed: extensions are not allowed")
         else:
-            at += _VALUES.get(first, 0)
+            begin, at = at, at + 1 + _LENGTHS[first]
+            size, parts = int.from_bytes(data[begin + 1 : at], "big"), 0
+            if first >= 0xDC:
+                parts = size if first < 0xDE else 2 * size
+            else:
+                if first == _BYTES_32 and LARGE <= size <= end - at:
+                    pieces += [data[cut:begin], _NUMBER + len(large).to_bytes(4, "big")]
+                    large.append(data[at : at + size])
+                    cut = at + size
+                at += size
+        if parts:
+            wanted, total = wanted + parts, total + parts
+            if total > MAX_OBJECTS:
+                raise WireError(f"the message has more than {MAX_OBJECTS} parts")
+    return b"".join([*pieces, data[cut:]]), large
 
 
 def _check_depth(value: Any, left: int) -> None:
-    if isinstance(value, dict | list):
+    if isinstance(value, _CONTAINERS):
         if left == 0:
             raise WireError(f"the message is nested deeper than {_MAX_DEPTH} levels")
         for part in value.values() if isinstance(value, dict) else value:
             _check_depth(part, left - 1)
 
 
-def _pack(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        _check_dtype(value.dtype)
-        whole = np.ascontiguousarray(value)
-        data = whole.reshape(-1).view(np.uint8).data if whole.size else b""
-        return {
-            b"__ndarray__": True,
-            b"data": data,
-            b"dtype": whole.dtype.str,
-            b"shape": value.shape,
-        }
-    if isinstance(value, np.generic):
-        _check_dtype(value.dtype)
-        return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
-    if isinstance(value, Jpeg):
-        return {b"__jpeg__": _jpeg(value), b"shape": value.image.shape}
-    raise WireError(f"a message cannot contain a {type(value).__name__}")
+class _Packing:
+    """Encoder of one message's arrays and images.
+
+    Attributes:
+        large: the data of large arrays, in the order of their placeholders in the message.
+        placeholder: as msgpack encodes it; random, so that nothing else in the message is like it.
+    """
+
+    def __init__(self) -> None:
+        self.large: list[memoryview] = []
+        self._name = secrets.token_bytes(16)
+        self.placeholder = b"\xc4\x10" + self._name
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            _check_dtype(value.dtype)
+            if value.nbytes < LARGE:
+                data = value.tobytes()
+            else:
+                self.large.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+                data = self._name
+            return {
+                b"__ndarray__": True,
+                b"data": data,
+                b"dtype": value.dtype.str,
+                b"shape": value.shape,
+            }
+        if isinstance(value, np.generic):
+            _check_dtype(value.dtype)
+            return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
+        if isinstance(value, Jpeg):
+            return {b"__jpeg__": _jpeg(value), b"shape": value.image.shape}
+        raise WireError(f"a message cannot contain a {type(value).__name__}")
 
 
 def _check_dtype(dtype: np.dtype[Any]) -> None:
@@ -196,29 +256,31 @@ def _dtype(value: dict[Any, Any]) -> np.dtype[Any]:
     name = value.get(b"dtype")
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")
-    if not isinstance(name, str) or name[:1] not in "<>|=" or name[1:] not in DTYPES:
+    dtype = _READ.get(name) if isinstance(name, str) else None
+    if dtype is None:
         raise WireError(f"an array has dtype {str(name)[:20]!r}, which is not read")
-    return np.dtype(name)
+    return dtype
 
 
 def _shape(value: dict[Any, Any]) -> tuple[int, ...]:
     shape = value.get(b"shape")
     if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS:
         raise WireError("an array has no shape of at most 8 dimensions")
-    if not all(type(size) is int and size >= 0 for size in shape):
-        raise WireError("an array has a shape that is not of whole numbers")
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise WireError("an array has a shape that is not of whole numbers")
     return tuple(shape)
 
 
 def _array(value: dict[Any, Any]) -> NDArray[Any]:
     dtype, shape, data = _dtype(value), _shape(value), value.get(b"data")
     size = math.prod(shape) * dtype.itemsize
-    if not isinstance(data, bytes) or len(data) != size:
-        got = len(data) if isinstance(data, bytes) else type(data).__name__
+    if not isinstance(data, _BYTES) or len(data) != size:
+        got = len(data) if isinstance(data, _BYTES) else type(data).__name__
         raise WireError(
             f"an array of shape {shape} and dtype {dtype} wants {size} bytes, got {got}"
         )
-    return np.frombuffer(data, dtype=dtype).reshape(shape)
+    return np.ndarray(shape, dtype, data)
 
 
 def _scalar(value: dict[Any, Any]) -> np.generic:
@@ -246,7 +308,7 @@ def _image(value: dict[Any, Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
     from PIL import Image
 
     data = value[b"__jpeg__"]
-    if len(shape) != 3 or shape[2] != 3 or not isinstance(data, bytes):
+    if len(shape) != 3 or shape[2] != 3 or not isinstance(data, _BYTES):
         raise WireError(f"a JPEG has the shape {shape}; wanted (H, W, 3)")
     try:
         picture = Image.open(io.BytesIO(data), formats=["JPEG"])

@@ -1,0 +1,1 @@
+"""Messages between processes over sockets: ``messages.py`` encodes them, ``frames.py`` sends and receives them."""

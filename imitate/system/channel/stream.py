@@ -1,0 +1,147 @@
+"""Sockets whose every call has a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+
+from imitate.errors import ClosedError
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Stream:
+    """A connected socket whose every call has a deadline.
+
+    Args:
+        sock: connected socket after the TLS handshake.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(0.0)
+        self._socket, self.tls = sock, isinstance(sock, ssl.SSLSocket)
+        self._reading, self._writing = select.poll(), select.poll()
+        self._reading.register(sock, select.POLLIN)
+        self._writing.register(sock, select.POLLOUT)
+        self._unsent: list[memoryview] = []
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, or -1 after its end."""
+        return self._socket.fileno()
+
+    def secure(self, deadline: float) -> None:
+        """Do the handshake of TLS.
+
+        Raises:
+            TimeoutError: the other side did not do its part in time.
+            OSError: it failed.
+        """
+
+        def shake() -> int:
+            if isinstance(self._socket, ssl.SSLSocket):
+                self._socket.do_handshake()
+            return 1
+
+        self._patient(shake, self._reading, deadline)
+
+    def read(self, into: memoryview, deadline: float, wait: bool = True) -> int:
+        """Read the available data, at least one byte.
+
+        Args:
+            into: buffer, filled from its beginning.
+            deadline: time of ``time.monotonic()``.
+            wait: false if data have probably arrived already.
+
+        Returns:
+            number of bytes read.
+
+        Raises:
+            TimeoutError: nothing came in time.
+            ClosedError: the connection has ended.
+        """
+        try:
+            if (
+                wait and not self.tls
+            ):  # with TLS, data may be available that the socket does not show
+                self._await(self._reading, deadline)
+            count = self._patient(lambda: self._socket.recv_into(into), self._reading, deadline)
+        except TimeoutError:
+            raise TimeoutError("nothing was received in time") from None
+        except (OSError, ValueError) as error:
+            raise ClosedError(f"the connection was lost ({type(error).__name__})") from error
+        if not count:
+            raise ClosedError("the connection was lost")
+        return count
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        """Take buffers, which :meth:`flush` sends one after the other; they must stay unchanged until then."""
+        self._unsent += [memoryview(part) for part in parts if len(part)]
+
+    @property
+    def unsent(self) -> bool:
+        """True if something remains to be sent."""
+        return bool(self._unsent)
+
+    def flush(self, deadline: float) -> None:
+        """Send what was taken.
+
+        Raises:
+            TimeoutError: the other side did not read in time; the next call sends the rest.
+            ClosedError: the connection has ended.
+        """
+        views = self._unsent
+        try:
+            while views:
+                count = self._patient(lambda: self._send(views), self._writing, deadline)
+                while views and count >= len(views[0]):
+                    count -= len(views.pop(0))
+                if count:
+                    views[0] = views[0][count:]
+        except TimeoutError:
+            raise TimeoutError("the other side does not read") from None
+        except (OSError, ValueError) as error:
+            raise ClosedError(f"the connection was lost ({type(error).__name__})") from error
+
+    def _send(self, views: list[memoryview]) -> int:
+        return self._socket.send(views[0]) if self.tls else self._socket.sendmsg(views)
+
+    def _patient(self, call: Callable[[], int], ready: select.poll, deadline: float) -> int:
+        """Repeat ``call`` until the socket is ready, and return its result."""
+        while (count := self._attempt(call, ready, deadline)) is None:
+            pass
+        return count
+
+    def _attempt(self, call: Callable[[], int], ready: select.poll, deadline: float) -> int | None:
+        """Return the result of ``call``; None if the socket was not ready."""
+        try:
+            return call()
+        except ssl.SSLWantReadError:
+            ready = self._reading
+        except ssl.SSLWantWriteError:
+            ready = self._writing
+        except BlockingIOError:
+            pass
+        self._await(ready, deadline)
+        return None
+
+    def _await(self, ready: select.poll, deadline: float) -> None:
+        if self.fileno() < 0:
+            raise ClosedError("the connection was ended here")
+        if not ready.poll(1e3 * max(deadline - time.monotonic(), 0.0)):
+            raise TimeoutError
+
+    def end_writing(self) -> None:
+        """Tell the other side that no more data follow."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def abort(self) -> None:
+        """Close the connection at once; may be called from any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
