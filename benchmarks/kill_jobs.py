@@ -271,7 +271,7 @@ class Learned:
 def learned_alike(one: Learned, other: Learned) -> bool:
     """Return true if two runs have the same epochs and evaluations, with equal numbers.
 
-    Evaluations that one of the runs left out are not compared, nor are the numbers of epochs that ended after
+    Evaluations that one of the runs skipped are not compared, nor are the numbers of epochs that ended after
     one of them had lost a collector.
     """
     left_out = one.left_out | other.left_out
@@ -318,13 +318,13 @@ def _learned(run: Path) -> Learned:
     return Learned(
         [_alike(line) for line in lines if line["kind"] == "epoch"],
         [_alike(line) for line in lines if line["kind"] == "rollout"],
-        frozenset(map(int, re.findall(r"evaluation of epoch (\d+) left out", log))),
+        frozenset(map(int, re.findall(r"evaluation of epoch (\d+) skipped", log))),
         _sure(log),
     )
 
 
 def _sure(log: str) -> int | None:
-    before, lost, _ = log.partition("its episodes are left out, another one takes its place")
+    before, lost, _ = log.partition("its episodes are discarded, and another worker replaces it")
     ended = re.findall(r"^epoch (\d+)/", before, re.MULTILINE)
     return (int(ended[-1]) if ended else 0) if lost else None
 

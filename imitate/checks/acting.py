@@ -44,7 +44,7 @@ class ActingCheck:
         shapes = self._setup.shape_metadata
         # without limits, because all actions might look alike after clipping
         policy = RolloutPolicy(self._algo)
-        first = self._asked(policy)
+        first = self._actions_of(policy)
         wanted = (self._count, len(np.atleast_1d(shapes["action_low"])))
         if first.shape[1:] != wanted:
             raise ContractError(
@@ -52,7 +52,7 @@ class ActingCheck:
             )
         if not np.isfinite(first).all():
             raise ContractError("are NaN or inf")
-        if not np.allclose(first, self._asked(policy), atol=1e-6):
+        if not np.allclose(first, self._actions_of(policy), atol=1e-6):
             raise ContractError(
                 "differ in the same state with the same random numbers: acting must not change the algorithm, and must "
                 "draw from torch's generator"
@@ -60,7 +60,7 @@ class ActingCheck:
         for count in (1, self._count):
             self._check_decision(count, explore=False)
             self._check_decision(count, explore=True)
-        drawn = not np.allclose(first, self._asked(policy, seed=1), atol=1e-6)
+        drawn = not np.allclose(first, self._actions_of(policy, seed=1), atol=1e-6)
         words = "drawn, in evaluation too" if drawn else "the same in the same state"
         return f"{wanted[1]} numbers, from {first.min():.2g} to {first.max():.2g} here, {words}"
 
@@ -82,7 +82,7 @@ class ActingCheck:
         loaded, _ = policy_from_checkpoint(device=setup.device, ckpt_path=path)
         shapes = setup.shape_metadata
         policy = RolloutPolicy(self._algo, shapes["action_low"], shapes["action_high"])
-        own, other = self._asked(policy), self._asked(loaded)
+        own, other = self._actions_of(policy), self._actions_of(loaded)
         gap = float(np.abs(own - other).max())
         if not gap <= TOLERANCE * max(1.0, float(np.abs(own).max())):
             raise ContractError(
@@ -91,7 +91,7 @@ class ActingCheck:
             )
         return f"{path.stat().st_size / 1e6:.1f} MB, acts the same when loaded"
 
-    def _asked(self, policy: RolloutPolicy, seed: int = 0) -> Array:
+    def _actions_of(self, policy: RolloutPolicy, seed: int = 0) -> Array:
         """Return the actions (STEPS, N, A) of a policy in the test states, with random numbers from this seed."""
         torch.manual_seed(seed)
         policy.start_episode()

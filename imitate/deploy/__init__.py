@@ -1,4 +1,4 @@
-"""Policies on robots: the control loop and its limits, robots and devices, policy server and client, action chunks."""
+"""Deployment of policies on robots: control loop, limits, robots and devices, policy server and client, bundles."""
 
 from __future__ import annotations
 

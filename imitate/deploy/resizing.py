@@ -1,4 +1,4 @@
-"""Camera images at the size of the demonstrations, resized as the preprocessing step ``resize`` does in training.
+"""Resizing of camera images to the size of the demonstrations, equal to the preprocessing step ``resize`` of training.
 
 The filter is bilinear and averages over all pixels that a smaller image's pixel covers: pillow's ``BILINEAR``, which
 agrees with :class:`imitate.models.preprocessing.images.Resize` to a level of 255 and needs no torch.
@@ -82,18 +82,19 @@ class Resizer:
         if size is None or image.ndim != 3 or image.shape[:2] == size:
             return value
         height, width = image.shape[:2]
-        # Rounding to whole pixels may change a side by half a pixel of either image.
+        # Rounding to whole pixels may change a side by half a pixel in either image.
         allowed = max(max(height, width) / 2, max(size))
         if abs(height * size[1] - width * size[0]) > allowed:
             raise UserError(
-                f"image '{key}' has {height} x {width} pixels and the demonstrations' {size[0]} x {size[1]}: resizing "
+                f"image '{key}' has {height} x {width} pixels, but {size[0]} x {size[1]} in the demonstrations: "
+                "resizing "
                 "would distort it; crop it in the robot's observe() as it was cropped for the demonstrations"
             )
         return resized(image, size)
 
 
 class ResizedPolicy:
-    """A policy whose observations may have images of other sizes than its demonstrations.
+    """A policy that resizes the images of its observations to the size of its demonstrations.
 
     Args:
         policy: policy with the interface of :class:`imitate.RolloutPolicy`; its other attributes are forwarded.

@@ -1,4 +1,4 @@
-"""The schema of a served policy: its inputs and outputs, known before the first observation."""
+"""Schema of a deployed policy: its inputs and outputs, known before the first observation."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ HEADER = "imitate"
 
 @dataclass(frozen=True)
 class ObservedKey:
-    """One observation key.
+    """Description of one observation key.
 
     Attributes:
-        shape: of one step as recorded: (D,), images (H, W, C).
+        shape: shape of one recorded step: (D,), images (H, W, C).
         kind: ``low_dim``, ``rgb``, ``depth`` or ``scan``.
-        image_type: type of the recorded values of an image, 'uint8', 'integer' or 'float'; '' if it is not known.
+        image_type: type of the recorded values of an image, 'uint8', 'integer' or 'float'; '' if unknown.
     """
 
     shape: tuple[int, ...]
@@ -45,9 +45,9 @@ class Schema:
         action_low, action_high: (A,) limits in the units of the demonstrations.
         rate_hz: control rate of the demonstrations; None if their file does not contain it.
         chunk: number K of actions planned at once; 1 if the policy decides at every step.
-        languages: instructions that the policy knows; empty if it uses none.
+        languages: the policy's instructions; empty if it uses none.
         algorithm: name of the algorithm.
-        history: number of observations from which a chunk is predicted; 0 if there are no chunks, or for servers of
+        history: number of observations from which a chunk is predicted; 0 without chunks, or for servers of
             earlier versions.
         execute: number of actions of a chunk that are executed before the next prediction.
         max_prefix: largest number of planned actions that a prediction accepts; 0 if the policy is not trained for it.
@@ -81,7 +81,7 @@ class Schema:
         """Invert :meth:`to_dict`.
 
         Raises:
-            WireError: something is missing or of another type.
+            WireError: a value is missing or has another type.
         """
         try:
             known = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}

@@ -1,4 +1,4 @@
-"""Environments behind one protocol. Nothing here imports a simulator before an environment is made."""
+"""Environments with one common interface. A simulator is imported only when one of its environments is made."""
 
 from __future__ import annotations
 

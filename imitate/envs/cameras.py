@@ -4,7 +4,7 @@ Everything is right side up, row 0 at the top:
 
 * ``<camera>_image``: (H, W, 3) uint8.
 * ``<camera>_depth``: (H, W, 1) float32, metres along the viewing direction (not along the ray), as stereo cameras give.
-* ``<camera>_segmentation``: (H, W, 1); 0 is nothing that has a name, k the k-th of the names in :func:`camera_info`.
+* ``<camera>_segmentation``: (H, W, 1); 0 is a pixel without a label, k the k-th of the names in :func:`camera_info`.
   ``instance`` and ``class`` are uint8 with one name per object, robot, gripper; ``element`` is int32, one per geom.
 """
 
@@ -71,7 +71,7 @@ def choose_cameras(
             ``camera_segmentations`` there, one for all or one for each of its ``camera_names``, are used unless other
             values are given.
         names: names of the cameras; None takes those in ``obs_keys``.
-        size: size of all images, or by camera.
+        size: size of all images, or sizes by camera.
         obs_keys: required observations; their depth and segmentation are included.
     """
     keys = list(obs_keys or ())
@@ -138,7 +138,7 @@ def _recorded(env_kwargs: Mapping[str, Any]) -> dict[str, Camera]:
 
 
 def _one(segmentation: Any) -> str | None:
-    """Return the first segmentation if there are several, as robosuite allows."""
+    """Return the first segmentation of a camera, for which robosuite allows several."""
     if isinstance(segmentation, list | tuple):
         segmentation = segmentation[0] if segmentation else None
     if segmentation is not None and segmentation not in SEGMENTATIONS:
@@ -178,7 +178,7 @@ def check_camera(env: Any, name: str) -> None:
 def observe(env: Any, camera: Camera) -> Obs:
     """Render a camera of a robosuite environment: its observations under the names of :attr:`Camera.keys`."""
     check_camera(env, camera.name)
-    env.sim._render_context_offscreen.gl_ctx.make_current()  # another scene may have been drawn meanwhile
+    env.sim._render_context_offscreen.gl_ctx.make_current()  # others may have drawn
     view = {"height": camera.height, "width": camera.width, "camera_name": camera.name}
     obs: Obs = {}
     if camera.depth:
@@ -199,7 +199,7 @@ _GEOM = 5  # mujoco.mjtObj.mjOBJ_GEOM
 def _geoms(env: Any, view: dict[str, Any]) -> Array:
     """Return (H, W) numbers of the visible geoms, -1 for none.
 
-    Sites, such as the line below a gripper, are invisible in an image, but would cover what is behind them here.
+    Sites, such as the line below a gripper, are invisible in an image, but would hide the objects behind them here.
     """
     sites = env.sim._render_context_offscreen.vopt.sitegroup
     shown = sites.copy()
@@ -225,7 +225,7 @@ def _metres(env: Any, z_buffer: Array) -> Array:
 
 
 def _labels(env: Any, kind: str) -> tuple[Array, list[str]]:
-    """Return the label of each geom by number, the last one for no geom; and the names of labels 1, 2 ..."""
+    """Return the label of each geom by number, the last one without a geom; and the names of labels 1, 2 ..."""
     geoms = list(env.sim.model.geom_names)
     if kind == "element":
         names = [name or f"geom {number}" for number, name in enumerate(geoms)]
@@ -250,15 +250,13 @@ def _labels(env: Any, kind: str) -> tuple[Array, list[str]]:
 def free_renderer(env: Any) -> None:
     """Free the renderer of a robosuite environment's current scene before the scene is replaced.
 
-    A reset of robosuite drops the old scene, but Python collects it later; this then frees OpenGL objects with the same
-    names as those of the new scene, whose images become noise.
+    A reset of robosuite drops the old scene, but Python collects it later; this would then free OpenGL objects with the
+    same names as those of the new scene, whose images would become noise.
     """
     context = None if env.sim is None else env.sim._render_context_offscreen
     if context is not None:
         context.gl_ctx.make_current()
-        env.sim._render_context_offscreen = (
-            None  # the last reference except this one, which ends here
-        )
+        env.sim._render_context_offscreen = None  # removes the last other reference to the renderer
 
 
 # ---- geometry ------------------------------------------------------------------------------------

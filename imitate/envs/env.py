@@ -1,4 +1,4 @@
-"""The interface of environments, of one or several agents, and one that reports which of its calls is running."""
+"""Interfaces of environments with one or several agents, and a wrapper that reports the running call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Env(Protocol):
     action_high: Array
 
     def reset(self, *, seed: int | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode. The same seed gives the same initial state, whatever happened before."""
+        """Start an episode. The same seed always gives the same initial state."""
 
     def step(self, action: Array) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Apply one action (action_dim,): observation, reward, terminated, truncated, info.
@@ -57,9 +57,9 @@ class Env(Protocol):
 
 
 def first_observation(env: Env) -> Obs:
-    """Return an observation from which to read keys and shapes; a robot (with ``observe()``) does not move.
+    """Return an observation, to read its keys and shapes; a robot (with ``observe()``) does not move.
 
-    If there are several agents, it is the first agent's.
+    With several agents, the first agent's observation is returned.
     """
     look = getattr(env, "observe", None)
     if look is not None:
@@ -97,7 +97,7 @@ class Lanes(Protocol):
 
 
 class OneAgent:
-    """Lanes of an environment with one agent."""
+    """The single lane of an environment with one agent."""
 
     agents: tuple[str, ...] = ("",)
 
@@ -126,7 +126,7 @@ def lanes_of(env: Any) -> Lanes:
 
 
 def has_team(env: Any) -> bool:
-    """Return true for an environment with several agents, whose observations and actions are those of all."""
+    """Return true for an environment with several agents, which takes and returns values of all agents."""
     return getattr(env, "agents", None) is not None
 
 
@@ -139,7 +139,7 @@ AnyEnv = TypeVar("AnyEnv", bound=Env)
 
 
 def watched(make: Callable[[], AnyEnv], beat: Beat | None) -> AnyEnv:
-    """Make an environment whose calls are reported; without `beat` it is unchanged.
+    """Make an environment whose calls are reported to `beat`; if that is None, it is unchanged.
 
     Args:
         make: makes the environment; this call is also reported.

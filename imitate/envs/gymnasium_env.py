@@ -1,10 +1,10 @@
-"""Adapter from any gymnasium environment to the protocol of environments.
+"""Adapter from any gymnasium environment to the interface :class:`~imitate.envs.env.Env`.
 
 * Observations: a Box becomes ``{"flat": vector}``, or ``{"image": ...}`` for images (H, W, 3) of uint8, and for larger
-  ones with 1, 3 or 4 channels, which are turned to (H, W, C); other layouts of images are refused. A Dict stays
+  ones with 1, 3 or 4 channels, which are transposed to (H, W, C); other layouts of images are refused. A Dict stays
   unchanged, a Dict within it becomes ``outer_inner``; Discrete becomes one-hot.
-* Actions: a Box is flattened, in its own range (no rescaling to [-1, 1]: data record what the environment takes).
-  Discrete(n) has ``action_dim`` n, limits 0 and 1, and takes either n scores, of which the largest counts
+* Actions: a Box is flattened, in its own range (no rescaling to [-1, 1]: data contain the environment's own actions).
+  Discrete(n) has ``action_dim`` n, limits 0 and 1, and takes either n scores, of which the largest is the choice
   (one-hot in demonstrations), or one index, as a scalar or of shape (1,). A Tuple or a Dict of one Discrete(n) and one
   Box, in any order, takes a vector: n scores, then the numbers of the Box.
 * Masks: the allowed choices of a discrete action are the observation ``action_mask`` (C,) of 0 and 1, from a Dict or
@@ -40,7 +40,7 @@ ADAPTERS = {
     "gym_aloha": "imitate.envs.worlds.aloha",
     "metaworld": "imitate.envs.worlds.metaworld",
 }
-"""Modules that register environments in place of the module at the beginning of a name."""
+"""Modules that register environments, by the module in an environment's name that they replace."""
 _REFUSALS = (TypeError, ValueError, LookupError, AttributeError, AssertionError, OSError)
 """Errors of constructors for invalid arguments."""
 
@@ -72,7 +72,7 @@ class GymnasiumEnv:
         }
         self._can_render = render
         self._env = self._make()
-        # Asking gymnasium's wrappers for their spaces is as slow as a step of a small environment.
+        # Kept because reading spaces through gymnasium's wrappers takes as long as a step of a small environment.
         self._seen = ObservationSpace(env_name, self._env.observation_space, obs_keys)
         if self._seen.has_images:
             load_triton()
@@ -114,7 +114,7 @@ class GymnasiumEnv:
             if is_own and not isinstance(error, TypeError):
                 raise  # its author needs the traceback
             raise EnvError(
-                f"{self.name} refuses its env_kwargs: {_first_line(error)}; correct env_args['env_kwargs']"
+                f"{self.name} does not accept its env_kwargs: {_first_line(error)}; correct env_args['env_kwargs']"
             ) from error
 
     def _check_draws(self, spec: Any) -> None:
@@ -131,7 +131,7 @@ class GymnasiumEnv:
         )
         if "rgb_array" not in modes and not _takes_keyword(creator, "render_mode"):
             raise EnvError(
-                f"{self.name} draws no pictures: go without a video, or give it render_mode='rgb_array' "
+                f"{self.name} cannot render: omit the video, or support render_mode='rgb_array' in it "
                 "(its metadata['render_modes'], the constructor's argument, and render())"
             )
 
@@ -160,8 +160,8 @@ class GymnasiumEnv:
             return float(reward)
         if np.size(reward) != 1:
             raise EnvError(
-                f"{self.name}: the reward has shape {np.shape(reward)}; expected one number per step: weigh the "
-                "rewards in a wrapper, reward @ weights, and give the parts in info, which is logged"
+                f"{self.name}: the reward has shape {np.shape(reward)}; expected one number per step: weight the "
+                "rewards in a wrapper, reward @ weights, and return the parts in info, which is logged"
             )
         return float(np.asarray(reward).item())
 
@@ -190,14 +190,14 @@ class GymnasiumEnv:
         """Compute rewards (B,) of achieved goals (B, G) for desired goals (B, G).
 
         Raises:
-            EnvError: the environment has no goals, or its rewards depend on more than goals.
+            EnvError: the environment has no goals, or its rewards do not depend on goals alone.
         """
         space = self._env.observation_space
         goal = space.spaces.get("desired_goal") if isinstance(space, spaces.Dict) else None
         if not isinstance(goal, spaces.Box) or not self._env.has_wrapper_attr("compute_reward"):
             raise EnvError(
-                f"{self.name}: it has no goals: it needs 'achieved_goal' and 'desired_goal' among its observations, "
-                "vectors, and compute_reward(achieved_goal, desired_goal, info)"
+                f"{self.name}: the environment has no goals: it needs the vectors 'achieved_goal' and 'desired_goal' "
+                "among its observations, and compute_reward(achieved_goal, desired_goal, info)"
             )
         pairs = [g.reshape(-1, *goal.shape).astype(goal.dtype) for g in (achieved, desired)]
         try:
@@ -219,7 +219,7 @@ class GymnasiumEnv:
         return {"states": np.concatenate([[data.time], data.qpos, data.qvel])}
 
     def reset_to(self, state: dict[str, Any]) -> Obs:
-        """Restore a state and start a new episode from it. MuJoCo environments, and those with states of their own."""
+        """Restore a state and start a new episode from it, in MuJoCo environments and those with their own states."""
         inner = self._env.unwrapped
         has_own = hasattr(inner, "set_sim_state")
         if not has_own:
@@ -229,8 +229,8 @@ class GymnasiumEnv:
         states = np.asarray(state["states"], dtype=np.float64)
         if states.shape != expected:
             raise EnvError(
-                f"{self.name}: the recorded state has shape {states.shape}, "
-                f"the environment's is {expected}; was it recorded in another environment?"
+                f"{self.name}: the recorded state has shape {states.shape}, but the environment's has {expected}; use "
+                "the environment of the recording"
             )
         if has_own:
             return self._seen.observe(inner.set_sim_state(states), self._info)
@@ -249,8 +249,8 @@ class GymnasiumEnv:
         observes = _takes(getattr(inner, "_get_obs", None))
         if not (hasattr(model, "nq") and hasattr(data, "qpos") and observes):
             raise EnvError(
-                f"{self.name}: its state can be neither read nor set, only MuJoCo environments' can; "
-                "play recorded actions back instead of states"
+                f"{self.name}: its state can be neither read nor set, unlike MuJoCo environments'; play back actions "
+                "instead of states"
             )
         return model, data
 
@@ -261,7 +261,9 @@ class GymnasiumEnv:
     ) -> Array:
         """Draw one frame, resized to the requested size by repeating or dropping pixels."""
         if not self._can_render:
-            raise EnvError(f"{self.name}: made without a renderer; make it with render=True")
+            raise EnvError(
+                f"{self.name}: the environment was made without a renderer; make it with render=True"
+            )
         inner = self._env.unwrapped
         try:
             asked = {"camera_name": camera_name, "height": height, "width": width}

@@ -24,7 +24,7 @@ def can_be_made(env_meta: Mapping[str, Any]) -> bool:
 
 
 def is_real(env_meta: Mapping[str, Any]) -> bool:
-    """Return true if data are of a real robot, or name no environment."""
+    """Return true if data were recorded on a real robot, or name no environment."""
     return env_meta.get("type") in (REAL_ROBOT, None) or is_robot(env_meta)
 
 
@@ -39,7 +39,7 @@ def is_team(env_meta: Mapping[str, Any]) -> bool:
 
 
 def check_description(env_meta: Mapping[str, Any]) -> None:
-    """Refuse env_args that describe no environment which can be made here.
+    """Refuse env_args of an environment that cannot be made here.
 
     Raises:
         EnvError: they describe a real robot or an unknown simulator, or name no environment.
@@ -48,15 +48,16 @@ def check_description(env_meta: Mapping[str, Any]) -> None:
     if is_real(env_meta):
         what = "is 4, a real robot" if kind == REAL_ROBOT else "is missing"
         raise EnvError(
-            f"env_args['type'] {what}, so there is no environment to make; name a simulated one with "
-            "--env module:Name-v0, or a robot with --env robot:NAME (train, dagger, eval, dataset playback), or write "
-            "it into the file: imitate dataset set-env FILE --env module:Name-v0"
+            f"env_args['type'] {what}, so no environment can be made; name a simulated one with "
+            "--env module:Name-v0, or a robot with --env robot:NAME (train, dagger, eval, dataset playback), or add it "
+            "to the file: imitate dataset set-env FILE --env module:Name-v0"
         )
     if kind not in _TYPES:
         known = ", ".join(f"{key} ({name})" for key, name in _TYPES.items())
         raise EnvError(
             f"env_args['type'] is {kind!r}; environments that can be made here have {known}; "
-            "register another simulator's with gymnasium and write type 2 and env_name 'its_module:Its-id-v0'"
+            "register another simulator's environment with gymnasium, and write type 2 and env_name "
+            "'its_module:Its-id-v0'"
         )
     if "env_name" not in env_meta:
         raise EnvError("env_args has no 'env_name'; write the environment's name there")
@@ -112,8 +113,8 @@ def make_env(
     if is_team(env_meta):
         if not team:
             raise EnvError(
-                f"{name} has several agents, which online training, imitate eval, check-env and check-algo can handle, "
-                "and this cannot"
+                f"{name} has several agents, which only online training, imitate eval, check-env and check-algo can "
+                "handle"
             )
         from imitate.envs.pettingzoo_env import PettingZooEnv
 

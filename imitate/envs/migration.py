@@ -1,6 +1,7 @@
 """Translation of robosuite's environments (``env_args``) and scenes for the installed robosuite.
 
-robosuite 1.5 gave every robot a composite controller, and files of 1.0 to 1.4 describe one arm's. What changed:
+robosuite 1.5 gave every robot a composite controller, but files of 1.0 to 1.4 describe the controller of one arm. The
+differences are:
 
 ==================  ==========================================  =========================================
                     1.0 - 1.4                                   1.5
@@ -10,7 +11,7 @@ no controller       ``JOINT_VELOCITY``                          ``OSC_POSE``
 delta or absolute   ``control_delta: true | false``             ``input_type: "delta" | "absolute"``
 frame of commands   the world                                   ``input_ref_frame``, by default the robot's base
 ``damping``         the name before 1.2; later without effect   ``damping_ratio``
-physics             every substep                               ``lite_physics: true`` leaves some out
+physics             every substep ``lite_physics: true`` omits some
 ==================  ==========================================  =========================================
 
 Scenes (MJCF) that robosuite before 1.5 wrote are translated too. robosuite 1.5 renamed grippers (``gripper0_`` became
@@ -107,8 +108,8 @@ def migrate_env_args(
     """Translate a description for a robosuite of version 1.5 or later. Other descriptions are unchanged.
 
     Args:
-        env_args: of a demonstration file or a checkpoint; descriptions of other simulators and newer versions are
-            returned unchanged.
+        env_args: description in a demonstration file or a checkpoint; descriptions of other simulators and newer
+            versions are returned unchanged.
         installed: the target version, or None for the installed one.
 
     Returns:
@@ -129,8 +130,8 @@ def migrate_env_args(
     is_old = recorded < (1, 5) if recorded is not None else _has_flat_controller(kwargs)
     if recorded is not None and recorded < (1, 0):
         raise EnvError(
-            f"env_args: recorded with robosuite {version}: versions before 1.0 have other "
-            "tasks and controllers; record again, or use the file without its simulator"
+            f"env_args: recorded with robosuite {version}: versions before 1.0 have other tasks and controllers; "
+            "record again, or train without the simulator"
         )
     changes: list[Change] = []
     edit = _Editor(kwargs, "env_kwargs", changes)
@@ -155,8 +156,8 @@ def version_note(env_args: Mapping[str, Any], installed: str | None = None) -> s
     recorded, wanted = _release(version), _release(target)
     if recorded is not None and wanted is not None and recorded > wanted:
         return (
-            f"{name}: recorded with robosuite {version}, {target} is installed: what is newer may be refused "
-            f"or differ; do: pip install 'robosuite=={version}'"
+            f"{name}: recorded with robosuite {version}, but {target} is installed, which may refuse or change newer "
+            f"settings; run: pip install 'robosuite=={version}'"
         )
     kwargs = env_args.get("env_kwargs") or {}
     if recorded != wanted and recorded is not None:
@@ -166,8 +167,8 @@ def version_note(env_args: Mapping[str, Any], installed: str | None = None) -> s
     else:
         return None
     return (
-        f"{name}: {what}: its description is translated for this run, the motion may differ a little; "
-        f"to translate a file and have it checked: {COMMAND}"
+        f"{name}: {what}; its description is translated for this run, and the motion may differ a little. To translate "
+        f"and check a file: {COMMAND}"
     )
 
 
@@ -225,7 +226,7 @@ def _migrate_old_kwargs(edit: _Editor) -> None:
     if arrangement is not None:
         edit.put("env_configuration", arrangement, "renamed")
     if "lite_physics" not in edit.table:
-        edit.put("lite_physics", False, "the stepping before 1.5")
+        edit.put("lite_physics", False, "the simulation steps before 1.5")
     robots = edit.table.get("robots", "Panda")
     for robot in [robots] if isinstance(robots, str) else robots:
         if robot in _TWO_ARMED:
@@ -246,7 +247,8 @@ def _migrate_controllers(edit: _Editor, *, is_old: bool, damping_works: bool) ->
     for number, config in enumerate([configs] if single else configs):
         if not isinstance(config, dict):
             raise EnvError(
-                f"env_args['env_kwargs']['controller_configs'] is {_json(config)[:60]}: write the controller's settings"
+                f"env_args['env_kwargs']['controller_configs'] is {_json(config)[:60]}: expected the controller's "
+                "settings"
             )
         key = "controller_configs" if single else f"controller_configs[{number}]"
         translated.append(
@@ -272,7 +274,7 @@ def _translated(
         )
     elif (
         "control_delta" in config
-    ):  # laid over a composite description by a configuration written for older files
+    ):  # keys that a configuration for older files has added to a composite description
         delta = config.pop("control_delta")
         for part in config.get("body_parts", {}).values():
             part["control_delta"] = delta
@@ -290,7 +292,7 @@ def _migrate_arm(edit: _Editor, is_old: bool, damping_works: bool) -> None:
         if damping_works:
             edit.rename(key, new, "renamed")
         else:
-            edit.drop(key, f"without effect since 1.2, which reads {new}")
+            edit.drop(key, f"without effect since 1.2, which uses {new}")
     if part["type"] in (*_OSC, "JOINT_POSITION") and "control_delta" in part:
         delta = part.pop("control_delta")
         mode = "delta" if delta else "absolute"
@@ -303,7 +305,7 @@ def _migrate_arm(edit: _Editor, is_old: bool, damping_works: bool) -> None:
         edit.put("input_ref_frame", "world", "commands were in the world's frame before 1.5")
     for key in ("position_limits", "orientation_limits"):
         if part.get(key) is not None:
-            edit.put(key, None, "1.5 cannot limit goals: commands that hit the limit go farther")
+            edit.put(key, None, "1.5 cannot limit goals, so commands beyond the limit move farther")
 
 
 def _composite(arm: dict[str, Any]) -> dict[str, Any]:
@@ -371,7 +373,7 @@ def migrate_model_xml(xml: str, assets: Path | None = None) -> tuple[str, Counte
         _rename(element, changes)
         for attribute in _UNKNOWN_OPTIONS if element.tag == "option" else ():
             if element.attrib.pop(attribute, None) is not None:
-                changes[f"option {attribute} left out"] += 1
+                changes[f"option {attribute} removed"] += 1
         if "file" in element.attrib:
             _relocate(element, folder, changes)
     _add_centers(root, changes)
@@ -398,7 +400,7 @@ def _rename(element: ElementTree.Element, changes: Counter[str]) -> None:
 
 
 def _relocate(element: ElementTree.Element, assets: Path, changes: Counter[str]) -> None:
-    """Set the current path of a file, relative to robosuite; its folder is found when the scene is loaded."""
+    """Set a file's path of today, relative to robosuite; its folder is found when the scene is loaded."""
     path = element.attrib["file"]
     before, found, inside = path.rpartition(_ASSETS)
     if not found:
@@ -416,7 +418,7 @@ def _relocate(element: ElementTree.Element, assets: Path, changes: Counter[str])
 
 
 def _add_centers(root: ElementTree.Element, changes: Counter[str]) -> None:
-    """Add the site at which controllers measure a robot's own motion: at the parent of the first joint's body."""
+    """Add the site at which controllers measure a robot's own motion, at the parent of the first joint's body."""
     done = set()
     for carrier in root.iter("body"):
         for body in carrier.findall("body"):
@@ -431,7 +433,7 @@ def _add_centers(root: ElementTree.Element, changes: Counter[str]) -> None:
 
 
 def _allow_flat_meshes(root: ElementTree.Element, changes: Counter[str]) -> None:
-    """Allow meshes without volume if they provide no inertia; MuJoCo refuses them unless their inertia is a shell's."""
+    """Allow meshes without volume if they provide no inertia; MuJoCo refuses others unless they are shells."""
     weighing = {
         geom.get("mesh")
         for body in root.iter("body")

@@ -1,7 +1,7 @@
 """Environments with PettingZoo's parallel API: several agents in one simulator, each a lane.
 
-Named ``pettingzoo:MODULE`` (its ``parallel_env``), such as ``pettingzoo:mpe2.simple_spread_v3``, or
-``pettingzoo:MODULE:FACTORY``; the module must be trusted like others. Observations and actions of an agent are
+They are named ``pettingzoo:MODULE`` (for its function ``parallel_env``), such as ``pettingzoo:mpe2.simple_spread_v3``,
+or ``pettingzoo:MODULE:FACTORY``; the module must be trusted like others. Observations and actions of an agent are
 those of :mod:`imitate.envs.gymnasium_env`, and ``agent_id``, one-hot over all agents, by which a shared policy can
 distinguish them. The agents need the same spaces.
 
@@ -33,7 +33,7 @@ OPPONENTS_ROOM = "imitate.evaluate.environments"
 
 
 class Opponent(Protocol):
-    """Player of one agent that does not learn."""
+    """Policy of one agent that does not learn."""
 
     def start_episode(self) -> None:
         """Reset the memory for a new episode."""
@@ -118,16 +118,19 @@ class PettingZooEnv:
                 f"{PETTINGZOO}MODULE:FACTORY"
             ) from error
         except TypeError as error:
-            raise EnvError(f"{self.name} refuses its env_kwargs: {error}; correct them") from error
+            raise EnvError(
+                f"{self.name} does not accept its env_kwargs: {error}; correct them"
+            ) from error
         if not hasattr(made, "possible_agents") or hasattr(made, "agent_iter"):
             raise EnvError(
-                f"{self.name}: gave a {type(made).__name__}; wanted PettingZoo's parallel API (possible_agents, step "
+                f"{self.name}: the function returned a {type(made).__name__}; wanted PettingZoo's parallel API "
+                "(possible_agents, step "
                 "with the actions of all agents): wrap it by pettingzoo.utils.conversions.aec_to_parallel"
             )
         return made
 
     def _players(self, everyone: Sequence[str]) -> dict[str, Opponent]:
-        """Create the player of each agent that matches an opponents' expression; the first match counts."""
+        """Create the policy of each agent that matches an opponents' expression; the first match counts."""
         wanted = self._kwargs.get("opponents") or {}
         if not isinstance(wanted, Mapping):
             raise EnvError(
@@ -160,8 +163,8 @@ class PettingZooEnv:
             for agent, space in spaces.items():
                 if space != spaces[first]:
                     raise EnvError(
-                        f"{self.name}: {kind} of '{first}' is {spaces[first]} and of '{agent}' {space}; one policy for "
-                        "all agents needs equal ones: pad them in a wrapper, or name the others in "
+                        f"{self.name}: {kind} of '{first}' is {spaces[first]}, but of '{agent}' {space}; one policy "
+                        "for all agents needs equal spaces: pad them in a wrapper, or name the others in "
                         "env_kwargs['opponents']"
                     )
 
@@ -175,8 +178,8 @@ class PettingZooEnv:
         absent = [agent for agent in self.agents if agent not in raw]
         if absent:
             raise EnvError(
-                f"{self.name}: reset gave no observation of '{absent[0]}', only of {', '.join(raw)}; all of "
-                "possible_agents have to begin an episode"
+                f"{self.name}: reset returned no observation of '{absent[0]}', only of {', '.join(raw)}; all of "
+                "possible_agents must begin an episode"
             )
         self._infos = {}
         self._tell(raw, infos or {})
@@ -238,17 +241,17 @@ class PettingZooEnv:
 
     @property
     def parallel(self) -> Any:
-        """The environment itself, with PettingZoo's parallel API."""
+        """Return the environment itself, with PettingZoo's parallel API."""
         return self._env
 
     def get_state(self) -> dict[str, Any]:
-        """Refuse: the parallel API has no access to the simulator's state."""
+        """Raise EnvError, because the parallel API has no access to the simulator's state."""
         raise EnvError(
-            f"{self.name}: its state can be neither read nor set; play recorded actions back instead of states"
+            f"{self.name}: its state can be neither read nor set; play back actions instead of states"
         )
 
     def reset_to(self, state: dict[str, Any]) -> Obs:
-        """Refuse, as :meth:`get_state` does."""
+        """Raise EnvError, as :meth:`get_state` does."""
         self.get_state()
         return {}
 
@@ -257,7 +260,9 @@ class PettingZooEnv:
     ) -> Array:
         """Draw one frame, resized to the requested size by repeating or dropping pixels."""
         if not self._can_render:
-            raise EnvError(f"{self.name}: made without a renderer; make it with render=True")
+            raise EnvError(
+                f"{self.name}: the environment was made without a renderer; make it with render=True"
+            )
         frame = np.asarray(self._env.render())
         rows = np.arange(height) * frame.shape[0] // height
         columns = np.arange(width) * frame.shape[1] // width

@@ -1,4 +1,4 @@
-"""Off-screen OpenGL for MuJoCo, chosen only when the first image is drawn."""
+"""Choice of an off-screen OpenGL back end for MuJoCo, made when the first image is drawn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PROBE_LIMIT_S = 120
 
 
 def _renders(backend: str) -> bool:
-    """Draw one frame in another process: a missing or broken GL library can end the process that tries it."""
+    """Draw one frame in another process, because a missing or broken GL library can end the process that tries it."""
     environ = {**os.environ, "MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend}
     try:
         done = subprocess.run(
@@ -51,7 +51,7 @@ def _renders(backend: str) -> bool:
 
 @functools.cache
 def find_gl_backend() -> str | None:
-    """Return the value of MUJOCO_GL that draws on this machine, or None. Costs a second or two, once per process."""
+    """Return the value of MUJOCO_GL that draws on this machine, or None. Takes a second or two, once per process."""
     if not sys.platform.startswith("linux"):
         return "cgl" if sys.platform == "darwin" else "wgl"
     return next((backend for backend in CANDIDATES if _renders(backend)), None)
@@ -73,16 +73,16 @@ def gl_fault() -> str | None:
         what = f"its library lib{_LIBRARIES[backend][0]} is not installed"
         cure = f"apt-get install -y {_PACKAGES[backend]}"
     else:
-        what, cure = "that is no way of drawing that MuJoCo knows", "set it to egl or osmesa"
+        what, cure = "MuJoCo has no such back end", "set it to egl or osmesa"
     with _without_choice():
         other = find_gl_backend()
-    unset = "unset MUJOCO_GL" + (f" ({other} works here and is then chosen)" if other else "")
+    unset = "unset MUJOCO_GL" + (f" ({other} works here and is then used)" if other else "")
     return f"MUJOCO_GL is '{chosen}', but {what}: {unset}, or {cure}"
 
 
 @contextmanager
 def telling_gl_faults() -> Iterator[None]:
-    """Turn failures of importing MuJoCo, or drawing with it, into one line if MUJOCO_GL is the reason.
+    """Convert errors of importing MuJoCo or drawing with it to one line if MUJOCO_GL is the cause.
 
     Raises:
         EnvError: MUJOCO_GL cannot work here.
@@ -120,7 +120,7 @@ def _without_choice() -> Iterator[None]:
 def load_triton() -> None:
     """Import triton, if torch includes it, before anything is drawn in this process.
 
-    Mesa's software renderers load a libLLVM, and the first import of triton after that ends the process (SIGSEGV).
+    Mesa's software renderers load a libLLVM, after which the first import of triton ends the process (SIGSEGV).
     torch imports it late: at the first step of an optimizer, or in ``torch.compile``.
     """
     if "triton" not in sys.modules and find_spec("triton") is not None:
@@ -134,7 +134,7 @@ def prepare_gl() -> str:
     MUJOCO_GL is kept if the user has set it; triton is imported first (:func:`load_triton`).
 
     Raises:
-        EnvError: no OpenGL library draws here, or not the one in MUJOCO_GL.
+        EnvError: no OpenGL library can draw here, or the one in MUJOCO_GL cannot.
     """
     fault = gl_fault()
     if fault is not None:

@@ -1,10 +1,10 @@
-"""robosuite 1.5 environments, under robomimic's names.
+"""Adapter for robosuite 1.5 environments, whose observations have robomimic's names.
 
 Three things differ from robosuite's own ``step``:
 
-* Observations and rewards belong to the state after the step. robosuite reads body positions that are one simulation
-  step (2 ms) old, and relative poses that are one control step old; then ``reset_to(get_state())`` could not give
-  the observation that ``step`` gave.
+* Observations and rewards belong to the state after the step. robosuite itself reads body positions that are one
+  simulation step (2 ms) old, and relative poses that are one control step old; so ``reset_to(get_state())`` could not
+  return the observation that ``step`` returned.
 * Every random draw of a reset comes from one generator, so ``reset(seed=)`` fixes it, and numpy's global generator
   is not used.
 * Images are right side up.
@@ -52,7 +52,7 @@ from imitate.system.memory import return_freed_memory
 from imitate.system.plain_files import parsed_json
 
 PULSE_S = 0.002
-"""Length of a step of the spring's motion."""
+"""Length of a step of the spring's motion, in seconds."""
 
 
 def planned_paths(env: Any, actions: Array) -> list[Array]:
@@ -110,7 +110,7 @@ def _hand_path(env: Any, controller: Any, commands: Array) -> Array:
 
 
 _BUILDING = threading.RLock()
-"""Held while robosuite's class of robots is changed, for environments in several threads."""
+"""Lock held while robosuite's class of robots is changed, for environments in several threads."""
 
 
 def free_simulator(env: Any) -> None:
@@ -141,11 +141,11 @@ def lean_build() -> Iterator[None]:
 
 
 def restore_get_xml(env: Any, scene: str | None = None) -> None:
-    """Let ``env.sim.model.get_xml()`` compile the scene again: it writes the scene that MuJoCo compiled last.
+    """Let ``env.sim.model.get_xml()`` compile the scene again, because it returns the scene that MuJoCo compiled last.
 
     Args:
         env: robosuite's environment.
-        scene: MJCF from which the simulator was built; None for that of the environment's own model.
+        scene: MJCF from which the simulator was built, or None for the environment's own model.
     """
     env.sim.model.get_xml = partial(_get_xml, env, scene)
 
@@ -175,7 +175,7 @@ def import_robosuite() -> Any:
     """Import robosuite without its start-up warnings and without the MUJOCO_GL that it sets on import.
 
     Raises:
-        EnvError: it is not installed, or MUJOCO_GL names a library that is not.
+        EnvError: robosuite, or the library named by MUJOCO_GL, is not installed.
     """
     logger = logging.getLogger(_LOGGER)
     gl_setting = os.environ.get("MUJOCO_GL")
@@ -190,7 +190,7 @@ def import_robosuite() -> Any:
         logger.disabled = was_disabled
     if gl_setting is None:
         os.environ.pop("MUJOCO_GL", None)
-    logger.setLevel(logging.ERROR)  # otherwise each reset prints which controller file was read
+    logger.setLevel(logging.ERROR)  # otherwise each reset prints the name of a controller file
     return module
 
 
@@ -208,8 +208,8 @@ class RobosuiteEnv:
 
     Args:
         env_name: robosuite's name of the task, such as ``Lift``.
-        env_kwargs: arguments of ``robosuite.make`` 1.5, as ``env_args`` of a robomimic file holds them. Renderers,
-            cameras, ``ignore_done`` and ``use_object_obs`` are decided here; the reward is sparse unless
+        env_kwargs: arguments of ``robosuite.make`` 1.5, as in ``env_args`` of a robomimic file. Renderers,
+        cameras, ``ignore_done`` and ``use_object_obs`` are set here; the reward is sparse unless
             ``reward_shaping``.
         obs_keys: the observations to return; None returns all of them.
         render: true if ``render`` will be called. Without it and without cameras OpenGL is not used.
@@ -239,8 +239,8 @@ class RobosuiteEnv:
         self._version = str(robosuite.__version__)
         self._kwargs = self._make_kwargs(env_kwargs or {})
         self._env = self._make(robosuite)
-        # An unclosed environment would turn the images of others to noise, and at interpreter exit the drawing
-        # libraries would be unloaded before its renderer.
+        # Without close(), the images of other environments would become noise, and at exit the drawing libraries would
+        # be unloaded before the renderer.
         self._freed = weakref.finalize(self, _free, self._env)
         for camera in self.cameras:
             views.check_camera(self._env, camera.name)
@@ -277,7 +277,7 @@ class RobosuiteEnv:
                 f"robosuite {self._version} has no environment '{self.name}'; "
                 + nearest(self.name, base.REGISTERED_ENVS)
             )
-        # Cameras are rendered here: robosuite would also draw at each reset, for nobody.
+        # Cameras are rendered here, because robosuite would also draw unused images at each reset.
         kwargs = {key: value for key, value in self._kwargs.items() if key not in _CAMERA_KWARGS}
         kwargs["use_camera_obs"] = False
         try:
@@ -286,7 +286,7 @@ class RobosuiteEnv:
         except (TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
             detail = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise EnvError(
-                f"robosuite {self._version} refuses env_kwargs of '{self.name}': {detail}; "
+                f"robosuite {self._version} does not accept env_kwargs of '{self.name}': {detail}; "
                 "correct env_args['env_kwargs']"
             ) from error
         restore_get_xml(env)
@@ -311,8 +311,8 @@ class RobosuiteEnv:
         values = np.asarray(action, dtype=np.float64)
         if values.shape != (self.action_dim,):
             raise EnvError(
-                f"{self.name}: the action has shape {values.shape}, the environment takes ({self.action_dim},); "
-                "is the policy trained for another robot or controller?"
+                f"{self.name}: the action has shape {values.shape}, but the environment takes ({self.action_dim},); "
+                "use a policy trained for this robot and controller"
             )
         self._env.step(values)
         self._env.sim.forward()
@@ -340,10 +340,10 @@ class RobosuiteEnv:
         }
 
     def reset_to(self, state: dict[str, Any]) -> Obs:
-        """Restore a state. Without ``model`` the scene stays the current one.
+        """Restore a state. Without ``model`` the current scene is kept.
 
-        From an episode's first state its actions play back as recorded. From a later one the arm starts the same, but
-        the gripper's command, which is not part of MuJoCo's state, is reset.
+        From an episode's first state, its actions lead to the recorded states. From a later state the arm starts the
+        same, but the gripper's command, which is not part of MuJoCo's state, is reset.
         """
         if "model" in state:
             self._load_model(str(state["model"]), state.get("ep_meta"))
@@ -351,8 +351,8 @@ class RobosuiteEnv:
         expected = self._env.sim.get_state().flatten().shape
         if states.shape != expected:
             raise EnvError(
-                f"{self.name}: the recorded state has shape {states.shape}, this scene has {expected}; "
-                "was it recorded with another robot, task or robosuite version?"
+                f"{self.name}: the recorded state has shape {states.shape}, but this scene has {expected}; use the "
+                "robot, task and robosuite version of the recording"
             )
         self._env.sim.set_state_from_flattened(states)
         self._env.sim.forward()
@@ -360,7 +360,7 @@ class RobosuiteEnv:
         return self._observe()
 
     def arm_poses(self) -> list[ArmPose]:
-        """Return the poses of each arm's gripper and base in its controller's view, robot by robot."""
+        """Return the poses of each arm's gripper and base as its controller measures them, robot by robot."""
         poses = []
         for robot in self._env.robots:
             robot.composite_controller.update_state()
@@ -387,7 +387,7 @@ class RobosuiteEnv:
             raise EnvError(f"{self.name}: ep_meta is {str(meta)[:200]}; expected a JSON object")
         self._env.set_ep_meta(meta)
         if meta:
-            self._rebuild()  # scenes that are built from the metadata
+            self._rebuild()  # for scenes that are built from the metadata
         scene, _ = migrate_model_xml(xml)
         edited = self._edited(scene)
         views.free_renderer(self._env)
@@ -398,19 +398,19 @@ class RobosuiteEnv:
         self._model_xml = scene
 
     def _edited(self, scene: str) -> str:
-        """Return a recorded scene with the places of files on this machine, checked."""
+        """Return a recorded scene, checked, with the paths of files on this machine."""
         try:
             edited = str(self._env.edit_model_xml(scene))
         except (ElementTree.ParseError, AttributeError) as error:
             raise EnvError(
-                f"{self.name}: model_file is no scene of robosuite ({error}): remove the demo, or its model_file"
+                f"{self.name}: model_file is not a scene of robosuite ({error}): remove the demo, or its model_file"
             ) from error
         folder = Path(importlib.import_module("robosuite").__file__ or "").parent
         check_scene(edited, self.name, folder, self._env.model.get_xml)
         return edited
 
     def _settle_controllers(self) -> None:
-        """Set the arm controllers' initial posture, which is the rest posture of their null space."""
+        """Set the arm controllers' initial posture, which they prefer within the null space."""
         for robot in self._env.robots:
             joints = self._env.sim.data.qpos[robot._ref_joint_pos_indexes]
             for arm in robot.arms:
@@ -441,7 +441,7 @@ class RobosuiteEnv:
         if missing:
             raise EnvError(
                 f"{self.name}: the environment has no observation '{missing[0]}'; {nearest(missing[0], obs)} "
-                f"(where it has another name, a policy is played with --rename NEW={missing[0]})"
+                f"(if it has another name there, use --rename NEW={missing[0]})"
             )
         return {key: obs[key] for key in self._obs_keys}
 
@@ -450,7 +450,9 @@ class RobosuiteEnv:
     ) -> Array:
         """Draw one frame of a camera of the scene (default agentview)."""
         if not self._kwargs["has_offscreen_renderer"]:
-            raise EnvError(f"{self.name}: made without a renderer; make it with render=True")
+            raise EnvError(
+                f"{self.name}: the environment was made without a renderer; make it with render=True"
+            )
         camera = views.Camera(camera_name or DEFAULT_CAMERA, height, width)
         return views.observe(self._env, camera)[camera.keys[0]]
 
@@ -475,7 +477,7 @@ class RobosuiteEnv:
 
     @property
     def base_env(self) -> Any:
-        """Robosuite's own environment, under robomimic's attribute name."""
+        """Return robosuite's own environment, under robomimic's attribute name."""
         return self._env
 
     def serialize(self) -> dict[str, Any]:
@@ -507,7 +509,7 @@ def _is_kept(key: str, env: Any) -> bool:
 
 
 def _scene_xml(env: Any) -> str:
-    """Return the scene in MJCF with all digits (MuJoCo's own writer keeps six), and bodies as placed by the reset."""
+    """Return the scene in MJCF with all digits (MuJoCo's own writer keeps six), with bodies as placed by the reset."""
     root = ElementTree.fromstring(env.model.get_xml())
     model = env.sim.model
     for body in root.iter("body"):

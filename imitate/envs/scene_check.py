@@ -1,7 +1,7 @@
-"""Scenes (MJCF) out of files, checked before MuJoCo reads them: the files that they name, and the memory they ask for.
+"""Check of recorded scenes (MJCF) before MuJoCo reads them: the files that they name, and the memory that they need.
 
-A demonstration has the scene of its episode as text. MuJoCo opens whatever file a scene names, whole other scenes too,
-and makes textures, grids and copies of any size.
+A demonstration contains the scene of its episode as text. MuJoCo opens any file that a scene names, even other scenes,
+and allocates textures, grids and copies of any size.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ _FOREIGN = frozenset(
         *("replicate", "composite", "flexcomp"),
     }
 )
-"""Elements that take in other files or multiply a part: MuJoCo's and robosuite's own writers leave none in a scene."""
+"""Elements that include other files or multiply a part; scenes written by MuJoCo and robosuite have none."""
 _COUNTS = ("width", "height", "nrow", "ncol", "nsample", "dim")
-"""Attributes whose product is the number of values of an element; of ``size`` all are, of ``numeric`` its size."""
+"""Attributes whose product is the number of an element's values; each is an integer, or several in ``size``."""
 MOST_VALUES = 2**28
 """Largest total number of values in the textures, height fields and tables of a scene."""
 _FACES = 6
 
 
 def check_scene(xml: str, env_name: str, folder: Path, own: Callable[[], str]) -> None:
-    """Refuse a scene that reads files from elsewhere, or takes much more memory than its text.
+    """Refuse a scene that reads files outside the allowed folders, or needs much more memory than its text.
 
     Args:
-        xml: the scene, with the places of files on this machine.
-        env_name: of the environment, for messages.
-        folder: of the simulator, whose files it may name.
-        own: gives the environment's own scene, in whose files' folders others may be too.
+        xml: the scene, with the paths of files on this machine.
+        env_name: name of the environment, for messages.
+        folder: folder of the simulator, whose files the scene may name.
+        own: returns the environment's own scene; files in the folders of its files are allowed too.
 
     Raises:
-        EnvError: see above; a file that the user trusts by its path is no reason.
+        EnvError: the scene is refused. Files whose paths the user trusts are allowed.
     """
     root = _parsed(xml, env_name)
     for element in root.iter():
         if element.tag in _FOREIGN or element.get("strippath") == "true":
             raise EnvError(
-                f"{env_name}: the recorded scene (model_file) has a part <{element.tag}> that takes in other files or "
-                "multiplies itself, which no recorded scene does: remove the demo, or its model_file"
+                f"{env_name}: the recorded scene (model_file) has a part <{element.tag}> that includes other files or "
+                "multiplies itself, unlike any recorded scene: remove the demo, or its model_file"
             )
     if sum(map(_values, root.iter())) > MOST_VALUES:
         raise EnvError(
-            f"{env_name}: the recorded scene (model_file) asks for more than {MOST_VALUES:,} values of textures, "
+            f"{env_name}: the recorded scene (model_file) needs more than {MOST_VALUES:,} values of textures, "
             "fields or tables: remove the demo, or its model_file"
         )
     outside = [path for path in _files(root) if not _is_in(path, [folder])]
@@ -69,13 +69,13 @@ def _parsed(xml: str, env_name: str) -> ElementTree.Element:
 
 
 def _files(root: ElementTree.Element) -> Iterator[str]:
-    """Yield the files that a scene names: ``file``, and those of the faces of a texture, ``fileup`` to ``fileback``."""
+    """Yield the files that a scene names, as ``file`` or as faces of a texture, ``fileup`` to ``fileback``."""
     for element in root.iter():
         yield from (value for key, value in element.attrib.items() if key.startswith("file"))
 
 
 def _is_in(path: str, folders: list[Path]) -> bool:
-    """Return true for an absolute path to a regular file, or to nothing, in one of the folders."""
+    """Return true for an absolute path in one of the folders that is a regular file or does not exist."""
     if "\0" in path or not Path(path).is_absolute():
         return False
     place = Path(path).resolve()

@@ -1,4 +1,4 @@
-"""Spaces of gymnasium and PettingZoo: native observations to dicts of arrays, vectors to native actions."""
+"""Conversion of gymnasium's and PettingZoo's observations to dicts of arrays, and of vectors to their actions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ActionSpace:
         """Return the action (A,), or one index of a choice, in the environment's form.
 
         Raises:
-            EnvError: it has another shape.
+            EnvError: the action has another shape.
         """
         values = np.asarray(action, dtype=np.float64)
         if values.shape == self.low.shape:
@@ -55,8 +55,8 @@ class ActionSpace:
         if isinstance(self._space, spaces.Discrete) and values.size == 1:
             return int(self._space.start) + int(np.clip(round(values.item()), 0, self.dim - 1))
         raise EnvError(
-            f"{self._name}: the action has shape {values.shape}, the environment takes ({self.dim},); "
-            "is the policy trained for another environment?"
+            f"{self._name}: the action has shape {values.shape}, but the environment takes ({self.dim},); use a policy "
+            "trained for this environment"
         )
 
 
@@ -85,11 +85,11 @@ class ObservationSpace:
         both = sorted({key for key in names if names.count(key) > 1})
         if both:
             raise EnvError(
-                f"{name}: two of its observations are called '{both[0]}' once they are not nested: rename one"
+                f"{name}: after flattening, two of its observations have the name '{both[0]}': rename one"
             )
         if keys is not None:  # entries that cannot be read are skipped
             leaves = [leaf for leaf in leaves if leaf[0] in keys or _can_be_read(leaf[2])]
-        # Asking spaces for types and shapes is as slow as a step of a small environment.
+        # Kept because reading types and shapes of spaces takes as long as a step of a small environment.
         self._readers = [(key, path, _reader(name, key, leaf)) for key, path, leaf in leaves]
         self.has_images = any(_layout(leaf) is not None for _, _, leaf in leaves)
         self.gives_mask = False
@@ -97,10 +97,10 @@ class ObservationSpace:
     def observe(
         self, raw: Any, info: Mapping[str, Any], further: Mapping[str, Array] | None = None
     ) -> Obs:
-        """Return the chosen observations, with the mask of actions that ``info`` may hold and those ``further`` ones.
+        """Return the chosen ones of the observations, the ``further`` ones and the mask of actions in ``info``.
 
         Raises:
-            EnvError: a chosen one is missing.
+            EnvError: a chosen observation is missing.
         """
         obs: Obs = {}
         for key, path, read in self._readers:
@@ -118,13 +118,13 @@ class ObservationSpace:
         if missing:
             raise EnvError(
                 f"{self._name}: the environment has no observation '{missing[0]}'; {nearest(missing[0], obs)} "
-                f"(where it has another name, a policy is played with --rename NEW={missing[0]})"
+                f"(if it has another name there, use --rename NEW={missing[0]})"
             )
         return {key: obs[key] for key in self._keys}
 
 
 def _action_parts(name: str, space: Any) -> list[Any]:
-    """Return the Discrete and Box that an action consists of, the choice first."""
+    """Return the spaces Discrete and Box of which an action consists, the choice first."""
     parts = [space]
     if isinstance(space, (spaces.Tuple, spaces.Dict)):
         inside = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
@@ -156,7 +156,7 @@ def _can_be_read(space: Any) -> bool:
 
 
 def _reader(name: str, key: str, space: Any) -> Callable[[Any], Array]:
-    """Return a function from a native observation to a copied array (environments may reuse theirs)."""
+    """Return a function from a native observation to a copied array, because environments may reuse theirs."""
     layout = _layout(space)
     if layout == "unknown":
         return partial(_refuse_layout, name, key, space)
@@ -185,15 +185,16 @@ def _one_hot(size: int, start: int, value: Any) -> Array:
 
 def _refuse(name: str, key: str, kind: str, value: Any) -> Array:
     raise EnvError(
-        f"{name}: observation '{key}' is a {kind}; Box, Discrete, MultiBinary and a Dict of them are read; wrap the "
+        f"{name}: observation '{key}' is a {kind}; supported are Box, Discrete, MultiBinary and a Dict of them; wrap "
+        "the "
         "environment, for example in gymnasium.wrappers.FlattenObservation"
     )
 
 
 def _refuse_layout(name: str, key: str, space: Any, value: Any) -> Array:
     raise EnvError(
-        f"{name}: observation '{key}' has shape {space.shape} of {space.dtype}, an image of no known layout; (H, W, C) "
-        "and (C, H, W) with 1, 3 or 4 channels and (H, W) are read; wrap the environment, for example in "
+        f"{name}: observation '{key}' has shape {space.shape} of {space.dtype}, which is no supported layout of "
+        "images: (H, W, C) or (C, H, W) with 1, 3 or 4 channels, or (H, W); wrap the environment, for example in "
         "gymnasium.wrappers.ReshapeObservation, or FlattenObservation for a vector"
     )
 

@@ -1,19 +1,19 @@
-"""Check of names in files: what a file may name, and what the user must also name.
+"""Check of names in files: some are always allowed, others only if the user trusts them.
 
 A demonstration file, a checkpoint or a run folder describes environments by ``env_args``, and making one imports
-modules, calls factories and hands arguments over. So that no file chooses which code runs, every name in it is checked
+modules and calls factories with arguments. So that no file can choose which code runs, every name in it is checked
 here:
 
 * Environments come from closed registries: ids that are registered with gymnasium, robosuite's tasks, this package's
     tasks, the modules of its extras, and ``parallel_env`` of ``pettingzoo.*``.
-* Devices that are registered (:func:`registered_device`) are looked up.
+* Registered devices (:func:`registered_device`) are allowed.
 * Everything else must be named by the user as well: on the command line, in the configuration of a training, in the
-  environment variable ``IMITATE_TRUST_MODULES`` (names with commas between), or in a file of their own (one name per
+  environment variable ``IMITATE_TRUST_MODULES`` (names separated by commas), or in a file of their own (one name per
   line). A trusted module may be imported, with its submodules; called objects (a factory, a robot, a device, a reward)
   and each path among the arguments must be trusted by their full names.
 
-An already imported module is not trusted for that reason, nor is a module of this package. Trust given to a process is
-written into its environment variable, which the processes that it starts inherit.
+A module is not trusted only because it is already imported or part of this package. The trust of a process is
+stored in its environment variable, which the processes that it starts inherit.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from imitate.system.extras import installed_points
 
 VARIABLE = "IMITATE_TRUST_MODULES"
 ROBOT, SIMULATED = "robot:", "robot:sim"
-"""Beginning of the names of robots, and the name of the simulated one."""
+"""Prefix of the names of robots, and the name of the simulated robot."""
 PETTINGZOO = "pettingzoo:"
-"""Beginning of the names of environments with several agents: the module follows it."""
+"""Prefix of the names of environments with several agents; the module follows it."""
 PARALLEL = "parallel_env"
-"""The only function of such a module that a file's arguments may reach."""
+"""The only function of such a module that is called with a file's arguments."""
 RANDOM = "random"
-"""Opponent that is not a checkpoint."""
+"""The opponent that is not a checkpoint."""
 EXTRAS = {
     "gym_aloha": "aloha",
     "gymnasium_robotics": "robotics",
@@ -55,9 +55,9 @@ DEVICES = ("keyboard", "gamepad", "spacemouse", "lerobot")
 DEVICE_POINTS = "imitate.teleoperators"
 """Group of the entry points of other packages' devices."""
 _REFERENCE = re.compile(r".*[/\\:].*|~.*|\.{1,2}|.*\.[A-Za-z][\w-]*", re.DOTALL)
-"""Text that another program could take for a path, or for the name of a module or of an object in it."""
+"""Pattern of text that could be used as a path, or as the name of a module or of an object in it."""
 _SHORT = re.compile(r"(?=.{1,200}\Z)[^()*+?{}]*(?:[*+?][^()*+?{}]*){0,3}", re.DOTALL)
-"""Regular expressions without groups and with few repetitions, which are matched at once."""
+"""Pattern of regular expressions without groups and with few repetitions, which are matched quickly."""
 _SHOWN = 200
 
 
@@ -75,7 +75,7 @@ class Named(NamedTuple):
     where: str
 
 
-# ---- trust that is given -----------------------------------------------------------------------------
+# ---- trust given by the user -----------------------------------------------------------------------------
 
 
 def trust(*names: str) -> None:
@@ -112,7 +112,7 @@ def trust_file() -> Path:
     return folder / "imitate" / "trusted_modules.txt"
 
 
-# ---- what a file names -------------------------------------------------------------------------------
+# ---- names in a file -------------------------------------------------------------------------------
 
 
 def check_trusted(env_meta: Mapping[str, Any]) -> None:
@@ -135,12 +135,12 @@ def untrusted(env_meta: Mapping[str, Any], *, lasting: bool = False) -> list[Nam
 
 
 def check_paths(env_name: str, where: str, paths: Iterable[str]) -> None:
-    """Raise EnvError where a path out of a file is not trusted.
+    """Raise EnvError if a path from a file is not trusted.
 
     Args:
-        env_name: of the environment that would read it.
+        env_name: name of the environment that would read it.
         where: description of the place in the file.
-        paths: that are not the simulator's own.
+        paths: paths outside the simulator's folder.
     """
     missing = _unknown([Named(path, "argument", where) for path in dict.fromkeys(paths)])
     if missing:
@@ -159,7 +159,7 @@ def names_in(env_meta: Mapping[str, Any]) -> Iterator[Named]:
         meta = waiting.pop()
         if not isinstance(meta, Mapping):
             continue
-        name = str(meta.get("env_name") or "")  # with its blanks, as others will see it
+        name = str(meta.get("env_name") or "")  # with its blanks, as gymnasium gets it
         kwargs = meta.get("env_kwargs")
         kwargs = dict(kwargs) if isinstance(kwargs, Mapping) else {"": kwargs}
         if name.startswith(ROBOT):
@@ -190,7 +190,7 @@ def _parts_of_a_robot(kwargs: dict[str, Any]) -> Iterator[Named]:
 
 
 def _opponents(kwargs: Mapping[str, Any]) -> Iterator[Named]:
-    """Checkpoints that play agents, and expressions that may be matched for ever; the rest is among all arguments."""
+    """Yield checkpoints of agents, and expressions that may take forever to match."""
     opponents = kwargs.get("opponents")
     for expression, policy in opponents.items() if isinstance(opponents, Mapping) else ():
         if not _SHORT.fullmatch(str(expression)):
@@ -227,11 +227,11 @@ def _references(where: str, value: Any) -> Iterator[Named]:
                 yield Named(text.strip(), "argument", where[:80])
 
 
-# ---- what is trusted ---------------------------------------------------------------------------------
+# ---- trusted names ---------------------------------------------------------------------------------
 
 
 def _comes_with_trust(named: Named) -> bool:
-    """Return true for a module of this package's tasks or extras, but not for a file in the working folder."""
+    """Return true for a module of this package's tasks or extras, but not for such a file in the working folder."""
     module = named.name
     if named.kind != "module":
         return False
@@ -241,7 +241,7 @@ def _comes_with_trust(named: Named) -> bool:
         return module in TASKS
     spec = find_spec(top)
     if spec is None:
-        return True  # the import reports which extra is missing
+        return True  # the import will report the missing extra
     here = Path.cwd()
     return spec.origin is not None and here not in list(Path(spec.origin).parents)[:2]
 
@@ -276,7 +276,7 @@ def _refuse(env_name: str, missing: list[Named]) -> None:
     if first.kind == "argument":
         what, why = (
             f"{first.where} be",
-            "a path or the name of a module, which a file may not choose",
+            "it is a path or the name of a module, which a file may not choose",
         )
     raise EnvError(
         f"{env_name}: a file lets {what} '{name}', {why}; if you trust it, add {options}, {listed}"
@@ -335,7 +335,7 @@ def module_of_env(env_name: str, module: str | None = None) -> ModuleType:
 def typed_object(place: str) -> Any:
     """Import the object of ``module:attribute`` or ``path/to/file.py:attribute``.
 
-    Only for a place that the user typed, that an entry point gives, or that :func:`check_trusted` has let through.
+    Only for a name that the user typed, that an entry point gives, or that :func:`check_trusted` has accepted.
 
     Raises:
         ImportError, AttributeError, ValueError, OSError: no object of this name exists.
@@ -350,10 +350,10 @@ def typed_object(place: str) -> Any:
 def _module_of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ImportError(f"{path}: no such file")
-    # The name must not be another module's, such as a package with the file's name.
+    # The module's name must differ from others', such as a package with the file's name.
     spec = spec_from_file_location(f"imitate.robots.{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path}: is no Python file")
+        raise ImportError(f"{path}: is not a Python file")
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look up their module
     try:

@@ -1,4 +1,4 @@
-"""Many copies of an environment in processes of their own, behind gymnasium's vector interface."""
+"""Several copies of an environment in separate processes, with gymnasium's vector interface."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AsGymnasium(gymnasium.Env[Any, Array]):
 
     Args:
         env: the environment.
-        max_episode_steps: steps after which ``truncated`` is True; None leaves it to the environment.
+        max_episode_steps: steps after which ``truncated`` is True; None for the environment's own limit.
     """
 
     def __init__(self, env: Env, max_episode_steps: int | None = None) -> None:
@@ -116,12 +116,12 @@ class VectorEnv(AsyncVectorEnv):
         dead = [index for index, process in enumerate(self.processes) if not process.is_alive()]
         self.close(terminate=True)
         return EnvError(
-            f"{self._name}: the process of copy {dead or '?'} ended in the middle of a call (a crash of the simulator, "
-            "or out of memory); try fewer copies"
+            f"{self._name}: the process of copy {dead or '?'} ended during a call (the simulator crashed, or memory "
+            "was exhausted); try fewer copies"
         )
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End the processes; by a signal if one of them is gone."""
+        """End the processes, by a signal if one of them has already ended."""
         if terminate or not all(process.is_alive() for process in self.processes):
             for process in self.processes:
                 process.kill()
@@ -169,7 +169,8 @@ def make_vector_env(
     """
     if is_team(env_meta):
         raise EnvError(
-            f"{env_meta['env_name']} has several agents, which are not played in lockstep: use mode 'processes'"
+            f"{env_meta['env_name']} has several agents, which vectorized evaluation does not support: use mode "
+            "'processes'"
         )
     make = functools.partial(
         _make_copy,
@@ -193,7 +194,7 @@ def make_vector_env(
 def _make_copy(
     env_meta: dict[str, Any], parent: int, max_episode_steps: int | None, **kwargs: Any
 ) -> AsGymnasium:
-    if os.getpid() != parent:  # one additional copy is made to read its spaces
+    if os.getpid() != parent:  # gymnasium makes one additional copy to read its spaces
         end_with_parent()
     return AsGymnasium(make_env(env_meta, **kwargs), max_episode_steps)
 

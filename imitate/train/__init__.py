@@ -1,1 +1,1 @@
-"""Training runs: set up, train, log, save, resume and compare."""
+"""Training runs: setup, training loop, logging, checkpoints, resuming, comparison."""

@@ -1,4 +1,4 @@
-"""Sources of a run's batches: the contract, and the batches of a dataset."""
+"""Sources of a run's batches: the interface, and the batches of a dataset."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_loader(
 
 
 _PATIENCE_S = 5.0
-"""Longest wait at the end for a running fetch whose result is no longer needed."""
+"""Longest wait in seconds, at the end, for a running fetch whose result is no longer needed."""
 
 
 class Feed(Protocol):
@@ -171,7 +171,7 @@ class _Coming:
     def _prepare(self) -> None:
         try:
             self._result.set_result(self._data.window(self.turn.shards, self._stopped))
-        except BaseException as error:  # raised again in dataset()
+        except BaseException as error:  # dataset() raises it again
             self._result.set_exception(error)
 
     def dataset(self) -> SequenceDataset:
@@ -197,7 +197,7 @@ class BatchSource(Protocol):
     """Source of a run's batches: a dataset, or steps of an environment.
 
     Attributes:
-        unit: what one step of the run is called, in the plural.
+        unit: name of one step of the run, in the plural.
         steps_per_update: checkpoints are possible only at multiples of this number of steps.
         gives_several: true if :meth:`batches` may yield more than one batch.
         advice: suggestion to the user when the loss becomes bad.
@@ -221,7 +221,7 @@ class BatchSource(Protocol):
         """Yield prepared batches and add the steps that they cover to ``state.step``."""
 
     def learned(self, info: Info) -> None:
-        """Take note of the result of ``train_on_batch`` for the latest batch."""
+        """Record the result of ``train_on_batch`` for the latest batch."""
 
     def metrics(self) -> dict[str, float]:
         """Return additional numbers to log with an epoch."""
@@ -233,10 +233,10 @@ class BatchSource(Protocol):
         """Collect in the present stage of :attr:`curriculum` from now on."""
 
     def describe(self, bad: BadLoss, epoch: int) -> str:
-        """Describe where the loss became bad; raise DatasetError if the data are the reason."""
+        """Describe the place where the loss became bad; raise DatasetError if the data are the reason."""
 
     def save_part(self) -> None:
-        """Write what only this rank holds; all ranks call it before rank 0 writes a checkpoint."""
+        """Write the data that only this rank holds; all ranks call this before rank 0 writes a checkpoint."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return additions to a checkpoint's ``train_state``, for an exact resume."""
@@ -277,9 +277,9 @@ class DatasetBatches:
         """Yield one batch; count the step after its update."""
         if self._loader is None:
             self._loader = self._feed.batches(state.step + state.skipped_batches)
-        asked = time.perf_counter()
+        began = time.perf_counter()
         raw = next(self._loader)
-        self.waited_s += time.perf_counter() - asked
+        self.waited_s += time.perf_counter() - began
         self.index = raw.get("index")
         yield self._algo.process_batch_for_training(raw)
         state.step += 1
@@ -330,6 +330,6 @@ class DatasetBatches:
 
     def close(self) -> None:
         """End the reading processes."""
-        # Close the workers now: garbage collection would keep them waiting for seconds.
+        # Close the workers now, because garbage collection would wait seconds for them.
         self._loader = None
         self._feed.close()

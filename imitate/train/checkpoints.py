@@ -23,7 +23,8 @@ from imitate.system.plain_files import link
 from imitate.system.run_folder import RunFolder
 from imitate.train.resume import resuming
 
-# last.pth is written at the end of each epoch, unless saving would then take more than this share of the time.
+# Largest share of the time for saving: last.pth is written at the end of each epoch unless this share would be
+# exceeded.
 SAVING_SHARE = 0.05
 
 
@@ -63,7 +64,7 @@ class Checkpoints:
         self._saved_step = step
 
     def write_candidate(self, epoch: int, step: int) -> None:
-        """Write a copy of the present state for an evaluation."""
+        """Write a copy of the current state for an evaluation."""
         if self._save.enabled:
             self.write_last(step)
             self.link(self.last, self.candidate(epoch))
@@ -77,7 +78,7 @@ class Checkpoints:
             raise TrainingError(self._could_not_save(error)) from error
 
     def saved_elsewhere(self, step: int) -> None:
-        """Note after a resume that last.pth holds the state at `step`."""
+        """Record after a resume that last.pth holds the state at `step`."""
         self._saved_step = step
 
     def last_is_due(self) -> bool:
@@ -128,7 +129,7 @@ class Checkpoints:
                 self.link(source, self._folder.checkpoints / name)
 
     def link(self, source: Path, target: Path) -> None:
-        """Make `target` a hard link to `source`, or a copy, atomically."""
+        """Make `target` a hard link to `source`, or a copy of it, atomically."""
         try:
             link(source, target)
         except OSError as error:

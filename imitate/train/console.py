@@ -1,4 +1,4 @@
-"""Console of a run: lines, one progress bar with the remaining time, and the log in the run folder."""
+"""Console output of a run: lines, one progress bar with the remaining time, and the log file in the run folder."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from imitate.train.setup import Setup
 
 HEARTBEAT_S = 30.0
-"""Longest time without a line if there is no bar."""
+"""Longest time in seconds without a line if there is no bar."""
 
 
 class Console:
     """Prints one line per epoch. A terminal also shows a bar for the whole run; elsewhere a line appears regularly.
 
     Attributes:
-        words: text of the bar beside its progress.
+        words: text beside the bar's progress.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Console:
             self.say(words())
 
     def start_bar(self, total: int, done: int) -> None:
-        """Begin the bar of the whole run, in update steps."""
+        """Begin the bar of the whole run, in steps of the run."""
         self._done = done
         if self.interactive:
             from imitate.system.text import ProgressBar

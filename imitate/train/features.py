@@ -87,15 +87,15 @@ def obstacle(algo: Algo, key: str, nets: list[KeyEncoder], data: Any) -> str | N
     if any(net.frozen_shape is None for net in nets):
         return "obs_randomizer_class changes images at random"
     if algo.learners != (algo,) or algo.frozen is not None or key in algo.subgoal_shapes:
-        return f"{algo.global_config.algo_name} has parts that see images"
+        return f"{algo.global_config.algo_name} has parts that take images"
     if not isinstance(data, SequenceDataset):
-        return "train.shard_window reads shards in turn"
+        return "with train.shard_window, shards are read in turn"
     return None
 
 
 DTYPE = np.dtype(np.float16)
 _SPARE_BYTES = 10**9
-"""Free disk space in bytes that is not used."""
+"""Free disk space in bytes that the cache leaves unused."""
 _ROWS_AT_ONCE = 64
 
 Compute = Callable[[NDArray[np.int64]], NDArray[np.float32]]
@@ -103,11 +103,11 @@ Compute = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 class NoRoomError(Exception):
-    """Error: the cache has no room for the features; the message says why."""
+    """The cache has no room for the features; the message contains the reason."""
 
 
 class StoppedError(Exception):
-    """Error: the caller asked to stop. Features computed so far are kept, and not computed again."""
+    """The caller stopped the computation. Features computed so far are kept and are not computed again."""
 
 
 def features_folder() -> Path:
@@ -147,7 +147,7 @@ def features_once(
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder / f"{name}.partial") as out:
-                if _size_of(path) != size:  # true if no other process has made it meanwhile
+                if _size_of(path) != size:  # true if no other process has written it meanwhile
                     _make_room(path, size, out.seek(0, os.SEEK_END))
                     _compute_rows(name, out, count, shape, compute, stopped)
                     give_name(Path(out.name), path)
@@ -207,14 +207,14 @@ def _make_room(path: Path, size: int, done: int) -> None:
     folder, limit = path.parent, limit_bytes()
     if size > limit:
         raise NoRoomError(
-            f"{gigabytes(size)} exceed the cache's {gigabytes(int(limit))} (IMITATE_CACHE_GB)"
+            f"{gigabytes(size)} exceed the cache's limit of {gigabytes(int(limit))} (IMITATE_CACHE_GB)"
         )
     others = [*folder.glob("*.features"), *folder.glob("*.partial")]
     remove_oldest((file for file in others if file.stem != path.stem), limit - size)
     free = shutil.disk_usage(folder).free
     if free < size - done + _SPARE_BYTES:
         raise NoRoomError(
-            f"{folder}: {gigabytes(size - done)} do not fit, {gigabytes(free)} are free; "
+            f"{folder}: {gigabytes(size - done)} are needed, but {gigabytes(free)} are free; "
             "set IMITATE_CACHE to a folder with room"
         )
 
@@ -241,9 +241,10 @@ def use_features(
     Call this after the networks have their weights.
 
     Args:
-        setup: the run's; its training set and the algorithm's ``preprocess`` are changed.
+        setup: setup of the run; its training set and the algorithm's ``preprocess`` are changed.
         files: the run's data files.
-        say: called with a line on what was done, or on why a frozen encoder's features are computed for each batch.
+        say: called with a line on the features used, or on the reason why a frozen encoder's are computed for each
+            batch.
         stopped: returns true when the run should end.
     """
     algo, data = setup.algo, setup.train_set

@@ -1,4 +1,4 @@
-"""Write a first configuration for a demonstration file, with the reason for each choice."""
+"""First configuration for a demonstration file, with the reason for each choice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from imitate.train.image_memory import LARGE, image_memory, smaller
 DEFAULT_ALGORITHM = "flow_policy"
 EPOCH_STEPS = 100
 FEW_STEPS = 2000
-"""Number of training steps below which batches are small."""
+"""Number of recorded steps below which batches are small."""
 SMALLEST_CROPPED = 48
 """Shorter side, in pixels, below which images are not cropped."""
 CROP = 0.9
@@ -39,7 +39,7 @@ ENV_KINDS = {1: "robosuite", 2: "gymnasium"}
 
 @dataclass(frozen=True)
 class FirstConfig:
-    """A configuration tree, and a line (topic and explanation) for each choice."""
+    """A configuration tree, with a line (topic and explanation) for each choice."""
 
     tree: dict[str, Any]
     reasons: tuple[tuple[str, str], ...]
@@ -47,7 +47,7 @@ class FirstConfig:
 
 @dataclass(frozen=True)
 class _Contents:
-    """The part of a file that a configuration depends on."""
+    """The properties of a file on which a configuration depends."""
 
     path: Path
     masks: frozenset[str]
@@ -89,7 +89,7 @@ def first_config(
     tree = read_tree(template)
     if "modalities" not in tree.get("observation", {}):
         raise ConfigError(
-            f"{template}: has several lists of observations: set its observation keys by hand, or take another --algo"
+            f"{template}: has several lists of observations: set its observation keys by hand, or choose another --algo"
         )
     on_gpu = torch.cuda.is_available()
     batch = _batch_size(tree, contents.steps, bool(cameras))
@@ -118,7 +118,7 @@ def first_config(
     passes = epochs * EPOCH_STEPS * batch / max(contents.steps, 1)
     reasons = [
         ("data", _data_words(contents, validates)),
-        ("algorithm", f"{template}; --algo takes another"),
+        ("algorithm", f"{template}; choose another with --algo"),
         ("vectors", vector_words),
         ("images", _image_words(contents.found, cameras)),
         ("encoder", encoder_words),
@@ -168,7 +168,7 @@ def _data_words(contents: _Contents, validates: bool) -> str:
     own = contents.path.suffix in (
         ".hdf5",
         ".h5",
-    )  # a file that gets converted is not changed in place
+    )  # if the file will be converted, its copy is changed
     where = "--in-place" if own else "--out NEW.hdf5"
     if contents.failures == contents.chosen:
         words += "; none of them is marked as solved"
@@ -227,7 +227,7 @@ def _image_words(found: FileObservations, cameras: list[str]) -> str:
 
 
 def _memory_words(tree: dict[str, Any], shapes: dict[str, tuple[int, ...]], path: Path) -> str:
-    """Describe the memory that large images take in an update, and a smaller size; else ""."""
+    """Describe the memory that large images need in an update and a smaller size; "" if images are small."""
     needed = image_memory(tree, shapes)
     if needed < LARGE:
         return ""
@@ -256,12 +256,12 @@ def _action_words(contents: _Contents) -> str:
         return (
             f"{words}: scaled to [-1, 1] for the networks, and back (normalization auto: min_max)"
         )
-    return f"{words}: taken as they are (normalization auto)"
+    return f"{words}: not scaled (normalization auto)"
 
 
 def _rate_words(rate_hz: float | None) -> str:
     if rate_hz is None:
-        return "not in the file: the policy has to act at the rate of the recording"
+        return "not in the file; the policy has to act at the rate of the recording"
     return f"{rate_hz:g} Hz: the policy has to act at the same rate"
 
 
@@ -319,11 +319,11 @@ def _batch_size(tree: dict[str, Any], steps: int, with_images: bool) -> int:
 
 
 def _encoder(images: dict[str, tuple[int, ...]], on_gpu: bool) -> tuple[dict[str, Any], str]:
-    """Section ``observation.encoder``: one for all cameras, or one per camera if their sizes differ."""
+    """Return section ``observation.encoder``: one encoder for all cameras, or one per camera if their sizes differ."""
     if not images:
         return {}, ""
     name = "ResNet18Conv" if on_gpu else "ShallowConv"
-    why = "a GPU is available" if on_gpu else "four convolutions, since there is no GPU"
+    why = "a GPU is available" if on_gpu else "four convolutions, because there is no GPU"
     sizes = {shape[:2] for shape in images.values()}
     crops = ", ".join(f"{_side(h)} x {_side(w)} of {h} x {w}" for h, w in sorted(sizes))
     cropped = (

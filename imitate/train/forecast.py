@@ -1,4 +1,4 @@
-"""Estimate a training's duration and its fastest settings from its first updates on a few demos."""
+"""Estimates of a training's duration and of its fastest settings, from first updates on a few demos."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ TRIAL_BYTES = 1e9
 UPDATES = 5
 MOST_S = 8.0
 FIRST_S = 20.0
-"""A second update is run only if the first took less. The first one warms up and counts only if it is the only one."""
+"""A second update is run only if the first took fewer seconds. The first counts only if it is the only one."""
 MARGIN = 1.1
-"""The simpler setting (fp32, fewer threads) is taken unless another is faster by this factor."""
+"""The simpler setting (fp32, fewer threads) is used unless another is faster by this factor."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def forecast(tree: dict[str, Any]) -> str:
     """
     trial = _trial(tree)
     if trial is None:
-        return f"not tried: a single demo has more than {gigabytes(int(MOST_BYTES))}"
+        return f"not measured, because a single demo has more than {gigabytes(int(MOST_BYTES))}"
     config = trial.whole
     batch, part = config.train.batch_size, trial.part.train.batch_size
     updates, a_row = _measured(trial.part, trial.device)
@@ -88,7 +88,7 @@ def fastest(tree: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """
     trial = _trial(tree)
     if trial is None:
-        return {}, f"nothing: a single demo has more than {gigabytes(int(MOST_BYTES))}"
+        return {}, f"nothing, because a single demo has more than {gigabytes(int(MOST_BYTES))}"
     most, on_cpu = torch.get_num_threads(), trial.device.type == "cpu"
     threads = sorted({1, max(1, most // 2), most}) if on_cpu else [trial.whole.train.num_threads]
     seconds = {}
@@ -108,7 +108,7 @@ def _named(precision: str, threads: int | None) -> str:
 
 
 def _trial(tree: dict[str, Any]) -> _Trial | None:
-    """Cut a training down to a few demos and to a batch that fits in memory; None if even one demo is too large."""
+    """Reduce a training to a few demos and a batch that fits in memory; return None if one demo is too large."""
     config = load_config(tree)
     with data_files(config) as files:
         config = resolve(config, None, None, files)

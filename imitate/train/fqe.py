@@ -1,8 +1,8 @@
 """Fitted Q evaluation: the value of a policy from recorded transitions alone.
 
-Le, Voloshin, Yue, "Batch Policy Learning under Constraints", ICML 2019 (arXiv:1903.08738); its use for policy selection
-is studied by Paine et al., "Hyperparameter Selection for Offline Reinforcement Learning" (arXiv:2007.09055). For the
-policy pi that is judged, and members e of an ensemble,
+Le, Voloshin, Yue, "Batch Policy Learning under Constraints", ICML 2019 (arXiv:1903.08738); its use for selecting
+policies is studied by Paine et al., "Hyperparameter Selection for Offline Reinforcement Learning" (arXiv:2007.09055).
+For the policy pi that is judged, and members e of an ensemble,
 
     L_e = E[ w_e (Q_e(s, a) - y_e)^2 ],  y_e = r + discount Q'_e(s', pi(s')), without Q'_e after a terminal
     V_e = mean over first states of Q'_e(s, pi(s))
@@ -40,7 +40,7 @@ from imitate.policy.loading import policy_from_checkpoint
 from imitate.policy.rollout_policy import RolloutPolicy
 
 ROWS = 1024
-"""Number of states that a policy gets at a time."""
+"""Number of states in a policy's batch."""
 
 SAMPLES = 8
 """Number of actions drawn from a stochastic policy."""
@@ -53,7 +53,7 @@ class RecordedTransitions:
     Attributes:
         states, next_states: (N, S) all low-dimensional observations of the file.
         actions: (N, A) actions that the robot executed, standardized.
-        rewards, discounts: (N,) discounts are 0 after terminals.
+        rewards, discounts: (N,) rewards divided by ``scale``, and discounts, which are 0 after terminals.
         weights: (N,) 0 if the next state is unknown, else 1.
         demo: (N,) number of the demo.
         first: (D,) row of each demo's first step.
@@ -107,12 +107,12 @@ def state_keys(path: Path, filter_key: str | None = None) -> list[str]:
         keys = [key for key in file.obs_keys(demo) if len(file.shape(demo, f"obs/{key}")) == 2]
         if not file.has(demo, "rewards"):
             raise DatasetError(
-                f"{path}: {demo} has no 'rewards', which fitted Q evaluation needs: record "
-                "them, or write a 1 at steps in which the task is solved"
+                f"{path}: {demo} has no 'rewards', which fitted Q evaluation needs: record them, or write 1 for steps "
+                "in which the task is solved"
             )
     if not keys:
         raise DatasetError(
-            f"{path}: {demo} has no low-dimensional observations, which fitted Q evaluation takes for the state; "
+            f"{path}: {demo} has no low-dimensional observations, which fitted Q evaluation uses as the state; "
             f"it has {', '.join(file.obs_keys(demo))}"
         )
     return keys
@@ -160,7 +160,7 @@ def _recorded(dataset: SequenceDataset, keys: list[str], discount: float) -> Rec
     if not rewards.any():
         raise DatasetError(
             f"{dataset.hdf5_path}: all rewards are 0, so every policy has the value 0: write "
-            "the task's rewards into the file, or use demonstrations that earn some"
+            "the task's rewards into the file, or use demonstrations with other rewards"
         )
     starts, ends = dataset.store.demo_start, dataset.store.demo_end
     returns = rewards.tolist()
@@ -189,7 +189,7 @@ def _recorded(dataset: SequenceDataset, keys: list[str], discount: float) -> Rec
 
 
 def _bounds(rewards: Tensor, discounts: Tensor, discount: float) -> tuple[float, float]:
-    """Compute bounds of the return: the smallest or largest reward forever, or once at a terminal."""
+    """Return bounds of the return, earned by the smallest or largest reward in all steps, or once at a terminal."""
     going, ended = rewards[discounts > 0], rewards[discounts == 0]
     low = high = 0.0
     if len(going):
@@ -274,7 +274,7 @@ def _act(algo: Algo, window: dict[str, Tensor], generator: torch.Generator) -> T
     newest = {key: value[:, -1] for key, value in window.items()}
     state = algo.initial_state(len(next(iter(newest.values()))))
     if algo.frame_stack > 1:
-        # act() drops the oldest of the state's frames and appends the newest.
+        # act() drops the oldest frame of the state and appends the newest.
         frames = {key: torch.cat([x[:, :1], x[:, :-1]], 1) for key, x in window.items()}
         state = {**state, "frames": frames, "empty": torch.zeros_like(state["empty"])}
     return algo.act(newest, state, generator=generator).action
@@ -315,8 +315,8 @@ class FQEResult:
     Attributes:
         members: values estimated by the ensemble's members.
         checkpoint: checkpoint of the policy.
-        demo_return: mean discounted return of the demos themselves.
-        warning: a limitation of the estimate.
+        demo_return: mean discounted return of the demos.
+        warning: limitation of the estimate, or '' if there is none.
         behind: difference to the best policy of the ranking, by member; 0 for the best.
     """
 
@@ -400,7 +400,7 @@ def evaluate_checkpoint(
         on_update: called after each update.
 
     Raises:
-        UserError: the policy cannot be evaluated in this way, or the data lack something.
+        UserError: the policy cannot be evaluated in this way, or the data lack rewards or observations.
     """
     policy, ckpt = policy_from_checkpoint(device="cpu", ckpt_path=checkpoint)
     warning = refuse_memory(policy.algo, checkpoint)
@@ -419,7 +419,7 @@ def evaluate_checkpoint(
 
 
 def ranked(results: Sequence[FQEResult]) -> list[FQEResult]:
-    """Sort results by value, best first, each with its distance to the best."""
+    """Sort results by value, best first, each with its difference to the best."""
     order = sorted(results, key=lambda result: -result.value)
     best = order[0].members
     return [replace(result, behind=_difference(best, result.members)) for result in order]

@@ -15,11 +15,11 @@ from imitate.models.observation import ObservationEncoder
 from imitate.system.seeding import preserved_rng
 
 LARGE = 2e9
-"""Bytes above which smaller images are proposed."""
+"""Number of bytes above which smaller images are proposed."""
 _SMALLEST = 64
 _FLOAT = 4
 _COPIES = 2
-"""Copies of a batch's images besides the network's activations: as floats, and gradients or crops."""
+"""Number of copies of a batch's images besides the network's activations: floats, and gradients or crops."""
 
 
 def image_memory(tree: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> float:
@@ -47,7 +47,7 @@ def image_memory(tree: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]])
 
 
 def _kept(encoder: ObservationEncoder, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Measure the bytes of activations that one image of each camera needs for the gradient."""
+    """Measure the bytes of activations kept for the gradient, for one image of each camera."""
     own = {weight.untyped_storage().data_ptr() for weight in encoder.parameters()}
     sizes: dict[int, int] = {}
 

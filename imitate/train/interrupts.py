@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP as a flag that the training loop reads between two steps."""
+"""Conversion of SIGINT, SIGTERM and SIGHUP to a flag that the training loop reads between two steps."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from imitate.system.processes import handled
 
 
 class Interrupt:
-    """Received signal, if any; `exit_code` is the shell's convention (130, 143)."""
+    """The received signal, if any; `exit_code` follows the shell's convention (130, 143)."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
     @property
     def exit_code(self) -> int:
-        """128 plus the signal's number, or 0 if no signal came."""
+        """128 plus the signal's number, or 0 if no signal was received."""
         return 0 if self.signal is None else 128 + self.signal
 
     @property
@@ -37,7 +37,7 @@ def ending_signals() -> list[int]:
 
 @contextmanager
 def ended_by_signals(is_ending: Callable[[], bool], end: Callable[[int], object]) -> Iterator[None]:
-    """In the body, call a function with an ending signal, but raise KeyboardInterrupt if the end has begun already.
+    """During the body, call ``end`` at an ending signal, or raise KeyboardInterrupt if the end has already begun.
 
     See :func:`ending_signals`. SIGHUP never raises: a closed terminal sends it more than once. A handler is set even
     if a shell lets a background command ignore SIGINT.
@@ -46,7 +46,7 @@ def ended_by_signals(is_ending: Callable[[], bool], end: Callable[[int], object]
 
     Args:
         is_ending: returns true if the end has begun.
-        end: begins the end.
+        end: called with the signal's number; begins the end.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -60,7 +60,7 @@ def ended_by_signals(is_ending: Callable[[], bool], end: Callable[[int], object]
 
 @contextmanager
 def caught_signals() -> Iterator[Interrupt]:
-    """In the body, set a flag at the first ending signal and raise KeyboardInterrupt at the second."""
+    """During the body, set a flag at the first ending signal and raise KeyboardInterrupt at the second."""
     interrupt = Interrupt()
 
     def note(number: int) -> None:

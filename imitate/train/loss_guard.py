@@ -1,9 +1,9 @@
-"""Detects a loss that becomes non-finite or explodes, and names the batch.
+"""Detection of a loss that becomes non-finite or explodes, with a description of its batch.
 
-Exploding means: for `PATIENCE` steps in a row the loss is above `median + FACTOR * scale`, where `median` is the median
+A loss explodes if for `PATIENCE` steps in a row it is above `median + FACTOR * scale`, where `median` is the median
 of the last `WINDOW` losses, and `scale` is the larger of the first steps' typical |loss| and the recent median |loss|.
 The scale includes the first steps because a loss near zero (a regression that fits) may well rise a thousandfold and
-still be small; it includes the recent ones because a value loss may grow by orders of magnitude in a healthy run.
+still be small; it includes the recent ones because a value loss may grow by orders of magnitude in a good run.
 Losses may be negative (likelihoods). A non-finite gradient norm counts as a non-finite loss.
 """
 
@@ -37,7 +37,7 @@ class BadLoss:
 
 
 class LossGuard:
-    """Checks the losses: each one at once on a CPU, in blocks on an accelerator, so that no step waits."""
+    """Checks the losses: on a CPU each one at once, on an accelerator in blocks, so that no step waits."""
 
     def __init__(self, device: torch.device) -> None:
         self._block = 1 if device.type == "cpu" else BLOCK
@@ -45,7 +45,7 @@ class LossGuard:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything seen (after a rollback)."""
+        """Forget all losses seen, after a rollback."""
         self._waiting.clear()
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._first_scale: float | None = None

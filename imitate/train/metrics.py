@@ -1,4 +1,4 @@
-"""Metrics of a run: means on the device, JSON lines on disk, TensorBoard and Weights & Biases."""
+"""Metrics of a run: means computed on the device; output to JSON lines, TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from imitate.train.console import Console
 
 
 class EpochMeans:
-    """Means of scalar tensors, summed on their own device; nothing is read back before the epoch ends."""
+    """Means of scalar tensors, summed on their own device; nothing is transferred before the epoch ends."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -83,7 +83,7 @@ def _is_number(value: object) -> bool:
 
 
 class MetricsFile:
-    """File `metrics.jsonl`: appended to, flushed after every line."""
+    """The file `metrics.jsonl`, flushed after every appended line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -151,7 +151,9 @@ class RunLogger:
                 # An evaluation in the background belongs to an earlier epoch, so no step is passed.
                 self._wandb.log({**numbers, "epoch": epoch})
             except Exception as error:  # a lost connection must not end a training
-                self._console.say(f"warning: Weights & Biases stopped taking numbers ({error})")
+                self._console.say(
+                    f"warning: Weights & Biases does not accept numbers any more ({error})"
+                )
                 self._wandb = None
 
     def close(self) -> None:

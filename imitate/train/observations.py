@@ -1,4 +1,4 @@
-"""Compare a configuration's observations with those of its demonstrations, before anything is built."""
+"""Comparison of a configuration's observations with those of its demonstrations, before networks are built."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ def with_observations(config: Config, files: DataFiles | None = None) -> Config:
     if not config.train.data:
         if wants_auto:
             raise ConfigError(
-                "observation.modalities: 'auto' takes the observations of demonstrations, "
-                "but no data file is given: list the keys, or name a file in train.data or "
-                "with --dataset"
+                "observation.modalities: 'auto' means all observations of the demonstrations, but no data file is "
+                "given: list the keys, or name a file in train.data or with --dataset"
             )
         return config
     if config.train.online.enabled and not wants_auto:
@@ -96,6 +95,6 @@ def _refuse_missing(config: Config, found: FileObservations) -> None:
     near = [f"'{key}' ({nearest(key, found.shapes)})" for key in missing]
     words = ", ".join(near if len(found.shapes) > len(missing) else map(repr, missing))
     raise ConfigError(
-        f"observation.modalities: {paths}: the demos have no {words}; they have {found.words}: take them all with "
+        f"observation.modalities: {paths}: the demos have no {words}; they have {found.words}: use all of them with "
         f"--set observation.modalities=auto, or write a configuration for the file with `imitate config init {paths}`"
     )

@@ -1,14 +1,14 @@
-"""Distributed training by processes that ``torchrun`` starts: each learns from its part of every batch.
+"""Distributed training by processes that ``torchrun`` starts, each of which learns from its part of every batch.
 
 Gradients are averaged over the ranks after each backward pass, so the weights stay
-equal. Rank 0 writes, logs and evaluates; the others only compute. Flags (a signal came, the loss went bad) are
-exchanged before each step, so that all ranks stop at the same step.
+equal. Rank 0 writes, logs and evaluates; the others only compute. Flags (a signal was received, the loss became bad)
+are exchanged before each step, so that all ranks stop at the same step.
 
-By heartbeats a busy rank stays alive, and a silent one ends the training of all. A rank waits for others as long as
-they need: rank 0 may be evaluating. A process that died is noticed at once, because its connections close; a machine
-that lost its network, or a process that was stopped, closes none. So a thread of each rank writes a counter to the
-store of the rendezvous and reads those of the others. If a counter does not change for too long, this process ends: its
-main thread may be inside a collective, which nothing interrupts.
+Heartbeats distinguish a busy rank from a lost one, which ends the training of all. A rank waits for others as long as
+they need, because rank 0 may be evaluating. A process that died is noticed at once, because its connections close; a
+machine that lost its network, or a process that was stopped, closes none. So a thread of each rank writes a counter to
+the store of the rendezvous and reads those of the others. If a counter does not change for too long, this process ends:
+its main thread may be inside a collective, which nothing interrupts.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from imitate.system import clock
 from imitate.system.ranks import RESUME, Ranks, collective
 
 BEAT_S = 5.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 SILENCE_S = 45.0
-"""Seconds without a sign of life after which a rank counts as lost."""
+"""Seconds without a heartbeat after which a rank counts as lost."""
 _TICK_S = 0.5
 _LEFT = b"left"
 
@@ -49,7 +49,7 @@ class RendezvousStore(Protocol):
 
 
 class Heartbeat:
-    """Sends this rank's signs of life and watches those of the others.
+    """Sends this rank's heartbeats and watches those of the others.
 
     Args:
         store: store shared by all ranks; its calls time out after seconds.
@@ -85,14 +85,14 @@ class Heartbeat:
         self._watches.start()
 
     def close(self) -> None:
-        """Tell the others that this rank leaves, and stop watching them."""
+        """Announce to the others that this rank leaves, and stop watching them."""
         self._stop.set()
         if self._exchanges.ident is not None:
             self._exchanges.join(timeout=BEAT_S)
         try:
             self._store.set(self._keys[self._rank], _LEFT.decode())
         except RuntimeError:
-            return  # the store is gone, and with it all readers
+            return  # without the store there are no readers either
 
     def _beat(self, number: int) -> None:
         self._store.set(self._keys[self._rank], f"{number} {platform.node()}")
@@ -106,18 +106,18 @@ class Heartbeat:
                 self._beat(number)
                 values = self._store.multi_get(self._keys)
             except RuntimeError:
-                continue  # no news; the other thread measures the silence
+                continue  # no answer; the other thread measures the silence
             now = clock.now()
             for other, value in enumerate(values):
                 if value != self._seen[other]:
                     self._seen[other], self._heard_at[other] = value, now
 
     def _watch(self) -> None:
-        """Look for ranks that are silent; the exchange itself may hang, so this is a thread of its own."""
+        """Look for silent ranks, in a separate thread because the exchange itself may hang."""
         before = clock.now()
         while not clock.wait(self._stop, min(_TICK_S, self._silence_s / 10)):
             now = clock.now()
-            if now - before > self._silence_s / 2:  # this process itself was stopped for a while
+            if now - before > self._silence_s / 2:  # this process was itself stopped for a while
                 self._heard_at = [now] * len(self._keys)
             before = now
             silent = [
@@ -138,13 +138,13 @@ class Heartbeat:
             for number, host in zip(silent, hosts, strict=True)
         )
         return (
-            f"rank {self._rank}: no sign of life of rank {names} for {self._silence_s:.0f} s (stopped, or its machine "
+            f"rank {self._rank}: no heartbeat of rank {names} for {self._silence_s:.0f} s (stopped, or its machine "
             f"or the network is down): this process ends. To continue, {RESUME}"
         )
 
 
 def _end_process(words: str) -> None:
-    """Print a line and end; checkpoints are replaced atomically, so those on disk are whole."""
+    """Print a line and end; checkpoints are replaced atomically, so those on disk are complete."""
     sys.stderr.write(f"error: {words}\n")
     sys.stderr.flush()
     os._exit(1)
@@ -164,7 +164,7 @@ def joined_ranks(uses_cuda: bool, silence_s: float = SILENCE_S) -> Iterator[Rank
 
     Args:
         uses_cuda: true if gradients are on GPUs and are exchanged by nccl.
-        silence_s: seconds without a sign of life of another rank after which this process ends.
+        silence_s: seconds without a heartbeat of another rank after which this process ends.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
@@ -174,7 +174,7 @@ def joined_ranks(uses_cuda: bool, silence_s: float = SILENCE_S) -> Iterator[Rank
     dist.init_process_group("cpu:gloo,cuda:nccl" if uses_cuda else "gloo", timeout=PATIENCE)
     ranks = Ranks(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", "0")))
     heartbeat = Heartbeat(_store(), ranks.rank, world, silence_s=silence_s)
-    ranks.any(False)  # all ranks have written a first sign of life
+    ranks.any(False)  # all ranks have written a first heartbeat
     heartbeat.start()
     try:
         yield ranks
@@ -184,7 +184,7 @@ def joined_ranks(uses_cuda: bool, silence_s: float = SILENCE_S) -> Iterator[Rank
 
 
 def _store() -> RendezvousStore:
-    """Return a separate connection to the store of the rendezvous, so that waiting on it delays nobody."""
+    """Return a separate connection to the store of the rendezvous, so that waiting on it does not delay others."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, is_master=False, timeout=STORE_PATIENCE)
     # torchrun keeps the store when it restarts the processes.
@@ -200,7 +200,7 @@ class GradientAverage:
     networks, and train only some of the weights in a loss.
 
     Args:
-        ranks: the ranks, all of which average the gradients of the same weights in the same order.
+        ranks: the ranks; all must average the gradients of the same weights in the same order.
     """
 
     def __init__(self, ranks: Ranks) -> None:

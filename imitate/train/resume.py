@@ -1,4 +1,4 @@
-"""Resume an interrupted run."""
+"""Resuming of an interrupted run: its configuration, state and data."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from imitate.policy.checkpoint import load_checkpoint
 from imitate.system.run_folder import RunFolder
 from imitate.system.text import counted
 
-# Keys that may differ from the run's configuration. A change of any other key would make it another run. A new
-# num_epochs also stretches a learning-rate schedule that depends on it.
+# Keys that may differ from the run's configuration. Changing any other key would make it another run. A new num_epochs
+# also changes a learning-rate schedule that depends on it.
 CHANGEABLE = (
     "train.data",
     "train.num_epochs",
@@ -66,8 +66,8 @@ def resumed_config(
     if dataset is not None:
         if len(entries) != 1:
             raise ConfigError(
-                f"--dataset: the run has {counted(len(entries), 'dataset')}: give the new "
-                "path of each with --set train.data=[...], or put them back"
+                f"--dataset: the run has {counted(len(entries), 'dataset')}: give the new path of each with --set "
+                "train.data=[...], or move them back"
             )
         moved = entries[0].model_copy(update={"path": str(dataset)})
         config = config.with_overrides({"train.data": [moved.to_dict()]})
@@ -132,7 +132,7 @@ def check_same_data(
     """
     if len(saved) != len(present):
         raise CheckpointError(
-            f"train.data: the run began with {counted(len(saved), 'dataset')}, now there are {len(present)}"
+            f"train.data: the run began with {counted(len(saved), 'dataset')}, but now has {len(present)}"
         )
     for before, now in zip(saved, present, strict=True):
         incomparable = {

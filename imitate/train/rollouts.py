@@ -1,7 +1,7 @@
-"""Evaluations during training: when they run, with which settings, and their results.
+"""Evaluations during training: their schedule, settings and results.
 
-Worker processes play the episodes beside the training, and a thread waits for them. At most one evaluation runs and one
-waits. A newer request takes the place of the waiting one. The trainer requests the last epoch at the end, so it is
+Worker processes run the episodes beside the training, and a thread waits for them. At most one evaluation runs and one
+waits. A newer request replaces the waiting one. The trainer requests the last epoch at the end, so it is
 always evaluated.
 """
 
@@ -181,7 +181,7 @@ class Rollouts:
         )
         self._queue = BackgroundEvaluations(self._evaluate)
         self._playing, self._played = 0, 0
-        self._horizon_told = False
+        self._horizon_noted = False
 
     @property
     def shared_workers(self) -> int:
@@ -228,8 +228,8 @@ class Rollouts:
         if left_out is not None:
             left_out.checkpoint.unlink(missing_ok=True)
             self._console.say(
-                f"evaluation of epoch {left_out.epoch} left out: that of epoch "
-                f"{self._queue.busy_with} still runs and epoch {epoch} is newer"
+                f"evaluation of epoch {left_out.epoch} skipped: epoch {self._queue.busy_with} is still evaluated, and "
+                f"epoch {epoch} is newer"
             )
 
     def pulse_words(self) -> str:
@@ -239,7 +239,7 @@ class Rollouts:
 
     @property
     def _places(self) -> Sequence[Mapping[str, Any]]:
-        """The env_args of the next evaluation."""
+        """Return the env_args of the next evaluation."""
         return self._env_metas if self._curriculum is None else self._curriculum.evaluated
 
     def _count(self, episode: EpisodeResult) -> None:
@@ -260,7 +260,7 @@ class Rollouts:
         return self._queue.pending
 
     def training_is_over(self) -> None:
-        """Let evaluations also use the training's core."""
+        """Let evaluations also use the core of the training."""
         if self._pool is not None:
             self._pool.limit = self._workers
 
@@ -312,15 +312,15 @@ class Rollouts:
             self._console.say(f"epoch {epoch}: {describe(result)}")
             for warning in result.warnings:
                 self._console.say(f"warning: {warning}")
-            self._tell_horizon(result)
+            self._note_horizon(result)
         if not self._experiment.keep_all_videos:
             self._drop_videos({epoch, self.best_epoch})
 
-    def _tell_horizon(self, result: EvalResult) -> None:
+    def _note_horizon(self, result: EvalResult) -> None:
         """Warn once per run if a short horizon may explain failures."""
         note = result.horizon_note("--set experiment.rollout.horizon=")
-        if note is not None and not self._horizon_told:
-            self._horizon_told = True
+        if note is not None and not self._horizon_noted:
+            self._horizon_noted = True
             self._console.say(f"note: {note}")
 
     def _drop_videos(self, keep: set[int | None]) -> None:

@@ -1,4 +1,4 @@
-"""The training loop: updates, epochs, checkpoints, evaluations, bad losses."""
+"""Training loop with updates, epochs, checkpoints, evaluations and the treatment of bad losses."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ class Run:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Count the time of the block as training."""
+        """Count the duration of the body as training time."""
         wall, cpu = time.perf_counter(), time.process_time()
         try:
             yield
@@ -255,7 +255,7 @@ class Run:
         return self._bad is not None
 
     def _progressed(self) -> None:
-        """Show the progress: sometimes in a line, once with a forecast."""
+        """Show the progress: at intervals in a line, once with a forecast."""
         step = self.state.step
         self.console.advance(min(step, self._total_steps))
         self.console.pulse(self._pulse_words)
@@ -294,7 +294,7 @@ class Run:
             self._bad = elsewhere(self.state.step)
 
     def _share_failure(self) -> None:
-        """Share a bad loss with the other ranks, which would wait for this one's next gradients."""
+        """Share a bad loss with the other ranks, which would otherwise wait for this one's next gradients."""
         (failed,) = self.ranks.any(self._bad is not None)
         if failed and self._bad is None:
             self._bad = elsewhere(self.state.step)
@@ -440,7 +440,7 @@ class Run:
                 self.checkpoints.candidate(epoch).unlink(missing_ok=True)
 
     def _go_back(self, bad: BadLoss) -> None:
-        """After a bad loss: restore the last checkpoint and skip the bad batches, or raise."""
+        """After a bad loss, restore the last checkpoint and skip the bad batches, or raise an error."""
         words = self._source.describe(bad, self.state.epoch + 1)
         before = self.state
         last = self.checkpoints.last
@@ -464,5 +464,5 @@ class Run:
 
 
 def elsewhere(step: int) -> BadLoss:
-    """Return a BadLoss for a bad loss on another rank, which reports the details."""
+    """Return a BadLoss without details for a bad loss on another rank, which reports them."""
     return BadLoss(step, float("nan"), "on another rank", None)

@@ -1,4 +1,4 @@
-"""Setup of a run: data and algorithm are built from its configuration.
+"""Setup of a run: construction of data and algorithm from its configuration.
 
 The steps of ``train.preprocess`` are fitted to windows of the training data.
 """
@@ -56,7 +56,7 @@ def samples_of(train_set: SequenceDataset, algo: Algo, keys: Collection[str]) ->
 
     Args:
         train_set: the data.
-        algo: defines the reference observation of relative actions: the one at a chunk's beginning, or each step's own.
+        algo: determines the reference observation of relative actions: at a chunk's beginning, or at each step.
         keys: requested observations.
     """
     first, per_chunk = algo.frame_stack - 1, algo.execution is not None
@@ -84,8 +84,9 @@ class Setup:
 
     Attributes:
         config: resolved configuration: absolute data paths, and numbers in place of null.
-        env_metas: environments to evaluate in; the first is the data's own. If there are several, `key` is the name of
-            each; `lang` is its instruction.
+        env_metas: environments to evaluate in; the first is the data's own. If there are several, each has a name
+            `key`,
+        and `lang` is its instruction.
         language: instructions of a policy with the observation `lang_emb`, otherwise None.
         shares: parts of the demonstration files to train on.
     """
@@ -152,7 +153,7 @@ def load_overridden(
         twice = [k for k in keys if k == key or k.startswith(key + ".")]
         if value is not None and twice:
             raise ConfigError(
-                f"{option} replaces {key}, so {twice[0]} has no effect: leave out one of them"
+                f"{option} replaces {key}, so {twice[0]} has no effect: omit one of them"
             )
     return load_config(source, overrides)
 
@@ -166,9 +167,9 @@ def resolve(
     """Apply command-line options, make data paths absolute, and replace ``auto`` by observation keys.
 
     Args:
-        config: of the training.
-        dataset: demonstrations in place of ``train.data``, or None.
-        output_dir: in place of ``train.output_dir``, or None.
+        config: configuration of the training.
+        dataset: demonstrations that replace ``train.data``, or None.
+        output_dir: folder that replaces ``train.output_dir``, or None.
         files: its data files; None to open them here and close them at the end.
 
     Raises:
@@ -237,7 +238,7 @@ def build(
     """Load the data, fit the normalization on the training demos, and build the algorithm.
 
     Args:
-        config: resolved.
+        config: resolved configuration.
         device: device of the algorithm's networks.
         resumed: true if weights will come from a checkpoint of the run.
         stored: numbers of weights in that checkpoint, which limit the size of the networks; None if unknown.
@@ -388,7 +389,7 @@ def _provenance(config: Config, train_set: Any, files: DataFiles) -> dict[str, A
 def observation_statistics(train_set: Any) -> dict[str, dict[str, list[float]]]:
     """Return mean, std, min and max of each vector and colour channel, for ``imitate check-deploy``.
 
-    Images are read from only :data:`_PROVENANCE_IMAGES` steps, because every training does so at its start.
+    Images are read from only :data:`_PROVENANCE_IMAGES` steps, because this happens at the start of every training.
     """
     chosen = [
         key
@@ -410,7 +411,7 @@ def package_versions() -> dict[str, str]:
 
 @functools.cache
 def _package_versions() -> dict[str, str]:
-    """Return the versions. Each is read from a file of its package, which takes a millisecond."""
+    """Return the versions; reading one from its package takes a millisecond."""
     versions = {}
     for name in ("imitate", "torch", "numpy", "h5py", "gymnasium", "robosuite", "mujoco"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -433,7 +434,7 @@ def without_real_robots(setup: Setup) -> tuple[Setup, list[str]]:
     """Return the setup without impossible evaluations, and a line to print if some were removed.
 
     Raises:
-        ConfigError: no environment is left, but the configuration stops by success rate.
+        ConfigError: no environment is left, but early stopping depends on the success rate.
     """
     if not setup.config.experiment.rollout.enabled:
         return setup, []
@@ -444,15 +445,15 @@ def without_real_robots(setup: Setup) -> tuple[Setup, list[str]]:
     if is_robot(setup.env_metas[0]):
         name = setup.env_metas[0]["env_name"]
         return replace(setup, config=config), [
-            f"rollouts are off: {name} is a single robot, which evaluations would have to "
-            "share with this training; evaluate afterwards: imitate eval --agent RUN --env "
+            f"rollouts are off, because {name} is a single robot, which this training uses; evaluate afterwards: "
+            "imitate eval --agent RUN --env "
             f"{name}"
         ]
     kind = setup.env_metas[0].get("type")
     reason = "a real robot (env_args type 4)" if kind is not None else "no environment (env_args)"
     note = (
-        f"rollouts are off: the data name {reason}; to evaluate in a simulator: --env "
-        "module:Name-v0, or write it into the file: imitate dataset set-env FILE --env "
+        f"rollouts are off, because the data name {reason}; to evaluate in a simulator: --env "
+        "module:Name-v0, or add it to the file: imitate dataset set-env FILE --env "
         "module:Name-v0"
     )
     return replace(setup, config=config), [note]

@@ -1,4 +1,4 @@
-"""Start of a training from a checkpoint, of this project or of robomimic, or from pretrained weights."""
+"""Start of a training from a checkpoint of this project or of robomimic, or from pretrained weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def start_from(algo: Algo, path: str, *, with_optimizers: bool = False) -> None:
     if preprocess.obs_shapes != algo.preprocess.obs_shapes or preprocess.action_dim != algo.ac_dim:
         raise CheckpointError(
             f"experiment.ckpt_path: the weights of {path} do not fit this configuration: they are for observations "
-            f"{preprocess.obs_shapes} and {preprocess.action_dim} actions, the data or environment have "
+            f"{preprocess.obs_shapes} and {preprocess.action_dim} actions, but the data or environment have "
             f"{algo.preprocess.obs_shapes} and {algo.ac_dim}"
         )
     theirs, ours = (
@@ -40,8 +40,8 @@ def start_from(algo: Algo, path: str, *, with_optimizers: bool = False) -> None:
     )
     if theirs != ours:
         raise CheckpointError(
-            f"experiment.ckpt_path: {path} was trained with train.preprocess {theirs}, this "
-            f"configuration has {ours}: set train.preprocess to the checkpoint's value"
+            f"experiment.ckpt_path: {path} was trained with train.preprocess {theirs}, but this configuration has "
+            f"{ours}: set train.preprocess to the checkpoint's value"
         )
     try:
         algo.deserialize(ckpt["model"], load_optimizers=False)
@@ -60,7 +60,7 @@ def adopt_frozen(algo: Algo) -> None:
 
     Raises:
         ConfigError: no checkpoint is named.
-        CheckpointError: it does not fit.
+        CheckpointError: the checkpoint does not fit.
     """
     policy = frozen_policy_of(algo)
     if policy is None:

@@ -18,9 +18,9 @@ class TrainState:
     Attributes:
         step: number of updates done.
         epoch: number of completed epochs.
-        skipped_batches: batches left out by rollbacks; update k learns from batch k + skipped_batches.
-        rollbacks: how often the run was rolled back to an earlier checkpoint.
-        wall_s, cpu_s: seconds spent in training, without evaluation in this process.
+        skipped_batches: number of batches skipped by rollbacks; update k learns from batch k + skipped_batches.
+        rollbacks: number of times that the run was rolled back to an earlier checkpoint.
+        wall_s, cpu_s: wall-clock and CPU seconds spent in training, without evaluation in this process.
         evaluation_s: wall-clock seconds of evaluations.
     """
 
@@ -99,7 +99,7 @@ class History:
             self.best_return = (mean_return, epoch)
             best.add("return")
         rate_improved = self.best_success is None or rate > self.best_success[0]
-        # Among equals take the later one, which was trained for longer.
+        # Of equal results the later one counts, which was trained for longer.
         if self.best_success is None or (rate, mean_return) >= self.best_success[:2]:
             self.best_success = (rate, mean_return, epoch)
             best.add("success")
@@ -114,5 +114,5 @@ class History:
 
 
 def _number(value: float | None, worst: float = math.inf) -> float:
-    """Return a number of a record; `worst` if it is not finite (null in the metrics file)."""
+    """Return a number of a record, or `worst` if it is not finite (null in the metrics file)."""
     return worst if value is None or not math.isfinite(value) else float(value)

@@ -17,7 +17,7 @@ from imitate.train.state import History
 
 LOW_SUCCESS = 0.6
 SINGLE_STEP = ("BC", "BC_Gaussian", "BC_GMM", "BC_VAE")
-"""Algorithms that see a single step; most human demonstrations need memory."""
+"""Algorithms that observe a single step; most human demonstrations need memory."""
 
 
 def write_results(folder: RunFolder, results: Mapping[str, Any]) -> None:
@@ -34,7 +34,7 @@ def best_checkpoint(folder: RunFolder) -> Path | None:
 
 
 def summary_lines(results: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the table and of the policy's use."""
+    """Return the lines of the table and of the code that uses the policy."""
     rows = [
         ("run", results["run"]),
         ("status", results["status"]),
@@ -81,7 +81,7 @@ def _next_policy(results: Mapping[str, Any]) -> list[str]:
     if algo not in SINGLE_STEP or not final or final["success_rate"] >= LOW_SUCCESS:
         return []
     return [
-        f"next: {algo} sees a single step and often fails where demonstrations wait or pause. On the same data try",
+        f"next: {algo} observes a single step and often fails where demonstrations wait or pause. On the same data try",
         "    imitate config init FILE --algo flow_policy, or vq_bet, bc_rnn_gmm (docs/policies.md)",
     ]
 
@@ -123,7 +123,7 @@ def draw_curves(folder: RunFolder) -> Path | None:
     rollouts = [record for record in records if record.get("kind") == "rollout"]
     if not epochs:
         return None
-    # Use the object interface: it sets no global state and opens no window.
+    # Use the object interface, which sets no global state and opens no window.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -166,7 +166,8 @@ def _success_curve(axes: Any, rollouts: Sequence[Mapping[str, Any]]) -> None:
     axes.set_xlim(0, 1.05 * max(x))
     axes.plot(x, rate, marker="o")
     if all("Rollout/Success_Rate_Low" in record for record in rollouts):
-        # Bars rather than a band: they are visible even for a single evaluation. Rounding must not make them negative.
+        # Bars rather than a band, because they are visible even for a single evaluation. Rounding must not make them
+        # negative.
         low = [record["Rollout/Success_Rate_Low"] for record in rollouts]
         high = [record["Rollout/Success_Rate_High"] for record in rollouts]
         below = [max(0.0, r - end) for r, end in zip(rate, low, strict=True)]
@@ -194,7 +195,7 @@ class KeptCheckpoint:
 
     @property
     def words(self) -> str:
-        """Describe it: best by success rate (epoch 50, 68 % of 50 episodes)."""
+        """Describe the checkpoint, such as "best by success rate (epoch 50, 68 % of 50 episodes)"."""
         reason, _, number = self.reason.partition(": ")
         epoch = "epoch unknown" if self.epoch is None else f"epoch {self.epoch}"
         return f"{reason} ({', '.join(filter(None, (epoch, number)))})"
@@ -219,16 +220,16 @@ def kept_checkpoints(
     for kept in (*_bests(history), KeptCheckpoint("last.pth", last_epoch, "the last")):
         found[kept.name] = kept
     for name in BEST_FIRST:
-        found.setdefault(name, KeptCheckpoint(name, None, "kept as a best one"))
+        found.setdefault(name, KeptCheckpoint(name, None, "kept as one of the best"))
     numbered = [name for name in present if _epoch_of(name) is not None]
     for name in sorted(numbered, key=lambda name: _epoch_of(name) or 0):
-        found[name] = KeptCheckpoint(name, _epoch_of(name), "kept by its epoch")
+        found[name] = KeptCheckpoint(name, _epoch_of(name), "kept because of its epoch")
     order = [*BEST_FIRST, *(name for name in found if name not in BEST_FIRST)]
     return [found[name] for name in order if name in present]
 
 
 def recommended(kept: list[KeptCheckpoint]) -> KeptCheckpoint | None:
-    """Return the checkpoint to use if a run folder is given, or None if it has none."""
+    """Return the checkpoint to use if a run folder is given, or None if the folder has none."""
     return next((checkpoint for checkpoint in kept if checkpoint.name in BEST_FIRST), None)
 
 

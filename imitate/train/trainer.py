@@ -1,4 +1,4 @@
-"""Training: start or resume a run, train, evaluate, report."""
+"""Function ``train``: it starts or resumes a run, trains, evaluates and reports."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ def train(
         until_epoch: evaluate this epoch and pause after it, if the run has more epochs; a resumed run continues as if
             it had not paused.
         quiet: print errors only.
-        stream: stream of the progress; stderr by default.
+        stream: output stream for the progress; stderr by default.
 
     Raises:
-        UserError: something in the input is invalid.
+        UserError: the input is invalid; the message names the part.
         TrainingError: training failed.
     """
     if resume and env is not None:
@@ -162,7 +162,7 @@ def train(
         write_text(folder.config, config.to_json() + "\n")
         # Even a rank that writes no run has its own file beside those of rank 0: its replay buffer.
         shared = RunFolder(Path(ranks.gather(str(folder.path.resolve()))[0]))
-        with _full_disk_is_told(folder):
+        with _full_disk_reported(folder):
             source = batch_source(setup, folder if ranks.rank == 0 else shared, console, ranks)
             run = Run(setup, source, folder, console, interrupt, ckpt, ranks)
             run.until_epoch = until_epoch
@@ -188,7 +188,7 @@ def train(
 
 
 def _check_pause(config: Config, until_epoch: int | None) -> None:
-    """Refuse a pause from which the run could not be resumed."""
+    """Refuse a pause if the run could not be resumed."""
     if until_epoch is not None and not config.experiment.save.enabled:
         raise ConfigError(
             "experiment.save.enabled is false, but a pause needs a checkpoint to resume "
@@ -225,8 +225,8 @@ def _join(algo: Algo, ranks: Ranks) -> None:
         )
     if algo.global_config.train.online.curriculum.stages:
         raise ConfigError(
-            "train.online.curriculum: its stages follow evaluations of the first process, which the others do not see: "
-            "start one process, or leave the stages out"
+            "train.online.curriculum: its stages depend on evaluations of the first process, which the others do not "
+            "get: start one process, or omit the stages"
         )
     average = GradientAverage(ranks)
     algo.ranks = ranks
@@ -298,8 +298,8 @@ def _threads(config: Config, device: torch.device, shared_workers: int) -> int |
 
 
 @contextmanager
-def _full_disk_is_told(folder: RunFolder) -> Iterator[None]:
-    """Turn an OSError about a full disk into a TrainingError with a remedy."""
+def _full_disk_reported(folder: RunFolder) -> Iterator[None]:
+    """Convert an OSError about a full disk to a TrainingError with a remedy."""
     try:
         yield
     except OSError as error:
@@ -313,7 +313,7 @@ def _full_disk_is_told(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def _failure_is_written(run: Run) -> Iterator[None]:
-    """Also write results.json and the plot if training fails; ignore errors of a full disk."""
+    """If training fails, write results.json and the plot; ignore errors of a full disk."""
     try:
         yield
     except (TrainingError, UserError) as error:
@@ -362,7 +362,7 @@ def _finish(run: Run, status: str) -> RunResult:
     lines = summary_lines(results)
     if status == "interrupted":
         lines.append(f"{run.interrupt.name}: to resume, {resuming(folder)}")
-        if run.interrupt.name == "SIGHUP":  # there may be no terminal, but the log keeps the line
+        if run.interrupt.name == "SIGHUP":  # the line is in the log even without a terminal
             run.console.say(lines[-1])
     exit_code = run.interrupt.exit_code or (1 if failures else 0)
     return RunResult(folder.path, status, exit_code, checkpoint, results, tuple(lines))

@@ -1,4 +1,4 @@
-"""Describe the training data in one line and in numbers for ``results.json``; warn about the demos."""
+"""Description of the training data in one line and in numbers for ``results.json``, and warnings about the demos."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LABELLED = "labelled"
 
 @dataclass(frozen=True)
 class FileShare:
-    """Part of a demonstration file that is trained on.
+    """The part of a demonstration file used for training.
 
     Attributes:
         path: the file.
@@ -51,7 +51,7 @@ class FileShare:
 
     @property
     def words(self) -> str:
-        """Describe it: own.hdf5: 25 of 30 demos (filter key 'train'), 368 steps, 2 failures among them."""
+        """Describe the part: own.hdf5: 25 of 30 demos (filter key 'train'), 368 steps, 2 failures among them."""
         key = "no filter key" if self.filter_key is None else f"filter key '{self.filter_key}'"
         files = "" if self.shards is None else f" ({counted(self.shards, 'shard')})"
         demos = f"{self.demos} of {counted(self.of, 'demo')} ({key})"
@@ -123,7 +123,7 @@ class TrainingData:
 def choice_warnings(config: Config, data: TrainingData) -> list[str]:
     """Return a line for failures and one for held-out demos of each file without an explicit filter key.
 
-    There is no warning for algorithms that learn from rewards, which need failures, or for an explicit filter key.
+    Algorithms that learn from rewards get no warning, because they need failures.
     """
     if config.train.hdf5_filter_key is not None:
         return []
@@ -172,7 +172,7 @@ def shares_of(
     Args:
         config: resolved.
         sources: parts of files to train on.
-        files: their open files.
+        files: the open files of the sources.
     """
     return tuple(_shares(config, sources, files))
 
@@ -247,7 +247,7 @@ def _share(file: DatasetFile, source: DataSource, validation: str) -> FileShare:
 
 
 def _failed(file: DatasetFile, demo: str) -> bool:
-    """Return true if the attribute ``success`` marks a failure; expert labels are right even in failed episodes."""
+    """Return true if the attribute ``success`` marks a failure; expert labels are valid even in failed episodes."""
     return file.success(demo) is False and not file.has(demo, LABELLED)
 
 

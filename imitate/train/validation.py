@@ -1,4 +1,4 @@
-"""Loss and action error on held-out demos."""
+"""Validation: loss and action error on held-out demos."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Validation:
         loader = iter(make_loader(self._valid_set, batches, 0, self._device))
         means = EpochMeans()
         with preserved_rng(), torch.no_grad():
-            # Random crops and sampled latents are the same at every validation.
+            # The same seed gives the same random crops and latents at every validation.
             torch.manual_seed(config.train.seed)
             algo.set_eval()
             for number in range(config.experiment.validation_epoch_every_n_steps):

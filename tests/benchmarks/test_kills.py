@@ -59,7 +59,7 @@ def test_results_are_compared_without_times(tmp_path):
     assert whole.epochs == [{"kind": "epoch", "epoch": 1, "Train/Loss": 1.0}]
     assert [line["epoch"] for line in whole.evaluations] == [2, 4]
     assert not learned_alike(learned(lines[1:]), whole)
-    log = "evaluation of epoch 4 left out: that of epoch 2 still runs\n"
+    log = "evaluation of epoch 4 skipped: epoch 2 is still evaluated\n"
     assert learned_alike(learned(lines[1:], log), whole)
     assert not learned_alike(learned([lines[0], lines[2]], log), whole)
     assert not learned_alike(learned([*lines, lines[2]]), whole)
@@ -76,9 +76,7 @@ def test_after_the_loss_of_a_collector_numbers_may_differ_but_no_epoch_is_missin
         (tmp_path / "log.txt").write_text(log)
         return _learned(tmp_path)
 
-    words = (
-        "warning: environments [0]: died; its episodes are left out, another one takes its place\n"
-    )
+    words = "warning: environments [0]: died; its episodes are discarded, and another worker replaces it\n"
     log = f"epoch 1/4: return 1\nepoch 2/4: return 1\n{words}epoch 3/4: return 1\n"
     whole = learned([1, 2, 3, 4])
     assert whole.sure is None

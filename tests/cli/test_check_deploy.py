@@ -62,7 +62,7 @@ def test_the_right_data_are_ok(trained, tmp_path):
 def test_joints_in_degrees_fail(trained, tmp_path):
     seen = written(tmp_path / "seen.hdf5", 1, on("joints", np.rad2deg))
     text = check(trained[0], seen, code=1)
-    assert "degrees in place of radians?" in text
+    assert "degrees instead of radians?" in text
     assert text.endswith("verdict: fails\n")
 
 

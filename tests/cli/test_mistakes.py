@@ -43,7 +43,7 @@ collect --env Lift --out new.hdf5 --append | need --teleop
 compare good.pth | give two policies and --robot
 compare good.pth bad.pth | give two policies and --robot
 compare good.pth bad.pth --robot COIN --judge person | needs a terminal
-compare good.pth bad.pth --robot COIN --robot-arg tells=false --judge robot | cannot tell success
+compare good.pth bad.pth --robot COIN --robot-arg tells=false --judge robot | does not measure success
 compare --report --out none.jsonl | there is no such comparison
 compare good.pth none.pth --robot COIN | none.pth: no such checkpoint
 compare good.pth bad.pth --robot COIN --rate-hz 10 | the rate is 10 Hz
@@ -149,12 +149,12 @@ info foreign | its config.json names no algorithm, so this is not a run
 record demos.hdf5 --teleop keyboard --robot nobody.py:Arm | choose another name, or add --append
 record new.hdf5 --robot sim --env Pendulum-v1 --teleop expert:Lift --teleop-arg mood=1 | the teleoperator 'expert:Lift'
 record new.hdf5 --robot sim --teleop keyboard | no environment given
-record new.hdf5 --robot OWN --steps 3 --teleop PUSHING --rate-hz 30 | the rate is 30 Hz, but the robot wants
+record new.hdf5 --robot OWN --steps 3 --teleop PUSHING --rate-hz 30 | the rate is 30 Hz, but the robot needs
 replay swing.hdf5 --robot sim --demo demo_9 | no demo 'demo_9'
 replay swing.hdf5 --robot sim --rate-hz 20 | the rate is 20 Hz
 run b.zip --robot sim --env Pendulum-v1 --async --join rtc | --join rtc: a bundle cannot be guided
 run b.zip --robot sim --env Pendulum-v1 --device cuda | bundles run on the CPU
-run good.pth --robot OWN | takes actions of 2 numbers, and the policy gives
+run good.pth --robot OWN | takes actions of 2 numbers, but the policy returns
 run good.pth --robot nobody.py:Arm | nobody.py: no such file
 run policy.pth --robot nobody.py:Arm --record demos.hdf5 | demos.hdf5: exists already: choose another name
 run policy.pth --robot sim | give --rate-hz

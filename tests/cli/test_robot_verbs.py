@@ -172,7 +172,7 @@ def test_a_demonstration_of_a_robot_with_another_order_of_joints_is_not_replayed
         writer.finish_episode(success=True)
     monkeypatch.setattr(FakeRobot, "action_names", ("lift", "yaw"))
     told = call("replay two.hdf5 --robot tests.deploy.fake_robot:FakeRobot", code=2).output
-    assert "'actions' is (lift, yaw) of the robot and was (yaw, lift)" in told
+    assert "'actions' is (lift, yaw) in the robot, but was (yaw, lift)" in told
 
 
 def test_the_persons_verdict_counts_and_what_is_discarded_is_not_recorded(call, checkpoint):
@@ -263,7 +263,7 @@ def test_a_setting_of_safety_that_makes_no_sense_is_refused_before_anything_is_o
 def test_a_policy_of_another_size_is_refused_before_connecting(call, checkpoint):
     arm = shlex.quote(f"{ROOT / 'examples' / 'own_robot.py'}:PointArm")
     told = call(f"run policy.pth --robot {arm} --rate-hz 20", code=2).output
-    assert "takes actions of 2 numbers, and the policy gives 1" in told
+    assert "takes actions of 2 numbers, but the policy returns 1" in told
 
 
 def test_the_reason_of_a_stop_survives_a_driver_that_cannot_answer_any_more(

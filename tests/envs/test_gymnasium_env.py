@@ -209,7 +209,7 @@ def test_an_environment_draws_its_cameras_if_its_draw_takes_one():
 
 def test_an_environment_without_pictures_is_refused_in_plain_words_before_it_is_made(recwarn):
     gymnasium.register("NoPictures-v0", Goal, disable_env_checker=True)
-    with pytest.raises(EnvError, match="NoPictures-v0 draws no pictures: go without a video"):
+    with pytest.raises(EnvError, match="NoPictures-v0 cannot render: omit the video"):
         GymnasiumEnv("NoPictures-v0", render=True)
     assert not recwarn.list
     assert GymnasiumEnv("NoPictures-v0").reset(seed=0)
@@ -284,9 +284,9 @@ def box(*shape, dtype=np.uint8):
         (box(24, 24, dtype=np.float32), {"flat": (576,)}),  # a matrix, or rays with features
         (box(8, 8, 12), {"flat": (768,)}),  # a board
         (spaces.Dict({"eye": spaces.Dict({"l": box(3, 24, 32)})}), {"eye_l": (24, 32, 3)}),
-        (box(84, 84, 12), "has shape (84, 84, 12) of uint8, an image of no known layout"),
-        (box(4, 84, 84, 3), "an image of no known layout"),
-        (spaces.Dict({"a_b": box(2), "a": spaces.Dict({"b": box(2)})}), "are called 'a_b' once"),
+        (box(84, 84, 12), "has shape (84, 84, 12) of uint8, which is no supported layout"),
+        (box(4, 84, 84, 3), "which is no supported layout"),
+        (spaces.Dict({"a_b": box(2), "a": spaces.Dict({"b": box(2)})}), "have the name 'a_b'"),
     ],
 )
 def test_images_in_any_known_layout_are_images_and_others_are_named(space, shapes):

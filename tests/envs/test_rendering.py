@@ -90,12 +90,12 @@ def no_library(monkeypatch):
         (
             "osmesa",
             "MUJOCO_GL is 'osmesa', but its library libOSMesa is not installed: unset MUJOCO_GL (egl works here and is "
-            "then chosen), or apt-get install -y libosmesa6",
+            "then used), or apt-get install -y libosmesa6",
         ),
         (
             "emacs",
-            "MUJOCO_GL is 'emacs', but that is no way of drawing that MuJoCo knows: unset MUJOCO_GL (egl works here "
-            "and is then chosen), or set it to egl or osmesa",
+            "MUJOCO_GL is 'emacs', but MuJoCo has no such back end: unset MUJOCO_GL (egl works here "
+            "and is then used), or set it to egl or osmesa",
         ),
         ("egl", None),
         ("EGL", None),
@@ -152,7 +152,7 @@ def test_commands_say_it_in_one_line(tmp_path, monkeypatch, imitate, args, code)
     done = imitate(*(arg.format(lift=lift) for arg in args), cwd=tmp_path, check=False)
     printed = done.stdout + done.stderr
     assert done.returncode == code, printed
-    assert "MUJOCO_GL is 'neither', but that is no way of drawing" in printed
+    assert "MUJOCO_GL is 'neither', but MuJoCo has no such back end" in printed
     assert "Traceback" not in printed
 
 

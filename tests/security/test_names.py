@@ -98,7 +98,7 @@ def test_a_name_of_a_file_is_refused_until_the_user_gives_it_too(meta, name):
 
 
 @pytest.mark.parametrize(("meta", "words"), [
-    (described("FrozenLake-v1", {"map_name": "evil"}), "refuses its env_kwargs"),
+    (described("FrozenLake-v1", {"map_name": "evil"}), "does not accept its env_kwargs"),
     (simulated(limits="evil"), "limits'] is 'evil'; expected a dict"),
 ])  # fmt: skip
 def test_arguments_that_a_constructor_cannot_take_are_one_line(meta, words):

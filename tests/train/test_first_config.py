@@ -115,7 +115,7 @@ def test_actions_beyond_their_range_are_scaled(path, tmp_path):
     assert "scaled to [-1, 1]" in reasons["actions"]
     assert config.train.action_config.actions.normalization == "auto"
     _, _, reasons = made_for(own(tmp_path / "within.hdf5", scale=1.0))
-    assert "taken as they are" in reasons["actions"]
+    assert "not scaled" in reasons["actions"]
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_keys_that_the_data_lack_are_refused_with_the_ways_out(data):
     with refused("the demos have no 'joint_poss' (did you mean 'joint_pos'?)", error=ConfigError):
         resolved(data, f'{LOW_DIM}=["joint_poss"]')
     online = load_config("sac/sac_pendulum", ["observation.modalities=auto"])
-    words = "'auto' takes the observations of demonstrations, but no data file is given"
+    words = "'auto' means all observations of the demonstrations, but no data file is given"
     with refused(words, error=ConfigError):
         with_observations(online)
 

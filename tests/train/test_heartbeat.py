@@ -64,8 +64,8 @@ def test_a_rank_without_signs_of_life_is_named_by_the_others(start, virtual_time
     virtual_time.sleep(2 * SILENCE_S)
     words = {rank: line for _, rank, line in ended}
     assert SILENCE_S - 5 <= ended[0][0] - began <= LATEST_S
-    assert re.match(r"rank 0: no sign of life of rank 1 on \S+ for 40 s", words[0])
-    assert re.match(r"rank 2: no sign of life of rank 1 on \S+ for 40 s", words[2])
+    assert re.match(r"rank 0: no heartbeat of rank 1 on \S+ for 40 s", words[0])
+    assert re.match(r"rank 2: no heartbeat of rank 1 on \S+ for 40 s", words[2])
     assert "--resume" in words[0]
 
 
@@ -85,7 +85,7 @@ def test_a_store_that_is_gone_counts_as_silence_of_all(start, virtual_time):
     virtual_time.sleep(2 * SILENCE_S)
     assert {rank for _, rank, _ in ended} == {0, 1, 2}
     assert all(0 <= when - began - SILENCE_S <= 1.0 for when, _, _ in ended)
-    assert "no sign of life of rank 1, 2 for" in dict((rank, line) for _, rank, line in ended)[0]
+    assert "no heartbeat of rank 1, 2 for" in dict((rank, line) for _, rank, line in ended)[0]
 
 
 def test_a_process_that_was_stopped_itself_first_listens_again(start, virtual_time):
@@ -99,7 +99,7 @@ def test_a_process_that_was_stopped_itself_first_listens_again(start, virtual_ti
 @pytest.mark.parametrize(
     ("fate", "words"),
     [
-        pytest.param("stopped", "no sign of life of rank 1", marks=pytest.mark.nightly),
+        pytest.param("stopped", "no heartbeat of rank 1", marks=pytest.mark.nightly),
         ("killed", "another process of this training is gone"),
     ],
 )

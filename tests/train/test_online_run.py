@@ -318,13 +318,13 @@ NO_STEPS = {"experiment": {"epoch_every_n_steps": None}}
         ("sac", NO_STEPS, "environment steps of an epoch"),
         ("sac", BY_STD, "not to a replay buffer: set it to null"),
         ("sac", {"obs": ["flaat"]}, "flaat"),
-        ("td3", {"env": "CartPole-v1"}, "td3 is for continuous actions, but CartPole-v1"),
+        ("td3", {"env": "CartPole-v1"}, "td3 needs continuous actions, but CartPole-v1"),
         (
             "dqn",
             {"env": "tools:Tools-v0"},
-            "for actions of one kind, but .* one of 2 choices and 1",
+            "needs actions of one kind, but .* one of 2 choices and 1",
         ),
-        ("td3", {"env": "tools:Tools-v0"}, "is for continuous .* takes one of 2 choices: take"),
+        ("td3", {"env": "tools:Tools-v0"}, "needs continuous .* takes one of 2 choices: choose"),
         ("residual", {}, "algo.base.checkpoint: is null, but residual builds upon a policy"),
     ],
 )

@@ -337,7 +337,7 @@ def test_an_opponent_is_no_lane_and_is_played_from_its_checkpoint(team, tmp_path
         (CARRY, {"opponents": {"[": "random"}}, "which is no regular expression"),
         (CARRY, {"opponents": ["a"]}, "expected a dict of policies"),
         (CARRY, {"opponents": {"left": "/no/such.pth"}}, "there is no checkpoint"),
-        (CARRY, {"wheels": 4}, "refuses its env_kwargs"),
+        (CARRY, {"wheels": 4}, "does not accept its env_kwargs"),
         (f"{CARRY}:absent", {}, "pettingzoo:"),
         ("pettingzoo:imitate.envs.absent", {}, "cannot be imported"),
     ],

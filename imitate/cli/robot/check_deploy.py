@@ -93,7 +93,7 @@ def command(
     """
     from imitate.data.dataset_file import DatasetFile
     from imitate.deploy.check.deploy_check import check
-    from imitate.deploy.check.statistics import training_of, training_told
+    from imitate.deploy.check.statistics import training_of, training_of_schema
 
     with contextlib.ExitStack() as stack:
         data = stack.enter_context(DatasetFile(file))
@@ -108,7 +108,7 @@ def command(
         kinds = {key: spec.kind for key, spec in schema.observations.items()}
         known = training_of(found.checkpoint, training, kinds)
         if not known.ranges and training is None:
-            known = training_told(schema.ranges, kinds)
+            known = training_of_schema(schema.ranges, kinds)
         with progress("check-deploy") as on_demo:
             report = check(
                 found.actor,

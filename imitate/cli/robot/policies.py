@@ -327,13 +327,13 @@ def look_before_motion(
         return None
     from imitate.deploy.check.first_look import LaterLook, first_look, look_at_actions
     from imitate.deploy.check.inputs import Severity
-    from imitate.deploy.check.statistics import training_of, training_told
+    from imitate.deploy.check.statistics import training_of, training_of_schema
     from imitate.deploy.robot.driver import first_seen
 
     later = None
     findings = look_at_actions(found.schema.action_low, found.schema.action_high, body.limits)
     kinds = {key: spec.kind for key, spec in found.schema.observations.items()}
-    training = training_told(found.schema.ranges, kinds)
+    training = training_of_schema(found.schema.ranges, kinds)
     if found.checkpoint is not None:
         training = training_of(found.checkpoint, None, kinds, reads_files=False)
     if training.ranges:

@@ -1,7 +1,7 @@
-"""Policies without torch: a bundle is one file with the exported networks and everything else needed for acting.
+"""Bundles: policies that run without torch. A bundle is a file with the exported networks and all else needed to act.
 
-``archive.py`` is the file, ``spec.py`` its description, ``network.py`` the networks, ``policy.py`` the policy that acts
-with numpy and onnxruntime alone; ``exporting.py`` writes bundles and needs torch.
+``archive.py`` reads and writes the file, ``spec.py`` has its description, ``network.py`` the networks, ``policy.py``
+the policy that acts with numpy and onnxruntime alone; ``exporting.py`` writes bundles and needs torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """File of a bundle: a zip of ``bundle.json``, ``policy.onnx`` and ``arrays.bin``, none of them compressed.
 
 ``bundle.json`` has the SHA-256 of itself and of the other parts; ``arrays.bin`` contains the arrays that it refers to
-by type, shape and offset. Sizes are checked before memory is allocated, and nothing in a bundle can run code.
+by type, shape and offset. Sizes are checked before memory is allocated. A bundle contains no executable code.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ FORMAT = "imitate-bundle"
 FORMAT_VERSION = 1
 DESCRIPTION, NETWORK, ARRAYS = "bundle.json", "policy.onnx", "arrays.bin"
 MOST_BYTES = {DESCRIPTION: 16 * 2**20, NETWORK: 2**31 - 1, ARRAYS: 2**30}
-"""Largest size of each part; the network's is protobuf's own limit."""
+"""Largest size of each part in bytes; the network's is the limit of protobuf."""
 _DTYPES = frozenset({"float32", "float64", "uint8", "int64", "bool"})
 _MOST_DIMENSIONS = 8
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile)
-"""Errors of zipfile for files that are not zips, or damaged, encrypted or newer ones, and of too deep JSON."""
-_NO_DATE = (1980, 1, 1, 0, 0, 0)  # the same policy gives the same bytes
+"""Errors of zipfile for a file that is no zip, damaged, encrypted or too new, and of json for too deep nesting."""
+_NO_DATE = (1980, 1, 1, 0, 0, 0)  # a constant, so that the same policy gives the same bytes
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Bundle:
         """Return the array of a reference, read only.
 
         Raises:
-            BundleError: it is outside the bytes, or is not numeric.
+            BundleError: the array is outside the bytes, or is not numeric.
         """
         try:
             dtype, shape = str(reference["dtype"]), tuple(map(int, reference["shape"]))
@@ -59,9 +59,9 @@ class Bundle:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise BundleError(f"{DESCRIPTION}: a reference to an array lacks {error}") from error
         if dtype not in _DTYPES or len(shape) > _MOST_DIMENSIONS or min((*shape, offset)) < 0:
-            raise BundleError(f"{DESCRIPTION}: an array of type {dtype} {shape} at {offset}")
+            raise BundleError(f"{DESCRIPTION}: invalid array of type {dtype} {shape} at {offset}")
         count, size = math.prod(shape), np.dtype(dtype).itemsize
-        # No single dimension may be too large either: next to one of size 0 it would not be counted.
+        # Each dimension is checked too, because beside a dimension of size 0 the product would hide a large one.
         if max((offset + count * size, *shape)) > len(self.arrays):
             raise BundleError(f"{DESCRIPTION}: an array {shape} reaches beyond {ARRAYS}")
         return np.frombuffer(self.arrays, dtype, count, offset).reshape(shape)
@@ -88,7 +88,7 @@ class ArrayStore:
 
 
 def is_bundle(path: str | Path) -> bool:
-    """Return True for a zip that contains ``bundle.json``; False otherwise, even if there is no file."""
+    """Return True if the file is a zip that contains ``bundle.json``; False also if the file does not exist."""
     if not Path(path).is_file():  # reading a device may never end
         return False
     try:
@@ -99,7 +99,7 @@ def is_bundle(path: str | Path) -> bool:
 
 
 def write_bundle(bundle: Bundle, path: Path) -> None:
-    """Write a bundle to a new file, which appears complete or not at all."""
+    """Write a bundle to a new file, which appears only when it is complete."""
     parts = {NETWORK: bundle.network, ARRAYS: bundle.arrays}
     description = {
         "format": FORMAT,
@@ -130,7 +130,7 @@ def read_bundle(path: str | Path) -> Bundle:
     """Read a bundle and compare its parts with their checksums.
 
     Raises:
-        BundleError: it is not a bundle, is damaged, or was written by another version.
+        BundleError: the file is not a bundle, is damaged, or was written by another version.
     """
     if Path(path).exists() and not Path(path).is_file():
         raise BundleError(f"{path}: cannot be read as a bundle: it is not a regular file")
@@ -153,14 +153,18 @@ def _check_entries(path: str | Path, archive: zipfile.ZipFile) -> None:
     entries = archive.infolist()
     if sorted(entry.filename for entry in entries) != sorted(MOST_BYTES):
         names = ", ".join(ascii(entry.filename)[1:-1] for entry in entries[:5])
-        raise BundleError(f"{path}: has {names or 'nothing'}; a bundle has {', '.join(MOST_BYTES)}")
+        raise BundleError(
+            f"{path}: contains {names or 'nothing'}; a bundle contains {', '.join(MOST_BYTES)}"
+        )
     for entry in entries:
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise BundleError(
                 f"{path}: {entry.filename} is compressed, which is not allowed in a bundle"
             )
         if entry.file_size > min(MOST_BYTES[entry.filename], Path(path).stat().st_size):
-            raise BundleError(f"{path}: {entry.filename} has {entry.file_size} bytes, too many")
+            raise BundleError(
+                f"{path}: {entry.filename} has {entry.file_size} bytes, more than allowed"
+            )
 
 
 def _description(path: str | Path, text: bytes) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class SameNoise:
 
     def __call__(self, kind: str, shape: tuple[int, ...]) -> Tensor:
         """Return the next numbers."""
-        if not self._numbers.left:  # the next prediction begins
+        if not self._numbers.left:  # begin the next prediction
             self._numbers = Numbers(
                 {
                     name.removeprefix("noise/"): torch.from_numpy(value)
@@ -74,7 +74,7 @@ class SameNoise:
 
 
 def compare(policy: RolloutPolicy, bundle: BundlePolicy, spec: BundleSpec) -> tuple[int, float]:
-    """Let both act in two episodes and discard a plan once; return the steps and the largest difference.
+    """Let both act in two episodes, discarding a plan once; return the number of steps and the largest difference.
 
     Raises:
         BundleError: they act differently.
@@ -123,7 +123,9 @@ def demonstrated_observations(
         DatasetError: the file cannot be read, or has no steps.
     """
     if policy.goal_keys:
-        raise BundleError("it has goals, which demonstrations do not contain: leave --dataset out")
+        raise BundleError(
+            "the policy has goals, which demonstrations do not contain: omit --dataset"
+        )
     shapes, known = policy.algo.preprocess.raw_shapes, policy.instructions
     fixed = {} if known is None else {LANGUAGE_KEY: np.asarray(known.vectors[0])}
     with DatasetFile(path) as file:

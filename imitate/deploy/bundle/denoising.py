@@ -1,4 +1,4 @@
-"""Export the denoising of diffusion policies as a loop, so that the model does not grow with the steps.
+"""Export of the denoising of diffusion policies as a loop, so that the model does not grow with their number of steps.
 
 The exporter traces one run of Python code, which unrolls loops. So all steps are traced as one empty operator, and a
 single step separately; afterwards the operator is replaced by ONNX's ``Loop`` around the step.
@@ -22,7 +22,7 @@ from imitate.models.denoiser import AtSteps
 
 _DOMAIN, _OPERATOR = "imitate", "Denoise"
 OPSETS = {_DOMAIN: 1}
-"""Custom operators, in the exporter's form; a bundle contains none of them."""
+"""Custom operators, in the form of the exporter; they are replaced before a bundle is written."""
 _COEFFICIENTS = ("alpha", "sigma", "data_factor", "noisy_factor", "noise_factor", "std")
 
 
@@ -115,7 +115,7 @@ class _Step(nn.Module):
         parts = torch.split(condition, [torch.Size(shape).numel() for shape in self._shapes])
         given = [part.reshape(s) for part, s in zip(parts, self._shapes, strict=True)]
         prediction, clip = self._sampler.prediction, self._sampler.clip
-        with torch.enable_grad():  # the path of networks without shortcuts
+        with torch.enable_grad():  # makes networks avoid their shortcuts for acting
             output = self._denoise(noisy, given).detach()
         alpha, sigma, data_factor, noisy_factor, noise_factor, std = coefficients.unbind(0)
         data = predicted_data(prediction, output, noisy, alpha, sigma)

@@ -64,7 +64,7 @@ def export_policy(
     overwrite: bool = False,
     dataset: str | Path | None = None,
 ) -> Exported:
-    """Write a policy as a bundle, and compare their actions before the file gets its name.
+    """Write a policy as a bundle, which appears under its name after its actions were compared with the policy's.
 
     Args:
         policy: policy on the CPU; its memory stays unchanged.
@@ -114,7 +114,7 @@ def _bundled(
     if algo.device.type != "cpu":
         raise BundleError(f"it is on {algo.device}: load it with device='cpu'")
     if not algo.config.acts:
-        raise BundleError("it does not act")
+        raise BundleError("it has no actions")
     if policy.rename:
         raise BundleError(
             f"it takes {rename_words(policy.rename)}, but a bundle has the names of the data: "
@@ -147,7 +147,7 @@ def _bundled(
     vectors = None if known is None else store.add(known.vectors)
     train = algo.global_config.train
     spec = BundleSpec(
-        schema=replace(schema_of(policy), max_prefix=0),  # a bundle cannot be guided
+        schema=replace(schema_of(policy), max_prefix=0),  # a bundle does not support guidance
         frames=algo.frame_stack,
         stacks=tuple(sorted({1, algo.frame_stack, train.seq_length})),
         any_pixels=tuple(sorted(algo.preprocess.beyond_unit_range)),

@@ -63,9 +63,7 @@ class Graph:
         refuse_external(model)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.log_severity_level = (
-            4  # its log shows names of the model as they are; errors are raised too
-        )
+        options.log_severity_level = 4  # fatal: the log may quote the model
         try:
             self._session: Any = onnxruntime.InferenceSession(
                 model, options, providers=["CPUExecutionProvider"]
@@ -80,7 +78,7 @@ class Graph:
 
     @contextmanager
     def limited(self, limit_s: float) -> Iterator[None]:
-        """End a run within the block that takes longer, such as one with a loop without end."""
+        """End a run within the block that takes longer, such as an endless loop."""
         options = self._run_options = self._new_options()
         timer = threading.Timer(limit_s, setattr, (options, "terminate", True))
         timer.daemon = True
@@ -113,7 +111,7 @@ def refuse_external(model: bytes) -> None:
     """Refuse a model with weights in other files, or with operators beyond ONNX's own.
 
     Raises:
-        BundleError: there are such, or it is not an ONNX model.
+        BundleError: the model has these, or is not an ONNX model.
     """
     try:
         _walk(memoryview(model), "model", 0)
@@ -142,7 +140,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Yield the fields of a protobuf message: field number and value (a number or bytes).
 
     Raises:
-        IndexError: it is truncated or malformed.
+        IndexError: the message is truncated or malformed.
     """
     place, end = 0, len(message)
     while place < end:
@@ -198,7 +196,7 @@ class NoiseSource:
             numbers["noise/normal"] = draw.standard_normal(counts.normal, dtype=np.float32)
         if counts.exponential:
             waits = draw.standard_exponential(counts.exponential, dtype=np.float32)
-            # A time of 0 would cause a division by zero.
+            # A waiting time of 0 would cause a division by zero.
             numbers["noise/exponential"] = np.maximum(waits, _TINY)
         return numbers
 
@@ -213,7 +211,7 @@ class BundleObservations:
 
     Args:
         observed: shape and kind of each key.
-        stacks: numbers of stacked frames that a caller may give.
+        stacks: numbers of frames that a caller may stack.
         any_pixels: keys of images whose values are not checked.
         lang_key: key of the instruction, which is given separately and never stacked.
     """
@@ -322,13 +320,13 @@ class Network:
             observed[lang_key] = ObservedKey((self.instructions.size,))
         self._obs = BundleObservations(observed, spec.stacks, spec.any_pixels, lang_key)
         self._goal = BundleObservations(spec.schema.goals, spec.stacks, spec.any_pixels)
-        # For predictions of which only the memory is used.
+        # Output names for predictions of which only the memory is used.
         self.any_noise = NoiseSource(spec.noise, 0).draw()
 
     def observe(
         self, frames: Frames, ob: Mapping[str, Any], lang_emb: NDArray[np.float32] | None
     ) -> Frames:
-        """Return the last F observations with this one; an episode's first one is repeated for those before it.
+        """Return the last F observations including this one; an episode's first one is repeated to fill F.
 
         Args:
             frames: oldest first; empty at the beginning of an episode.
@@ -406,7 +404,7 @@ class Network:
             error_size = np.abs(actions - expected) / np.maximum(np.abs(expected), 1.0)
             if not (error_size <= TOLERANCE).all():
                 raise BundleError(
-                    f"its networks do not give the recorded actions here (check {number}: "
+                    f"its networks do not reproduce the recorded actions here (check {number}: "
                     f"{float(error_size.max()):.2g} away, at most {TOLERANCE:g} allowed): it "
                     "was changed, or onnxruntime computes differently on this machine"
                 )
@@ -420,5 +418,5 @@ def _instructions(spec: BundleSpec, bundle: Bundle) -> Instructions | None:
     names = spec.schema.languages
     vectors = bundle.array(saved.get("vectors") or {})
     if vectors.ndim != 2 or len(vectors) != len(names) or not np.isfinite(vectors).all():
-        raise BundleError(f"its instructions are {len(names)} names with vectors {vectors.shape}")
+        raise BundleError(f"it has {len(names)} instructions, but vectors of shape {vectors.shape}")
     return Instructions(names, vectors.astype(np.float32), are_texts=saved.get("are_texts") is True)

@@ -1,4 +1,4 @@
-"""Policy in a bundle, with the same interface as one of a checkpoint.
+"""Policy of a bundle, with the same interface as a policy of a checkpoint.
 
     from imitate.deploy.bundle import BundlePolicy
 
@@ -104,7 +104,7 @@ class BundlePolicy:
             lang: the instruction, one of ``instructions.names``; may be omitted if there is only one.
 
         Raises:
-            UserError: the policy does not know the instruction.
+            UserError: the instruction is not one of the policy's.
         """
         self.state = self.begin(lang)
         self.lang = lang

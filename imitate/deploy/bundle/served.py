@@ -14,7 +14,7 @@ class ServedBundle:
     """Answers the sessions of a policy server with one bundle, see :class:`imitate.deploy.server.server.Served`.
 
     Args:
-        policy: policy of the bundle. Nobody else may use it meanwhile.
+        policy: policy of the bundle; no other code may use it meanwhile.
     """
 
     def __init__(self, policy: BundlePolicy, weights: str = "") -> None:

@@ -71,7 +71,7 @@ class Execution:
             predict: returns a chunk (K, A); called if one is needed.
 
         Returns:
-            (K, A) the actions from this step on, the last one repeated beyond the plan; and the next plan.
+            (K, A) the actions from this step on, padded with the last one, and the next plan.
         """
         if self.temporal_ensemble is not None:
             return self._ensembled(plan, predict(), self.temporal_ensemble)
@@ -132,7 +132,7 @@ class BundleSpec:
     Attributes:
         schema: observations, goals, actions, limits, rate, instructions.
         frames: number F of observations that a prediction uses.
-        stacks: numbers of stacked frames that a caller may give.
+        stacks: numbers of frames that a caller may stack.
         any_pixels: keys of images recorded with values outside 0 to 1.
         execution: how chunks become actions; None for a policy of single actions.
         memory: recurrent state at the beginning of an episode, as references to arrays.
@@ -170,7 +170,7 @@ class BundleSpec:
         """Invert :meth:`to_dict`; further keys are ignored.
 
         Raises:
-            BundleError: something is missing or of another type.
+            BundleError: a value is missing or has another type.
         """
         try:
             execution, schema = saved["execution"], dict(saved["schema"])
@@ -190,7 +190,7 @@ class BundleSpec:
                 environment=dict(saved["environment"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, WireError) as error:
-            raise BundleError(f"its description lacks or garbles {error}") from error
+            raise BundleError(f"its description lacks a valid {error}") from error
         spec._refuse_sizes()
         spec._refuse_values()
         return spec
@@ -199,7 +199,7 @@ class BundleSpec:
         """Refuse invalid sizes before any memory is allocated.
 
         Raises:
-            BundleError: one is not positive, or too large.
+            BundleError: a size is not positive, or too large.
         """
         schema, execution = self.schema, self.execution
         shapes = [
@@ -223,7 +223,9 @@ class BundleSpec:
                 )
         for limits in (schema.action_low, schema.action_high):
             if len(limits) != schema.action_dim:
-                raise BundleError(f"it has {len(limits)} limits for {schema.action_dim} numbers")
+                raise BundleError(
+                    f"it has {len(limits)} limits, but actions of {schema.action_dim} numbers"
+                )
 
     def _refuse_values(self) -> None:
         """Refuse limits, rates and executions that would change the policy's actions.

@@ -60,7 +60,7 @@ class Draws(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Answer torch's random functions; pass on all others."""
+        """Return the given numbers for torch's random functions; call all other functions as they are."""
         if func in _FILLS:
             plain = (kwargs or {}).keys() <= {"generator"} and len(args) == 1
             if not plain:
@@ -86,7 +86,7 @@ class Resizing(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Resize by matrices; pass on all other functions."""
+        """Resize images by matrices; call all other functions as they are."""
         options = dict(kwargs or {})
         if func is not nn.functional.interpolate or not options.get("antialias"):
             return func(*args, **options)
@@ -100,7 +100,7 @@ class Resizing(TorchFunctionMode):
     @staticmethod
     def _matrix(before: int, after: int, options: Mapping[str, Any]) -> Tensor:
         """Return the (after, before) resizing matrix, from the results for unit columns."""
-        # An image with two equal columns for each pixel.
+        # Test images with one white row each, in two equal columns.
         single = torch.eye(before).unsqueeze(-1).repeat(1, 1, 2).unsqueeze(0)
         resized = nn.functional.interpolate(single, (after, 2), **options)
         return resized[0, :, :, 0].T
@@ -110,7 +110,7 @@ class Numbers:
     """Flat random numbers, returned in turn.
 
     Args:
-        flat: (N,) numbers by their kind.
+        flat: (N,) numbers of each kind.
     """
 
     def __init__(self, flat: Mapping[str, Tensor]) -> None:
@@ -131,7 +131,7 @@ class Numbers:
 
 
 class Predictor(nn.Module):
-    """One prediction of an algorithm, with a leading dimension of 1 everywhere.
+    """One prediction of an algorithm; all tensors have a leading dimension of 1.
 
     Args:
         algo: algorithm in evaluation mode.
@@ -169,7 +169,7 @@ class Predictor(nn.Module):
             obs: raw observations (1, [F,] ...), floats.
             goal: raw goals (1, ...).
             memory: see the attribute.
-            give: source of random numbers.
+            give: function that returns random numbers.
         """
         algo = self._algo
         # With gradients enabled, networks avoid the shortcuts of acting, which no exporter supports.
@@ -294,9 +294,9 @@ def without_copies(model: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _plain_export() -> Iterator[None]:
-    """Use attention operators that ONNX has, and silence warnings about constant shapes (the batch size is fixed)."""
+    """Use attention operators that ONNX has, and suppress warnings about constant shapes (the batch size is fixed)."""
     fast = torch.backends.mha.get_fastpath_enabled()
-    # Where an operator is missing, torch would print the whole graph to the terminal.
+    # If ONNX lacks an operator, torch would print the whole graph to the terminal.
     log = torch._C._jit_onnx_log
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

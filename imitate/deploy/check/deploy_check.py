@@ -56,7 +56,7 @@ def latency_findings(
     period_text = f"the period at {rate_hz:g} Hz is {period:.3g} ms"
     if rules.late and most >= rules.late:
         words = (
-            f"{most} of {of} successive calls take longer than a control step ({period_text}): imitate run stops then; "
+            f"{most} of {of} successive calls take longer than a control step ({period_text}): imitate run would stop; "
             "use --async, a smaller policy, or demonstrations at a lower rate"
         )
         return [DeployFinding(Severity.problem, "slow", "", words)]
@@ -67,7 +67,7 @@ def latency_findings(
 
 
 _SMALL = 0.01
-"""Dimensions that vary less than this fraction of the most varied one are not judged."""
+"""Dimensions whose deviation is below this fraction of the largest deviation are not judged."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,12 @@ class CheckedDemo:
 
 @dataclass(frozen=True)
 class Predictions:
-    """A policy's actions beside the recorded ones.
+    """A policy's actions for some demos, and the durations of its calls.
 
     Attributes:
         demos: the demos.
         actions: (T, A) the policy's actions for each demo.
-        first_ms: duration of the first call, which warms up.
+        first_ms: duration of the first call, which is slower.
         calls_ms: durations of all other calls.
     """
 
@@ -109,7 +109,7 @@ def predict(policy: LoopPolicy, demos: Sequence[CheckedDemo]) -> Predictions:
 
     Raises:
         UserError: the policy refuses an observation, or the instruction.
-        ConnectionError: its server does not answer in time.
+        ConnectionError: the policy's server does not answer in time.
     """
     policy.start_episode(demos[0].lang)
     began = time.perf_counter()
@@ -175,8 +175,8 @@ class ActionErrors:
         if self.overall > tolerance:
             words = (
                 f"the policy's action error is {self.overall:.2f} times that of the best "
-                f"constant action (allowed: {tolerance:g}); the worst demo is "
-                f"{self.worst_demo}: other observations, units or actions?"
+                f"constant action (allowed: {tolerance:g}); the worst demo is {self.worst_demo}; check observations, "
+                "units and actions"
             )
             return [DeployFinding(Severity.problem, "actions", "", words)]
         bad = np.flatnonzero(self.relative > max(tolerance, 1.0))
@@ -209,7 +209,7 @@ def limit_findings(
     Args:
         predictions: predictions of the policy.
         low, high: (A,) limits of its actions; infinite if there are none.
-        more: difference of the shares of steps that is reported.
+        more: smallest difference of the shares of steps that is reported.
     """
     room = 1e-6 * np.where(np.isfinite(high - low), high - low, 0.0)
 
@@ -290,7 +290,7 @@ def check(
     resizes: bool = False,
     on_demo: Callable[[int], None] = lambda done: None,
 ) -> CheckReport:
-    """Feed recorded observations to a policy as a control loop would, and compare.
+    """Call a policy with recorded observations as a control loop would, and compare its actions with the recorded ones.
 
     Args:
         policy: local or remote policy.
@@ -321,7 +321,7 @@ def check(
         words = f"the file's actions have {size} numbers, but the policy's have {schema.action_dim}"
         report.findings.append(DeployFinding(Severity.problem, "action size", "", words))
     if schema.goals:
-        words = f"the policy has goals ({', '.join(schema.goals)}): the control loop provides none"
+        words = f"the policy has goals ({', '.join(schema.goals)}), which the control loop does not provide"
         report.findings.append(DeployFinding(Severity.problem, "goals", "", words))
     if actions is not None and not {found.kind for found in report.findings} & _UNUSABLE:
         taught = bool(schema.languages)

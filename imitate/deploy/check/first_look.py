@@ -1,4 +1,4 @@
-"""Compare a robot with the training before it moves: units, joint order, cameras, range of actions."""
+"""Comparison of a robot with the training data before it moves: units, joint order, cameras, range of actions."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from imitate.deploy.check.statistics import Range, TrainingObservations, image_r
 from imitate.deploy.robot.limits import ActionLimits
 
 _OTHERS = 0.2
-"""Smallest deviation, relative to its vector's largest, from which a number is checked during an episode."""
+"""Only numbers with at least this fraction of their vector's largest deviation are checked during an episode."""
 _NEAR = 3.0
-"""Largest distance, in standard deviations, at which a number may belong to another index."""
+"""Largest distance from an index's mean, in standard deviations, at which a number fits the index."""
 _VECTORS, _IMAGES = ("units", "range", "constant"), ("channels", "image range", "blank image")
 
 
@@ -37,9 +37,9 @@ def first_look(
     """Compare one observation with the statistics of the training.
 
     Args:
-        seen: observations by key, of the robot at rest.
+        seen: observations by key while the robot is still.
         kinds: modality of each observation of the policy.
-        training: statistics of the training; without any, nothing is found.
+        training: statistics of the training; if they are empty, nothing is found.
 
     Returns:
         problems, which forbid moving the robot, and warnings.
@@ -64,7 +64,8 @@ def first_look(
 class LaterLook:
     """Checks the vectors of each later observation for values that are impossible after training.
 
-    Numbers of a vector share one unit, so a number that hardly varied in training is judged by the others' deviation.
+    The numbers of a vector share one unit, so a number that hardly varied in training is judged by the largest
+    deviation.
 
     Args:
         kinds: modality of each observation of the policy.
@@ -81,17 +82,17 @@ class LaterLook:
             key: replace(range_, std=np.maximum(range_.std, _OTHERS * range_.std.max()))
             for key, range_ in known.items()
         }
-        self._told: dict[tuple[str, str], str] = {}
+        self._reported: dict[tuple[str, str], str] = {}
 
     def __call__(self, seen: Mapping[str, Any]) -> str:
-        """Return the description of a problem, or ''; the same kind of problem has the same text."""
+        """Return the description of a problem, or ''; a kind of problem keeps the text of its first occurrence."""
         for key, known in self._ranges.items():
             x = np.asarray(seen.get(key, ()), dtype=np.float64).ravel()
             if x.size != known.mean.size or not np.isfinite(x).all():
                 continue
             for finding in _of_vector(key, x, known):
                 if finding.level is Severity.problem and finding.kind in ("units", "zeros"):
-                    return self._told.setdefault((key, finding.kind), finding.words)
+                    return self._reported.setdefault((key, finding.kind), finding.words)
         return ""
 
 
@@ -110,7 +111,7 @@ def look_at_actions(low: ArrayLike, high: ArrayLike, limits: ActionLimits) -> li
         return []
     words = (
         f"the policy's actions have a range {ratio[odd].max():.3g} times as large as the robot's limits in dimension "
-        f"{', '.join(map(str, np.flatnonzero(odd)))}: another robot, or other units?"
+        f"{', '.join(map(str, np.flatnonzero(odd)))}; check the robot and its units"
     )
     return [DeployFinding(Severity.problem, "actions", "", words)]
 
@@ -123,14 +124,12 @@ def _of_vector(key: str, x: NDArray[np.float64], known: Range) -> list[DeployFin
     if np.isfinite(known.low).all() and not (outside & (np.abs(x - known.mean) > FAR * std)).any():
         found = [f for f in found if f.level is not Severity.problem]
     if outside.any() and not x.any():
-        words = (
-            f"'{key}' is exactly 0 in all numbers, unlike in training: a sensor that was not read?"
-        )
+        words = f"'{key}' is exactly 0 in all numbers, unlike in training; check that the sensor was read"
         return [DeployFinding(Severity.problem, "zeros", key, words)]
     if outside.sum() >= 2 and (order := _order(x, known, std)) is not None:
         words = (
             f"'{key}': its numbers fit the training only in the order "
-            f"{', '.join(map(str, order))}: another order of joints?"
+            f"{', '.join(map(str, order))}; check the order of joints"
         )
         return [DeployFinding(Severity.problem, "order", key, words)]
     return found
@@ -159,7 +158,7 @@ def _order(x: NDArray[np.float64], known: Range, std: NDArray[np.float64]) -> li
 
 
 def _exchanged(images: Mapping[str, tuple[Range, Range]]) -> Iterator[DeployFinding]:
-    """Find pairs of cameras of which each looks like the other one in training."""
+    """Find pairs of cameras whose pictures each resemble the other camera's in training."""
     for first, second in combinations(images, 2):
         (a, trained_a), (b, trained_b) = images[first], images[second]
         if a.mean.shape != b.mean.shape:
@@ -172,6 +171,6 @@ def _exchanged(images: Mapping[str, tuple[Range, Range]]) -> Iterator[DeployFind
 
 
 def _difference(seen: Sequence[Range], trained: Sequence[Range]) -> float:
-    """Return the largest difference of a channel's mean."""
+    """Return the largest difference between the means of a channel."""
     pairs = zip(seen, trained, strict=True)
     return max(float(np.abs(here.mean - there.mean).max()) for here, there in pairs)

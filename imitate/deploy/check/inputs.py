@@ -60,12 +60,12 @@ STILL = 1 / 20
 """A dimension is reported if its deviation is below this multiple of the training's."""
 _CONSTANT = 1e-6
 _UNITS = {
-    180 / np.pi: "degrees in place of radians",
-    np.pi / 180: "radians in place of degrees",
-    1000.0: "millimetres in place of metres",
-    0.001: "metres in place of millimetres",
-    100.0: "centimetres in place of metres",
-    0.01: "metres in place of centimetres",
+    180 / np.pi: "degrees instead of radians",
+    np.pi / 180: "radians instead of degrees",
+    1000.0: "millimetres instead of metres",
+    0.001: "metres instead of millimetres",
+    100.0: "centimetres instead of metres",
+    0.01: "metres instead of centimetres",
 }
 
 
@@ -101,7 +101,7 @@ def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Dep
         Severity.problem,
         "units",
         is_far,
-        f"lie more than {FAR:.0f} standard deviations from the training's mean in {_most(far, is_far)} of the steps"
+        f"are more than {FAR:.0f} standard deviations from the training's mean in {_most(far, is_far)} of the steps"
         f"{_hint(ratio, is_far, words)}: compare units and frames",
     )
     is_outside = ~constant & ~is_far & (outside > SHARE)
@@ -109,23 +109,23 @@ def vector_findings(key: str, values: NDArray[Any], training: Range) -> list[Dep
         Severity.warning,
         "range",
         is_outside,
-        f"are outside the training's range in {_most(outside, is_outside)} of the steps: the policy has not seen such "
-        "values",
+        f"are outside the training's range in {_most(outside, is_outside)} of the steps: the policy was not trained on "
+        "such values",
     )
     moved = np.abs(x - training.mean).max(axis=0) > 1e-3 * size
     add(
         Severity.warning,
         "constant",
         constant & moved,
-        "had one value in training and have others here: the policy has not learned what they mean",
+        "were constant in training but have other values here, for which the policy was not trained",
     )
     still = ~constant & ~is_far & (ratio < STILL)
     add(
         Severity.warning,
         "still",
         still,
-        f"vary less than a twentieth as much as in training{_hint(ratio, still, words)}: is a "
-        "sensor stuck, or are the units different?",
+        f"vary less than a twentieth as much as in training{_hint(ratio, still, words)}; check the sensor and the "
+        "units",
     )
     return findings
 
@@ -186,11 +186,11 @@ def image_findings(
 
 def _range_words(integer: bool, low: float, high: float) -> str:
     if low == high == 0:
-        return "all images are black"
+        return "all images are black; check the camera"
     if integer and high <= 1:
-        return f"integer pixels from {low:g} to {high:g}: divided by 255 before they became integers? Expected 0 to 255"
+        return f"integer pixels from {low:g} to {high:g}: expected 0 to 255; perhaps floats from 0 to 1 became integers"
     if not integer and high <= _DARK:
-        return f"float pixels from {low:.3g} to {high:.3g}: divided by 255 twice? Expected 0 to 1"
+        return f"float pixels from {low:.3g} to {high:.3g}: expected 0 to 1; perhaps they were divided by 255 twice"
     if not integer and (high > 1.01 or low < -0.01):
         return (
             f"float pixels from {low:.3g} to {high:.3g}: the policy expects uint8, or "
@@ -211,7 +211,7 @@ def _blank(key: str, demos: Sequence[NDArray[Any]]) -> list[DeployFinding]:
         len(images) > _FROZEN_STEPS and bool((images == images[0]).all()) for images in demos
     )
     if frozen and not blank.all():
-        words = f"'{key}': the image never changes in {frozen} of {counted(len(demos), 'demo')}: is the camera frozen?"
+        words = f"'{key}': the image never changes in {frozen} of {counted(len(demos), 'demo')}; check the camera"
         findings.append(DeployFinding(Severity.warning, "frozen image", key, words))
     return findings
 
@@ -224,10 +224,7 @@ def _colours(key: str, seen: NDArray[Any], trained: NDArray[Any]) -> list[Deploy
         swapped = float(np.abs(seen[::-1] - trained).sum())
         difference = abs(trained[0] - trained[2])
         if difference < _COLOURED:
-            words = (
-                f"'{key}': red and blue were equally bright in training: their order cannot "
-                "be checked"
-            )
+            words = f"'{key}': red and blue were equally bright in training: so their order cannot be checked"
             return [
                 DeployFinding(Severity.note, "channels", key, words),
                 *_brightness(key, seen, trained),

@@ -123,11 +123,11 @@ def range_of(chunks: Sequence[NDArray[Any]]) -> Range:
     return Range(stats.mean, stats.std, stats.min, stats.max)
 
 
-def training_told(ranges: Mapping[str, Any], kinds: Mapping[str, str]) -> TrainingObservations:
-    """Statistics that a server or a bundle tells of its policy.
+def training_of_schema(ranges: Mapping[str, Any], kinds: Mapping[str, str]) -> TrainingObservations:
+    """Return the statistics in the schema of a server or bundle.
 
     Args:
-        ranges: of its :class:`imitate.deploy.schema.Schema`.
+        ranges: attribute of the :class:`imitate.deploy.schema.Schema`.
         kinds: modality of each observation.
     """
     known = recorded_ranges(ranges, kinds)
@@ -135,7 +135,7 @@ def training_told(ranges: Mapping[str, Any], kinds: Mapping[str, str]) -> Traini
 
 
 def recorded_ranges(saved: Any, kinds: Mapping[str, str]) -> dict[str, Range]:
-    """Read the training statistics from the checkpoint; return none if they are missing or malformed."""
+    """Read the training statistics from the checkpoint; keys with missing or malformed ones are left out."""
     ranges = {}
     for key in kinds:
         try:

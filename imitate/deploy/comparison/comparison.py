@@ -1,9 +1,9 @@
 """Trials of two policies on one robot, in pairs with the same initial scene and random order.
 
 A pair consists of a trial of each policy from the same initial scene. The robot restores it
-(:meth:`~imitate.deploy.Robot.reset_to`), or a person does with the help of a picture of the first start. After each
-pair the test of :mod:`imitate.functional.statistics` may end the comparison. Trials go through the same control loop as
-those of ``imitate run``, within the same limits.
+(:meth:`~imitate.deploy.Robot.reset_to`), or a person restores it with the help of a picture of the first start. After
+each pair the test of :mod:`imitate.functional.statistics` may end the comparison. Trials go through the same control
+loop as those of ``imitate run``, within the same limits.
 
 The module also draws pictures of the initial scenes of trials, and overlays of two of them.
 """
@@ -83,7 +83,7 @@ def blend(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.uin
 
 
 def _save(image: NDArray[np.uint8], path: Path) -> None:
-    """Write a PNG atomically."""
+    """Write a PNG file atomically."""
     from PIL import Image
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ class Comparison:
             True if it is finished.
 
         Raises:
-            RobotError: the robot was stopped before it moved, which says nothing about a policy; nothing was written.
+            RobotError: the robot was stopped before it moved, so no policy was tried; nothing was written.
         """
         while not self.finished:
             if not self._trial(*self._file.next):

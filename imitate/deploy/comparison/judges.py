@@ -13,7 +13,7 @@ from imitate.deploy.robot.terminal import TerminalKeys, show
 from imitate.errors import UserError
 
 QUIT = "quit"
-_RUNNING = "running: s success, f failure, 0-9 progress, r redo, . end and judge then, q quit\n"
+_RUNNING = "while running: s success, f failure, 0-9 progress, r redo, . end, then judge, q quit\n"
 _VERDICT = "s success, f failure, r redo; before it, as you like: 0-9 progress, n note; q quit: "
 _STOPPED = "f failure, r redo; before it, as you like: 0-9 progress, n note; q quit: "
 
@@ -57,7 +57,7 @@ class Judge(Protocol):
     """Judge of trials.
 
     Attributes:
-        blind: true if nobody may learn which policy acts.
+        blind: true if the judge must not learn which policy acts.
         keys: device whose events end a trial; None if there is none.
         until_success: true if a trial ends as soon as the robot reports success.
     """
@@ -97,15 +97,15 @@ class RobotJudge:
 
     def __init__(self, robot: Robot) -> None:
         if solved(robot) is None:
-            raise UserError("the robot cannot tell success: use --judge person")
+            raise UserError("the robot does not measure success; use --judge person")
         self._robot = robot
 
     def ready(self, start: Start) -> bool:
-        """Return True. Raise UserError if a person, whose hand may be in the scene, must prepare it."""
+        """Return True; raise UserError if a person, whose hand may be in the scene, must prepare it."""
         if not start.is_set:
             raise UserError(
                 "the robot does not prepare the scene itself (its reset returns no "
-                "observation), so nothing may move without a person: use --judge person"
+                "observation), so a person must prepare it before the robot moves: use --judge person"
             )
         return True
 
@@ -137,7 +137,7 @@ class PersonJudge:
         self._terminal.close()
 
     def ready(self, start: Start) -> bool:
-        """Wait for the person, who may have the overlay drawn again until the scene is restored."""
+        """Wait until the person has restored the scene; the overlay is drawn again at the press of a key."""
         show(f"{start.words}\n")
         if start.is_set:
             show("  the robot has prepared the scene")
@@ -177,10 +177,10 @@ class PersonJudge:
             return Verdict(ended_by == "success", progress)
         if stopped:
             show(f"  the robot was stopped: {stopped}\n")
-        return self._asked(progress, "fr" if stopped else "sfr")
+        return self._verdict_of_keys(progress, "fr" if stopped else "sfr")
 
-    def _asked(self, progress: int | None, verdicts: str) -> Verdict | None:
-        """Ask by keys for one of ``verdicts`` after a trial; return None to quit."""
+    def _verdict_of_keys(self, progress: int | None, verdicts: str) -> Verdict | None:
+        """Read keys after a trial until one of ``verdicts`` is chosen; return None to quit."""
         show(f"  {_VERDICT if 's' in verdicts else _STOPPED}")
         note = ""
         while (key := self._terminal.wait()) != "q":

@@ -30,7 +30,7 @@ class PolicyOutcome:
         sha256: checksum of its checkpoint.
         successes, trials: numbers of successes and trials.
         interval: 95 % Wilson interval of the success rate.
-        progress: mean of the ratings from 0 to 9; None if there are none.
+        progress: mean of the ratings from 0 to 9, or None without ratings.
         rated: number of trials with such a rating.
         stopped: number of trials that the control loop ended, which count as failures.
     """
@@ -108,7 +108,7 @@ class ComparisonOutcome:
         if self.decided is not None:
             won = self.wins if self.decided == "A" else self.losses
             return (
-                f"{self.decided} is better: after {count} it had succeeded alone in {won} of the {differed} pairs that "
+                f"{self.decided} is better: after {count} only it succeeded in {won} of the {differed} pairs that "
                 f"differ ({evidence})"
             )
         if not differed:

@@ -1,12 +1,12 @@
-"""The file of a comparison: one JSON object per line, written to disk before the next trial begins.
+"""File of a comparison, with one JSON object per line. Each line is on disk before the next trial begins.
 
     {"kind": "comparison", "version": 1, "policies": {"A": {...}, "B": {...}}, "settings": {...}, "order": "5f0c..."}
     {"kind": "trial", "pair": 0, "position": 0, "success": true, "progress": 7, "note": "...", ...}
     {"kind": "redo", "pair": 0, "position": 1, "reason": "...", ...}
     {"kind": "revealed", "pairs": 12}
 
-A trial does not name its policy: it follows from ``order`` by :func:`first_of_pair`, so that nobody learns it by
-    reading the file.
+A trial does not name its policy, which follows from ``order`` by :func:`first_of_pair`. So reading the file does not
+    reveal it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Trial:
         note: note of the person.
         stopped: reason why the control loop ended the trial, which then is a failure; empty if it did not
         steps: number of control steps in which an action was sent.
-        pictures: file of the initial picture by image key, relative to the folder of the comparison's file.
+        pictures: path of the initial picture by image key, relative to the folder of the comparison's file.
         report: report of the control loop.
     """
 
@@ -90,8 +90,8 @@ class TrialFile:
 
     Args:
         path: path of the file.
-        policies: name and ``sha256`` of A and B, and
-        settings: settings of the comparison, to begin or to resume it; both None to only read it.
+        policies: name and ``sha256`` of A and B.
+        settings: settings of the comparison. Give both to begin or resume it, or None for both to only read it.
 
     Attributes:
         trials: judged trials in order; the two of a pair are adjacent.
@@ -201,16 +201,16 @@ class TrialFile:
             if was["sha256"] != now["sha256"]:
                 raise UserError(
                     f"{self.path}: was begun with another policy {letter} ({was['name']}, "
-                    f"sha256 {was['sha256'][:12]}) than {now['name']} (sha256 "
-                    f"{now['sha256'][:12]}): use that one, or begin again with another --out"
+                    f"sha256 {was['sha256'][:12]}) than {now['name']} (sha256 {now['sha256'][:12]}): use the first "
+                    "one, or begin again with another --out"
                 )
         now = json.loads(json.dumps(settings))
         for name in {**self.settings, **now}:
             if self.settings.get(name) != now.get(name):
                 raise UserError(
                     f"{self.path}: was begun with {name} "
-                    f"{json.dumps(self.settings.get(name))}, not {json.dumps(now.get(name))}: "
-                    "use that, or begin again with another --out"
+                    f"{json.dumps(self.settings.get(name))}, not {json.dumps(now.get(name))}: use the first value, or "
+                    "begin again with another --out"
                 )
 
     # ---- what is known ---------------------------------------------------------------------------
@@ -250,10 +250,10 @@ class TrialFile:
         self.redos.append(redo)
 
     def reveal(self) -> None:
-        """Record that the policies were revealed."""
+        """Record that the policies were revealed to the judge."""
         if self.revealed is not None:
             return
-        if self._file is None:  # opened only for reading
+        if self._file is None:  # the file is open for reading only
             file, content = self._opened()
             file.truncate(len(content))
         self.revealed = len(self.trials) // 2

@@ -1,1 +1,1 @@
-"""Robots, devices and the control loop: ``robot.py`` is the interface, ``loop.py`` the loop."""
+"""Robots, devices and the control loop: ``robot.py`` has the interfaces, ``loop.py`` the loop."""

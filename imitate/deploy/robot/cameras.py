@@ -1,4 +1,4 @@
-"""Camera faults during an episode: pictures that repeat, or are suddenly exchanged, turned or recoloured.
+"""Detection of camera faults in an episode: pictures that repeat, or are suddenly exchanged, turned or recoloured.
 
 Each camera's picture is compared with its previous one, in a grid of pixels. Between two control steps a scene changes
 little; if a restarted driver has exchanged, turned or recoloured a picture, it fits the previous one only after this is
@@ -23,11 +23,11 @@ Grid = NDArray[np.float64]
 _SIDE = 32
 """Number of rows and columns of pixels to compare."""
 _CHANGED = 0.02
-"""Mean change of a pixel (of 1) that is too large for a control step, if undoing it leaves at most a third."""
+"""Mean change of pixels in [0, 1] from which a picture is checked: a fault if undoing it leaves at most a third."""
 _UNDOING: dict[str, Callable[[Grid], Grid]] = {
     "is upside down": lambda grid: grid[::-1, ::-1],
     "is mirrored": lambda grid: grid[:, ::-1],
-    "has its red and blue exchanged": lambda grid: grid[..., ::-1],
+    "has exchanged red and blue channels": lambda grid: grid[..., ::-1],
 }
 
 
@@ -36,7 +36,7 @@ class CameraWatch:
 
     Args:
         frozen: number of repetitions that is an error; 0 allows any number.
-        least_s: shortest duration of the repetitions, in seconds.
+        least_s: shortest duration of the repetitions that is an error, in seconds.
     """
 
     def __init__(self, frozen: int, least_s: float) -> None:

@@ -1,6 +1,6 @@
-"""Calls of drivers and devices: check what they return, and turn what they raise into one line.
+"""Calls of drivers and devices, with checks of their results, and their errors as messages of one line.
 
-A driver may raise anything, even ``SystemExit``, and return anything: None for a lost frame, text, another shape.
+A driver may raise any error, even ``SystemExit``, and return any value: None for a lost frame, text, another shape.
 KeyboardInterrupt, :class:`RobotError` and :class:`UserError` pass unchanged.
 """
 
@@ -27,7 +27,7 @@ def called(function: Callable[..., Any], *args: Any) -> Any:
     """Call a method of a driver or device.
 
     Raises:
-        DriverError: it raised anything but a RobotError, a UserError or KeyboardInterrupt.
+        DriverError: the call raised any error except RobotError, UserError and KeyboardInterrupt.
     """
     try:
         return function(*args)
@@ -47,16 +47,16 @@ def words_of(error: BaseException) -> str:
 
 
 def observed(robot: Robot) -> Observation:
-    """Return the robot's observation; a plain mapping is accepted as one without a time stamp.
+    """Return the robot's observation; a plain mapping counts as an observation without a time stamp.
 
     Raises:
-        DriverError: it could not observe, or returned something else.
+        DriverError: the robot could not observe, or returned an object of another type.
     """
     return checked(called(robot.observe), "observe")
 
 
 def first_seen(robot: Robot, looks: int = 3) -> Observation:
-    """Return the first observation of a newly connected robot, whose first packets may be lost.
+    """Return the first observation of a newly connected robot, with retries because its first packets may be lost.
 
     Raises:
         DriverError: it failed ``looks`` times.
@@ -78,7 +78,7 @@ def checked(seen: Any, name: str) -> Observation:
         name: name of the call that returned it.
 
     Raises:
-        DriverError: it is something else.
+        DriverError: the value is neither.
     """
     if isinstance(seen, Mapping):
         seen = Observation(seen)
@@ -100,7 +100,7 @@ def pose_of(robot: Robot, observation: Observation) -> Vector | None:
     """Return the action (A,) that keeps an observation's pose, or None if the robot does not provide it.
 
     Raises:
-        DriverError: ``pose()`` raised, or returned something else than A finite numbers.
+        DriverError: ``pose()`` raised an error, or did not return A finite numbers.
     """
     pose = called(robot.pose, observation)
     if pose is None:
@@ -119,7 +119,7 @@ def guided(device: Teleoperator, observation: Observation) -> Guidance:
     """Return the guidance of a person at a device.
 
     Raises:
-        DriverError: ``guide()`` raised, or returned something else than a Guidance of numbers and words.
+        DriverError: ``guide()`` raised an error, or did not return a Guidance of numbers and words.
     """
     wish = called(device.guide, observation)
     if not isinstance(wish, Guidance):
@@ -134,10 +134,10 @@ def guided(device: Teleoperator, observation: Observation) -> Guidance:
 
 
 def solved(robot: Robot) -> bool | None:
-    """Return the robot's verdict, or None if it cannot tell.
+    """Return True if the robot reports success, or None if it does not measure success.
 
     Raises:
-        DriverError: ``success()`` raised, or returned something else.
+        DriverError: ``success()`` raised an error, or returned another value.
     """
     verdict = called(robot.success)
     if verdict is not None and not isinstance(verdict, bool | np.bool_):

@@ -1,8 +1,8 @@
 """Exchange between a program's thread and a control loop: one action for each observation.
 
-The program (a learner, an evaluation) may take any time. The loop keeps its rate: it waits for the action until its
-control step is nearly over, and holds the pose if none has arrived. An action for an observation that is too old is not
-sent, and the pose is held in that step, too.
+The program (a learner, an evaluation) may take any amount of time. The loop keeps its rate: it waits for the action
+until its control step is nearly over, and holds the pose if none has arrived. An action for an observation that is too
+old is not sent, and the pose is held in that step, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 END = "end"
 """The event by which the program ends the loop's run."""
 _SHARE = 0.9
-"""Fraction of a control period spent waiting for an action; the rest is for sending it."""
+"""Fraction of a control period spent waiting for an action; the rest is left for sending it."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class StepOutcome:
     """Result of a control step.
 
     Attributes:
-        observation: observation after it.
-        action: (A,) executed: after applying the limits; the person's action if a person acted; the action that keeps
-            the pose if it was held.
+        observation: observation after the step.
+        action: (A,) executed action, after applying the limits: the program's, the person's if a person acted, or the
+            action that keeps the pose if it was held.
         intervened: true if a person acted.
         held: true if the pose was held because the program's action came too late.
         events: events of the person's device since the last outcome.
-        reward: reward measured by the robot, or None.
-        success: the robot's verdict, or None if it cannot tell.
+        reward: reward measured by the robot, or None if it measures none.
+        success: true if the robot reports success, or None if it does not measure success.
         ended: true if the robot reports that the episode cannot continue.
     """
 
@@ -58,7 +58,7 @@ class StepOutcome:
 
 
 class Exchange(Teleoperator):
-    """Meeting point of a program's thread and a control loop, in the loop's slot of a teleoperation device.
+    """Exchange of observations and actions between a program's thread and a control loop, as the loop's teleoperator.
 
     While the program computes, the robot holds its pose, even for a person at the device: the program thus sees every
     control step that moves the robot. After ``Safety.hold_s`` the loop's run ends, which stops the robot;
@@ -154,7 +154,7 @@ class Exchange(Teleoperator):
             if decided is None:
                 return Guidance()
             action, seen_s = decided
-            # Events that a device gathered while nobody polled it are outdated.
+            # Events that a device gathered between two runs are outdated.
             if person.action is not None and not begins:
                 self._open = True
                 return Guidance(person.action)
@@ -162,7 +162,7 @@ class Exchange(Teleoperator):
             return Guidance() if self._is_old(seen_s) else Guidance(action)
 
     def on_step(self, step: ControlStep) -> None:
-        """Record the action that the loop sent."""
+        """Record the outcome of a control step of the loop."""
         with self._changed:
             if step.action is not None:
                 self._last = step.action

@@ -1,4 +1,4 @@
-"""Compare a robot with its policy: sizes before it is connected, values before it moves."""
+"""Comparison of a robot with its policy: sizes before the robot is connected, values before it moves."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def check_sizes(robot: Robot, schema: Schema | None, resizes: bool) -> None:
         resizes: true if the policy accepts images of other sizes.
 
     Raises:
-        UserError: they differ.
+        UserError: the sizes differ.
     """
     if schema is None:
         return
-    limits = _told(robot, "limits")
+    limits = _attribute(robot, "limits")
     if limits is not None and limits.size != schema.action_dim:
         raise UserError(
-            f"the robot takes actions of {limits.size} numbers, and the policy gives "
-            f"{schema.action_dim}: use the robot of the demonstrations"
+            f"the robot takes actions of {limits.size} numbers, but the policy returns {schema.action_dim}: use the "
+            "robot of the demonstrations"
         )
-    for key, shape in (_told(robot, "observation_shapes") or {}).items():
+    for key, shape in (_attribute(robot, "observation_shapes") or {}).items():
         wanted = schema.observations.get(key)
         if wanted is None or tuple(shape) == tuple(wanted.shape):
             continue
@@ -38,18 +38,17 @@ def check_sizes(robot: Robot, schema: Schema | None, resizes: bool) -> None:
             if np.prod(shape) != np.prod(wanted.shape):
                 raise UserError(
                     f"the observation '{key}' of the robot has {int(np.prod(shape))} numbers, "
-                    f"and the policy learned from {int(np.prod(wanted.shape))}: use the robot "
-                    "of the demonstrations"
+                    f"but the policy was trained with {int(np.prod(wanted.shape))}: use the robot of the demonstrations"
                 )
         elif not resizes and len(shape) == len(wanted.shape):
             raise UserError(
-                f"the image '{key}' of the robot is {_size(shape)}, and the policy learned "
-                f"from {_size(wanted.shape)}: use --resize if the training images were "
+                f"the image '{key}' of the robot is {_size(shape)}, but the policy was trained with "
+                f"{_size(wanted.shape)}: use --resize if the training images were "
                 "resized in this way; otherwise let observe() return that size"
             )
 
 
-def _told(robot: Robot, name: str) -> Any:
+def _attribute(robot: Robot, name: str) -> Any:
     """Return an attribute of a robot, or None if it is only available after connecting."""
     try:
         return getattr(robot, name, None)

@@ -1,15 +1,15 @@
-"""Teleoperation by a gamepad, through SDL, which knows the layouts of several hundred models (extra ``gamepad``).
+"""Teleoperation by a gamepad through SDL, which supports several hundred models (extra ``gamepad``).
 
     left stick    first number of the action (forward, back), second (left, right)
     right stick   third (up, down), sixth (turn left, right)
     D-pad         fourth (left, right), fifth (up, down)
-    RB            hold it to act; nothing moves without it
+    RB            hold to act; nothing moves without it
     RT LT         close, open the gripper
     Y success   A failure   B discard   X redo   Start end   Back quit
 
-The letters are those of an Xbox pad; other pads have the same places. The person stands behind the robot and faces the
-same way; ``axes`` reverses directions. If the pad is disconnected, the episode ends and the robot is stopped; a lost
-radio connection is noticed when the operating system reports it.
+The letters are the labels of an Xbox pad; on other pads, use the buttons in the same places. The person stands behind
+the robot and faces the same way; ``axes`` reverses directions. If the pad is disconnected, the episode ends and the
+robot is stopped; a lost radio connection is noticed when the operating system reports it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Gamepad(Handheld):
         hold: false if pushing a stick suffices to act.
         grace_s: seconds for which the pose is kept after the button was released.
         gripper: see :class:`imitate.deploy.robot.handheld.Pushes`.
-        mode: see there.
+        mode: see :class:`imitate.deploy.robot.handheld.Pushes`.
         index: index of the pad, if there are several.
         keys: true to also read keys that end an episode from the terminal.
         source: access to the pad; SDL's by default.
@@ -104,7 +104,7 @@ class SDLGamepad:
             UserError: there is no gamepad, or SDL is not installed.
         """
         sdl = self._sdl = sdl_library()
-        sdl.SDL_SetHint(b"SDL_NO_SIGNAL_HANDLERS", b"1")  # Ctrl-C stays with Python
+        sdl.SDL_SetHint(b"SDL_NO_SIGNAL_HANDLERS", b"1")  # leave Ctrl-C to Python
         sdl.SDL_SetHint(b"SDL_JOYSTICK_ALLOW_BACKGROUND_EVENTS", b"1")
         if sdl.SDL_Init(sdl.SDL_INIT_GAMECONTROLLER):
             raise UserError(f"gamepads cannot be used: {_text(sdl.SDL_GetError())}")
@@ -133,7 +133,7 @@ class SDLGamepad:
         sdl.SDL_GameControllerUpdate()
         sdl.SDL_FlushEvents(
             sdl.SDL_JOYAXISMOTION, sdl.SDL_JOYAXISMOTION + 0xFF
-        )  # discard events, which nobody reads
+        )  # discard SDL's events, which are not used
         if not sdl.SDL_GameControllerGetAttached(self._pad):
             raise RobotError(f"the gamepad '{self.name}' was disconnected; the robot was stopped")
         raw = {
@@ -180,7 +180,7 @@ def reading_of(raw: Mapping[str, float], down: set[str]) -> Reading:
 def sdl_library() -> Any:
     """Import SDL's module; raise UserError if it is not installed."""
     try:
-        with warnings.catch_warnings():  # it warns about using the SDL library installed for it
+        with warnings.catch_warnings():  # it warns that it uses the SDL library installed with it
             warnings.simplefilter("ignore")
             import sdl2
     except ImportError as error:

@@ -1,10 +1,11 @@
-"""Teleoperation devices with axes and buttons: the common part of gamepads and SpaceMice.
+"""Teleoperation devices with axes and buttons: the common code of gamepads and SpaceMice.
 
 A device acts while a person pushes it or holds its ``act`` button. For a short time afterwards the pose is kept, so
-that control does not return to the policy between two movements. In a new episode it acts only after it was at rest
-once. While a policy acts, the gripper's command follows the policy's, so that taking over drops nothing.
+that control does not return to the policy between two movements. In a new episode it acts only after it was released
+once. While a policy acts, the gripper's command follows the policy's, so that the gripper drops nothing when a person
+takes over.
 
-Actions are made from pushes as for keyboards.
+Pushes become actions as for keyboards.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Pushes:
     Args:
         scale: fraction of the action's range for a full push, in (0, 1].
         gripper: true if the last number of an action opens (lowest) and closes (highest) a gripper; ``inverted`` if the
-            highest opens; false if there is no gripper.
+            highest number opens; false if there is no gripper.
         mode: ``relative``: an action is a change, and zero keeps the pose; ``absolute``: an action is a pose, and a
             full push moves it by ``scale`` of the range per second; None chooses by the robot's pose.
 
@@ -65,10 +66,11 @@ class Pushes:
         self._low, self._high = map(np.asarray, (robot.limits.low, robot.limits.high))
         if not (np.isfinite(self._low).all() and np.isfinite(self._high).all()):
             raise UserError(
-                "the robot's limits are infinite, and a push is a part of them: give finite low and high (--limits)"
+                "the robot's limits are infinite, but a push is a fraction of their range: give finite low and high "
+                "(--limits)"
             )
         self.size = len(self._low) - self.has_gripper
-        """Number of an action's values without the gripper."""
+        """Number of values in an action, without the gripper."""
         if self.has_gripper:
             ends = (self._high[-1], self._low[-1])
             self._open, self._closed = ends if self._inverted else ends[::-1]
@@ -79,7 +81,7 @@ class Pushes:
         if pose is None:
             if self._given is None:
                 raise UserError(
-                    "the robot does not tell its pose, so it is unknown whether zero keeps "
+                    "the robot does not report its pose, so it is unknown whether zero keeps "
                     "it: implement pose(), or set mode=relative if an action is a change and "
                     "zero keeps the pose"
                 )
@@ -94,7 +96,7 @@ class Pushes:
         return "absolute"
 
     def tick(self) -> None:
-        """Measure the time since the last control step; call it once in each."""
+        """Measure the time since the last control step; call this once in each step."""
         now = clock.now()
         self._passed_s, self._ticked = min(now - self._ticked, 0.2), now
 
@@ -112,7 +114,7 @@ class Pushes:
         self._grip = float(self._closed if close else self._open)
 
     def follow(self, action: ArrayLike) -> None:
-        """Adopt the gripper command of an action sent by somebody else, so that a hand-over does not open it."""
+        """Adopt the gripper command of an action from another source, so that a take-over does not open the gripper."""
         if self.has_gripper:
             self._grip = float(np.asarray(action)[-1])
 
@@ -149,9 +151,9 @@ class Pushes:
 
 GRIPPER = ("open", "close", "toggle")
 ROLES = ("act", *GRIPPER, *sorted(set(EVENTS.values())))
-"""Possible roles of a button: ``act`` while it is held, a command of the gripper, or an event."""
+"""Possible roles of a button: ``act`` (the device acts while it is held), a gripper command, or an event."""
 _GRIP_S = 0.5
-"""Seconds for which a gripper button acts."""
+"""Seconds for which a gripper button counts as an action."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ class Handheld(Teleoperator):
         pushes: converts pushes to actions.
         axes: for each number of an action besides the gripper, the name of an axis (with ``-`` for the opposite
             direction), or None for a number that stays; None uses the device's axes in order.
-        buttons: a role (see :data:`ROLES`) by name of button.
+        buttons: roles (see :data:`ROLES`) by name of button.
         hold: true to act only while an ``act`` button is held; otherwise pushing suffices.
         dead_band: pushes up to this value are ignored, in [0, 1).
         grace_s: seconds for which the pose is kept after the last push.
@@ -223,7 +225,7 @@ class Handheld(Teleoperator):
                 raise UserError(f"a button cannot be '{role}'; {nearest(role, ROLES)}")
         if hold and "act" not in buttons.values():
             raise UserError(
-                "no button has the role 'act', so nothing would move: give one, or hold=false"
+                "no button has the role 'act', so the robot would never move: give it to a button, or set hold=false"
             )
         for axis in axes or ():
             if axis is not None and axis.removeprefix("-") not in source.axes:

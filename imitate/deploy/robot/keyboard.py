@@ -1,6 +1,6 @@
-"""Teleoperation by the keys of a terminal: no package, no screen, also over ssh.
+"""Teleoperation by the keys of a terminal, without further packages or a screen, also over ssh.
 
-    w s    first number of the action up, down        u j    fourth
+    w s    first number of the action (up, down)      u j    fourth
     a d    second                                     i k    fifth
     r f    third                                      o l    sixth
     space  open or close the gripper, the last number
@@ -33,7 +33,7 @@ class Keyboard(Teleoperator):
         scale: fraction of the action's range for a key press, in (0, 1].
         press_s: seconds for which a key acts.
         gripper: see :class:`imitate.deploy.robot.handheld.Pushes`.
-        mode: see there.
+        mode: see :class:`imitate.deploy.robot.handheld.Pushes`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Keyboard(Teleoperator):
                 self._gripper_until = now + max(self._press_s, 0.5)
             else:
                 self._seen[key] = now
-        if events:  # the next episode begins with an open gripper and no pressed key
+        if events:  # begin the next episode with an open gripper and no pressed key
             self._pushes.begin()
             self._gripper_until, self._seen = 0.0, {}
         action = self._action(observation, now)

@@ -1,4 +1,4 @@
-"""LeRobot's devices: create them by type, open them, and read names and ranges of their motors.
+"""LeRobot's devices: functions to create them by type, connect them, and read names and ranges of their motors.
 
 LeRobot registers a device when the module of its configuration is imported. So all of LeRobot's modules of a kind are
 imported, and the installed plug-ins (distributions called ``lerobot_robot_*``, ``lerobot_teleoperator_*`` and
@@ -36,7 +36,7 @@ def make_device(kind: Kind, name: str | None, options: Mapping[str, Any]) -> Any
 
     Args:
         kind: ``robot`` or ``teleoperator``.
-        name: LeRobot's name of the type, such as ``so101_follower``; None is refused with an example.
+        name: LeRobot's name of the type, such as ``so101_follower``; for None the error gives an example.
         options: fields of its configuration; nested ones, such as ``cameras``, as dicts or as YAML text.
 
     Raises:
@@ -44,14 +44,14 @@ def make_device(kind: Kind, name: str | None, options: Mapping[str, Any]) -> Any
     """
     if name is None:
         raise UserError(
-            f"no type of LeRobot's {kind} given: name one, such as lerobot:{_EXAMPLES[kind]}"
+            f"the type of LeRobot's {kind} is missing: give one, such as lerobot:{_EXAMPLES[kind]}"
         )
     try:
         package = import_module(f"lerobot.{kind}s")
         import draccus  # LeRobot's reader of configurations
     except ImportError as error:
         raise UserError(
-            f"LeRobot's {kind}s need LeRobot, in an environment without robosuite, whose numpy is older: "
+            f"LeRobot's {kind}s need LeRobot, in an environment without robosuite, which needs an older numpy: "
             f"{missing('lerobot-robots', error)}"
         ) from error
     base = getattr(package, _CONFIGS[kind])
@@ -67,7 +67,7 @@ def make_device(kind: Kind, name: str | None, options: Mapping[str, Any]) -> Any
             _keep_torque(config, options)
         return getattr(package, f"make_{kind}_from_config")(config)
     except Exception as error:  # LeRobot, a plug-in or a manufacturer's SDK may raise any error
-        # Of a plug-in's error LeRobot's own repeats the whole configuration.
+        # LeRobot's error repeats the whole configuration; its cause, the plug-in's error, is shorter.
         why = first_line(error.__cause__ or error)
         raise UserError(f"LeRobot's {kind} '{name}' cannot be made: {why}") from error
 
@@ -80,16 +80,16 @@ def open_device(kind: Kind, device: Any, calibrate: bool, given: Mapping[str, An
         device: device that is not connected.
         calibrate: true to let LeRobot calibrate a device that needs it, which asks questions at the terminal and may
             move it.
-        given: ``type`` and fields of its configuration, for error messages.
+        given: ``type`` and fields of the device's configuration, for error messages.
 
     Raises:
-        UserError: it cannot be connected, or is not calibrated; it is disconnected then.
+        UserError: the device cannot be connected or is not calibrated; it is then disconnected.
     """
     takes = signature(device.connect).parameters
     try:
         device.connect(**({"calibrate": calibrate} if "calibrate" in takes else {}))
         calibrated = device.is_calibrated
-        # Some of LeRobot's own devices have a method here, or None if there is nothing to calibrate.
+        # In some of LeRobot's devices this is a method, or None if there is nothing to calibrate.
         is_ready = (calibrated() if callable(calibrated) else calibrated) is not False
     except Exception as error:
         close_device(device)
@@ -107,21 +107,21 @@ def open_device(kind: Kind, device: Any, calibrate: bool, given: Mapping[str, An
     )
     file = getattr(device, "calibration_fpath", "its file")
     raise UserError(
-        f"LeRobot's '{given['type']}' is not calibrated, or not as {file} says; do: lerobot-calibrate {said}"
+        f"LeRobot's '{given['type']}' is not calibrated, or differs from {file}; do: lerobot-calibrate {said}"
     )
 
 
 def close_device(device: Any) -> None:
     """Disconnect a device, even if it is only partly connected."""
-    with contextlib.suppress(Exception):  # LeRobot raises if a part of it is not connected
+    with contextlib.suppress(Exception):  # raised if a part is not connected
         device.disconnect()
 
 
 def number_names(features: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the numbers in LeRobot's features, in their order.
+    """Return the names of the numbers in LeRobot's features, in their order.
 
     Args:
-        features: ``{name: float}``, or ``{"names": {name: index}, "shape": ...}`` as gamepads have it.
+        features: ``{name: float}``, or ``{"names": {name: index}, "shape": ...}`` as for gamepads.
     """
     if "names" in features and "shape" in features:
         names = features["names"]
@@ -130,7 +130,7 @@ def number_names(features: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def ranges_of(device: Any, names: Iterable[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lowest and highest positions (A,) of the named motors, in the units of actions; infinite if unknown.
+    """Return lowest and highest positions (A,) of the named motors, in the units of actions; infinite if unknown.
 
     They come from ``joint_limits`` of the configuration, else from the unit of a motor: from -100 to 100, from 0 to
     100, or degrees within the range of its calibration.
@@ -143,7 +143,7 @@ def ranges_of(device: Any, names: Iterable[str]) -> tuple[NDArray[np.float64], N
 
 
 def buses_of(device: Any) -> list[Any]:
-    """The motor buses whose torque can be switched off: one for each arm."""
+    """Return the motor buses whose torque can be switched off: one for each arm."""
     parts = [device, *(getattr(device, arm) for arm in _ARMS if hasattr(device, arm))]
     buses = [getattr(part, "bus", None) for part in parts]
     return [bus for bus in buses if hasattr(bus, "disable_torque")]
@@ -173,7 +173,7 @@ def _import_types(package: str) -> list[tuple[str, str]]:
 def _import_error(module: str) -> str | None:
     try:
         import_module(module)
-    except Exception as error:  # the missing SDK of one must not prevent the others
+    except Exception as error:  # the missing SDK of one device must not prevent the use of others
         return first_line(error)
     return None
 
@@ -197,7 +197,7 @@ def _parsed(value: Any) -> Any:
 
 
 def _keep_torque(config: Any, given: Any) -> None:
-    """Keep the torque on at the end, also for both arms of a bimanual robot, unless the options differ."""
+    """Keep the torque on at the end, also for both arms of a bimanual robot, unless the options set it."""
     said = given if isinstance(given, Mapping) else {}
     for field in fields(config):
         value = getattr(config, field.name)
@@ -223,7 +223,7 @@ def _range_of(arms: list[tuple[str, Any]], name: str) -> tuple[float, float]:
 
 
 def _range_on_bus(bus: Any, motor: str) -> tuple[float, float]:
-    """Return the range of a motor by its unit, as ``MotorsBus`` of LeRobot converts it."""
+    """Return the range of a motor, which depends on its unit, as in LeRobot's ``MotorsBus``."""
     unit = getattr(getattr(bus.motors[motor], "norm_mode", None), "value", None)
     if unit == "range_0_100":
         return 0.0, 100.0

@@ -57,12 +57,12 @@ class LeRobotRobot(Robot):
         config: fields of the type's configuration: ``port``, ``id``, ``cameras``, ``max_relative_target`` ...
 
     Raises:
-        UserError: LeRobot is not installed, has no such type, it does not take the configuration, or there is no way to
+        UserError: LeRobot is not installed, has no such type, or refuses the configuration; or it is unknown how to
             keep the robot at rest.
 
     Attributes:
         action_names: names of the numbers of an action.
-        limits: limits of each joint according to LeRobot; if unknown, they are infinite and nothing is sent.
+        limits: limits of each joint according to LeRobot; unknown ones are infinite, and then nothing is sent.
     """
 
     action_names: tuple[str, ...]
@@ -103,7 +103,7 @@ class LeRobotRobot(Robot):
     # ---- life ------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Open bus and cameras, and measure the robot's pose. Arms of LeRobot have no torque for a moment meanwhile.
+        """Open bus and cameras, and measure the robot's pose. LeRobot switches the torque of arms off for a moment.
 
         Raises:
             UserError: it cannot be connected, is not calibrated, or gives no observation.
@@ -122,7 +122,7 @@ class LeRobotRobot(Robot):
     def close(self) -> None:
         """Close bus and cameras. Motors keep their torque, unless ``disable_torque_on_disconnect`` is true."""
         self._connected = False
-        is_free = clock.acquire(self._lock, _PATIENCE_S)  # a call may never return
+        is_free = clock.acquire(self._lock, _PATIENCE_S)  # a hanging call may hold the lock forever
         try:
             close_device(self._device)
         finally:
@@ -132,7 +132,7 @@ class LeRobotRobot(Robot):
     # ---- the robot -------------------------------------------------------------------------------
 
     def observe(self) -> Observation:
-        """The newest observation, with the time stamp of the oldest camera image if the cameras have one.
+        """Return the newest observation, with the time stamp of the oldest camera image if the cameras have one.
 
         Raises:
             RobotError: an observation does not fit LeRobot's features. Errors of LeRobot pass unchanged.
@@ -146,7 +146,8 @@ class LeRobotRobot(Robot):
             values[key] = np.asarray(seen[name])
             if values[key].shape != self.observation_shapes[key]:
                 raise RobotError(
-                    f"LeRobot's '{name}' has shape {values[key].shape}; its features say {self.observation_shapes[key]}"
+                    f"LeRobot's '{name}' has shape {values[key].shape}; expected {self.observation_shapes[key]}, as in "
+                    "its features"
                 )
         return Observation(values, stamp)
 
@@ -160,15 +161,15 @@ class LeRobotRobot(Robot):
         box = np.isfinite(self.limits.low) & np.isfinite(self.limits.high)
         if not box.all():
             raise UserError(
-                f"'{self.action_names[int(np.argmin(box))]}' has no limits that LeRobot knows, so nothing was sent: "
-                f"give low and high (--limits) in the order {', '.join(self.action_names)}"
+                f"'{self.action_names[int(np.argmin(box))]}' has no limits in LeRobot, so nothing was sent: give low "
+                f"and high (--limits) in the order {', '.join(self.action_names)}"
             )
         with self._lock:
             self._still = None
-            self._tell(dict(zip(self.action_names, map(float, action), strict=True)))
+            self._send_targets(dict(zip(self.action_names, map(float, action), strict=True)))
 
     def hold(self) -> None:
-        """Send the pose in which the first step without an action found the robot: an arm does not sink further.
+        """Send the pose measured in the first step without an action, so that an arm does not sink further.
 
         If the pose was not measured after the last command, send that command again, because an older pose lags behind
         it.
@@ -176,7 +177,7 @@ class LeRobotRobot(Robot):
         with self._lock:
             if self._still is None and self._moved_since():
                 self._still = self._at_rest(self._sent)
-            self._tell(self._standing())
+            self._send_targets(self._standing())
 
     def stop(self) -> None:
         """Send the pose in which the robot is, or switch its torque off (``at_stop``).
@@ -196,15 +197,15 @@ class LeRobotRobot(Robot):
             is_old = self._moved_since() or seen_s > _PATIENCE_S
             if self._still is None and is_free and is_old:
                 self._look_in_time()
-            self._tell(self._standing())
+            self._send_targets(self._standing())
         finally:
             if is_free:
                 self._lock.release()
 
     def pose(self, observation: Observation) -> NDArray[np.float64]:
-        """The measured positions, 0 for speeds, and the last command of grippers.
+        """Return the measured positions, 0 for speeds, and the last command of grippers.
 
-        A joint outside its limits by at most 2 % of their range is set to their edge, because arms at rest may be
+        A joint outside its limits by at most 2 % of their range is set to their edge, because resting arms may be
         there.
         """
         measured = dict(zip(self._numbers, observation.values.get("state", ()), strict=True))
@@ -216,19 +217,19 @@ class LeRobotRobot(Robot):
         is_near: Vector = np.where(np.abs(pose - edge) <= _SLACK * (high - low), edge, pose)
         return is_near
 
-    # ---- LeRobot's calls, with the lock held -----------------------------------------------------
+    # ---- calls of LeRobot while the lock is held -----------------------------------------------------
 
     def _look(self) -> tuple[float, dict[str, Any]]:
         """Return the time of an observation, and LeRobot's observation."""
-        asked = clock.now()
-        stamp = min(asked, self._oldest_image())
+        began = clock.now()
+        stamp = min(began, self._oldest_image())
         seen = self._device.get_observation()
         missing = [name for name in (*self._numbers, *self._arrays.values()) if name not in seen]
         if missing:
             raise RobotError(f"LeRobot's robot gave no '{missing[0]}', which its features name")
         measured = {name: float(seen[name]) for name in self._numbers}
         if all(map(isfinite, measured.values())):
-            self._measured = asked, measured
+            self._measured = began, measured
         return stamp, seen
 
     def _oldest_image(self) -> float:
@@ -252,7 +253,7 @@ class LeRobotRobot(Robot):
         return self._last_seen()[0] < self._sent_at
 
     def _look_in_time(self) -> None:
-        """Measure again, unless it takes too long or fails: then the last position is better than none."""
+        """Measure again; if that takes too long or fails, keep the last measured pose."""
 
         def look() -> None:
             with contextlib.suppress(Exception):
@@ -281,14 +282,14 @@ class LeRobotRobot(Robot):
                 at_rest[name] = float(measured[name])
         return at_rest
 
-    def _tell(self, action: dict[str, float]) -> None:
+    def _send_targets(self, action: dict[str, float]) -> None:
         if not all(map(isfinite, action.values())):
             raise RobotError(f"the action {action} is not finite; it was not sent")
         self._sent_at = clock.now()
         self._device.send_action(dict(action))
         self._sent = action
 
-    # ---- what is known before connecting ---------------------------------------------------------
+    # ---- checks before connecting ---------------------------------------------------------
 
     def _check(self) -> None:
         if self._at_stop not in ("pose", "torque_off"):
@@ -302,7 +303,7 @@ class LeRobotRobot(Robot):
             unknown = [name for name in names if name not in self.action_names]
             if unknown:
                 raise UserError(
-                    f"{word} has '{unknown[0]}', which is not an action; actions are "
+                    f"{word} contains '{unknown[0]}', which is not an action; actions are "
                     f"{', '.join(self.action_names)}"
                 )
         for name in self.action_names:

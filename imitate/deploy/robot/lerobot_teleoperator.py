@@ -1,4 +1,4 @@
-"""Any teleoperation device of LeRobot: leader arms, gamepads, gloves, exoskeletons.
+"""Adapter from any teleoperation device of LeRobot: leader arms, gamepads, gloves, exoskeletons.
 
     LeRobot's event                    event here          key in a terminal
     success                            success             Enter
@@ -38,7 +38,7 @@ _LONGEST_STEP_S = 0.2
 
 
 class LeRobotTeleoperator(Teleoperator):
-    """A teleoperation device of LeRobot, with its actions in the order of the robot's.
+    """A teleoperation device of LeRobot; its actions are put into the order of the robot's.
 
     Args:
         type: LeRobot's name of the device's type, such as ``so101_leader``; or a device of LeRobot, not connected.
@@ -91,7 +91,7 @@ class LeRobotTeleoperator(Teleoperator):
         """
         try:
             own = number_names(self._device.action_features)
-        except Exception as error:  # LeRobot's own keyboard raises here
+        except Exception as error:  # such as LeRobot's keyboard
             why = first_line(error)
             raise UserError(f"LeRobot's '{self._type}' gives no action: {why}") from error
         self._names = own if robot.action_names is None else robot.action_names
@@ -132,8 +132,8 @@ class LeRobotTeleoperator(Teleoperator):
         if not self._person:
             return Guidance(None, frozenset(events))
         self._let_go()
-        given = self._ask(self._device.get_action)
-        if not given:  # for example, a phone returns nothing while it is not enabled
+        given = self._call(self._device.get_action)
+        if not given:  # for example, a phone that is not enabled returns no action
             return Guidance(None, frozenset(events))
         return Guidance(self._vector(given), frozenset(events))
 
@@ -144,9 +144,9 @@ class LeRobotTeleoperator(Teleoperator):
             return
         now = clock.now()
         if self._goal is None:
-            given = self._ask(self._device.get_action)
+            given = self._call(self._device.get_action)
             self._goal = {name: float(given[name]) for name in features if name in given}
-            self._feed()  # before switching the torque on: a motor would move to an old goal
+            self._feed()  # before the torque is on: a motor would move to an old goal
             self._torque(on=True)
         else:
             step = self._speed * min(now - self._followed, _LONGEST_STEP_S)
@@ -170,15 +170,15 @@ class LeRobotTeleoperator(Teleoperator):
         return events
 
     def _flags(self) -> set[str]:
-        """Return events of the device; ``is_intervention`` tells whether the person acts."""
+        """Return events of the device; ``is_intervention`` is true if the person acts."""
         if not self._with_events:
             return set()
-        given = self._ask(self._device.get_teleop_events)
+        given = self._call(self._device.get_teleop_events)
         flags = {getattr(key, "value", key): bool(value) for key, value in given.items()}
         self._person = flags.get("is_intervention", self._person)
         if flags.get(
             "rerecord_episode"
-        ):  # LeRobot then also reports that the episode is terminated
+        ):  # with these events LeRobot also reports a terminated episode
             return {"redo"}
         if flags.get("success"):
             return {"success"}
@@ -198,14 +198,14 @@ class LeRobotTeleoperator(Teleoperator):
             self._torque(on=False)
 
     def _feed(self) -> None:
-        self._ask(lambda: self._device.send_feedback(dict(self._goal or {})))
+        self._call(lambda: self._device.send_feedback(dict(self._goal or {})))
 
     def _torque(self, on: bool) -> None:
         switch = getattr(self._device, "enable_torque" if on else "disable_torque", None)
         if switch is not None:
-            self._ask(switch)
+            self._call(switch)
 
-    def _ask(self, call: Callable[[], Value]) -> Value:
+    def _call(self, call: Callable[[], Value]) -> Value:
         try:
             return call()
         except Exception as error:  # a driver may raise any error

@@ -1,11 +1,11 @@
-"""Limits of the actions sent to a robot: box, step, speed, acceleration, jerk, distance from the measured pose.
+"""Limits on the actions sent to a robot: box, step, speed, acceleration, jerk, distance from the measured pose.
 
 The filter keeps the commanded trajectory within limits for any policy. It is not a safety function: it runs in a user
-process, and knows nothing about obstacles.
+process and does not consider obstacles.
 
-Limits are in the units of the action. They bound the change of the *command*. For targets (joint angles, poses) that is
-the robot's own speed and acceleration; for relative actions the box bounds the speed, and ``speed`` the acceleration:
-``jerk`` is for targets.
+Limits are in the units of the action. They bound the change of the *command*. For targets (joint angles, poses) these
+are the robot's own speed and acceleration. For relative actions the box bounds the speed, and ``speed`` the
+acceleration. ``jerk`` is meant for targets.
 
 Trajectories of limited jerk are computed one control step at a time by ruckig (extra ``limits``): Berscheid and Kröger,
 Jerk-limited Real-time Trajectory Generation with Arbitrary Target States, arXiv:2105.04830.
@@ -27,7 +27,7 @@ from imitate.system.extras import missing
 class JerkTrajectory:
     """Fastest trajectory to a target that may change at each control step.
 
-    Dimensions are not synchronized: synchronized ones may overshoot a target and so leave the box.
+    Dimensions are not synchronized, because synchronized ones may overshoot a target and so leave the box.
 
     Args:
         speed: (A,) largest speed.
@@ -77,19 +77,19 @@ class JerkTrajectory:
 Vector = NDArray[np.float64]
 
 Answer = Literal["scale", "clip", "refuse"]
-"""Treatment of a change that is too large: shorten it and keep its direction, cut each number, or raise."""
+"""Treatment of a change that is too large: shorten it but keep its direction, clip each number, or raise an error."""
 
 
 _MOTION = ("step", "speed", "acceleration", "jerk")
 """Limits on the change of the command."""
 _OUTSIDE = 0.1
-"""Fraction of the range by which a robot that is moved back or guided by hand may exceed its limits."""
+"""Fraction of the range by which a robot may exceed its limits while it is moved back or guided by hand."""
 _NOISE = 0.01
-"""Fraction of the range by which sensor noise may exceed an edge, for example of an open gripper."""
+"""Fraction of the range by which a measured pose may exceed a limit because of sensor noise, as for an open gripper."""
 
 
 class LimitError(RuntimeError):
-    """An action was not finite, or was beyond a limit whose answer is ``refuse``."""
+    """An action was not finite, or exceeded limits whose ``answer`` is ``refuse``."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,13 @@ class ActionLimits:
         margin: distance to keep from both, at least 0.
         step: largest change of the command from one control step to the next.
         speed: largest change per second.
-        acceleration: largest change of that speed per second; the command then also brakes in time for the box.
+        acceleration: largest change of that speed per second; the command then also slows down in time before the edge
+            of the box.
         from_measured: largest distance of the command from the measured pose, if the robot provides it.
         answer: ``scale`` a step that is too large as a whole, ``clip`` it dimension by dimension, or ``refuse`` it.
-            A command outside the box is moved to its edge, and refused under ``refuse``.
+            A command outside the box is moved to its edge, or refused with ``refuse``.
         jerk: largest change of the acceleration per second, in addition to ``speed`` and ``acceleration``; the command
-            then follows a smooth trajectory, each dimension on its own. Needs ruckig (extra ``limits``) and a robot
+            then follows a smooth trajectory, each dimension separately. Needs ruckig (extra ``limits``) and a robot
             that provides its pose.
     """
 
@@ -153,7 +154,7 @@ class ActionLimits:
             if value is None or not np.isfinite(value).all():
                 words = "none" if value is None else _shown(value)
                 raise UserError(
-                    f"{name} is {words}: a limit of jerk needs finite limits of speed and acceleration beside it"
+                    f"{name} is {words}: a limit of jerk also needs finite limits of speed and acceleration"
                 )
 
     @staticmethod
@@ -216,7 +217,7 @@ class ActionLimits:
         return found
 
     def scaled(self, factor: float) -> ActionLimits:
-        """The same box with steps, speeds and accelerations multiplied by ``factor`` in (0, 1]: ``run --slow``."""
+        """Return the limits with step, speed and acceleration multiplied by ``factor`` in (0, 1], for ``--slow``."""
         if not 0 < factor <= 1:
             raise UserError(
                 f"the factor of slow motion is {factor}; wanted a number above 0, at most 1"
@@ -247,7 +248,8 @@ class LimitCounts:
 class LimitFilter:
     """Applies :class:`ActionLimits` to a stream of actions at a fixed rate.
 
-    The order: finite, box, distance from the measured pose, step and speed, acceleration and braking, box again. Step,
+    The order is: finite, box, distance from the measured pose, step and speed, acceleration and braking, box again.
+        Step,
     speed and acceleration are relative to the last *commanded* action, so that the filter does not follow a robot
     that lags.
 
@@ -280,19 +282,18 @@ class LimitFilter:
 
         Args:
             at: (A,) the action that keeps the robot where it is, from which the first action is limited; None if there
-                is no such action; the first one is then only moved into the box.
+            is no such action, so that the first one is only moved into the box.
 
         Raises:
-            LimitError: ``at`` is not finite, of another size, or outside of the box by more than a sensor's noise, or
-                None although the jerk is limited.
+            LimitError: ``at`` is not finite, of another size, or outside the box by more than a sensor's noise, or
+            None although the jerk is limited.
         """
         self._last, self._change = None, np.zeros(self.limits.size)
         self.counts = LimitCounts()
         if at is None:
             if self._smooth is not None:
                 raise LimitError(
-                    "a limit of jerk needs the pose from which the command begins, but this "
-                    "robot does not provide it (Robot.pose)"
+                    "a limit of jerk needs the robot's initial pose, but this robot does not provide it (Robot.pose)"
                 )
             return
         pose = self._checked(at, "the present pose")
@@ -301,8 +302,8 @@ class LimitFilter:
         outside = (low - pose > noise) | (pose - high > noise)
         if outside.any():
             raise LimitError(
-                f"the robot stands at {_shown(pose)}, outside of its limits in dimension "
-                f"{', '.join(map(str, np.flatnonzero(outside)))}: bring it back by hand before a policy moves it"
+                f"the robot is at {_shown(pose)}, outside its limits in dimension "
+                f"{', '.join(map(str, np.flatnonzero(outside)))}: move it back by hand before a policy moves it"
             )
         self._rest_at(np.clip(pose, low, high))
 
@@ -317,7 +318,7 @@ class LimitFilter:
         """
         pose = self._last if at is None else self._checked(at, "the present pose")
         if pose is not None and self.limits.far_outside(pose).any():
-            raise LimitError(f"the present pose {_shown(pose)} is far outside of the limits")
+            raise LimitError(f"the current pose {_shown(pose)} is far outside the limits")
         self._change = np.zeros(self.limits.size)
         if pose is not None:
             self._rest_at(np.clip(pose, self.limits.low, self.limits.high))
@@ -340,8 +341,8 @@ class LimitFilter:
             measured: (A,) the measured pose in the units of the action, for ``from_measured``.
 
         Raises:
-            LimitError: the action is not finite or of another size, or is beyond a limit whose answer is ``refuse``.
-                The filter's state is then unchanged.
+            LimitError: the action is not finite or of another size, or exceeds limits whose answer is ``refuse``.
+            The filter's state is then unchanged.
         """
         wanted = self._checked(action, "the action")
         reasons: list[str] = []
@@ -385,7 +386,7 @@ class LimitFilter:
         if self._gain is None:
             return safe
         change = safe - last
-        # Brake in time for the target and the edge of the box, then limit the change of speed.
+        # Slow down in time before the target and the edge of the box, then limit the change of speed.
         towards = _braking(np.abs(change), self._gain)
         limited = np.minimum(np.maximum(change, -towards), towards)
         limited = np.minimum(limited, self._change + self._gain)
@@ -438,7 +439,7 @@ def _braking(distance: Vector, gain: Vector) -> Vector:
     Let g be ``gain``, the largest difference of two successive changes. A change c and the k changes that slow it down
     to rest, c - g, ... c - k g, add up to (k + 1) c - g k (k + 1) / 2, with the largest k for which c > k g.
     """
-    distance = np.minimum(distance, 1e12 * gain)  # also for a box without edges
+    distance = np.minimum(distance, 1e12 * gain)  # finite also for a box without limits
     k = np.floor((np.sqrt(1.0 + 8.0 * distance / gain) - 1.0) / 2.0)
     result: Vector = (distance + 0.5 * gain * k * (k + 1.0)) / (k + 1.0)
     return result

@@ -40,10 +40,10 @@ _logger = logging.getLogger(__name__)
 def check_names(robot: Robot, policy: Any) -> None:
     """Compare the order of joints before anything moves, if policy and robot both have names.
 
-    Completely different names are reported but no error, because names in LeRobot have changed between releases.
+    Completely different names are logged without an error, because names in LeRobot have changed between releases.
 
     Raises:
-        UserError: the policy learned with the same names in another order, or with only some of them.
+        UserError: the policy was trained with the same names in another order, or with only some of them.
     """
     trained: Mapping[str, Sequence[str]] = getattr(policy, "number_names", None) or {}
     keys = (*getattr(policy, "obs_keys", ()), "actions")
@@ -53,11 +53,11 @@ def check_names(robot: Robot, policy: Any) -> None:
         if not there or not here or there == here:
             continue
         words = (
-            f"'{key}' is ({', '.join(here)}) of the robot and was ({', '.join(there)}) in training"
+            f"'{key}' is ({', '.join(here)}) in the robot, but was ({', '.join(there)}) in training"
         )
         if set(there) & set(here):
             raise UserError(
-                f"{words}: use the robot of the data, or give its numbers in that order"
+                f"{words}: use the robot of the data, or return its numbers in that order"
             )
         _logger.warning("%s: make sure that the order is the same", words)
 
@@ -110,7 +110,7 @@ class ControlLoop:
         robot: connected robot.
         policy: see :class:`LoopPolicy`; None if only the teleoperator acts.
         rate_hz: control steps per second.
-        safety: settings of when to hold and when to stop.
+        safety: settings that determine when to hold and when to stop.
         teleoperator: connected device that takes over whenever it returns an action; its events end episodes.
         any_rate: true to allow a rate other than the demonstrations', which makes motions slower or faster, and other
             than the robot's own.
@@ -120,12 +120,12 @@ class ControlLoop:
         look: returns the reason why the policy must not act on an observation, or ''.
 
     Attributes:
-        step_ends_s: ``time.monotonic()`` at which the running control step ends; infinite for a robot whose time stands
-            still between actions (:attr:`Robot.in_step`), with which neither lateness nor age is checked.
+        step_ends_s: ``time.monotonic()`` at which the running control step ends; infinite for a robot whose time stops
+        between actions (:attr:`Robot.in_step`), for which neither lateness nor age is checked.
 
     Raises:
-        UserError: the policy needs observations that the robot does not give, or the rate is not that of the
-            demonstrations, or not the robot's own.
+        UserError: the policy needs observations that the robot does not give, or the rate differs from the
+            demonstrations' or the robot's own.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class ControlLoop:
         look: Callable[[Mapping[str, Any]], str] | None = None,
     ) -> None:
         if policy is None and teleoperator is None:
-            raise UserError("neither a policy nor a teleoperator was given: nobody would act")
+            raise UserError("neither a policy nor a teleoperator was given, but one must act")
         if policy is not None:
             check_keys(robot, policy)
             check_names(robot, policy)
@@ -191,7 +191,7 @@ class ControlLoop:
                 stop_robot(self.robot, self.safety.stop_attempts)
                 report.stop_s, stopped = clock.now() - began, True
         finally:
-            if not stopped:  # Ctrl-C came just before the stop above, or the stop raised
+            if not stopped:  # Ctrl-C came just before the stop above, or the stop raised an error
                 stop_robot(self.robot, self.safety.stop_attempts)
         return report
 
@@ -256,17 +256,18 @@ class _Episode:
                 continue
             now = clock.now()
             self._count_late(now > deadline)
-            # A late step is not compensated: the next one starts at once and has its whole period.
+            # The delay of a late step is not made up for: the next one starts at once and has its whole period.
             clock.sleep(max(0.0, deadline - now))
         self._refuse_an_end_in_vain()
 
     def _refuse_an_end_in_vain(self) -> None:
-        """Report an episode whose last steps were no more than a fault that had no time to stop it."""
+        """Raise an error if the episode's last steps had no action, though for less than ``hold_s``."""
         since = self._unable_since
         held_s = 0.0 if since is None else clock.now() - since
         if held_s >= 0.5 * self._safety.hold_s:
             raise RobotError(
-                f"the episode ended in a fault: no action for its last {held_s:.1f} s ({self._unable}); the robot was "
+                f"the episode ended in a fault, without an action for its last {held_s:.1f} s ({self._unable}); the "
+                "robot was "
                 f"stopped ({self._report})"
             )
 
@@ -362,7 +363,7 @@ class _Episode:
             and not np.allclose(safe, limit.boxed(action))
         ):
             raise RobotError(
-                f"the first action {action} is further from the present pose {first} than the limits of a step allow; "
+                f"the first action {action} is further from the current pose {first} than the limits of a step allow; "
                 "it was not sent: bring the robot to where the demonstrations begin, or allow it to approach slowly"
             )
         if self._loop.dry_run:
@@ -388,18 +389,18 @@ class _Episode:
             )
 
     def _blamed(self) -> str:
-        """Describe the part that took longest in late steps, and a remedy."""
+        """Name the part that took longest in late steps, and a remedy."""
         part = max(self._slowest, key=lambda name: self._slowest[name])
         if self._slowest[part] < self._period / 2:
-            return "other programs kept the machine busy; end them, or give this one priority"
+            return "other programs kept the machine busy; end them, or give this program a higher priority"
         words = f"{part} took up to {1e3 * self._slowest[part]:.0f} ms of a period of {1e3 * self._period:.0f} ms"
         if part == _POLICY and self._lost:
-            return f"{words} ({self._lost}); look at the server and the network, or take asynchronous inference"
+            return f"{words} ({self._lost}); check the server and the network, or use asynchronous inference"
         if part == _POLICY:
             return f"{words}; use a smaller policy, asynchronous inference, or demonstrations at a lower rate"
         if part == _RECORDING:
             return f"{words}; write to a faster disk, or record smaller images"
-        return f"{words}; let it return at once, and a thread of the driver do what takes time"
+        return f"{words}; let it return at once, and do slow work in a thread of the driver"
 
     def _timed(self, name: str, function: Callable[..., _Result], *args: Any) -> _Result:
         """Call a part of a control step, and record its duration."""
@@ -419,8 +420,8 @@ def check_robot_rate(robot: Robot, rate_hz: float) -> None:
     own = robot.rate_hz
     if own is not None and abs(rate_hz - own) > 0.01 * own:
         raise UserError(
-            f"the rate is {rate_hz:g} Hz, but the robot wants its actions at {own:g} Hz: use "
-            "that rate, or allow any (--any-rate)"
+            f"the rate is {rate_hz:g} Hz, but the robot needs its actions at {own:g} Hz: use that rate, or allow any "
+            "(--any-rate)"
         )
 
 

@@ -27,21 +27,21 @@ from imitate.system import clock
 
 @dataclass(frozen=True)
 class Safety:
-    """When to hold and when to stop. Defaults suit an arm at 10 to 30 Hz.
+    """Settings that determine when to hold and when to stop. Defaults suit an arm at 10 to 30 Hz.
 
     Attributes:
-        max_age_periods: an observation is not used for acting if it is older than this many control periods ...
-        max_age_s: ... and than this many seconds, and than one and a half periods of the robot's slowest camera
-            (:attr:`Robot.camera_hz`).
+        max_age_periods: control periods; an observation is too old for acting if it exceeds these, ``max_age_s``, and
+            one and a half periods of the robot's slowest camera (:attr:`Robot.camera_hz`).
+            max_age_s: seconds, see ``max_age_periods``.
         hold_s: seconds without an action of the policy after which the episode ends.
-        late: this many late steps ...
-        late_of: ... among this many end the episode; 0 late steps for never.
+        late: number of late steps among the last ``late_of`` that ends the episode; 0 to allow any number.
+        late_of: number of steps among which late ones are counted.
         watchdog_s: seconds without a finished step after which another thread stops the robot; three periods at least.
         frozen: steps with identical images after which the camera counts as frozen, at least half a second; 0 disables
             the check.
         frozen_pose: steps with clear motion of the commands but a bit-identical measured pose after which the pose is
             invalid; 0 disables the check.
-        first_action: whether a first action far from the current pose is approached within the limits or refused.
+        first_action: ``approach`` a first action far from the current pose within the limits, or ``refuse`` it.
         stop_attempts: number of attempts if a stop raises an error.
 
     Raises:
@@ -81,7 +81,7 @@ class Safety:
                 raise UserError(f"{name} is {getattr(self, name)}; wanted at least {least}")
         if self.late > self.late_of:
             raise UserError(
-                f"late is {self.late} of late_of {self.late_of} steps, which never happens; wanted late_of at least "
+                f"late is {self.late} of late_of {self.late_of} steps, which is impossible; wanted late_of at least "
                 "late, or late 0 to allow late steps"
             )
         if self.first_action not in ("approach", "refuse"):
@@ -91,14 +91,15 @@ class Safety:
 _FASTER = 3.0
 """Factor by which a measured pose may move faster than commands."""
 _GLANCE = 2.0
-"""Number of periods after which a reading counts as one after a gap, which a second one must confirm."""
+"""Number of periods without a reading that is a gap; the first reading after it must be confirmed by a second one."""
 _MOVES, _CLEAR = 0.002, 0.02
-"""Fractions of a dimension's range by which commands must move per step and in total to ask for motion."""
+"""Fractions of a dimension's range by which commands must move per step and in total to count as clear motion."""
 _NOISY = 10
-"""Successive readings, each of them new, by which a number at rest shows that its sensor has noise ..."""
+"""Number of successive readings, each different, by which a number at rest shows that its sensor has noise."""
 _REST, _REVERSALS = 0.005, 3
-"""... within this part of its range, while their change reverses so many times. An encoder that flickers between two
-of its ticks has no new readings, and an arm that comes to rest does not reverse, or its changes get smaller."""
+"""Fraction of its range within which these readings are, and number of times that their change reverses. An encoder
+that flickers between two ticks has no new readings, and an arm that comes to rest does not reverse, or its
+changes get smaller."""
 
 
 class MeasuredPoses:
@@ -130,7 +131,7 @@ class MeasuredPoses:
         self._seen_s, self._blind_s, self._is_free = 0.0, 0.0, True
 
     def pause(self) -> None:
-        """Allow the robot to be moved by anybody: the next pose is trusted only after two readings agree."""
+        """Allow the robot to be moved by hand: the next pose is trusted only after two readings agree."""
         self._is_free = True
 
     def commanded(self, action: Vector) -> None:
@@ -146,19 +147,21 @@ class MeasuredPoses:
             now_s: time of :mod:`imitate.system.clock` at which it arrived.
         """
         if pose is None:
-            return "" if self._trusted is None else "the robot does not tell its pose any more"
+            return "" if self._trusted is None else "the robot does not report its pose any more"
         outside = self._limits.far_outside(pose)
         if outside.any():
-            return self._words("is far outside of the limits", outside, "at", pose)
+            return self._words("is far outside the limits", outside, "at", pose)
         trusted = self._trusted
         if self._has_jumped(pose, now_s):
             return self._words("has jumped", self._gone(pose, trusted), "to", pose)
         self._trusted, self._blind_s, self._is_free = pose, 0.0, False
         silent = self._noise.silent(pose)
         if silent.any():
-            return self._words("repeats itself without a sensor's noise", silent, "at", pose)
+            return self._words(
+                "repeats itself exactly, without the sensor's noise", silent, "at", pose
+            )
         if self._stillness.is_frozen(pose, seen):
-            return "the measured pose stands still while commands move it"
+            return "the measured pose does not change although commands move it"
         return ""
 
     def _words(self, fault: str, dims: NDArray[np.bool_], word: str, pose: Vector) -> str:
@@ -251,9 +254,9 @@ def _has_noise(readings: NDArray[np.float64], rest: Vector) -> NDArray[np.bool_]
 class Stillness:
     """Detects a sensor that repeats its last reading.
 
-    A single number that does not follow may be held by an object or by contact. So a fault needs two numbers that are
-    still although commanded to move, or one that was commanded to both sides of its position. Numbers of a pose that
-    are not measured (0 for relative actions, the last command of a gripper) are left out; if none remain, the
+    A single number that does not follow may be blocked by an object or by contact. So a fault needs two numbers that do
+    not change although commanded to move, or one that was commanded to both sides of its position. Numbers of a pose
+    that are not measured (0 for relative actions, the last command of a gripper) are left out; if none remain, the
     observation's vectors, which moved before, must be bit-identical.
 
     Args:
@@ -270,7 +273,7 @@ class Stillness:
         self._vectors: dict[str, bytes] = {}
         self._is_alive = False
         self._sent: Vector | None = None
-        self._since_pose, self._since_vectors = _Wishes(), _Wishes()
+        self._since_pose, self._since_vectors = _Commands(), _Commands()
 
     def commanded(self, action: Vector) -> None:
         """Record a sent action (A,)."""
@@ -295,16 +298,16 @@ class Stillness:
             self._is_measured = known | (pose != 0.0) & (pose != self._sent)
         measured = self._is_measured
         if (measured != known).any() or before is None or (pose != before)[measured].any():
-            self._since_pose = _Wishes()
+            self._since_pose = _Commands()
         if vectors != self._vectors:
             self._is_alive |= bool(self._vectors)
-            self._vectors, self._since_vectors = vectors, _Wishes()
+            self._vectors, self._since_vectors = vectors, _Commands()
         if measured.any():
-            asked = self._since_pose.asked(pose, self._range) & measured
+            moved = self._since_pose.moved(pose, self._range) & measured
             crossed = self._since_pose.crossed(pose, self._range) & measured
-            return self._since_pose.count >= self._frozen and self._are_too_many(asked, crossed)
+            return self._since_pose.count >= self._frozen and self._are_too_many(moved, crossed)
         zero = np.zeros_like(pose)
-        asked = self._since_vectors.reached(self._range)
+        moved = self._since_vectors.reached(self._range)
         crossed = self._since_vectors.crossed(zero, self._range)
         is_relative = not self._is_told[: max(len(pose) - 1, 1)].any()
         return (
@@ -312,15 +315,15 @@ class Stillness:
             and self._is_alive
             and bool(vectors)
             and self._since_vectors.count >= self._frozen
-            and self._are_too_many(asked, crossed)
+            and self._are_too_many(moved, crossed)
         )
 
     @staticmethod
-    def _are_too_many(asked: NDArray[np.bool_], crossed: NDArray[np.bool_]) -> bool:
-        return int(asked.sum()) >= 2 or bool(crossed.any())
+    def _are_too_many(moved: NDArray[np.bool_], crossed: NDArray[np.bool_]) -> bool:
+        return int(moved.sum()) >= 2 or bool(crossed.any())
 
 
-class _Wishes:
+class _Commands:
     """Commands since the last change of a reading."""
 
     def __init__(self) -> None:
@@ -333,7 +336,7 @@ class _Wishes:
         self._low = action if self._low is None else np.minimum(self._low, action)
         self._high = action if self._high is None else np.maximum(self._high, action)
 
-    def asked(self, pose: Vector, size: Vector) -> NDArray[np.bool_]:
+    def moved(self, pose: Vector, size: Vector) -> NDArray[np.bool_]:
         """Return (A,) True where the commands have moved clearly."""
         if self._low is None or self._high is None:
             return np.zeros(len(pose), dtype=bool)
@@ -357,7 +360,7 @@ class _Wishes:
 
 
 def _reach(limits: ActionLimits, period_s: float) -> Vector | None:
-    """Return (A,) the distance that a measured pose may move per control period; None if the speed is unlimited."""
+    """Return (A,) the largest change of a measured pose per control period, or None if the speed is unlimited."""
     ways = [] if limits.step is None else [np.asarray(limits.step)]
     ways += [] if limits.speed is None else [np.asarray(limits.speed) * period_s]
     return _FASTER * np.minimum.reduce(ways) if ways else None
@@ -390,12 +393,12 @@ class Observer:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, np.dtype[Any]] = {}
         self.pose: Vector | None = None
-        """(A,) The action that keeps the pose of the newest usable observation; None where the robot does not tell."""
+        """(A,) The action that keeps the pose of the newest usable observation; None if it is unknown."""
         self.unstamped = False
-        """True where the robot does not tell when it observed, so that freshness is not checked."""
+        """True if observations have no time stamp, so that their age is not checked."""
 
     def first(self) -> Observation:
-        """The observation before the episode, whose keys and shapes later ones must have.
+        """Return the observation before the episode; later ones must have the same keys and shapes.
 
         Raises:
             RobotError: the robot could not observe.
@@ -411,7 +414,7 @@ class Observer:
             found = self._shapes.get(key)
             if found != tuple(declared):
                 raise RobotError(
-                    f"the robot was not moved: observe() gives '{key}' as {found or 'nothing'}, and "
+                    f"the robot was not moved: observe() gives '{key}' as {found or 'nothing'}, but "
                     f"{type(self._robot).__name__}.observation_shapes has {tuple(declared)}: correct one of them"
                 )
         self._last, self._came_s = seen, clock.now()
@@ -435,7 +438,7 @@ class Observer:
             seen = observed(self._robot)
             fault = self._changed(seen)
             pose = None if fault else pose_of(self._robot, seen)
-        except DriverError as error:  # even after a single lost frame
+        except DriverError as error:  # also after a single lost frame
             return before, str(error)
         now = clock.now()
         self.unstamped |= seen.stamp_s is None
@@ -448,9 +451,9 @@ class Observer:
         return seen, self.fault_of_age()
 
     def fault_of_age(self) -> str:
-        """Return the reason why the newest observation is too old for acting or has an unknown age, or ''.
+        """Return the reason why the newest observation is too old for acting or has a wrong stamp, or ''.
 
-        The age of one without a stamp counts from its arrival.
+        The age of an observation without a stamp counts from its arrival.
         """
         stamp_s = None if self._last is None else self._last.stamp_s
         age_s = clock.now() - (self._came_s if stamp_s is None else stamp_s)

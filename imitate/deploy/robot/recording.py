@@ -19,17 +19,17 @@ from imitate.system import clock
 
 REAL_ROBOT = 4
 TIMES = "timestamps"
-"""Array of the seconds from the first recorded step to each one: those that held the pose are gaps."""
+"""Name of the array with the seconds from the first recorded step to each step; steps that held the pose are gaps."""
 
 
 class Recorder:
-    """Writes the steps of a control loop into a demonstration file; hand :meth:`on_step` to the loop.
+    """Writes the steps of a control loop into a demonstration file; pass :meth:`on_step` to the loop.
 
-    Each kept episode is on disk when :meth:`keep` returns; a crash loses the running one at most. Steps in which the
-    pose was held are not recorded, because nobody acted.
+    Each kept episode is on disk when :meth:`keep` returns; a crash loses at most the running one. Steps in which the
+    pose was held are not recorded, because they have no action.
 
     Args:
-        path: the HDF5 file.
+        path: path of the HDF5 file.
         rate_hz: control rate.
         env_meta: ``env_args`` of a simulated robot, or None for a real one.
         name: name of the robot, for the ``env_args`` of a real one.

@@ -76,5 +76,5 @@ class Report:
             words.append(f"{self.interventions} by a person")
         words += [f"{count} limited by {name}" for name, count in self.limits.changed.items()]
         if self.unstamped:
-            words.append("observations without a stamp: freshness not checked")
+            words.append("observations have no time stamp, so their age was not checked")
         return ", ".join(words)

@@ -16,7 +16,7 @@ Your own robot is a subclass of :class:`Robot` with four members:
         def stop(self):
             self.driver.halt()
 
-A package makes it known by an entry point of the group ``imitate.robots`` (or ``imitate.teleoperators``); the command
+A package registers it by an entry point of the group ``imitate.robots`` (or ``imitate.teleoperators``); the command
 line also takes ``module:Class`` and ``path/to/file.py:Class``.
 """
 
@@ -37,7 +37,7 @@ from imitate.errors import RobotError, UserError, nearest
 from imitate.system.extras import installed_points
 
 ROBOTS, TELEOPERATORS = "imitate.robots", "imitate.teleoperators"
-"""Groups of entry points."""
+"""Names of the groups of entry points."""
 _BUILT_IN = {
     TELEOPERATORS: {
         "keyboard": "imitate.deploy.robot.keyboard:Keyboard",
@@ -51,7 +51,7 @@ _BUILT_IN = {
     },
 }
 _WITH_TYPE = "lerobot"
-"""Name that may be followed by a type: ``lerobot:so101_follower``."""
+"""Name that is followed by a type, as in ``lerobot:so101_follower``."""
 _EXPERT = "imitate.deploy.robot.simulated:ExpertTeleoperator"
 
 
@@ -61,8 +61,8 @@ class Observation:
 
     Attributes:
         values: float arrays (D,), images (H, W, 3) uint8 red first; keys and units as in the demonstrations.
-        stamp_s: ``time.monotonic()`` when the oldest part was captured; None if the driver does not know; its age is
-            then not checked.
+        stamp_s: ``time.monotonic()`` when the oldest part was captured; None if it is unknown, so that the age is not
+        checked.
     """
 
     values: Mapping[str, NDArray[Any]]
@@ -83,7 +83,7 @@ class Robot(ABC):
         observation_names: the same for observations, by key.
         camera_hz: images per second of the slowest camera, which may be older than other observations, or None if
             unknown.
-        in_step: true if its time stands still between two actions, as in a simulator in tests; never for a robot.
+        in_step: true if its time stops between two actions, as in a simulator in tests; never for a robot.
     """
 
     observation_shapes: Mapping[str, tuple[int, ...]]
@@ -107,7 +107,7 @@ class Robot(ABC):
         """Bring the robot to rest and keep it there. Works from any thread, more than once, and before connecting."""
 
     def hold(self) -> None:
-        """Keep the current pose for a control step without an action. By default the same as :meth:`stop`.
+        """Keep the current pose for a control step without an action. By default this calls :meth:`stop`.
 
         Sending nothing is not enough: velocity-controlled robots would keep moving.
         """
@@ -128,16 +128,16 @@ class Robot(ABC):
     def reset_to(self, start: int) -> Observation | None:
         """Bring robot and scene to the initial state with this number, if possible.
 
-        The same number gives the same state. By default :meth:`reset`: a person restores the scene.
+        The same number gives the same state. By default this calls :meth:`reset`, and a person restores the scene.
         """
         return self.reset()
 
     def success(self) -> bool | None:
-        """Return True if the task is solved, or None if the robot cannot tell and a person decides."""
+        """Return True if the task is solved, or None if the robot does not measure it and a person decides."""
         return None
 
     def ended(self) -> bool:
-        """Return True if the episode cannot go on, such as with the object out of reach, if the robot can tell."""
+        """Return True if the robot detects that the episode cannot continue, such as with the object out of reach."""
         return False
 
     def reward(self) -> float | None:
@@ -236,7 +236,7 @@ def _made(group: str, word: str, name: str, options: Mapping[str, Any]) -> Any:
         place = _EXPERT
     if name not in installed and ":" not in name:
         raise UserError(
-            f"there is no {word} '{name}' (one of your own: module:Class, file.py:Class, or an entry point in the "
+            f"there is no {word} '{name}' (name your own as module:Class, file.py:Class, or by an entry point in the "
             f"group {group}); {nearest(name, installed)}"
         )
     try:
@@ -280,9 +280,7 @@ def check_declared(robot: Robot) -> None:
 def _check_rate(name: str, rate: Any) -> None:
     is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
     if rate is not None and not (is_number and math.isfinite(rate) and rate > 0):
-        raise UserError(
-            f"{name} is {rate!r}; wanted a number above 0, or None where any rate will do"
-        )
+        raise UserError(f"{name} is {rate!r}; wanted a number above 0, or None for any rate")
 
 
 def _check_names(name: str, names: Sequence[str], size: int | None, of: str) -> None:

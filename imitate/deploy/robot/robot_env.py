@@ -1,10 +1,10 @@
 """A robot as an environment at a fixed rate, for evaluation, DAgger and online RL.
 
 ``step(action)`` passes the action to the control loop of :mod:`imitate.deploy.robot.loop`, which runs in its own
-thread, and returns the observation one control period later. So all guarantees of the loop hold here: limits, age
-checks, the watchdog, a stop after any failure. If the next action does not come in time, for example during the
-updates of a learner, the robot holds its pose, and is stopped after ``Safety.hold_s``; it continues from its current
-pose with the next :meth:`RobotEnv.step`.
+thread, and returns the observation one control period later. So everything that the loop guarantees applies here:
+limits, age checks, the watchdog, a stop after any failure. If the next action does not come in time, for example during
+the updates of a learner, the robot holds its pose, and is stopped after ``Safety.hold_s``; it continues from its
+current pose with the next :meth:`RobotEnv.step`.
 
 An environment of this kind is named ``robot:NAME``; see :func:`robot_env`.
 """
@@ -38,18 +38,18 @@ from imitate.envs.env import Array, Obs
 from imitate.errors import EnvError, RobotError, UserError
 
 Reward = Callable[[Mapping[str, Array], NDArray[np.float64]], float]
-"""Reward of an observation and the action (A,) that led to it."""
+"""Function that returns the reward of an observation and the action (A,) that led to it."""
 
 VERDICTS = {"success": True, "failure": False}
 """Events of a device that end an episode with a verdict."""
 VOID = ("discard", "redo")
-"""Events that end an episode that does not count."""
+"""Events of a device that end an episode and discard it."""
 _PATIENCE_S = 5.0
 _log = logging.getLogger(__name__)
 
 
 class RobotEnv(gymnasium.Env[Obs, Array]):
-    """See the module. It is both a :class:`gymnasium.Env` and an :class:`imitate.envs.Env`.
+    """A robot as a :class:`gymnasium.Env` and an :class:`imitate.envs.Env`, see the module.
 
     An episode ends as a terminal after a person's ``success`` or ``failure`` or if :meth:`Robot.ended` is true; as a
     timeout after ``horizon`` steps or by a person's ``end``. ``info`` has
@@ -67,10 +67,10 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         name: name of the environment.
         teleoperator: device that is not connected; it overrides the actions whenever it returns one, and its events
             judge episodes.
-        reward: reward of a step; None means the robot's, or without one 1 at success, else 0.
+        reward: reward of a step, or None for the robot's; if the robot has none, 1 at success, else 0.
         safety: settings of the loop; ``hold_s`` is the time without an action after which the robot is stopped.
         slow: factor in (0, 1] on the limits of step, speed and acceleration.
-        limits: fields of :class:`ActionLimits` that replace the robot's own, and are stricter.
+        limits: fields of :class:`ActionLimits` that replace the robot's own; they must be stricter.
         horizon: steps after which an episode is truncated, or None for never.
         obs_keys: observations to return, or None for all.
         prepare: true to wait for a person to prepare the scene if the robot cannot reset itself.
@@ -109,16 +109,16 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._closed = False
         self._at_exit = AtExit(self._end_of_process)
         try:
-            self._ask(lambda: called(robot.connect))
+            self._in_thread(lambda: called(robot.connect))
             check_declared(robot)
             if limits:
                 robot.limits = _stricter(name, robot.limits, limits)
             rate = rate_hz or robot.rate_hz
             if rate is None:
-                raise UserError(f"{name}: the robot accepts any rate: set one as control_freq")
+                raise UserError(f"{name}: the robot accepts any rate, so set control_freq")
             self.rate_hz = float(rate)
             if teleoperator is not None:
-                self._ask(lambda: called(teleoperator.connect, robot))
+                self._in_thread(lambda: called(teleoperator.connect, robot))
             self._exchange = Exchange(robot, teleoperator)
             self._loop = ControlLoop(
                 robot,
@@ -137,7 +137,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
 
     def _describe(self, obs_keys: Sequence[str] | None) -> None:
         """Read the spaces from the robot."""
-        seen = self._ask(lambda: observed(self._robot)).values
+        seen = self._in_thread(lambda: observed(self._robot)).values
         keys = tuple(seen if obs_keys is None else obs_keys)
         missing = [key for key in keys if key not in seen]
         if missing:
@@ -163,7 +163,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
     def observe(self) -> Obs:
         """Return the robot's observation between two episodes; nothing moves."""
         if self._run is None:
-            self._seen = self._ask(lambda: observed(self._robot)).values
+            self._seen = self._in_thread(lambda: observed(self._robot)).values
         return self._obs()
 
     def reset(
@@ -183,7 +183,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         self._goes_on = self._success = False
         self._steps = self._interventions = 0
         robot = self._robot
-        begun = self._ask(lambda: reset_robot(robot, seed))
+        begun = self._in_thread(lambda: reset_robot(robot, seed))
         if begun is None and self._prepare:
             self._wait_for_the_scene()
         self._exchange.begin()
@@ -262,7 +262,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
 
     # ---- the control thread ----------------------------------------------------------------------
 
-    def _ask(self, function: Callable[[], Any]) -> Any:
+    def _in_thread(self, function: Callable[[], Any]) -> Any:
         return self._thread.submit(function).result()
 
     def _begin_run(self) -> None:
@@ -273,7 +273,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         """End the loop's run, if it is running; the robot is then at rest.
 
         Raises:
-            RobotError: it had ended itself, because it was not safe to continue.
+            RobotError: the run had ended itself, because it was not safe to continue.
         """
         run, self._run = self._run, None
         if run is not None:
@@ -294,7 +294,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
                 slow=self._slow,
             )
             ends = frozenset({"success", "quit"})
-            report = self._ask(lambda: loop.run(None, ends=ends))
+            report = self._in_thread(lambda: loop.run(None, ends=ends))
             if report.ended_by == "quit":
                 raise RobotError("a person ended it at the device (quit); the robot was stopped")
         elif sys.stdin is not None and sys.stdin.isatty():
@@ -304,8 +304,7 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
         else:
             raise RobotError(
                 f"{self.name}: the robot has no reset(), and nobody can confirm that the "
-                "scene is ready: run it in a terminal, give a device (take_over), or disable "
-                "the preparation (prepare: false)"
+                "scene is ready: run it in a terminal, give a device (take_over), or set prepare to false"
             )
 
     def close(self) -> None:
@@ -340,24 +339,24 @@ class RobotEnv(gymnasium.Env[Obs, Array]):
     def _summary(self) -> str:
         counts = self.counts
         return (
-            f"of {counts['steps']} control steps at {self.rate_hz:g} Hz {counts['held']} held the pose, since the "
-            f"action came too late, and {counts['late']} were late; {counts['interventions']} by a person"
+            f"of {counts['steps']} control steps at {self.rate_hz:g} Hz {counts['held']} held the pose because the "
+            f"action came too late, {counts['late']} were late, {counts['interventions']} were a person's"
         )
 
-    # ---- the rest of the protocol ----------------------------------------------------------------
+    # ---- the other methods of Env ----------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Refuse: a robot's state can be neither read nor set."""
+        """Raise EnvError: a robot's state can be neither read nor set."""
         raise EnvError(f"{self.name}: the state of a robot and its scene cannot be read")
 
     def reset_to(self, state: dict[str, Any]) -> Obs:
-        """Refuse: see :meth:`get_state`."""
+        """Raise EnvError, see :meth:`get_state`."""
         raise EnvError(f"{self.name}: a robot and its scene cannot be put into a recorded state")
 
     def render(
         self, *, height: int = 256, width: int = 256, camera_name: str | None = None
     ) -> Array:
-        """Return the last image of a camera: of ``camera_name``, or else of the first one."""
+        """Return the last image of the camera ``camera_name``, by default the first one."""
         images = [key for key, value in self._seen.items() if np.ndim(value) == 3]
         if not images:
             raise EnvError(f"{self.name}: the robot has no camera")

@@ -2,8 +2,8 @@
 
     {"env_name": "robot:my_robots:Arm", "type": 4, "env_kwargs": {"control_freq": 10, "take_over": "spacemouse"}}
 
-``robot:NAME`` accepts the names of ``imitate run --robot``; ``robot:sim`` is an environment in real time, whose
-``env_args`` are ``options.env_meta``.
+``robot:NAME`` accepts the names of ``imitate run --robot``; ``robot:sim`` is a simulated environment in real time,
+whose ``env_args`` are in ``options.env_meta``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class RobotArgs:
         take_over: device with which a person may override: ``keyboard``, ``expert:TASK``, an installed one, or
             ``module:Class``.
         take_over_options: options of the device's class.
-        reward: ``module:function`` of the observation and the executed action, or None for the robot's reward, or else
-            1 at success.
-        limits: fields of ActionLimits that replace the robot's own, and are stricter.
-        slow: factor on step, speed and acceleration.
+        reward: ``module:function`` of the observation and the executed action, or None for the robot's reward, which by
+            default is
+        1 at success.
+        limits: fields of ActionLimits that replace the robot's own; they must be stricter.
+        slow: factor in (0, 1] on the limits of step, speed and acceleration.
         safety: fields of Safety.
         horizon: steps after which an episode is truncated.
         prepare: true to wait for a person to prepare the scene if the robot cannot reset itself.
@@ -58,7 +59,7 @@ def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None
     """Create the connected environment of ``robot:NAME``.
 
     Raises:
-        EnvError: only a file names it, its arguments are unknown, or it cannot be connected.
+        EnvError: the arguments are unknown, or the robot cannot be connected.
     """
     check_trusted(env_meta)
     text = str(env_meta["env_name"])
@@ -68,13 +69,13 @@ def robot_env(env_meta: Mapping[str, Any], obs_keys: Sequence[str] | None = None
         name = SIMULATED.removeprefix(ROBOT)
         if "env_meta" not in args.options:
             raise EnvError(
-                f"{text}: no environment given: write its env_args as "
-                "env_kwargs.options.env_meta, or name it: --env robot:sim:Lift"
+                f"{text}: no environment given: write its env_args as env_kwargs.options.env_meta, or give its name, "
+                "such as --env robot:sim:Lift"
             )
         if args.control_freq is not None:
             options.setdefault("rate_hz", args.control_freq)
         options.setdefault("cameras", cameras_in(obs_keys or ()))
-        for check in ("frozen", "frozen_pose"):  # a still simulator repeats its images
+        for check in ("frozen", "frozen_pose"):  # a scene at rest repeats its images
             safety.setdefault(check, 0)
     device = None
     if args.take_over is not None:

@@ -1,4 +1,4 @@
-"""Simulated robots in real time: a robosuite task or any gymnasium environment behind the interface of a robot.
+"""Simulated robots in real time: a robosuite task or any gymnasium environment with the interface of a robot.
 
 The simulator runs in its own thread and takes one step each control period, even without a new action, like the real
 world. So late policies, slow servers and lost connections have the same effect as on a robot.
@@ -31,7 +31,7 @@ from imitate.system import clock
 
 
 class SceneWindow:
-    """A window on the scene of a robosuite environment; all calls must be made in the thread that steps it.
+    """A window that shows a robosuite scene; all calls must be made in the thread that steps the environment.
 
     The window draws in its own thread. If the person closes it, it stays closed until the next episode, whose new model
     gets a new window.
@@ -49,7 +49,7 @@ class SceneWindow:
         """
         scene = getattr(env, "base_env", None)
         if scene is None or not hasattr(scene, "sim"):
-            raise EnvError("view is for robosuite's environments: this one has no MuJoCo scene")
+            raise EnvError("view shows robosuite's environments only; this one has no MuJoCo scene")
         model, data = scene.sim.model._model, scene.sim.data._data
         if model is not self._model:
             self.close()
@@ -71,7 +71,7 @@ def _opened(model: Any, data: Any) -> Any:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        usable = glfw.init()  # MuJoCo would end the process if it fails
+        usable = glfw.init()  # if this fails, MuJoCo would end the process
     try:
         if not usable:
             raise RuntimeError("GLFW finds no display")
@@ -82,7 +82,7 @@ def _opened(model: Any, data: Any) -> Any:
             "WAYLAND_DISPLAY), and on macOS mjpython instead of python"
         ) from error
     with viewer.lock():
-        viewer.opt.geomgroup[0] = 0  # shapes for collisions
+        viewer.opt.geomgroup[0] = 0  # hide the shapes for collisions
         viewer.cam.lookat[:] = (0.0, 0.0, 1.0)
         viewer.cam.distance, viewer.cam.azimuth, viewer.cam.elevation = 2.0, 0.0, -30.0
     return viewer
@@ -103,12 +103,12 @@ class SimulatedRobot(Robot):
         hold_action: (A,) action sent by :meth:`hold` and while no action comes. None means zeros within the limits,
             which keep the pose if actions are changes. A gripper at the last place of a robosuite action keeps its
             command.
-        in_step: true, for tests, if the simulator takes a step only when an action is sent.
+        in_step: true to step the simulator only when an action is sent; for tests.
         view: true to show a robosuite scene in a window; needs a display.
         cameras: cameras of a robosuite scene, observed as ``<camera>_image``: names, or the size of the images by name,
             as the side in pixels or (height, width); missing sizes are taken from ``env_meta``, or else 84.
 
-    A terminated environment stands still until :meth:`reset`.
+    A terminated environment does not step until :meth:`reset`.
     """
 
     def __init__(
@@ -183,10 +183,10 @@ class SimulatedRobot(Robot):
                 self._window.show(env)
             return self._seen(obs)
 
-        return self.ask(begin)
+        return self.call(begin)
 
     def reset_to(self, start: int) -> Observation:
-        """Begin the episode with the seed of a number: the same number, the same initial state."""
+        """Begin an episode with this number as seed; the same number gives the same initial state."""
         self._seed = self._first_seed + start
         return self.reset()
 
@@ -212,7 +212,7 @@ class SimulatedRobot(Robot):
             if self._keeps_gripper:
                 self._hold[-1] = wanted[-1]
         if self.in_step:
-            self.ask(lambda env: self._step(env, wanted))
+            self.call(lambda env: self._step(env, wanted))
 
     def hold(self) -> None:
         """Keep the pose in the next step."""
@@ -241,13 +241,13 @@ class SimulatedRobot(Robot):
             reward, self._reward = self._reward, 0.0
         return reward
 
-    def ask(self, question: Callable[[Env], Value]) -> Value:
+    def call(self, function: Callable[[Env], Value]) -> Value:
         """Call a function of the environment in the simulator's thread between two steps; return its result."""
         answer: Future[Value] = Future()
 
         def work(env: Env) -> None:
             try:
-                answer.set_result(question(env))
+                answer.set_result(function(env))
             except BaseException as error:
                 answer.set_exception(error)
 
@@ -323,11 +323,11 @@ class SimulatedRobot(Robot):
 
 
 class ExpertTeleoperator(Teleoperator):
-    """Scripted expert in place of a person, for robosuite tasks that have one.
+    """Scripted expert as a teleoperator, for robosuite tasks that have an expert.
 
     Args:
         task: robosuite's name of the task.
-        seed: seed of the expert's habits, which are drawn for each episode.
+        seed: seed of the expert's style, which is drawn for each episode.
         steps_after: number of control steps that it waits at the end before it presses ``success``.
         patience: control steps after which it presses ``failure``; None for the expert's own horizon.
         watches: control steps at the beginning of an episode in which only the policy acts.
@@ -349,12 +349,12 @@ class ExpertTeleoperator(Teleoperator):
         self.start_episode()
 
     def start_episode(self) -> None:
-        """Draw other habits, and reset the counters."""
+        """Draw a new style, and reset the counters."""
         self._now = self._expert(Style.sample(self._random))
         self._steps = self._solved_for = 0
 
     def connect(self, robot: Robot) -> None:
-        """Remember the robot, which knows whether the task is solved."""
+        """Keep the robot, which reports whether the task is solved."""
         self._robot = robot
 
     def guide(self, observation: Observation) -> Guidance:

@@ -1,8 +1,8 @@
-"""Teleoperation by a SpaceMouse of 3Dconnexion, through hidapi (extra ``spacemouse``), without 3Dconnexion's driver.
+"""Teleoperation by a SpaceMouse through hidapi (extra ``spacemouse``), without 3Dconnexion's driver.
 
 Pushing the cap moves the first three numbers of an action (forward, left, up), turning it the next three (about these
 axes, anticlockwise). The left button (``0``) opens and closes the gripper, the right one (``1``) is success; in a
-terminal the keys of the keyboard device end episodes too. A push of the cap acts; no button has to be held.
+terminal the keys of the keyboard device end episodes too. Pushing the cap is enough to act; no button has to be held.
 
 The person sits behind the robot and faces the same way; ``axes`` reverses directions. If the device is disconnected,
 the episode ends and the robot is stopped.
@@ -46,7 +46,7 @@ class SpaceMouse(Handheld):
         buttons: roles that differ from :data:`BUTTONS`, such as ``{"0": "close", "1": "open"}``.
         grace_s: seconds for which the pose is kept after the cap was released.
         gripper: see :class:`imitate.deploy.robot.handheld.Pushes`.
-        mode: see there.
+        mode: see :class:`imitate.deploy.robot.handheld.Pushes`.
         index: index of the device, if there are several.
         keys: true to also read keys that end an episode from the terminal.
         source: access to the device; hidapi's by default.
@@ -83,15 +83,15 @@ class Cap:
     def __init__(self) -> None:
         self._raw = [
             0
-        ] * 6  # axes to the right, towards the person, down; then the turns about them
+        ] * 6  # pushes to the right, towards the person, down; then turns about these axes
         self._buttons = 0
         self._moved = -float("inf")
 
     def take(self, report: Sequence[int], now: float) -> None:
         """Process a report: its number, then little-endian values of 16 bits, or the bits of the buttons.
 
-        Report 1 has the pushes (and the turns of some devices), report 2 the turns, report 3 the buttons. Others are
-        ignored.
+        Report 1 contains the pushes (and on some devices the turns), report 2 the turns, report 3 the buttons. Others
+        are ignored.
         """
         kind, data = (report[0], bytes(report[1:])) if report else (0, b"")
         if kind == 3:
@@ -138,7 +138,7 @@ class HIDSpaceMouse:
         """Open the device.
 
         Raises:
-            UserError: no device is connected, it may not be opened, or hidapi is not installed.
+            UserError: no device is connected, opening it is not permitted, or hidapi is not installed.
         """
         hid = self._hid or _hidapi()
         found = list(spacemice(hid.enumerate()))
@@ -152,8 +152,8 @@ class HIDSpaceMouse:
             device.set_nonblocking(True)
         except OSError as error:
             raise UserError(
-                f"the SpaceMouse '{self.name}' cannot be opened ({error}): no other program may have it open; on Linux "
-                'a udev rule has to allow it, such as: KERNEL=="hidraw*", ATTRS{idVendor}=="256f", MODE="0666"'
+                f"the SpaceMouse '{self.name}' cannot be opened ({error}): close other programs that use it; on Linux "
+                'a udev rule must allow access, such as: KERNEL=="hidraw*", ATTRS{idVendor}=="256f", MODE="0666"'
             ) from error
         self._device = device
 
@@ -181,7 +181,7 @@ class HIDSpaceMouse:
 
 
 def spacemice(devices: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """Return the SpaceMice among hidapi's devices, with each interface that has the axes once.
+    """Return the SpaceMice among hidapi's devices; of each, the interface with the axes, once.
 
     Some systems do not report the usage of an interface (0); then all interfaces count.
     """

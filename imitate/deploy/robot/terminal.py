@@ -1,4 +1,4 @@
-"""Keys of a terminal, read one by one, and their events. No package, no screen, also over ssh."""
+"""Keys of a terminal, read one by one, and their events; works without further packages or a screen, also over ssh."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TerminalKeys:
 
     def __init__(self, user: str = "the keyboard device") -> None:
         if not self.present():
-            raise UserError(f"{user} needs a terminal: standard input is none")
+            raise UserError(f"{user} needs a terminal, but standard input is not one")
         import termios
         import tty
 
@@ -70,7 +70,7 @@ class TerminalKeys:
         return text.decode("utf-8", "ignore")
 
     def wait(self) -> str:
-        """Wait for the next key; return Escape for an arrow key or the like.
+        """Wait for the next key; return Escape for special keys such as arrows.
 
         Raises:
             UserError: the terminal was closed.

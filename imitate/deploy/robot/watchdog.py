@@ -1,4 +1,4 @@
-"""A watchdog that stops a robot after any failure, from another thread if the control loop hangs.
+"""Watchdog that stops a robot after any failure, from another thread if the control loop hangs.
 
 Objects that must not keep running are closed when the process ends, by itself or by SIGTERM.
 """
@@ -30,14 +30,14 @@ STOP_S = 0.3
 
 
 def stop_robot(robot: Robot, attempts: int = 3) -> None:
-    """Stop a robot, and retry if its driver raises; Ctrl-C does not interrupt this before it has stopped.
+    """Stop a robot, and retry if its driver raises an error; Ctrl-C takes effect only after the robot has stopped.
 
-    A call that does not return within ``STOP_S``, such as behind a lock of a hanging driver, is reported on stderr
+    A call that does not return within ``STOP_S``, such as one that waits for a hanging driver, is reported on stderr
     by another thread.
 
     Raises:
         RobotError: no attempt worked; somebody must press the emergency stop.
-        KeyboardInterrupt: it was pressed meanwhile; the robot has been stopped.
+        KeyboardInterrupt: Ctrl-C was pressed meanwhile; the robot has been stopped.
     """
     failure: BaseException | None = None
     interrupted = False
@@ -64,12 +64,12 @@ def stop_robot(robot: Robot, attempts: int = 3) -> None:
 
 
 def slow_stop(seconds: float) -> str:
-    """Describe a stop so slow that the robot may have moved meanwhile, or return ''."""
+    """Describe a stop that took so long that the robot may have moved meanwhile, or return ''."""
     if seconds <= STOP_S:
         return ""
     return (
-        f"stop() took {seconds:.1f} s, and the robot may have moved meanwhile; wanted at most {STOP_S:g} s: let it ask "
-        "the controller to stop, and return"
+        f"stop() took {seconds:.1f} s, and the robot may have moved meanwhile; wanted at most {STOP_S:g} s: stop() "
+        "should send the command and return at once"
     )
 
 
@@ -78,17 +78,15 @@ def _report_unless(returned: threading.Event) -> None:
 
     def report() -> None:
         if not clock.wait(returned, STOP_S):
-            _tell(f"stop() has not returned after {STOP_S:g} s: PRESS THE EMERGENCY STOP")
+            _write_line(f"stop() has not returned after {STOP_S:g} s: PRESS THE EMERGENCY STOP")
 
-    with contextlib.suppress(
-        RuntimeError
-    ):  # no more threads can be started at the end of the process
+    with contextlib.suppress(RuntimeError):  # at the end of the process no threads can be started
         threading.Thread(target=report, name="stop report", daemon=True).start()
 
 
-def _tell(words: str) -> None:
+def _write_line(words: str) -> None:
     """Write a line at once, because the error-reporting thread may hang forever."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # the terminal is gone
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
         sys.stderr.write(f"{words}\n")
         sys.stderr.flush()
 
@@ -107,7 +105,7 @@ def reset_robot(robot: Robot, start: int | None = None) -> Observation | None:
         seen = called(robot.reset) if start is None else called(robot.reset_to, start)
     except (
         BaseException
-    ) as error:  # also after Ctrl-C: others may close files before they stop the robot
+    ) as error:  # also after Ctrl-C, because callers may close files before they stop the robot
         stop_robot(robot)
         if isinstance(error, DriverError):
             raise RobotError(f"{error}; the robot was stopped") from error
@@ -139,7 +137,7 @@ class Watchdog:
         """Send an action, unless the robot has been stopped.
 
         Raises:
-            RobotError: it has been stopped, before or during this call, or its driver raised.
+            RobotError: it has been stopped, before or during this call, or its driver raised an error.
         """
         self._move(self._robot.send, action)
 
@@ -181,14 +179,14 @@ class Watchdog:
                 self._fed.clear()
                 continue
             reason = f"no control step ended within {self.limit_s:g} s, so the watchdog fired"
-            _tell(
+            _write_line(
                 f"{reason}: stopping the robot; Ctrl-C ends the command if the hanging call "
                 "does not return"
             )
             try:
                 self.stop(reason)
             except RobotError as error:
-                _tell(str(error))
+                _write_line(str(error))
             return
 
     def __enter__(self) -> Watchdog:
@@ -209,8 +207,8 @@ class Watchdog:
 class AtExit:
     """Calls a method of an object at the end of the process, unless it is released before.
 
-    SIGTERM, which by default ends a process at once, calls it too and then ends the process; only if this is made in
-    the main thread and nobody else handles the signal (a training closes its environments itself).
+    SIGTERM, which by default ends a process at once, calls the method too and then ends the process, but only if this
+    object is made in the main thread and the signal has no other handler (training closes its environments itself).
 
     Args:
         close: bound method; its object is not kept alive.
@@ -248,5 +246,5 @@ class AtExit:
         finally:
             signal.signal(
                 number, self._before
-            )  # handler of another object, or the end of the process
+            )  # another object's handler, or the end of the process
             os.kill(os.getpid(), number)

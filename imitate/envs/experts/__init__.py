@@ -1,4 +1,4 @@
-"""Scripted demonstrators, one file per task or package of tasks."""
+"""Scripted experts, with one file per task or package of tasks."""
 
 from __future__ import annotations
 

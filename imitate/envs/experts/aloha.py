@@ -40,8 +40,8 @@ class Arm:
         side: left or right.
 
     Attributes:
-        command: (6,) angles to go to.
-        tip: (3,) the point between the fingertips there, in m.
+        command: (6,) commanded angles.
+        tip: (3,) point between the fingertips at these angles, in m.
     """
 
     def __init__(self, side: str) -> None:
@@ -106,7 +106,7 @@ class TransferExpert:
         self._pitch = np.pi / 2  # pitch of the right gripper: down
 
     def act(self, obs: Obs) -> Array:
-        """Return the angles and openings to go to, (14,)."""
+        """Return the commanded angles and openings, (14,)."""
         seen = obs["agent_pos"]
         cube = np.asarray(obs["object_pos"], dtype=np.float64)
         tips = self._left.pose(seen[:6])[0], self._right.pose(seen[7:13])[0]
@@ -185,7 +185,7 @@ class TransferTask:
     env_name: str
     instruction: ClassVar[str] = "hand the cube from the right arm to the left one"
     horizon: ClassVar[int] = 300
-    motion_axes: ClassVar[int] = 0  # its numbers are target angles, not motions
+    motion_axes: ClassVar[int] = 0  # actions are target angles, not motions
     env_kwargs: ClassVar[Mapping[str, Any]] = {"obs_type": "state"}
     dense_kwargs: ClassVar[Mapping[str, Any]] = {"reward_shaping": True}
     acts_as_person: ClassVar[bool] = False
@@ -199,7 +199,7 @@ def expert_of(env_name: str) -> TransferTask:
     """Return the expert of the transfer.
 
     Raises:
-        EnvError: it is another environment of gym-aloha.
+        EnvError: the environment is another one of gym-aloha.
     """
     if not env_name.endswith(":gym_aloha/AlohaTransferCube-v0"):
         raise EnvError(

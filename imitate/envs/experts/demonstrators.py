@@ -1,11 +1,11 @@
-"""Demonstrators of four levels, which act between the expert and the arm.
+"""Demonstrators of four quality levels, which change the expert's actions.
 
 ``better`` is the expert, quick and exact. ``okay`` also succeeds, but by detours, slowly and with
 pauses. ``worse`` is quick but careless: it grasps beside the object, lets it slip, tries again, and gives up in the
 end or at the time limit. ``noise`` moves at random, without a goal.
 
-Unlike an expert, they have a memory of their aim and their tries. So a policy that is cloned from them cannot
-see all that their choices depend on, as with demonstrations of people.
+Unlike an expert, they have a memory of their aim and their tries. So a policy that imitates them cannot
+observe everything on which their choices depend, as with demonstrations of people.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from imitate.envs.env import Array, Obs
 from imitate.envs.experts.expert import CLOSE, OPEN, Expert, opening
 
-_EMPTY_M = 0.015  # the fingers have closed on nothing
+_EMPTY_M = 0.015  # fingers closed further than this hold no object
 _HELD_M = (0.03, 0.068)
 
 
@@ -42,7 +42,7 @@ class Demonstrator:
 
 
 class Detouring(Demonstrator):
-    """Visits two points around the start before it turns to the task."""
+    """Visits two points around the start before it does the task."""
 
     def __init__(self, expert: Expert, rng: np.random.Generator) -> None:
         super().__init__(expert, rng)
@@ -63,9 +63,9 @@ class Detouring(Demonstrator):
 
 
 class Clumsy(Demonstrator):
-    """Careless demonstrator: misses, notices late, drops the object, tries again, gives up.
+    """Careless demonstrator, which misses, notices it late, drops the object, tries again or gives up.
 
-    It takes half-closed fingers for a grasp. So if it aims beside the object, it may continue opening and closing
+    It mistakes half-closed fingers for a grasp. So if it aims beside the object, it may continue opening and closing
     there, until the fingers meet, or until it believes that it dropped the object.
     """
 
@@ -123,7 +123,7 @@ class Clumsy(Demonstrator):
 
 
 class Aimless(Demonstrator):
-    """Wanders: each axis follows a random walk towards 0, and the fingers sometimes open and close."""
+    """Moves aimlessly: each axis follows a random walk towards 0, and the fingers sometimes open and close."""
 
     STEPS = (60, 120)
 

@@ -1,4 +1,4 @@
-"""Door: turn the handle down and pull the door open."""
+"""Expert of Door: it turns the handle down and pulls the door open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PIVOT = np.array([-0.175, -0.10, -0.025])  # position of the handle, in the doo
 _LEVER_M = 0.125  # vector from the pivot to the observed point of the handle
 _TOUCHING_M = 0.065
 _HELD_M = 0.055
-_EMPTY_M = 0.015  # opening below which the fingers have closed on nothing
+_EMPTY_M = 0.015  # opening below which the fingers hold nothing
 _AJAR = (
     0.03  # angle of a door, in rad, from which closed fingers behind the handle also pull it open
 )
@@ -35,7 +35,7 @@ _LEAN = 0.45  # turn of the hand away from the door, in rad, so that it fits bes
 
 
 class _View(NamedTuple):
-    """Quantities on which the decisions depend, in m and rad."""
+    """Quantities that determine the action, in m and rad."""
 
     width: float
     to_handle: Array
@@ -47,7 +47,7 @@ class _View(NamedTuple):
 
 
 class DoorExpert(Expert):
-    """Come down on the handle's end, close, turn it down about its pivot, pull the door open."""
+    """Moves down onto the handle's end, closes, turns it down about its pivot, and pulls the door open."""
 
     env_name = "Door"
     horizon = 400
@@ -69,7 +69,7 @@ class DoorExpert(Expert):
             return self.move(obs, course, CLOSE, posture=view.posture)
         above = -float(view.to_handle[2])
         if (0.03 < sideways < 0.12 and above < 0.03) or (sideways < 0.05 and above < -0.02):
-            up = max(0.0, 0.06 - above) if sideways > 0.05 else 0.0  # first move out from below
+            up = max(0.0, 0.06 - above) if sideways > 0.05 else 0.0  # first leave the handle
             return self.move(obs, 0.06 * view.outward + up * _UP, OPEN, posture=view.posture)
         return self.approach(obs, view.to_handle, posture=view.posture)
 
@@ -92,7 +92,7 @@ class DoorExpert(Expert):
         )
 
     def _course(self, view: _View) -> Array:
-        """Return the way (3,) of the held handle: down about its pivot, then outward with the door."""
+        """Return the displacement (3,) of the held handle: down about its pivot, then outward with the door."""
         down = -math.sin(view.turn) * view.along - math.cos(view.turn) * _UP
         latched = view.opened < _FREE
         turns = float(np.clip((_UNLATCHED + 0.1 - view.turn) / 0.1, 0.0, 1.0)) if latched else 0.0

@@ -1,12 +1,13 @@
-"""Common parts of the scripted experts: reading observations, moving the gripper, varying their habits.
+"""Common code of the scripted experts: reading of observations, motion of the gripper, variation of the style.
 
-An expert is a function of the current observation alone, up to habits fixed for an episode. There are no phase
-counters and no timed waits: each phase is recognized by where the gripper is and how far it is open. A policy
-that is cloned from such demonstrations can see in the observation everything that the expert's choice depends on,
-and an expert that is pushed off its path returns to the phase that fits the new state.
+An expert is a function of the current observation alone, and of a style that is fixed for an episode. There are no
+phase
+counters and no timed waits: the gripper's position and opening determine the phase. So a policy
+that imitates such demonstrations observes everything on which the expert's action depends,
+and an expert that is pushed off its path continues with the phase that fits the new state.
 
 Actions have the form of robosuite's default Panda controller: (dx, dy, dz, rotation vector, gripper), each in [-1, 1];
-1 is 5 cm or 0.5 rad beyond the current pose, gripper 1 closes and -1 opens.
+1 commands 5 cm or 0.5 rad beyond the current pose, and gripper 1 closes and -1 opens.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ RADIANS_PER_ACTION = 0.5
 OPEN, CLOSE = -1.0, 1.0
 QUALITIES = ("better", "okay", "worse", "noise")
 
-_POSITION_GAIN = 1.5  # commanded distance per remaining distance; the controller covers about a third of it in a step
+_POSITION_GAIN = 1.5  # command per remaining distance; a step covers about a third of it
 _ROTATION_GAIN = 1.0
 
 
 @dataclass(frozen=True)
 class Style:
-    """One demonstrator's habits in one episode.
+    """Style of a demonstrator in one episode.
 
     Attributes:
         speed: largest commanded translation, in (0, 1].
@@ -54,7 +55,7 @@ class Style:
 
     @classmethod
     def sample(cls, rng: np.random.Generator, quality: str = "better") -> Style:
-        """Draw the habits of a demonstrator of one of ``QUALITIES``."""
+        """Draw the style of a demonstrator of one of ``QUALITIES``."""
         level = QUALITIES.index(quality)
         slowest, fastest = ((0.5, 0.8), (0.35, 0.55), (0.4, 0.8), (0.5, 0.8))[level]
         offset = (0.003, 0.006, 0.008, 0.003)[level]
@@ -97,7 +98,7 @@ class ExpertLayout:
 
 
 class Expert(ABC):
-    """A scripted demonstrator of one task.
+    """Scripted expert of one task.
 
     Attributes:
         env_name: the robosuite task it solves.
@@ -107,7 +108,7 @@ class Expert(ABC):
         slack_m: sideways distance from the object within which the gripper comes down all the way.
         steepness: height per further sideways distance.
         carry_steps: approximate number of steps with the object in the hand.
-        clearance_m: height above the grasp at which the fingers close on nothing, or None if missed grasps do not
+        clearance_m: height above the grasp at which the fingers miss the object, or None if missed grasps do not
         occur. motion_axes, instruction, env_kwargs, dense_kwargs, acts_as_person: see
         :class:`imitate.envs.experts.slot.ExpertKind`.
     """
@@ -160,7 +161,7 @@ class Expert(ABC):
         return np.concatenate([command, rotation, [gripper]])
 
     def limited(self, command: Array, limit: float) -> Array:
-        """Return the translation (3,) no faster than ``limit``, straight to its target."""
+        """Return the translation (3,), shortened to ``limit`` in the same direction."""
         return command * min(1.0, limit / max(float(np.linalg.norm(command)), 1e-9))
 
     def approach(
@@ -232,7 +233,7 @@ def rotation_error(wanted: Array, actual: Array) -> Array:
     """Return the rotation vector (3,) in the world's axes that turns ``actual`` into ``wanted``, both (x, y, z, w)."""
     *product, real = quat_product(wanted, np.asarray(actual) * [-1.0, -1.0, -1.0, 1.0])
     vector = np.array(product)
-    if real < 0:  # both signs of a quaternion are the same rotation; take the shorter way
+    if real < 0:  # both signs of a quaternion are the same rotation; choose the smaller turn
         vector, real = -vector, -real
     length = float(np.linalg.norm(vector))
     if length < 1e-9:

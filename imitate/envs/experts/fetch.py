@@ -1,7 +1,7 @@
 """Experts of gymnasium-robotics' tasks ``FetchReach``, ``FetchPush`` and ``FetchPickAndPlace``.
 
-They decide from the current observation alone. Actions (4,) in [-1, 1]: motion of the gripper (1 is about 3 cm), and of
-its fingers (1 opens, -1 closes). ``FetchSlide`` has no expert: its puck must be hit at the right speed.
+Their actions depend on the current observation alone. Actions (4,) in [-1, 1] are the motion of the gripper (1 is about
+3 cm) and of its fingers (1 opens, -1 closes). ``FetchSlide`` has no expert: its puck must be hit at the right speed.
 """
 
 from __future__ import annotations

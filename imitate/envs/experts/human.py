@@ -1,8 +1,8 @@
-"""A demonstrator with a person's habits: timed waits, hesitation, overshooting, missed grasps, an unsteady hand.
+"""Demonstrator that behaves like a person: timed waits, hesitation, overshooting, missed grasps, an unsteady hand.
 
-The expert underneath is a function of the current observation. A person is not: they wait before they act, look again
+An expert is a function of the current observation, but a person is not: they wait before they act, look again
 before the fingers close, overshoot a target and come back, close too early and try again. During a wait the
-observation stays and only the clock moves, so a policy that sees a single observation cannot tell when the wait ends.
+observation does not change, so a policy with a single observation cannot know when the wait ends.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from imitate.envs.experts.demonstrators import Demonstrator
 from imitate.envs.experts.expert import CLOSE, OPEN, Expert, opening
 
 _TOUCHING_M = 0.066  # distance below which closing fingers have met the object, or will miss it
-_EMPTY_M = 0.015  # opening below which the fingers have closed on nothing
+_EMPTY_M = 0.015  # opening below which the fingers hold nothing
 _FAST, _BRAKING = 0.6, 0.4
-"""Sideways command as a fraction of the largest: on the way, and shortly before arrival."""
+"""Sideways commands as fractions of the largest command: during the motion, and shortly before arrival."""
 
 
 @dataclass(frozen=True)

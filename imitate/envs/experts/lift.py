@@ -1,4 +1,4 @@
-"""Lift: grasp the cube and raise it."""
+"""Expert of Lift: it grasps the cube and raises it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HELD_M = 0.056
 
 
 class LiftExpert(Expert):
-    """Descend over the cube, close when it is between the fingers, rise as they grip it."""
+    """Descends over the cube, closes when it is between the fingers, and rises as they grip it."""
 
     env_name = "Lift"
     horizon = 200
@@ -27,7 +27,7 @@ class LiftExpert(Expert):
         closing = width < 0.075 and sideways < 0.022 and vertical < 0.022
         if not (reached or closing):
             return self.approach(obs, to_cube)
-        # From contact to grasp the rise fades in, without a wait whose end a policy could not observe.
+        # The rise increases gradually from contact to grasp, because a policy could not observe the end of a wait.
         rise = float(np.clip((_TOUCHING_M - width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
         displacement = (1.0 - rise) * to_cube + np.array([0.0, 0.0, 0.05 * rise])
         return self.move(obs, displacement, CLOSE)

@@ -74,20 +74,20 @@ class MetaWorldExpert:
     """Meta-World's policy of a task, which decides from the current observation alone.
 
     Args:
-        policy: with ``get_action``, from Meta-World's vector (39,) to (4,).
+        policy: object with ``get_action``, which maps Meta-World's vector (39,) to an action (4,).
     """
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy
 
     def act(self, obs: Obs) -> Array:
-        """Return the action (4,), within its limits; the policies request more if something is far away."""
+        """Return the action (4,), within its limits; Meta-World's policies exceed them far from their target."""
         now = [
             *(obs["hand_pos"], obs["gripper"], obs["object_pos"], obs["object_quat"]),
             *(obs["object2_pos"], obs["object2_quat"]),
         ]
         with warnings.catch_warnings():
-            # ignore warnings about actions beyond their limits, at each step
+            # ignore the warnings about actions beyond their limits
             warnings.simplefilter("ignore", UserWarning)
             # The policies ignore the numbers of the previous step.
             action = self._policy.get_action(np.concatenate([*now, *now, obs["goal"]]))

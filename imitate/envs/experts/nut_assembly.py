@@ -1,4 +1,4 @@
-"""Nut assembly: hold a nut by its handle and put it over its peg."""
+"""Experts of nut assembly: they hold a nut by its handle and put it over its peg."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _ROUND_PEG_M = (
     0.03  # distance in x and y from the peg's axis within which a low nut is around the peg
 )
 _AWAY = np.array([-0.06, 0.0, 0.15])
-"""Direction of withdrawal from a peg. Straight up, the elbow would stay stretched, and the controller could not bend
-it."""
+"""Direction of withdrawal from a peg. If the hand rose straight up, the elbow would stay stretched, and the controller
+could not bend it."""
 
 
 class Nut(NamedTuple):
@@ -55,7 +55,7 @@ _FITTING = (math.pi / 2, math.pi, -math.pi / 2)
 
 
 class _View(NamedTuple):
-    """Quantities on which the decisions depend, in m and rad."""
+    """Quantities that determine the action, in m and rad."""
 
     nut: Array
     width: float
@@ -67,7 +67,7 @@ class _View(NamedTuple):
 
 
 class NutExpert(Expert):
-    """Descend to the handle, close, rise above the peg, turn the hole to it, lower, release, rise."""
+    """Descends to the handle, closes, rises above the peg, turns the hole to it, lowers, releases, and rises."""
 
     horizon = 400
     pace = 1.4
@@ -132,7 +132,7 @@ def on_peg(nut: Nut, pose: Array) -> bool:
 
 
 class NutAssemblySquareExpert(NutExpert):
-    """The square nut."""
+    """Expert of the square nut."""
 
     env_name = "NutAssemblySquare"
 
@@ -142,7 +142,7 @@ class NutAssemblySquareExpert(NutExpert):
 
 
 class NutAssemblyRoundExpert(NutExpert):
-    """The round nut."""
+    """Expert of the round nut."""
 
     env_name = "NutAssemblyRound"
 
@@ -152,7 +152,7 @@ class NutAssemblyRoundExpert(NutExpert):
 
 
 class NutAssemblyExpert(NutExpert):
-    """Both nuts, the square one first."""
+    """Expert of both nuts, the square one first."""
 
     env_name = "NutAssembly"
     horizon = 800

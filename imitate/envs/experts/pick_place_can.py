@@ -1,4 +1,4 @@
-"""PickPlaceCan: carry the can into its bin, the far corner on the right."""
+"""Expert of PickPlaceCan: it carries the can into its bin, the far one on the right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UP = np.array([0.0, 0.0, 1.0])
 
 
 class _View(NamedTuple):
-    """Quantities on which the decisions depend, in m."""
+    """Quantities that determine the action, in m."""
 
     can: Array
     width: float
@@ -31,7 +31,7 @@ class _View(NamedTuple):
 
 
 class PickPlaceCanExpert(Expert):
-    """Descend to the can, close, rise above the walls, move over the bin, lower, release, rise."""
+    """Descends to the can, closes, rises above the walls, moves over the bin, lowers, releases, and rises."""
 
     env_name = "PickPlaceCan"
     horizon = 400
@@ -66,7 +66,7 @@ class PickPlaceCanExpert(Expert):
         )
 
     def _carry(self, obs: Obs, view: _View) -> Array:
-        """Close, rise as the fingers grip the can, move sideways when it clears the walls, lower over the bin."""
+        """Close, rise as the fingers grip the can, move sideways when it is above the walls, lower over the bin."""
         grip = float(np.clip((_TOUCHING_M - view.width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
         sinks = view.in_bin and (view.well_in or view.can[2] < _CARRY_M - 0.06)
         height = _LET_GO_M - 0.02 if sinks else _CARRY_M

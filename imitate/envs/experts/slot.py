@@ -1,7 +1,7 @@
 """Interface of scripted experts for data collection, and their lookup by an environment's name.
 
-Experts of a package's environments are found by the name in front of the colon: ``metaworld:push-v3`` asks the
-function of ``metaworld`` in the group ``imitate.experts`` of entry points. It takes an environment's full name and
+Experts of a package's environments are found by the name in front of the colon: for ``metaworld:push-v3`` it is the
+entry point ``metaworld`` of the group ``imitate.experts``, a function that takes an environment's full name and
 returns the expert, or raises EnvError.
 """
 
@@ -68,7 +68,7 @@ def expert_of_package(env_name: str, others: Mapping[str, Any]) -> ExpertKind:
     """Return the expert of an environment ``module:Name``.
 
     Args:
-        env_name: its full name.
+        env_name: full name of the environment.
         others: names of tasks with experts, for the message.
 
     Raises:
@@ -81,7 +81,7 @@ def expert_of_package(env_name: str, others: Mapping[str, Any]) -> ExpertKind:
         known = [*others, *(f"{name}:" for name in points)]
         raise EnvError(
             f"there is no scripted expert for '{env_name}'; {nearest(env_name, known)} "
-            f"(one of your own: an entry point '{module or 'your_package'}' in the group {GROUP}, see "
+            f"(add your own by an entry point '{module or 'your_package'}' in the group {GROUP}, see "
             "docs/environments.md)"
         )
     point = points[module]
@@ -89,7 +89,7 @@ def expert_of_package(env_name: str, others: Mapping[str, Any]) -> ExpertKind:
         find: Callable[[str], ExpertKind] = point.load()
     except (ImportError, AttributeError) as error:
         raise EnvError(
-            f"{env_name}: its expert is offered by {point.value}, which cannot be loaded ({error}); repair or "
+            f"{env_name}: its expert is {point.value}, which cannot be loaded ({error}); repair or "
             "reinstall that package"
         ) from error
     return find(env_name)

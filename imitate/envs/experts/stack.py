@@ -1,4 +1,4 @@
-"""Stack: put the red cube (A) on the green one (B)."""
+"""Expert of Stack: it puts the red cube (A) on the green one (B)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UP = np.array([0.0, 0.0, 1.0])
 
 
 class _View(NamedTuple):
-    """Quantities on which the decisions depend, in m."""
+    """Quantities that determine the action, in m."""
 
     width: float
     to_a: Array
@@ -28,7 +28,7 @@ class _View(NamedTuple):
 
 
 class StackExpert(Expert):
-    """Grasp A, carry it above B's top, lower it, release it, rise."""
+    """Grasps A, carries it above B's top, lowers it, releases it, and rises."""
 
     env_name = "Stack"
     horizon = 300
@@ -68,7 +68,7 @@ class StackExpert(Expert):
         )
 
     def _carry(self, obs: Obs, view: _View) -> Array:
-        """Close, rise as the fingers grip the cube, move sideways when it clears B, lower when it is over B."""
+        """Close, rise as the fingers grip the cube, move sideways when it is above B's top, lower when it is over B."""
         grip = float(np.clip((_TOUCHING_M - view.width) / (_TOUCHING_M - _HELD_M), 0.0, 1.0))
         lift = float(np.clip(3.0 * (view.gap - _ALIGNED_M), 0.0, 0.03))
         free = (

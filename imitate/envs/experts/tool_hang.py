@@ -1,4 +1,4 @@
-"""ToolHang: put a hook's rod into a stand, then hang a wrench on the hook."""
+"""Expert of ToolHang: it puts a hook's rod into a stand, then hangs a wrench on the hook."""
 
 from __future__ import annotations
 
@@ -32,22 +32,20 @@ _INSERTED = np.array([0.0, 0.0, 1.0, 0.0])  # orientation: the arm points away f
 # Positions of the wrench, relative to its middle, in its own axes.
 _EYE = np.array([-0.0935, 0.0, 0.0])
 
-_LEAN = (
-    0.7  # tilt of the hand on the rod towards the tip, in rad; it relieves the wrist while upright
-)
+_LEAN = 0.7  # tilt of the hand on the rod towards the tip, in rad, to relieve the wrist
 _TURN = 0.4  # largest commanded turn per step, in rad
 _ROD_M, _WRENCH_M = 0.0254, 0.03  # thickness of the handles
-_LOOSE_M = 0.01  # excess width at which fingers do not hold a handle yet
+_LOOSE_M = 0.01  # fingers wider than a handle by more than this do not hold it yet
 _STRAIGHT = 0.05  # tolerance in rad
-_ENTERS_M, _INSIDE_M = 0.0025, 0.006  # distance from the tip to the tube's axis
+_ENTERS_M, _INSIDE_M = 0.0025, 0.006  # largest distance from the tip to the tube's axis
 _ROD_ABOVE_M = 0.02
 _EYE_ABOVE_M = 0.045  # height at which the wrench's handle passes over the prong
 _OVER_PRONG_M = 0.003
 _AROUND_M, _THREADED_M = (
     0.007,
     0.014,
-)  # distances from the eye to its place: it meets the prong; the prong is inside
-_GENTLE_M = 0.012  # largest descent per step, so that the eye does not wedge itself on the arm
+)  # distances from the eye to its place: at contact with the prong, and with the prong inside
+_GENTLE_M = 0.012  # largest descent per step, so that the eye does not get stuck on the arm
 _RELEASE = 0.65  # tilt of the wrench, in rad, at which it slides onto the arm by itself
 _CLEAR_M = 1.12  # height above the floor at which open fingers pass over the hook
 
@@ -74,10 +72,10 @@ class _Wrench(NamedTuple):
 
 
 class ToolHangExpert(Expert):
-    """Insert the hook, then hang the wrench.
+    """Inserts the hook, then hangs the wrench.
 
-    Grasp the rod by its handle, raise it upright over the tube, lower it and release it. Grasp the wrench, bring its
-    eye over the prong, lower it, tip the wrench's handle down and release it.
+    The hand grasps the rod by its handle, raises it upright over the tube, lowers it and releases it. It grasps the
+    wrench, brings its eye over the prong, lowers it, tips the wrench's handle down and releases it.
     """
 
     env_name = "ToolHang"

@@ -1,4 +1,4 @@
-"""TwoArmHandover: one arm picks a hammer up, the other takes it over."""
+"""Expert of TwoArmHandover: one arm picks a hammer up, and the other takes it over."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _UP = np.array([0.0, 0.0, 1.0])
 
 
 class _View(NamedTuple):
-    """Quantities on which the decisions depend, in m and rad."""
+    """Quantities that determine the action, in m and rad."""
 
     middle: Array
     along: Array  # horizontal unit vector of the handle, away from the first arm
-    grips: list[float]  # 0 without a hold, 1 if the fingers have gripped the handle
+    grips: list[float]  # 0 if the hand does not hold the handle, 1 if the fingers have gripped it
     ways: list[Array]  # displacement (3,) from each hand to its place on the handle
     yaws: list[float]  # yaws that align each arm's fingers across the handle
 

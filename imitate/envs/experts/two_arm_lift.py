@@ -1,4 +1,4 @@
-"""TwoArmLift: raise a pot by its two handles."""
+"""Expert of TwoArmLift: it raises a pot by its two handles."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TwoArmLiftExpert(TwoArmExpert):
         return to_handle, yaw, closing or (sideways < 0.01 and vertical < 0.012)
 
     def _grip(self, obs: Obs, arm: int) -> float:
-        """Return how firmly an arm holds its handle: 0 not at all, 1 if the fingers have gripped it."""
+        """Return an arm's grip on its handle, from 0 for none to 1 if the fingers have gripped it."""
         near = self._aim(obs, arm)[2]
         width = opening(obs, arm)
         return float(near) * float(

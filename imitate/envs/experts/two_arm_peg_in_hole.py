@@ -1,4 +1,4 @@
-"""TwoArmPegInHole: put the peg on one arm's hand through the hole in the plate on the other's."""
+"""Expert of TwoArmPegInHole: one arm pushes its peg through the hole in the other arm's plate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from imitate.envs.experts.expert import OPEN, ExpertLayout, rotated, tilted
 from imitate.envs.experts.two_arms import TwoArmExpert, seen_by
 
 _AHEAD_M = 0.22  # distance of the peg's centre from the plate while they are aligned
-_THROUGH_M = 0.05  # distance at the end
+_THROUGH_M = 0.05  # the same distance at the end
 _CLEAR_M = 0.17  # distance at which the peg's tip does not touch the plate during sideways motion
 _HOLE = np.array([0.05, 0.08, 0.95])  # position at which the second arm holds the plate's hole
 _STRAIGHT = 0.15  # angle between peg and hole, in rad, at which the peg goes in
@@ -20,7 +20,7 @@ _CENTRED_M = 0.02
 
 
 class _View(NamedTuple):
-    """Quantities on which the decisions depend, in m and rad."""
+    """Quantities that determine the action, in m and rad."""
 
     axis: Array  # unit vector of the peg, from the hand to the tip
     ahead: float  # distance from the peg's centre to the hole, along the peg
@@ -30,7 +30,7 @@ class _View(NamedTuple):
 
 
 class TwoArmPegInHoleExpert(TwoArmExpert):
-    """Align peg and plate at a distance, bring the peg in front of the hole, push it in."""
+    """Aligns peg and plate at a distance, brings the peg in front of the hole, and pushes it in."""
 
     env_name = "TwoArmPegInHole"
     layout = ExpertLayout(arms=2, grippers=False)
@@ -59,7 +59,7 @@ class TwoArmPegInHoleExpert(TwoArmExpert):
         hole, hole_quat, peg_to_hole, peg_quat = np.split(obs["object"][:14], [3, 7, 10])
         axis = rotated(peg_quat, np.array([0.0, 0.0, 1.0]))
         normal = -rotated(hole_quat, np.array([0.0, 0.0, 1.0]))
-        # From the plate's edge to its hole.
+        # vector from the plate's edge to its hole
         to_middle = rotated(hole_quat, np.array([0.1, 0.0, 0.0]))
         to_centre = peg_to_hole + to_middle + self.style.grasp_offset_m
         ahead = float(to_centre @ axis)

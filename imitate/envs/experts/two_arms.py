@@ -1,4 +1,4 @@
-"""Common parts of the experts of two arms that face each other."""
+"""Common code of the experts of two arms that face each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SEEN = ("eef_pos", "eef_quat", "gripper_qpos")
 
 
 class TwoArmExpert(Expert):
-    """Two Pandas on opposite sides of a table."""
+    """Expert of two Panda arms on opposite sides of a table."""
 
     layout: ClassVar[ExpertLayout] = ExpertLayout(arms=2)
     clearance_m = None

@@ -1,4 +1,4 @@
-"""Adapters for packages that do not register suitable environments with gymnasium: one module each.
+"""Adapters for packages that do not register suitable environments with gymnasium, with one module each.
 
 An adapter registers environments with gymnasium when it is imported. ``ADAPTERS`` of :mod:`imitate.envs.gymnasium_env`
 maps module names to adapters.

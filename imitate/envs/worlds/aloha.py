@@ -1,12 +1,13 @@
-"""ALOHA's transfer of a cube (Zhao et al. 2023, arXiv:2304.13705) without images, beside gym-aloha's own environments.
+"""ALOHA's transfer of a cube (Zhao et al. 2023, arXiv:2304.13705), observed as numbers without images.
 
-Importing this module gives ``gym_aloha:gym_aloha/AlohaTransferCube-v0`` the ``obs_type`` "state", which gym-aloha names
+Importing this module gives ``gym_aloha:gym_aloha/AlohaTransferCube-v0`` the ``obs_type`` "state", which gym-aloha lists
 but does not implement: the same scene and rules, simulated by mujoco alone, without the three images of each step.
 Other values of ``obs_type`` are gym-aloha's environments, unchanged.
 
-* Observations: ``agent_pos`` (14,), of the left and the right arm six joint angles and the gripper's opening, 0 to 1;
+* Observations: ``agent_pos`` (14,), six joint angles and the gripper's opening, 0 to 1, of the left, then of the right
+    arm;
   ``object_pos`` (3,), ``object_quat`` (4,) of the cube; with ``camera_names`` also ``<camera>_image``.
-* Actions (14,): the angles and openings to go to.
+* Actions (14,): target angles and openings, in the same order.
 * Success: the left gripper touches the cube, and the table does not. An episode ends after 300 steps only.
 * Rewards: 1 at success, or with ``reward_shaping`` the stage of the transfer, 0 to 4.
 """
@@ -46,7 +47,7 @@ _TOUCHES = {
     "right": "vx300s_right/10_right_gripper_finger",
     "table": "table",
 }
-"""Geometries whose contact with the cube gym-aloha checks."""
+"""Geoms whose contact with the cube gym-aloha checks."""
 _VIEW = "angle"
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
@@ -80,7 +81,7 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
             for key, size in (("agent_pos", 14), ("object_pos", 3), ("object_quat", 4))
         }
         self.observation_space = spaces.Dict({**boxes, **self._cameras.spaces()})
-        # gym-aloha's limits of angles are 1 rad, which its own demonstrations exceed.
+        # gym-aloha limits angles to 1 rad, which its own demonstrations exceed.
         self.action_space = spaces.Box(-np.pi, np.pi, (14,), np.float32)
 
     def reset(
@@ -102,7 +103,7 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
             self.data.ctrl[fingers - 6 : fingers] = action[arm : arm + 6]
             self.data.ctrl[fingers : fingers + 2] = width, -width
         mujoco.mj_step(self.model, self.data, self._substeps)
-        mujoco.mj_forward(self.model, self.data)  # contacts of the new state
+        mujoco.mj_forward(self.model, self.data)  # compute the contacts of the new state
         stage = self.stage()
         reward = float(stage) if self._shaped else float(stage == 4)
         return self._observe(), reward, False, False, {"success": stage == 4, "stage": stage}
@@ -110,7 +111,7 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
     def stage(self) -> int:
         """Return the stage of the transfer.
 
-        1: the right gripper touches the cube; 2: and lifts it; 3: the left one touches it; 4: and the table does not.
+        1: the right gripper touches the cube; 2: it lifts the cube; 3: the left one touches it; 4: also off the table.
         """
         touched = set()
         for contact in self.data.contact:
@@ -134,9 +135,7 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
         """Restore a state of :meth:`get_sim_state`."""
         mujoco.mj_setState(self.model, self.data, state, _STATE)
         mujoco.mj_forward(self.model, self.data)
-        mujoco.mj_setState(
-            self.model, self.data, state, _STATE
-        )  # including the solver's warm start
+        mujoco.mj_setState(self.model, self.data, state, _STATE)  # includes the solver's warm start
         return self._observe()
 
     def render(self) -> Array:
@@ -166,7 +165,7 @@ class AlohaStateEnv(gymnasium.Env[Any, Array]):
 
 
 def make_transfer(obs_type: str = "pixels", task: str = "transfer_cube", **kwargs: Any) -> Any:
-    """Make the environment without images, or gym-aloha's."""
+    """Make the environment without images for ``obs_type`` "state", else gym-aloha's."""
     if obs_type == "state":
         return AlohaStateEnv(**kwargs)
     from gym_aloha.env import AlohaEnv

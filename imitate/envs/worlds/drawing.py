@@ -1,4 +1,4 @@
-"""Cameras of a MuJoCo model that an adapter observes and draws."""
+"""Cameras of a MuJoCo model, for adapters that observe and render them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ModelCameras:
     ) -> None:
         self._model, self._data = model, data
         self._observed, self._size, self._shadows = tuple(observed), size, shadows
-        self._viewers: dict[tuple[int, int], Any] = {}  # by height and width
+        self._viewers: dict[tuple[int, int], Any] = {}  # keys: height and width
         self._names = [model.camera(i).name for i in range(model.ncam)]
         for name in self._observed:
             self._check(name)
@@ -52,7 +52,7 @@ class ModelCameras:
     def draw(self, name: str, height: int, width: int) -> Array:
         """Draw one frame, (height, width, 3) uint8.
 
-        Cameras that stand upside down, such as Meta-World's four of the corners, are rotated by 180 degrees.
+        Images of cameras that are upside down, such as Meta-World's four in the corners, are rotated by 180 degrees.
 
         Raises:
             EnvError: there is no such camera, or OpenGL cannot draw here.
@@ -63,7 +63,7 @@ class ModelCameras:
             # Unlike mujoco.Renderer, it reads MUJOCO_GL now and not when mujoco is imported.
             from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 
-            buffer = self._model.vis.global_  # beyond it, frames would stay black
+            buffer = self._model.vis.global_  # larger frames would stay black
             buffer.offheight = max(buffer.offheight, height)
             buffer.offwidth = max(buffer.offwidth, width)
             made = OffScreenViewer(self._model, self._data, width, height)
@@ -83,4 +83,4 @@ class ModelCameras:
 
     def close(self) -> None:
         """Free the OpenGL contexts."""
-        self._viewers.clear()  # each frees its own
+        self._viewers.clear()  # each renderer frees its own context

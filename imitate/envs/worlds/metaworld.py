@@ -2,15 +2,15 @@
 
 Importing this module registers them with gymnasium under Meta-World's own names.
 
-* Observations, the same keys for all tasks: ``hand_pos`` (3,) in m, ``gripper`` (1,) its opening, 0 to 1,
+* Observations, with the same keys for all tasks: ``hand_pos`` (3,) in m, ``gripper`` (1,) its opening, 0 to 1,
   ``object_pos`` (3,), ``object_quat`` (4,), ``object2_pos`` and ``object2_quat`` (0 in tasks with one object), ``goal``
   (3,). Meta-World's vector of 39 numbers contains these and those of the previous step, which ``train.frame_stack``
   replaces here. With ``camera_names`` also ``<camera>_image`` (size, size, 3).
-* Actions (4,) in [-1, 1]: motion of the hand, 1 is 1 cm, and the force that closes (1) or opens (-1) the fingers.
-* Starts and goals are drawn from the seed of ``reset``: any place of the task's whole range, not one of 50 fixed ones.
-* Success: ``info["success"]`` of the step. An episode counts as solved if a step of it is, within 500 steps:
-  Meta-World's own rule, and that of ``imitate eval``. No step ends the episode earlier.
-* Rewards: 1 where the task is solved, or with ``reward_shaping`` Meta-World's, 0 to 10.
+* Actions (4,) in [-1, 1]: motion of the hand (1 is 1 cm), and the force that closes (1) or opens (-1) the fingers.
+* Starts and goals are drawn from the seed of ``reset``: from the task's whole range, not from 50 fixed ones.
+* Success: ``info["success"]`` of the step. An episode is a success if any of its 500 steps is,
+  which is the rule of Meta-World and of ``imitate eval``. No step ends the episode earlier.
+* Rewards: 1 in steps in which the task is solved, or with ``reward_shaping`` Meta-World's, 0 to 10.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PARTS = {
     "object2_quat": slice(14, 18),
     "goal": slice(36, 39),
 }
-"""Places of the observations in Meta-World's vector (39,)."""
+"""Slices of the observations in Meta-World's vector (39,)."""
 _VIEW = "corner2"
 _STATE = (
     mujoco.mjtState.mjSTATE_FULLPHYSICS
@@ -57,7 +57,7 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
     """A task of Meta-World whose goal is observed.
 
     Args:
-        task: Meta-World's name of it.
+        task: Meta-World's name of the task.
         render_mode: ``rgb_array`` if ``render`` will be called.
         reward_shaping: true to use Meta-World's rewards.
         camera_names: cameras to observe: corner, corner2, corner3, corner4, topview, behindGripper, gripperPOV.
@@ -86,7 +86,7 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         inner._set_task_called = True
         inner._freeze_rand_vec, inner.seeded_rand_vec = False, True
         inner._partially_observable = False
-        vars(inner).pop("sawyer_observation_space", None)  # computed for a hidden goal
+        vars(inner).pop("sawyer_observation_space", None)  # was computed for a hidden goal
         self.inner: Any = inner
         self._cameras = ModelCameras(inner.model, inner.data, camera_names, camera_size, shadows)
         self.action_space = inner.action_space
@@ -99,7 +99,7 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode at a place that follows from the seed."""
+        """Start an episode with start and goal drawn from the seed."""
         super().reset(seed=seed)
         if seed is not None:
             self.inner.seed(seed)
@@ -115,7 +115,7 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         return self._observe(vector), reward, False, bool(truncated), {**info, "success": success}
 
     def get_sim_state(self) -> Array:
-        """Return the place of start and goal, and MuJoCo's state, (S,)."""
+        """Return the random vector of start and goal, and MuJoCo's state, (S,)."""
         model, data = self.inner.model, self.inner.data
         state = np.empty(mujoco.mj_stateSize(model, _STATE))
         mujoco.mj_getState(model, data, state, _STATE)
@@ -131,7 +131,7 @@ class MetaWorldEnv(gymnasium.Env[Any, Array]):
         mujoco.mj_forward(inner.model, inner.data)
         mujoco.mj_setState(
             inner.model, inner.data, state[place:], _STATE
-        )  # including the solver's warm start
+        )  # includes the solver's warm start
         for site in inner._target_site_config:
             inner._set_pos_site(*site)
         return self._observe(inner._get_obs())
@@ -160,5 +160,5 @@ for _task in ALL_V3_ENVIRONMENTS:
         entry_point=f"{__name__}:MetaWorldEnv",
         kwargs={"task": _task},
         max_episode_steps=HORIZON,
-        disable_env_checker=True,  # imitate check-env does this
+        disable_env_checker=True,  # imitate check-env checks the environment instead
     )

@@ -1,16 +1,16 @@
-"""Small tasks as gymnasium environments: name them as ``imitate.envs.worlds.tasks:Recall-v0``.
+"""Small tasks as gymnasium environments, with names such as ``imitate.envs.worlds.tasks:Recall-v0``.
 
-| name | what it needs |
+| name | requirement |
 |---|---|
 | ``Doors-v0`` | a mask of actions: some choices are not allowed |
 | ``Ledge-v0`` | a curriculum: its difficulty can be set |
-| ``Recall-v0`` | a memory: the first observation says which of two choices will be right in the last step |
-| ``RecallContinuous-v0`` | the same; the answer is a number, by its sign |
+| ``Recall-v0`` | a memory: the first observation shows which of two choices will be right in the last step |
+| ``RecallContinuous-v0`` | the same, with a number as answer, whose sign counts |
 | ``CartPoleNoVelocity-v1`` | a memory: both velocities of CartPole-v1 are hidden |
 | ``PendulumNoVelocity-v1`` | a memory: the angular velocity of Pendulum-v1 is hidden |
 
-A policy without a memory is right in half of the episodes of ``Recall-v0``. As gymnasium requires of a module in front
-of a name, importing this one registers them.
+A policy without a memory is right in half of the episodes of ``Recall-v0``. Importing this module registers them, as
+gymnasium requires for names with a module.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ROOMS, DOORS, OPEN = 8, 6, 2
 
 
 class Doors(gymnasium.Env[Any, Any]):
-    """Eight rooms in a row, each with six doors, of which two are open: a closed one ends the episode, as a terminal.
+    """Eight rooms in a row, each with six doors, of which two are open; choosing a closed one is a terminal.
 
-    Door k gives the reward k / 5, so the best policy takes the higher open one. Only the mask shows which doors are
-    open; an observation is the room, one-hot. ``info["success"]`` is true beyond the last room.
+    Door k gives the reward k / 5, so the best policy chooses the higher open one. Only the mask shows which doors are
+    open; an observation is the room, one-hot. ``info["success"]`` is true after the last room.
 
     Args:
-        mask: position of the mask: in the observations (then a dict), in ``info``, or nowhere.
+        mask: where the mask is: in the observations (then a dict), in ``info``, or nowhere.
     """
 
     def __init__(self, mask: Literal["observation", "info", "none"] = "info") -> None:
@@ -93,10 +93,10 @@ class Recall(gymnasium.Env[Observation, Any]):
 
     An observation is (cue, question): the cue, -1 or 1, is shown only in the first step and is 0 later; the question is
     1 in the last step, and 0 before. Only the last action counts: its reward is 1 if it matches the cue, else -1; a
-    continuous action in [-1, 1] is multiplied by the cue. ``info["success"]`` is true if it had the right sign.
+    continuous action in [-1, 1] is multiplied by the cue. ``info["success"]`` is true if the sign was right.
 
     Args:
-        continuous: true if actions are numbers instead of 0 for -1 and 1 for 1.
+        continuous: true if actions are numbers; false if they are the choices 0 (for -1) and 1 (for 1).
         delay: steps between the first and the last.
     """
 
@@ -117,7 +117,7 @@ class Recall(gymnasium.Env[Observation, Any]):
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Wait, or answer."""
+        """Wait for the question, or answer it."""
         over = self._step > self.delay
         self._step += 1
         discrete = isinstance(self.action_space, spaces.Discrete)
@@ -158,11 +158,11 @@ WIDTH = 8
 
 
 class Ledge(gymnasium.Env[Any, Any]):
-    """A walk of ``length`` steps along a ledge; the one reward, 1, is at its end.
+    """A walk of ``length`` steps along a ledge; the only reward, 1, is at its end.
 
     At each position one of four choices, always the same one, moves forward; the others fall off, which ends the
-    episode. An observation is the position, one-hot. Random choices arrive with probability 1 / 4^length, so a long
-    ledge gives no learning signal; a policy that has learned its last part needs to find only the rest.
+    episode. An observation is the position, one-hot. Random choices reach the end with probability 1 / 4^length, so a
+    long ledge gives no learning signal; a policy that has learned its last part needs to find only the rest.
 
     Args:
         length: steps from the start to the end, at most 8; a shorter walk begins nearer to the end.
@@ -184,7 +184,7 @@ class Ledge(gymnasium.Env[Any, Any]):
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Go on, or fall."""
+        """Move forward, or fall."""
         stays = int(action) == self._path[self._place]
         self._place += int(stays)
         solved = self._place == WIDTH

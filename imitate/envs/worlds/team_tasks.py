@@ -1,4 +1,4 @@
-"""A task of two agents, as a parallel environment: name it as ``pettingzoo:imitate.envs.worlds.team_tasks``."""
+"""A task of two agents as a parallel environment, with the name ``pettingzoo:imitate.envs.worlds.team_tasks``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Obs = dict[str, NDArray[np.float32]]
 class Carry(ParallelEnv[str, Obs, int]):  # type: ignore[misc]
     """Two agents lift the ends of a table to the eighth floor; it falls if one end is two floors higher.
 
-    Each agent waits (0) or lifts its end by a floor (1), which fails in 35 % of the tries. It sees the height of
-    its own end (``own``) and of the other (``other``), as fractions of the way, and leaves, with success, when its end
+    Each agent waits (0) or lifts its end by a floor (1), which fails in 35 % of the tries. It observes the height of
+    its own end (``own``) and of the other (``other``), as fractions of the way. It leaves with success when its end
     is up. Both get 1/16 for each floor, -0.02 for each step, and -1 if the table falls, which ends the episode for
-    both. An agent that ignores the other's end cannot know when to wait.
+    both. An agent that ignores the other's end does not know when to wait.
     """
 
     metadata = {"name": "carry", "render_modes": []}
@@ -36,11 +36,11 @@ class Carry(ParallelEnv[str, Obs, int]):  # type: ignore[misc]
         self._action_space = spaces.Discrete(2)
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Heights of both ends."""
+        """Return the space of the heights of both ends."""
         return self._obs_space
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Wait, or lift."""
+        """Return the space of the choices: wait or lift."""
         return self._action_space
 
     def reset(

@@ -241,8 +241,7 @@ _REFUSED = {
     "sac": "it is the actor of HIL-SERL; train rlpd instead",
     "gaussian_actor": "it is the actor of HIL-SERL; train rlpd instead",
 }
-_ELSEWHERE = "it needs pretrained networks that come with LeRobot; run it there (only act and diffusion can be "
-"converted)"
+_ELSEWHERE = "it needs pretrained networks that come with LeRobot; run it there (only act and diffusion are read)"
 
 
 @dataclass(frozen=True)

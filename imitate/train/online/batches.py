@@ -1,4 +1,4 @@
-"""Batches of online RL: collect steps, store them, do as many updates as they allow; save the buffers."""
+"""Batches of online RL: steps are collected and stored, and allow a number of updates; the buffers are saved."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class RankFiles:
         """Read the file for a step.
 
         Raises:
-            Exception: it is missing or damaged; torch raises many kinds of errors.
+            Exception: the file is missing or damaged; torch raises many kinds of errors.
         """
         state = read_whole(self.path(step))
         self._named = [self.path(step).name]
@@ -77,7 +77,7 @@ def read_whole(path: Path) -> dict[str, Any]:
     """Read a file of tensors and plain data after checking its sizes, checksums and calls (torch does not).
 
     Raises:
-        Exception: it is missing or damaged; torch raises many kinds of errors.
+        Exception: the file is missing or damaged; torch raises many kinds of errors.
     """
     check_archive(path, path, path.stat().st_size)
     state: dict[str, Any] = torch.load(path, weights_only=True)
@@ -108,7 +108,7 @@ class OnlineBatches:
     Args:
         setup: setup of the training.
         folder: run folder of rank 0, which all ranks see.
-        console: for warnings.
+        console: console for warnings.
         ranks: the processes that train together.
 
     Raises:
@@ -131,8 +131,8 @@ class OnlineBatches:
             )
         if setup.stages and ranks.world > 1:
             raise ConfigError(
-                "train.online.curriculum: stages are judged in one process, but "
-                f"{ranks.world} processes train together: start one, or leave the stages out"
+                "train.online.curriculum: stages can be judged in one process only, but {ranks.world} processes train "
+                "together: start one process, or omit the stages"
             )
         self.index: Tensor | None = None
         self.waited_s = 0.0
@@ -142,14 +142,12 @@ class OnlineBatches:
         self.curriculum = Curriculum(section, setup.stages) if setup.stages else None
         self.learner, self.collector = make_learner(setup), self._new_collector()
         self._metrics = Metrics()
-        self._episodes: list[
-            EpisodeRecord
-        ] = []  # warnings of this rank, which the others do not know yet
+        self._episodes: list[EpisodeRecord] = []  # warnings of this rank that are not exchanged yet
         self._messages: list[str] = []
         self._parts = RankFiles(folder.checkpoints, ranks.rank)
         steps = int(config.experiment.epoch_every_n_steps or 1)
         self._total_steps = steps * int(config.train.num_epochs or 1)
-        self._named_memories: list[str] = []  # by last.pth, and by the one before it
+        self._named_memories: list[str] = []  # by last.pth and the one before it
 
     def pretraining(self, state: TrainState) -> Iterator[Batch]:
         """Yield ``train.online.pretrain_updates`` batches of demonstrations only."""
@@ -164,14 +162,14 @@ class OnlineBatches:
         collector.version = learner.updates
         if learner.memory is not None:
             learner.memory.anneal(collector.progress)
-        asked = time.perf_counter()
+        began = time.perf_counter()
         try:
             collected = collector.collect(online.collect_steps, random=warmup)
         except RobotError as error:
             raise RobotStoppedError(
                 f"{error}; check the robot, then: {resuming(self._folder)}"
             ) from error
-        self.waited_s += time.perf_counter() - asked
+        self.waited_s += time.perf_counter() - began
         counted = int(self._ranks.total(collected.num_steps))
         state.step += counted
         self._metrics.add(counted, ())
@@ -362,7 +360,7 @@ class OnlineBatches:
         """Fill the replay buffer; if the file's state is damaged, warn and begin with an empty one."""
         try:
             self._fill(state)
-        except UserError:  # the file is whole, but belongs to another training
+        except UserError:  # the file is complete, but belongs to another training
             raise
         except Exception as error:
             self._begin_empty(path, error, learner)
@@ -381,6 +379,6 @@ class OnlineBatches:
         self.learner = make_learner(self._setup)
         self.learner.load_state_dict(learner)
         self._console.say(
-            f"warning: {path} {reason} ({words}): the run continues with an empty replay buffer, which fills anew",
+            f"warning: {path} {reason} ({words}): the run continues with an empty replay buffer, which fills again",
             always=True,
         )

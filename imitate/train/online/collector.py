@@ -29,7 +29,7 @@ class Collector(Protocol):
     progress: float
 
     def collect(self, num_steps: int, *, random: bool = False) -> Collected:
-        """Take about ``num_steps`` steps, over all environments; with random actions if ``random``."""
+        """Take about ``num_steps`` steps in each environment, with random actions if ``random``."""
 
     def updates_allowed(self) -> int | None:
         """Return the number of updates allowed before the next collection, or None if there is no limit."""
@@ -104,7 +104,7 @@ class LocalCollector:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the numbers of the episodes; a resume restarts episodes without a step."""
+        """Return the numbers of the episodes; a resumed run begins new episodes."""
         return {"begun": (self.group.begun - (self.group.lengths == 0)).tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

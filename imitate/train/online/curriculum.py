@@ -1,4 +1,4 @@
-"""Curriculum of online RL: the present stage of the environment, and whether it has been learned."""
+"""Curriculum of online RL: the current stage of the environment, and the decision when the next one begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def stage_metas(config: Config, meta: Mapping[str, Any]) -> tuple[dict[str, Any]
     """Return the env_args of each stage; empty without a curriculum.
 
     Args:
-        config: resolved.
+        config: resolved configuration.
         meta: env_args of the environment.
 
     Raises:
@@ -61,7 +61,7 @@ class Curriculum:
 
     @property
     def evaluated(self) -> tuple[dict[str, Any], ...]:
-        """Labelled env_args to evaluate in: the first judges the checkpoint, the last judges the stage."""
+        """Labelled env_args to evaluate in; the first judges the checkpoint, the last judges the stage."""
         present = {**self.meta, "key": f"{label(self.meta)} ({self.words})"}
         if self.is_last or self._config.evaluate == "last":
             return (self._metas[-1],)
@@ -69,7 +69,7 @@ class Curriculum:
 
     @property
     def words(self) -> str:
-        """Describe the present stage: stage 2 of 3, far."""
+        """Describe the current stage, such as "stage 2 of 3, far"."""
         name = self._config.stages[self.stage].name
         return f"stage {self.stage + 1} of {len(self._metas)}" + (f", {name}" if name else "")
 

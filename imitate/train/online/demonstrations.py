@@ -1,4 +1,4 @@
-"""Read demonstration files into replay buffers, and write replay buffers as demonstration files."""
+"""Loading of demonstration files into replay buffers, and writing of replay buffers as demonstration files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def load_demonstrations(
         ranks: the processes that share the demos.
 
     Raises:
-        DatasetError: a demo lacks something, or has other shapes than the environment; or there are fewer demos than
+        DatasetError: a demo lacks an array, or has other shapes than the environment; or there are fewer demos than
             ranks.
     """
     rows, count = 0, 0
@@ -182,7 +182,7 @@ def up_to_success(episode: Episode) -> Episode:
 def write_demonstrations(
     memory: ReplayBuffer, path: str | Path, env_meta: Mapping[str, Any], *, overwrite: bool = False
 ) -> int:
-    """Write all episodes of a memory to a demonstration file; return their number."""
+    """Write all episodes of a replay buffer to a demonstration file; return their number."""
     count = 0
     with DatasetWriter(path, env_meta, overwrite=overwrite, strict=False) as writer:
         for episode in memory.episodes():
@@ -194,7 +194,7 @@ def write_demonstrations(
 def _check(
     file: DatasetFile, demo: str, episode: Episode, memory: ReplayBuffer, action_dim: int
 ) -> None:
-    """Compare a demo with the environment."""
+    """Refuse a demo whose shapes differ from the environment's."""
     found = {key: np.shape(value)[1:] for key, value in episode.obs.items()}
     for key, shape in memory.obs_shapes.items():
         if found[key] != shape:

@@ -20,7 +20,7 @@ from imitate.errors import EnvError, RobotError
 from imitate.train.online.steps import Array, EpisodeRecord, Obs, Step
 
 MAX_FAILURES = 10
-"""Number of consecutive failures, without a finished episode between them, that end the training."""
+"""Number of failures without a finished episode between them that ends the training."""
 
 
 class EnvGroup:
@@ -95,7 +95,7 @@ class EnvGroup:
         return self.obs
 
     def step(self, actions: Array) -> Step:
-        """Step all environments; where an episode ends, :attr:`obs` is the first observation of the next."""
+        """Step all environments; if an episode ends, :attr:`obs` has the first observation of the next."""
         before, count = self.obs, len(self)
         rewards = np.zeros(count, dtype=np.float32)
         terminals, timeouts, lost = np.zeros((3, count), dtype=np.bool_)
@@ -134,7 +134,7 @@ class EnvGroup:
             lost if lost.any() else None,
             intervened=_intervened(infos),
         )
-        self.obs = self._go_on(step, next_obs, infos, broken)
+        self.obs = self._next_obs(step, next_obs, infos, broken)
         return step
 
     def _outcomes(self, actions: Array) -> tuple[list[Outcome | None], set[int]]:
@@ -143,8 +143,8 @@ class EnvGroup:
         broken: set[int] = set()
         for number, copy in enumerate(self._copies):
             try:
-                came = copy.step(actions[self._rows(number)])
-                for outcome in came:
+                outcomes_of_copy = copy.step(actions[self._rows(number)])
+                for outcome in outcomes_of_copy:
                     if outcome is not None:
                         self._check(outcome[0], outcome[1])
             except RobotError:  # a person must check the robot before it moves again
@@ -152,8 +152,8 @@ class EnvGroup:
             except Exception as error:  # a simulator may raise any exception
                 self._say(number, error)
                 broken.add(number)
-                came = [None] * self._team
-            outcomes += came
+                outcomes_of_copy = [None] * self._team
+            outcomes += outcomes_of_copy
         return outcomes, broken
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class EnvGroup:
         """Return the lanes of a copy."""
         return slice(number * self._team, (number + 1) * self._team)
 
-    def _go_on(
+    def _next_obs(
         self, step: Step, next_obs: Obs, infos: list[Mapping[str, Any]], broken: set[int]
     ) -> Obs:
         """Return the next observations: after an episode's end the first one of the next, for all agents of a copy."""
@@ -181,9 +181,7 @@ class EnvGroup:
             for (
                 key,
                 value,
-            ) in (
-                obs.items()
-            ):  # these observations are not used for acting, but an empty mask would be an error
+            ) in obs.items():  # not used for acting, but an empty mask would raise an error
                 value[n] = key == ACTION_MASK
         over = self._away.reshape(-1, self._team).all(1)
         for number in sorted({*broken, *np.flatnonzero(over).tolist()}):
@@ -199,7 +197,7 @@ class EnvGroup:
         return obs
 
     def _begin(self, number: int) -> list[Mapping[str, Any]]:
-        """Reset one copy; after a failure make it again and retry."""
+        """Reset one copy; after a failure make a new copy and retry."""
         rows = self._rows(number)
         while True:
             entropy = [self._seed, int(self.lanes[rows][0]), int(self.begun[rows][0])]
@@ -227,7 +225,7 @@ class EnvGroup:
         try:
             self._envs[n].close()
         except Exception as error:  # the copy is broken anyway
-            self.messages.append(f"{self._name(n)}: closing failed too ({error})")
+            self.messages.append(f"{self._name(n)}: closing it failed too ({error})")
         self._envs[n] = self._make()
         self._copies[n] = lanes_of(self._envs[n])
 
@@ -257,7 +255,7 @@ class EnvGroup:
     def _count(self, rewards: Array, infos: list[Mapping[str, Any]]) -> None:
         self._return += rewards
         self._discounted += rewards * self._discount**self.lengths
-        # Reward l is in the returns from steps 1 to l, so discounted by discount^0 to discount^(l - 1).
+        # Reward l is part of the returns from steps 1 to l, with weights discount^0 to discount^(l - 1).
         self._weight = 1.0 + self._discount * self._weight
         self._weighted += rewards * self._weight
         self.lengths += ~self._away
@@ -295,10 +293,9 @@ class EnvGroup:
         words = f"{self._name(n)} failed ({type(error).__name__}: {error})"
         if self._failures >= MAX_FAILURES:
             raise EnvError(
-                f"{words}; {MAX_FAILURES} failures without one whole episode between them: "
-                "run imitate check-env"
+                f"{words}; {MAX_FAILURES} failures without a complete episode between them: run imitate check-env"
             ) from error
-        self.messages.append(f"{words}; its episode is left out, a new copy takes its place")
+        self.messages.append(f"{words}; its episode is discarded, and a new copy replaces it")
 
     def _name(self, number: int) -> str:
         """Return the name of a copy for messages: the number of its lane."""
@@ -330,6 +327,6 @@ def _executed(actions: Array, infos: list[Mapping[str, Any]]) -> Array:
 
 
 def _intervened(infos: list[Mapping[str, Any]]) -> NDArray[np.bool_] | None:
-    """Return (N,) true where a person acted, or None if there is none."""
+    """Return (N,) true where a person acted, or None if no environment reports it."""
     by_person = np.array([bool(info.get("intervened", False)) for info in infos])
     return by_person if by_person.any() else None

@@ -1,6 +1,6 @@
 """Hindsight relabelling of online RL with goals, and its requirements on algorithm and environment.
 
-Steps are replayed as if an outcome that was achieved later had been their goal.
+Steps are replayed with an outcome that was achieved later as their goal.
 
 Andrychowicz et al., "Hindsight Experience Replay", NeurIPS 2017 (arXiv:1707.01495). The strategies are those of the
 paper's section 4.5: the goal is the one achieved at a later step of the same episode (``future``), at its last step
@@ -56,7 +56,7 @@ class Hindsight:
         rewards: function from achieved goals (B, G) and desired goals (B, G) to rewards (B,).
         share: average share of relabelled samples.
         strategy: source of the new goals.
-        ends_at_goal: true if reaching a goal is a terminal; otherwise terminals stay unchanged.
+        ends_at_goal: true if reaching a goal is a terminal; false to keep terminals unchanged.
     """
 
     rewards: GoalRewards
@@ -147,8 +147,7 @@ def check_hindsight(config: Config) -> None:
     wanted = needs.transitions
     if wanted is None:
         raise ConfigError(
-            f"{SETTING}: {name} has no replay buffer: set it to false, or take sac, td3, ddpg "
-            "or dqn"
+            f"{SETTING}: {name} has no replay buffer: set it to false, or choose sac, td3, ddpg or dqn"
         )
     if wanted.n_step != 1:
         raise ConfigError(
@@ -165,7 +164,7 @@ def check_hindsight(config: Config) -> None:
         )
     modality = config.observation.modality_of("obs").get(DESIRED)
     if modality != "low_dim":
-        seen = "does not observe it" if modality is None else f"has it under {modality}"
+        seen = "the policy does not observe it" if modality is None else f"has it under {modality}"
         raise ConfigError(
             f"{SETTING}: the policy must observe '{DESIRED}', a vector, but {seen}: name it "
             "in observation.modalities.obs.low_dim"
@@ -176,12 +175,12 @@ def make_hindsight(config: Config, env: Env, shapes: Mapping[str, tuple[int, ...
     """Build hindsight in an environment, with a copy of it that computes rewards.
 
     Args:
-        config: checked by :func:`check_hindsight`.
+        config: configuration accepted by :func:`check_hindsight`.
         env: the environment; it is kept and never stepped again.
         shapes: shape of one step of each stored observation.
 
     Raises:
-        EnvError: its rewards differ from those of its ``compute_reward`` for several goals at once.
+        EnvError: its rewards differ from ``compute_reward``, or those differ for several goals at once.
     """
     online = config.train.online
     if shapes[ACHIEVED] != shapes[DESIRED] or len(shapes[DESIRED]) != 1:
@@ -199,12 +198,12 @@ def make_hindsight(config: Config, env: Env, shapes: Mapping[str, tuple[int, ...
 
 
 def _rewards_of(env: Env) -> GoalRewards:
-    """Return the reward function, after two steps and all their goals have confirmed it."""
+    """Return the reward function, after a comparison with the rewards of two steps and all their goals."""
     rewards: GoalRewards | None = getattr(env, "goal_rewards", None)
     if rewards is None:
         raise EnvError(
-            f"{env.name}: hindsight needs a goal environment of gymnasium, with "
-            f"compute_reward: set {SETTING} to false"
+            f"{env.name}: hindsight needs gymnasium's goal environments, which have compute_reward: set {SETTING} to "
+            "false"
         )
     env.reset(seed=0)
     middle = np.clip(np.zeros(env.action_dim), env.action_low, env.action_high)

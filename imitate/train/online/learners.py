@@ -1,4 +1,4 @@
-"""Learners: from collected steps, and from demonstrations, to batches that an algorithm learns from."""
+"""Learners: they turn collected steps and demonstrations into batches from which an algorithm learns."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class ReplayLearner(Learner):
     """Stores steps in a replay buffer and samples from it, ``update_ratio`` batches per environment step.
 
     Args:
-        algo: learns.
+        algo: algorithm that learns.
         memory: replay buffer that stores the steps.
         source: source of the batches: the buffer, or a mixture with demonstrations.
         batch_size: samples per update.
@@ -226,7 +226,7 @@ class ReplayLearner(Learner):
 
 
 class RolloutLearner(Learner):
-    """Gathers a rollout, learns from it in shuffled minibatches, and then drops it.
+    """Gathers a rollout, yields it in shuffled minibatches, and then drops it.
 
     Args:
         algo: algorithm that learns.
@@ -235,7 +235,7 @@ class RolloutLearner(Learner):
         reward_scaler: transforms rewards for the algorithm.
         obs_normalizer: statistics updated with a rollout after learning from it, so that acting and learning use the
             same.
-        demos: demonstrations, for an algorithm whose rewards come from comparing with them.
+        demos: demonstrations, for an algorithm that computes rewards by comparison with them.
     """
 
     algo: OnPolicy
@@ -293,7 +293,7 @@ class RolloutLearner(Learner):
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
         """Yield one pass over a rollout, with equally many minibatches on all ranks.
 
-        Ranks whose environments failed have fewer steps; the others leave out as many.
+        Ranks whose environments failed have fewer steps; the others then omit as many.
         """
         ranks = self.algo.ranks
         if ranks.world == 1:
@@ -356,10 +356,10 @@ def _stack_by_key(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class Corrected:
-    """Samples from the union of all demonstrated steps and all steps in which a person intervened.
+    """Samples from all demonstrated steps and all steps in which a person intervened.
 
-    The latter are stored only in the replay buffer, and are overwritten there like all others. Without any, samples
-    and random numbers are the same as for the demonstrations alone.
+    The latter are stored only in the replay buffer, and are overwritten there like all others. Without interventions,
+    samples and random numbers are the same as for the demonstrations alone.
 
     Args:
         demos: buffer of demonstrations.

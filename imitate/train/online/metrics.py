@@ -16,11 +16,11 @@ MOST_EPISODES = 100
 class Metrics:
     """Means over the latest episodes, at most 100.
 
-    Names and meanings are those of ALF: ``EnvironmentSteps``, ``NumberOfEpisodes``, ``AverageReturn``,
+    Names and meanings follow the library ALF: ``EnvironmentSteps``, ``NumberOfEpisodes``, ``AverageReturn``,
     ``AverageDiscountedReturn`` (the discounted return from a step on, averaged over the steps of the episode),
-    ``EpisodicStartAverageDiscountedReturn`` (the one from the first step on), ``AverageEpisodeLength``,
+    ``EpisodicStartAverageDiscountedReturn`` (the return from the first step on), ``AverageEpisodeLength``,
     ``AverageReward``, ``AverageEnvInfo[key]`` of the scalars in the last ``info`` of each episode, and
-    ``AverageEnvInfo[success]``, whether it ever succeeded.
+    ``AverageEnvInfo[success]``, the share of episodes that succeeded at any step.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Running statistics of online RL; the policy's own are part of its ``Preprocess`` and so of checkpoints."""
+"""Running statistics of online RL; those that a policy uses are part of its ``Preprocess`` and so of checkpoints."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ GROWTH = 0.01
 
 
 class ObsNormalizer:
-    """Moments of the observations that are vectors.
+    """Moments of all vector observations.
 
     Args:
-        shapes: shape of one step of each of them.
+        shapes: shape of one step of each vector observation.
         sources: by key, the observation whose moments it shares; a missing key has its own.
         ranks: the processes whose observations count together.
 

@@ -1,4 +1,4 @@
-"""Build learner, replay buffer and collector of online RL from a setup."""
+"""Construction of learner, replay buffer and collector of online RL from a setup."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def expert_steps(setup: OnlineSetup) -> ReplayBuffer:
     """Return the demonstrations with which a policy's steps are compared.
 
     Raises:
-        ConfigError: if there are none.
+        ConfigError: there are no demonstrations.
     """
     config, env = setup.config, setup.env
     if not config.train.data:
@@ -176,7 +176,7 @@ def fixed_rewards(config: Config) -> RewardTransform:
     """Return the reward transform of ``train.reward`` for training without data to fit it to.
 
     Raises:
-        ConfigError: it needs to be fitted.
+        ConfigError: the transform needs to be fitted.
     """
     reward = config.train.reward
     if reward.normalization is not None:
@@ -189,7 +189,7 @@ def fixed_rewards(config: Config) -> RewardTransform:
 
 
 def make_collector(setup: OnlineSetup) -> Collector:
-    """Build the collector: in this process, or in ``num_workers`` workers on the machines of ``cluster.on``.
+    """Build the collector, in this process or with ``num_workers`` workers on the machines of ``cluster.on``.
 
     Raises:
         ConfigError: the environments cannot be divided among the workers, or weights would be too old for the
@@ -288,7 +288,7 @@ def _check_workers(setup: OnlineSetup) -> None:
     if online.max_staleness == 0:
         raise ConfigError(
             "train.online.max_staleness: 0 allows no update, since workers always act while others learn: set it to 1 "
-            "or more, or to null, with which learning and collecting take turns"
+            "or more, or to null, so that learning and collecting alternate"
         )
     if online.push_every_s and online.max_staleness is None:
         raise ConfigError(
@@ -304,8 +304,8 @@ def _check_workers(setup: OnlineSetup) -> None:
     on = setup.config.cluster.on
     if on != LOCAL and not online.num_workers:
         raise ConfigError(
-            f"cluster.on: '{on}', but train.online.num_workers is 0, so that the training process collects: set "
-            "train.online.num_workers and num_envs, or leave --on out"
+            f"cluster.on: '{on}', but train.online.num_workers is 0, so the training process itself collects: set "
+            "train.online.num_workers and num_envs, or omit --on"
         )
     _check_acting(online)
 

@@ -3,8 +3,8 @@
 Samples have the form of :class:`~imitate.data.SequenceDataset`'s with ``transitions``, so that any algorithm that
 learns from demonstrations can learn from a replay buffer.
 
-A buffer of step sequences has the recurrent state at their beginning. As in R2D2 (Kapturowski et al., ICLR 2019), the
-state before a sequence is the one stored when the step was taken, with the weights of that time; up to ``burn_in``
+A buffer of step sequences returns the recurrent state at their beginning. As in R2D2 (Kapturowski et al., ICLR 2019),
+the state before a sequence is the one stored when the step was taken, with the weights of that time; up to ``burn_in``
 steps before the sequence update it. Departures: states are stored for every step, so sequences may begin anywhere; no
 sequence extends beyond an episode's end.
 
@@ -224,7 +224,7 @@ class ReplayBuffer(StepRing):
 
 
 class SampleSource(Protocol):
-    """Object from which batches are sampled."""
+    """Source from which batches are sampled."""
 
     def sample(self, batch_size: int) -> dict[str, Any]:
         """Draw ``batch_size`` samples: raw values, in the form of :class:`~imitate.data.SequenceDataset`'s batches."""
@@ -252,7 +252,7 @@ class Memory(SampleSource, Protocol):
         """End all unfinished episodes by a timeout."""
 
     def episodes(self) -> Iterator[Episode]:
-        """Yield what is stored, episode by episode."""
+        """Yield the stored steps, episode by episode."""
 
     def anneal(self, progress: float) -> None:
         """Set values that change with the training's ``progress`` in [0, 1]."""
@@ -363,7 +363,7 @@ SMALLEST = 1e-6
 
 
 class SumTree:
-    """Array with search in prefix sums and change of entries in log(size) steps, vectorized.
+    """Array whose prefix sums are searched, and whose entries are changed, in log(size) vectorized steps.
 
     Args:
         size: number of entries.
@@ -398,7 +398,7 @@ class SumTree:
         while nodes[0] < self._leaves:
             nodes *= 2
             left = self._sums[nodes]
-            # Rounding errors must not lead into an empty half.
+            # Rounding errors must not lead to entries without a value.
             right = (rest >= left) & (self._sums[nodes + 1] > 0)
             rest -= np.where(right, left, 0.0)
             nodes += right
@@ -439,7 +439,7 @@ class PrioritizedReplay(ReplayBuffer):
         return self._tree.find(parts * self._tree.total)
 
     def sample(self, batch_size: int) -> dict[str, Any]:
-        """Sample by priority, with ``weight`` (B, F) beside what :meth:`at` returns; all ranks call this together."""
+        """Sample by priority, with ``weight`` (B, F) besides the values of :meth:`at`; all ranks call this together."""
         rows = self._draw(batch_size)
         batch = self.at(rows)
         probability = self._tree[rows] / max(self._tree.total, SMALLEST)

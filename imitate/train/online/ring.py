@@ -1,7 +1,7 @@
-"""Ring buffer of steps: the latest rows of several environments, written in turn.
+"""Ring buffer of steps: it keeps the latest rows of several environments, written in turn.
 
 The rows of N environments are interleaved: row = position * N + lane, and a lane's next step is N rows further, in a
-ring. A row contains an observation and what followed it (action, reward, ends). Each observation is stored
+ring. A row contains an observation, its action, the reward and the flags of an end. Each observation is stored
 once: the row after an episode's last step contains only the final observation. Vectors and scalars are concatenated;
 images are stored separately, as uint8.
 
@@ -155,7 +155,7 @@ class StepRing:
         if ended or self._common is None or not isinstance(next_row, slice):
             self._advance(chosen, step.terminals | step.timeouts)
         else:
-            # Adding arrays takes a fifth of the time of adding a number.
+            # Adding an array takes a fifth of the time of adding a number.
             np.add(self._counters, self._ones, out=self._counters)
             self._common += 1
             self._some_begin = False
@@ -237,7 +237,7 @@ class StepRing:
                 self.vectors[rows, self.columns[key]] = flat
 
     def _remember(self, rows: Any, count: int) -> None:
-        """Mark these ``count`` rows (distinct and cleared before) as steps."""
+        """Mark these ``count`` rows as steps; they must be distinct and cleared before."""
         self._size += count
         self.live[rows] = True
 
@@ -312,7 +312,7 @@ class StepRing:
         return low
 
     def episodes(self) -> Iterator[Episode]:
-        """Yield what is stored, episode by episode; of a partly overwritten episode, its rest."""
+        """Yield the stored steps, episode by episode; of a partly overwritten episode, the rest."""
         for lane in range(self.num_envs):
             oldest = int(self.position[lane]) if self.wrapped[lane] else 0
             order = (oldest + np.arange(self.length)) % self.length
@@ -355,7 +355,7 @@ def _part(step: Step, kept: Array) -> Step:
 
 
 def ring_state(ring: StepRing) -> dict[str, Any]:
-    """Return everything stored, as tensors and scalars; rows are views, not copies."""
+    """Return all stored values as tensors and scalars; rows are views, not copies."""
     filled = min(ring.filled + 1, ring.length) * ring.num_envs
     counters = {"position": ring.position, "running": ring.running, "wrapped": ring.wrapped}
     return {

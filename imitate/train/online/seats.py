@@ -1,4 +1,4 @@
-"""Workers that collect steps: what they build, with which weights they act, how their steps are merged."""
+"""Workers that collect steps: their blueprints, weights and requests, and the merging of their steps."""
 
 from __future__ import annotations
 
@@ -162,11 +162,11 @@ def tensors(tree: Any) -> Any:
 
 
 PATIENCE_S = 2.0
-"""Seconds that idle workers have to end."""
+"""Longest time in seconds that idle workers may take to end."""
 
 
 def collector_limits(step_timeout_s: float, start_timeout_s: float) -> Limits:
-    """Return the limits of a collecting worker: for a step or reset, and for its start with its environments."""
+    """Return the time limits of a collecting worker for a step or reset, and for its start with its environments."""
     return Limits(start_timeout_s / MAKE_FACTOR, step_timeout_s, start_s=start_timeout_s)
 
 
@@ -193,7 +193,7 @@ class Seat:
     """The environments of a blueprint, their current worker, and its current request.
 
     A worker first gets None, which it answers after making its environments: requests with weights are sent only to
-    started workers, and nobody waits for a worker that has not started yet.
+    started workers, and the training does not wait for a worker that has not started yet.
 
     Args:
         blueprint: blueprint of its environments and its policy.
@@ -226,7 +226,7 @@ class Seat:
         self.member.give(self._backend.pack(None))
 
     def send(self, request: StepRequest, packed: Any) -> None:
-        """Ask for steps; a lost worker is noticed when its answer is received.
+        """Request steps; a lost worker is noticed when its answer is received.
 
         Args:
             request: request to the worker.
@@ -242,7 +242,7 @@ class Seat:
         """Return the received steps, or the loss of the worker, or None if it has only started.
 
         Raises:
-            UserError: the worker could not be prepared, or its environments fail each time.
+            UserError: the worker could not be started, or its environments fail each time.
         """
         answer = self.member.answer()
         if isinstance(answer, Unprepared):
@@ -275,7 +275,7 @@ class Seat:
         self.state, self._restores = state, state is not None
 
     def stop(self) -> None:
-        """End the worker, which was asked to stop."""
+        """End the worker, which has received a request to stop."""
         self.member.stop(patience_s=PATIENCE_S if self.is_idle else 0.0)
 
 
@@ -305,9 +305,9 @@ class CollectorWork:
             load_acting_weights(self._algo, weights.shared.get())
             self._loaded = weights.shared.key
         collector.progress, collector.version = request.progress, weights.version
-        came = collector.collect(request.num_steps, random=request.random)
+        collected = collector.collect(request.num_steps, random=request.random)
         state = {**collector.state_dict(), "rng": torch.get_rng_state().numpy()}
-        return vars(came), state
+        return vars(collected), state
 
 
 def merged_parts(
@@ -358,9 +358,9 @@ def _joined_marks(steps: Sequence[Step], name: str) -> NDArray[np.bool_] | None:
 
 
 WINDOW_S = 60.0
-"""Seconds over which waiting is summed before it is judged."""
+"""Number of seconds over which waiting is summed before it is judged."""
 MUCH = 0.5
-"""Share of the time that learning may wait for the bound without a warning."""
+"""Largest share of the time that learning may wait without a warning."""
 
 
 class StalenessBound:
@@ -394,7 +394,7 @@ class StalenessBound:
     def is_used_up(self, version: int, out: Collection[int]) -> bool:
         """Return true if no update may follow until the steps in progress have been received.
 
-        No more steps may be requested then: they would add to the waiting updates, so the updates per step would depend
+        No more steps may be requested then: they would allow further updates, so that the updates per step would depend
             on timing and not on ``train.online.update_ratio``.
 
         Args:
@@ -403,13 +403,13 @@ class StalenessBound:
         """
         return self.most is not None and bool(out) and 0 < version >= min(out) + self.most
 
-    def came(self, version: int, steps_version: int) -> None:
+    def record(self, version: int, steps_version: int) -> None:
         """Record steps that were taken with the weights of `steps_version`."""
         self.seen = max(self.seen, version - steps_version)
 
     @contextmanager
     def waiting(self, version: int) -> Iterator[None]:
-        """Measure the body's duration as waiting time of learning, if no update is allowed."""
+        """Count the body's duration as waiting time of learning if no update is allowed."""
         begun_s = clock.now()
         yield
         if self.most is not None and 0 < version >= self._asked_at + self._allowed:

@@ -44,11 +44,11 @@ class EnvSpec:
         meta: its env_args.
         obs_shapes: shape of one step of each observation that the policy sees.
         image_types: data type of each image.
-        stored_shapes: shapes of these and of others that a replay buffer keeps.
+        stored_shapes: shapes of all observations that a replay buffer keeps.
         image_keys: keys of uint8 images.
         low, high: (A,) limits of actions.
         num_choices: number of discrete choices, one-hot in the first values of an action; 0 if actions are continuous.
-        gives_mask: true if the observation ``action_mask`` marks the allowed choices.
+        gives_mask: true if it has an observation ``action_mask``, which marks the allowed choices.
         num_agents: number of agents in one copy; each agent is one lane.
     """
 
@@ -103,11 +103,11 @@ def online_env_meta(config: Config, files: DataFiles | None = None) -> dict[str,
     """Return the env_args that ``train.online.env`` names.
 
     Args:
-        config: resolved.
+        config: resolved configuration.
         files: its data files; None to open them here and close them at the end.
 
     Raises:
-        ConfigError: it is null and there are no demonstrations to take them from.
+        ConfigError: the key is null and there are no demonstrations.
     """
     wanted = config.train.online.env
     meta: dict[str, Any]
@@ -140,7 +140,7 @@ def look_at(meta: dict[str, Any], config: Config) -> EnvSpec:
     env = make_env(meta, obs_keys=keys, team=True)
     try:
         obs = first_observation(env)
-        meta = env.serialize() if is_robot(meta) else meta  # the robot knows its rate
+        meta = env.serialize() if is_robot(meta) else meta  # the robot has its own rate
         for key in keys:
             if key not in obs:
                 raise EnvError(
@@ -177,7 +177,7 @@ def build_online(
     """Look at the environment and build the algorithm for it.
 
     Args:
-        config: resolved.
+        config: resolved configuration.
         device: device of the algorithm's networks.
         resumed: true if weights will come from a checkpoint of the run.
         stored: numbers of weights in that checkpoint, which limit the size of the networks; None if unknown.
@@ -200,7 +200,7 @@ def _built(
     meta = online_env_meta(config, files)
     _check_robot(meta, config)
     stages = stage_metas(config, meta)
-    if stages:  # an evaluation has its epoch's stage
+    if stages:  # evaluations use the stage of their epoch
         meta = stages[-1]
         config = config.with_overrides({"experiment.rollout.background": False})
     env = look_at(meta, config)
@@ -222,8 +222,7 @@ def _built(
     if algo.experience == "rollout" and (meta.get("env_kwargs") or {}).get("take_over"):
         raise ConfigError(
             f"algo_name: {config.algo_name} learns from its own actions alone, not from those "
-            "of a person who takes over: choose an algorithm with a replay buffer (rlpd, "
-            "sac), or leave take_over out"
+            "of a person who takes over: choose an algorithm with a replay buffer (rlpd, sac), or omit take_over"
         )
     if not resumed:
         adopt_frozen(algo)
@@ -272,7 +271,7 @@ def _check_demonstrations(config: Config) -> None:
 
 
 def _check_robot(meta: dict[str, Any], config: Config) -> None:
-    """Refuse settings that need several copies of the robot or interrupt it at any moment.
+    """Refuse settings that need several copies of the robot, or that may interrupt it in any step.
 
     Raises:
         ConfigError: names the key and its value.
@@ -294,7 +293,7 @@ def _check_robot(meta: dict[str, Any], config: Config) -> None:
 
 
 def _with_choices(config: Config, env: EnvSpec) -> Config:
-    """Note in the configuration whether actions are discrete, for algorithms with such a key.
+    """Set the number of discrete choices in the configuration, for algorithms with such a key.
 
     Raises:
         ConfigError: the algorithm does not support the actions.
@@ -303,7 +302,7 @@ def _with_choices(config: Config, env: EnvSpec) -> Config:
     if "num_choices" not in config.algo:
         if env.num_choices:
             raise ConfigError(
-                f"algo_name: {config.algo_name} is for continuous actions, but {taken}: take ppo, dqn or sac"
+                f"algo_name: {config.algo_name} needs continuous actions, but {taken}: choose ppo, dqn or sac"
             )
         return config
     seen = {"algo.num_choices": env.num_choices}
@@ -311,8 +310,8 @@ def _with_choices(config: Config, env: EnvSpec) -> Config:
         seen["algo.num_continuous"] = env.num_continuous
     elif env.num_choices and env.num_continuous:
         raise ConfigError(
-            f"algo_name: {config.algo_name} is for actions of one kind, but {taken} and {env.num_continuous} numbers "
-            "beside it: take sac"
+            f"algo_name: {config.algo_name} needs actions of one kind, but {taken} and {env.num_continuous} numbers "
+            "besides: choose sac"
         )
     return config.with_overrides(seen)
 
@@ -326,7 +325,7 @@ def _check_stages(stages: tuple[dict[str, Any], ...], env: EnvSpec, config: Conf
             if not np.array_equal(found, wanted) if name in ("low", "high") else found != wanted:
                 raise ConfigError(
                     f"train.online.curriculum: stage {number} of {len(stages)} has {name} {found}, the last one "
-                    f"{wanted}: the policy needs equal ones in all stages"
+                    f"{wanted}: the policy needs the same in all stages"
                 )
 
 
@@ -339,7 +338,7 @@ def _check_mask(config: Config, env: EnvSpec) -> None:
     if not env.num_choices:
         raise ConfigError(
             f"observation.modalities.obs.{MASK}: '{key}' masks choices, but the actions of {meta_name(env.meta)} are "
-            "continuous: leave it out"
+            "continuous: omit it"
         )
     if shape != (env.num_choices,):
         raise ConfigError(

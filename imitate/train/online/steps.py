@@ -1,4 +1,4 @@
-"""One step of several environments at once, from collectors to replay buffers."""
+"""Steps of several environments, as collectors pass them to replay buffers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Step:
 
     Attributes:
         obs: (N, ...) by key.
-        actions: (N, A) in the environment's form; if it reports the executed actions, those.
+        actions: (N, A) in the environment's form; the executed actions if it reports them.
         rewards: (N,) float32.
         terminals: (N,) bool, true if the task ended.
         timeouts: (N,) bool, true if the time limit ended the episode.
@@ -27,7 +27,7 @@ class Step:
         lost: (N,) bool, true if there is no step: the environment failed and its running episode is void, or the lane's
             agent has ended its episode before the others and waits for the next one. None if all are steps.
         extras: (N, ...) outputs of the policy besides its actions, such as ``log_prob``.
-        intervened: (N,) bool, true if a person acted, whose actions are in ``actions``. None if nobody did.
+        intervened: (N,) bool, true if a person acted, whose actions are in ``actions``. None if no person acted.
     """
 
     obs: Obs
@@ -56,7 +56,7 @@ class Step:
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """Statistics of one finished episode.
+    """Figures of one finished episode.
 
     Attributes:
         env_return: sum of the rewards.

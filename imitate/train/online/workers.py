@@ -1,9 +1,9 @@
-"""Collection of environment steps by several workers, each with a copy of the policy and its own environments.
+"""Collection of environment steps by several workers, each of which has a copy of the policy and its own environments.
 
 If ``max_staleness`` is None, every request carries the newest weights and a collection waits for all workers. Otherwise
 each worker continues as soon as its last steps were received, and learning waits if the weights of an open request
 would become too old. A worker that dies, hangs or loses its machine is replaced: only the steps of its request and its
-running episodes are lost. The others continue without waiting for its successor.
+running episodes are lost. The others continue without waiting for the replacement.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class ProcessCollector:
         blueprints: blueprints of the workers.
         algo: algorithm whose weights act.
         step_timeout_s: a worker that takes longer for a step counts as hung.
-        start_timeout_s: the same for its start; the first collection waits this long for all workers.
+        start_timeout_s: a worker that takes longer to start counts as hung; the first collection waits this long for
+            all.
         max_staleness: largest number of updates by which weights may lag, or None to alternate collecting and learning.
         push_every_s: shortest time between two versions of the weights that workers get.
         place: back end opened for the workers and closed with the collector, or None for processes on this machine.
@@ -144,10 +145,10 @@ class ProcessCollector:
             missing = [seat for seat in self._seats if not seat.is_ready and seat.is_first]
             if any(seat.is_ready for seat in self._seats) and not (all_wanted and missing):
                 return
-            self._hear()
+            self._receive()
 
     def _send(self, num_steps: int, random: bool) -> None:
-        """Ask all idle workers for steps, unless learning waits; the request is packed once."""
+        """Request steps from all idle workers, unless learning waits; the request is packed once."""
         idle = [seat for seat in self._seats if seat.is_idle]
         in_use = [seat.request.weights for seat in self._seats if seat.request is not None]
         out = [weights.version for weights in in_use]
@@ -162,21 +163,21 @@ class ProcessCollector:
     def _await_steps(self) -> None:
         """Wait for steps of all workers with a request, or for any one if learning continues meanwhile."""
         while any(seat.request is not None for seat in self._seats):
-            self._hear()
+            self._receive()
             if not self._in_step and (self._lost or any(seat.is_idle for seat in self._seats)):
                 return
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         """Receive the workers' answers, and replace lost workers."""
         waiting = {seat.member: seat for seat in self._seats if not seat.is_idle}
         for member in self._backend.heard(list(waiting), self._limits):
             seat = waiting[member]
-            came = seat.receive()
-            if isinstance(came, Lost):
-                self._replace(seat, came)
-            elif came is not None:
-                self._bound.came(self.version, came.version)
-                self._parts.append(came)
+            received = seat.receive()
+            if isinstance(received, Lost):
+                self._replace(seat, received)
+            elif received is not None:
+                self._bound.record(self.version, received.version)
+                self._parts.append(received)
                 for other in self._seats:
                     other.losses = 0
 
@@ -190,5 +191,7 @@ class ProcessCollector:
                 "train.online.num_workers 0"
             )
         self._lost += lanes
-        self._messages.append(f"{words}; its episodes are left out, another one takes its place")
+        self._messages.append(
+            f"{words}; its episodes are discarded, and another worker replaces it"
+        )
         seat.start_anew()

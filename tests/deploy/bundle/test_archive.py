@@ -41,7 +41,7 @@ def test_what_is_no_bundle(tmp_path):
     other = tmp_path / "other.zip"
     bundles.write_parts(other, {"data.pkl": b"x"})
     assert not any(map(is_bundle, (tmp_path, tmp_path / "absent.zip", other)))
-    refuse(other, "has data.pkl; a bundle has bundle.json, policy.onnx, arrays.bin")
+    refuse(other, "contains data.pkl; a bundle contains bundle.json, policy.onnx, arrays.bin")
     refuse(tmp_path / "absent.zip", "No such file")
     (device := tmp_path / "device.zip").symlink_to("/dev/zero")
     assert not is_bundle(device)
@@ -57,7 +57,7 @@ def test_what_is_no_bundle(tmp_path):
         ("bundle.json", lambda data: b"[" * 10**6, ""),  # nested too deep: it is no JSON, or cannot be read
         ("policy.onnx", lambda data: data[:-9] + b"x" + data[-8:], "does not match bundle.json"),
         ("arrays.bin", lambda data: data[:-1], "does not match bundle.json"),
-        ("../evil", lambda data: b"", "a bundle has"),
+        ("../evil", lambda data: b"", "a bundle contains"),
     ],
 )  # fmt: skip
 def test_a_part_that_was_changed_or_added(tmp_path, parts, part, change, words):
@@ -75,7 +75,7 @@ def test_compressed_and_repeated_parts_are_refused(tmp_path, parts):
     bundles.write_parts(path, parts)
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("policy.onnx", b"other")
-    refuse(path, "a bundle has")
+    refuse(path, "a bundle contains")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
@@ -135,7 +135,7 @@ def test_a_whole_bundle_that_this_version_cannot_check_is_refused(tmp_path, good
     wrong = np.frombuffer(arrays, np.float32, 1, offset) + np.float32(0.01)
     arrays[offset : offset + 4] = wrong.tobytes()
     rewritten(path, good, bytes(arrays))
-    refuse(path, "do not give the recorded actions here (check 1: 0.01 away")
+    refuse(path, "do not reproduce the recorded actions here (check 1: 0.01 away")
 
 
 def memory(dtype="float32", shape=(1,), offset=0):

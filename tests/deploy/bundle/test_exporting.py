@@ -288,7 +288,7 @@ def masked():
     ("make", "words"),
     [
         (lambda: policy_of("hbc/hbc"), "hbc cannot be exported|its parts act at different rates"),
-        (lambda: policy_of("gl/gl"), "gl cannot be exported|it does not act"),
+        (lambda: policy_of("gl/gl"), "gl cannot be exported|it has no actions"),
         (masked, "dqn cannot be exported|observation 'action_mask' masks"),
         (
             lambda: prepared(relative("rot_axis_angle"), **ENSEMBLE),

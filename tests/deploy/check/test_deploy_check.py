@@ -113,16 +113,16 @@ def test_the_right_data_are_ok(checked):
 @pytest.mark.parametrize(
     ("key", "change", "kind", "words"),
     [
-        ("joints", np.rad2deg, "units", "joints[0, 1] lie more than 10 standard deviations"),
-        ("joints", np.rad2deg, "units", "degrees in place of radians?"),
+        ("joints", np.rad2deg, "units", "joints[0, 1] are more than 10 standard deviations"),
+        ("joints", np.rad2deg, "units", "degrees instead of radians?"),
         ("joints", np.rad2deg, "constant", ""),  # joint 2, which never moved
         ("joints", np.deg2rad, "still", "joints[0, 1] vary less"),
-        ("joints", np.deg2rad, "still", "radians in place of degrees?"),
+        ("joints", np.deg2rad, "still", "radians instead of degrees?"),
         ("joints", lambda x: np.where(np.arange(30)[:, None] == 4, np.nan, x), "not finite", ""),
         ("camera", lambda x: x[..., ::-1], "channels", "'camera': red and blue seem to be swapped (BGR"),
         ("camera", lambda x: (x / 255.0 / 255.0).astype(np.float32), "image range", "divided by 255 twice"),
         ("camera", lambda x: (x / 255.0).astype(np.uint8), "image range", "images are black"),
-        ("camera", lambda x: (x > 99).astype(np.uint8), "image range", "divided by 255 before they became integers"),
+        ("camera", lambda x: (x > 99).astype(np.uint8), "image range", "perhaps floats from 0 to 1 became integers"),
         ("camera", lambda x: x.astype(np.float32), "image range", "the policy expects uint8"),
         ("camera", lambda x: np.zeros_like(x), "image range", "all images are black"),
         ("camera", lambda x: np.full_like(x, 90), "blank image", "100% of the images have a single colour"),

@@ -45,10 +45,10 @@ def test_a_scene_as_in_training_is_without_findings():
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"joints": np.degrees(MEAN + STD)}, "degrees in place of radians"),
-        ({"joints": 1000.0 * MEAN}, "millimetres in place of metres"),
+        ({"joints": np.degrees(MEAN + STD)}, "degrees instead of radians"),
+        ({"joints": 1000.0 * MEAN}, "millimetres instead of metres"),
         ({"joints": (MEAN + STD)[[1, 0, 2, 5, 4, 3, 6]]}, "fit the training only in the order 1, 0, 2, 5, 4, 3, 6"),
-        ({"joints": MEAN[::-1]}, "another order of joints"),
+        ({"joints": MEAN[::-1]}, "check the order of joints"),
         ({"front": picture(WRIST), "wrist": picture(FRONT)}, "'front' and 'wrist' look exchanged"),
         ({"wrist": picture(WRIST[::-1])}, "'wrist': red and blue seem to be swapped"),
         ({"joints": np.zeros(7)}, "'joints' is exactly 0 in all numbers"),
@@ -78,7 +78,7 @@ def test_another_place_or_light_is_a_warning(changed):
         (MEAN + [0, 0, 0.58, 0, 0, 0, 0], ""),  # one that hardly moved in training is guided away
         (MEAN[::-1], ""),  # with a policy that strays, several numbers may fit another order
         (np.full(7, np.nan), ""),
-        (MEAN * [1, 1, 1, 1, 1, 100, 1], "joints[5] lie more than 10 standard deviations"),
+        (MEAN * [1, 1, 1, 1, 1, 100, 1], "joints[5] are more than 10 standard deviations"),
         (np.zeros(7), "'joints' is exactly 0"),
     ],
 )
@@ -93,7 +93,7 @@ def test_actions_of_another_unit_are_a_problem_and_smaller_motions_or_no_limits_
     arm = ActionLimits(low=[-2.6, -2.6, 0.0], high=[2.6, np.inf, 1.0])
     told = look_at_actions([-90.0, -90.0, 0.0], [90.0, 90.0, 1.0], arm)
     assert len(told) == 1 and told[0].level is Severity.problem
-    assert "34.6 times as large as the robot's limits in dimension 0:" in told[0].words
+    assert "34.6 times as large as the robot's limits in dimension 0;" in told[0].words
     assert look_at_actions([-0.1, -2.0, 0.0], [0.1, 2.0, 1.0], arm) == []
     assert look_at_actions([-np.inf] * 3, [np.inf] * 3, arm) == []
 

@@ -40,7 +40,7 @@ def test_seven_of_seven_decide_and_six_do_not(judged):
     seven = judged(*["B"] * 7)
     assert (seven.e_value, seven.decided) == (pytest.approx(26.8125), "B")
     assert seven.p_value == pytest.approx(1 / 26.8125)
-    assert seven.words.startswith("B is better: after 7 pairs it had succeeded alone in 7 of the 7")
+    assert seven.words.startswith("B is better: after 7 pairs only it succeeded in 7 of the 7")
     assert judged(*["A"] * 7, alpha=0.01).decided is None
 
 

@@ -32,7 +32,7 @@ def held(change, as_float=False):
     [
         (lambda seen: {"top": seen["side"], "side": seen["top"]}, "'top' and 'side' have been exchanged"),
         (lambda seen: {**seen, "side": seen["top"]}, "'top' and 'side' are the same, unlike before"),
-        (lambda seen: {**seen, "top": seen["top"][..., ::-1]}, "'top' has its red and blue exchanged"),
+        (lambda seen: {**seen, "top": seen["top"][..., ::-1]}, "'top' has exchanged red and blue channels"),
         (lambda seen: {**seen, "top": seen["top"][::-1, ::-1]}, "'top' is upside down"),
         (lambda seen: {**seen, "side": seen["side"][:, ::-1]}, "'side' is mirrored"),
         (lambda seen: {**seen, "side": seen["side"] * 0}, "'side' has a single colour"),

@@ -252,7 +252,7 @@ LEADER = lerobot_stand_ins.Leader
         (held(WIDE), "limits are infinite"),
         (held(axes=["w"]), "there is no axis 'w'"),
         (held(buttons={"rb": "act", "a": "dance"}), "a button cannot be 'dance'"),
-        (held(buttons={"a": "success"}), "nothing would move"),
+        (held(buttons={"a": "success"}), "the robot would never move"),
         (held(dead_band=1.0), "dead_band is 1.0"),
         (held(grace_s=-1.0), "grace_s is -1.0"),
         (held(scale=2.0), "scale is 2.0"),

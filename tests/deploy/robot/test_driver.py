@@ -72,7 +72,7 @@ RAISED = [
         ("pose", np.zeros(3), "pose() gave ndarray of shape (3,), float64; wanted 2 numbers"),
         ("pose", np.array([0.0, np.nan]), "pose() gave numbers that are not finite"),
         ("pose", "home", "pose() gave str"),
-        ("pose", None, "the robot does not tell its pose any more"),
+        ("pose", None, "the robot does not report its pose any more"),
     ],
 )  # fmt: skip
 def test_what_is_no_observation_holds_a_step(call, gives, words):

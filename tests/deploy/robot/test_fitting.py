@@ -30,9 +30,9 @@ def test_sizes_that_agree_and_what_is_not_known_yet_pass():
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (schema(3), "takes actions of 2 numbers, and the policy gives 3"),
-        (schema(state=ObservedKey((8,))), "'state' of the robot has 2 numbers, and the policy learned from 8"),
-        (schema(camera=ObservedKey((8, 4, 3), "rgb")), "of the robot is 4 x 4 x 3, and .* 8 x 4 x 3: use --resize"),
+        (schema(3), "takes actions of 2 numbers, but the policy returns 3"),
+        (schema(state=ObservedKey((8,))), "'state' of the robot has 2 numbers, but the policy was trained with 8"),
+        (schema(camera=ObservedKey((8, 4, 3), "rgb")), "of the robot is 4 x 4 x 3, but .* 8 x 4 x 3: use --resize"),
     ],
 )  # fmt: skip
 def test_other_sizes_are_refused(wanted, words):

@@ -89,7 +89,7 @@ def test_plug_ins_register_their_types(monkeypatch):
         (
             "lerobot",
             {},
-            "no type of LeRobot's robot given: name one, such as lerobot:so101_follower",
+            "the type of LeRobot's robot is missing: give one, such as lerobot:so101_follower",
         ),
     ],
 )

@@ -328,8 +328,8 @@ def test_a_robot_that_cannot_be_connected_is_closed(call):
     ("options", "words"),
     [
         ({"at_stop": "brake"}, "at_stop is 'brake'; expected pose or torque_off"),
-        ({"rest": {"elbw.pos": 0.0}}, "rest has 'elbw.pos', which is not an action"),
-        ({"grippers": ["claw.pos"]}, "grippers has 'claw.pos', which is not an action"),
+        ({"rest": {"elbw.pos": 0.0}}, "rest contains 'elbw.pos', which is not an action"),
+        ({"grippers": ["claw.pos"]}, "grippers contains 'claw.pos', which is not an action"),
         ({"at_stop": "torque_off"}, "has no bus"),
     ],
 )

@@ -322,7 +322,7 @@ def test_a_pose_within_the_margin_is_left_smoothly():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"speed": None}, "speed is none: a limit of jerk needs finite limits of speed"),
+        ({"speed": None}, "speed is none: a limit of jerk also needs finite limits of speed"),
         ({"acceleration": None}, "acceleration is none"),
         ({"jerk": np.inf}, r"jerk is \[inf, inf\]"),
         ({"jerk": 0.0}, "wanted numbers above 0"),

@@ -238,7 +238,7 @@ def test_a_robot_without_stamps_and_one_that_gives_a_plain_mapping_are_reported(
     plain.observe = lambda: seen().values
     for robot in (FakeRobot(stamped=False), plain):
         report = loop(robot).run(2)
-        assert report.unstamped and "freshness not checked" in str(report)
+        assert report.unstamped and "age was not checked" in str(report)
 
 
 # (3) Every action is finite and within the limits.
@@ -278,7 +278,7 @@ def test_the_first_action_approaches_from_the_present_pose():
 
 def test_a_first_action_that_is_too_far_may_be_refused():
     robot = FakeRobot(ActionLimits([-1.0, -1.0], [1.0, 1.0], step=0.1), pose=np.array([0.5, 0.0]))
-    with pytest.raises(RobotError, match="first action .* further from the present pose"):
+    with pytest.raises(RobotError, match="first action .* further from the current pose"):
         loop(robot, Constant((-0.5, 0.0)), safety=Safety(first_action="refuse", late=0)).run(3)
     assert len(robot.sent) == 0
     near = FakeRobot(robot.limits, pose=np.array([0.5, 0.0]))
@@ -295,7 +295,7 @@ def test_a_first_action_that_the_margin_alone_changes_is_not_too_far():
 
 def test_a_robot_outside_of_its_limits_is_not_moved():
     robot = FakeRobot(pose=np.array([1.5, 0.0]))
-    with pytest.raises(RobotError, match="outside of its limits"):
+    with pytest.raises(RobotError, match="outside its limits"):
         loop(robot).run(3)
     assert robot.last_calls() == ["stop"]
 
@@ -518,7 +518,7 @@ def test_a_report_counts_what_happened():
     report.held["nothing is planned"], report.interventions, report.unstamped = 2, 3, True
     assert str(report) == (
         "4 steps, latency p50 2.00 ms, p95 2.90 ms, p99 2.98 ms, max 3.00 ms, 1 late, held 2 (nothing is planned), "
-        "3 by a person, 4 limited by box, observations without a stamp: freshness not checked"
+        "3 by a person, 4 limited by box, observations have no time stamp, so their age was not checked"
     )
     empty = {"steps": 0, "late": 0, "held": {}, "interventions": 0, "limited": {}, "latency_ms": {}}
     empty |= {"gap_periods": {}, "long_gaps": 0, "freshness_checked": True, "ended_by": "steps"}
@@ -541,7 +541,7 @@ def test_another_rate_than_the_datas_or_the_robots_is_refused_unless_it_is_allow
     ControlLoop(FakeRobot(), Constant(), 50.0, any_rate=True)
     robot = FakeRobot()
     robot.rate_hz = 20.0
-    with pytest.raises(UserError, match="the rate is 100 Hz, but the robot wants .* at 20 Hz"):
+    with pytest.raises(UserError, match="the rate is 100 Hz, but the robot needs .* at 20 Hz"):
         loop(robot)
     with pytest.raises(UserError, match="at 20 Hz"):
         ControlLoop(robot, None, RATE, teleoperator=Scripted({}))
@@ -614,7 +614,7 @@ def test_without_a_policy_the_person_moves_the_robot():
     report = ControlLoop(robot, None, RATE, teleoperator=Scripted(script), safety=CALM).run(None)
     assert robot.last_calls() == ["send", "send", "hold", "send", "hold", "stop"]
     assert report.held == {"nobody acts": 2}
-    with pytest.raises(UserError, match="nobody would act"):
+    with pytest.raises(UserError, match="but one must act"):
         ControlLoop(robot, None, RATE)
 
 

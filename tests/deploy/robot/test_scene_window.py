@@ -84,6 +84,6 @@ def test_without_a_display_it_is_one_line(monkeypatch):
 
 def test_other_environments_have_no_scene_to_show():
     robot = SimulatedRobot({"env_name": "Pendulum-v1", "type": 2, "env_kwargs": {}}, view=True)
-    with pytest.raises(EnvError, match="view is for robosuite's environments"):
+    with pytest.raises(EnvError, match="view shows robosuite's environments only"):
         robot.connect()
     robot.close()

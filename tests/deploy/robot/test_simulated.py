@@ -81,7 +81,7 @@ def test_a_simulator_that_fails_is_told_and_nothing_hangs(pendulum):
     def broken(action):
         raise ValueError("the solver diverged")
 
-    pendulum.ask(lambda env: setattr(env, "step", broken))
+    pendulum.call(lambda env: setattr(env, "step", broken))
     with refused("simulator failed: ValueError: the solver diverged", error=RobotError):
         while True:
             pendulum.observe()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imitate.deploy.check.statistics import training_told
+from imitate.deploy.check.statistics import training_of_schema
 from imitate.deploy.server.client import RemotePolicy
 from imitate.deploy.server.served import ServedPolicy, schema_of
 from imitate.deploy.server.server import Ask, ChunkAsk
@@ -40,10 +40,12 @@ def test_a_client_is_told_the_names_and_the_ranges_of_the_training(network_of):
     network_of(ServedPolicy(policy))
     with RemotePolicy("ws://here") as remote:
         assert remote.number_names == {key: names[key]}
-        known = training_told(remote.schema.ranges, {key: "low_dim", "other": "low_dim"}).ranges
+        known = training_of_schema(
+            remote.schema.ranges, {key: "low_dim", "other": "low_dim"}
+        ).ranges
     assert list(known) == [key]
     np.testing.assert_array_equal(known[key].high, [2.0] * size)
-    assert not training_told({key: {"mean": "many"}}, {key: "low_dim"}).origin
+    assert not training_of_schema({key: {"mean": "many"}}, {key: "low_dim"}).origin
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -125,7 +125,7 @@ def test_a_failing_environment_is_replaced_and_its_episode_void(how):
 
 
 def test_an_environment_that_always_fails_ends_the_training():
-    with pytest.raises(EnvError, match="10 failures without one whole episode.*check-env"):
+    with pytest.raises(EnvError, match="10 failures without a complete episode.*check-env"):
         envs = group(functools.partial(Faulty, "crash", 1))
         for _ in range(20):
             envs.step(np.zeros((2, 1)))

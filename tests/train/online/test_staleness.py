@@ -22,7 +22,7 @@ def test_the_bound_is_used_up_while_old_weights_are_out():
 def test_the_oldest_weights_seen_are_remembered():
     bound = StalenessBound(10)
     for version, behind in ((5, 3), (9, 2), (12, 12)):
-        bound.came(version, behind)
+        bound.record(version, behind)
     assert bound.seen == 7
 
 

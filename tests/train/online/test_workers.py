@@ -91,7 +91,7 @@ def test_weights_never_lag_by_more_than_the_bound(collectors, kind):
 
 def test_an_environment_that_never_works_is_told_in_one_line(collectors, kind):
     collector = collectors(functools.partial(Faulty, "crash", 1), kind=kind)
-    with pytest.raises(EnvError, match="10 failures without one whole episode"):
+    with pytest.raises(EnvError, match="10 failures without a complete episode"):
         for _ in range(20):
             collector.collect(1)
 

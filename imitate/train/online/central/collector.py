@@ -300,7 +300,7 @@ class CentralCollector:
     def _counted(self, parts: Sequence[Collected]) -> Sequence[Collected]:
         self._replaced = 0
         for part in parts:
-            self._bound.came(self.version, part.version)
+            self._bound.record(self.version, part.version)
         return parts
 
     def _lose(self, seat: EnvSeat, loss: Lost) -> list[int]:
