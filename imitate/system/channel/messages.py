@@ -90,19 +90,20 @@ def decode(data: bytes | memoryview, limit: int = MAX_MESSAGE) -> Any:
     if len(data) > limit:
         raise WireError(f"the message has {len(data)} bytes; at most {limit} are read")
     large: list[memoryview] = []
-    if len(data) > LARGE:
+    if len(data) > MAX_OBJECTS:
         data, large = _without_large(memoryview(data))
+    places = iter(large)
     try:
         message = msgpack.unpackb(
             data,
             object_hook=_Unpacking(limit),
-            ext_hook=lambda code, number: large[int.from_bytes(number, "big")],
+            ext_hook=lambda *_: next(places),
             strict_map_key=False,
             max_bin_len=limit,
             max_str_len=min(limit, 2**20),
             max_array_len=_MAX_ENTRIES,
             max_map_len=_MAX_ENTRIES,
-            max_ext_len=4 if large else 0,
+            max_ext_len=1 if large else 0,
         )
     except WireError:
         raise
@@ -127,26 +128,24 @@ def decode_map(data: memoryview | str, limit: int = MAX_MESSAGE) -> dict[Any, An
 _LENGTHS = dict(
     zip(b"\xc4\xc5\xc6\xd9\xda\xdb\xdc\xdd\xde\xdf", (1, 2, 4) * 2 + (2, 4) * 2, strict=True)
 )
-"""Number of bytes of the length that follows the first byte of texts and bytes, then of lists and maps."""
-_VALUES = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
-_FIXED = (
-    *[(1, 0)] * 0x80,
-    *((1, 2 * count) for count in range(16)),
-    *((1, count) for count in range(16)),
-    *((1 + count, 0) for count in range(32)),
-    *((1 + _VALUES.get(first, 0), 0) for first in range(0xC0, 0x100)),
-)
-"""Size in bytes of an object, without those in it, and how many are in it, by its first byte; else see _LENGTHS."""
-_EXTENSIONS = frozenset(b"\xc7\xc8\xc9\xd4\xd5\xd6\xd7\xd8")
-_NUMBER = b"\xd6\0"
-"""Beginning of an extension of four bytes, the number of a large byte string in whose place it is."""
+"""Number of bytes of the length that follows the first byte of bytes and texts, then of lists and maps."""
+_FIXED = {
+    **{first: (1, 0) for first in (*range(0x80), *range(0xC0, 0xC4), *range(0xE0, 0x100))},
+    **{0x80 + count: (1, 2 * count) for count in range(16)},
+    **{0x90 + count: (1, count) for count in range(16)},
+    **{0xA0 + count: (1 + count, 0) for count in range(32)},
+    **{0xCA + n: (1 + size, 0) for n, size in enumerate((4, 8, 1, 2, 4, 8, 1, 2, 4, 8))},
+}
+"""Size in bytes of an object, without those in it, and how many are in it, by its first byte."""
+_PLACE = b"\xd4\0\0"
+"""Extension of a byte, in place of a large byte string."""
 
 
 def _without_large(data: memoryview) -> tuple[bytes, list[memoryview]]:
     """Count the objects by their first bytes, before any is created, and cut out large byte strings.
 
     Returns:
-        the message with numbers in place of large byte strings, and these.
+        the message with an extension in place of each large byte string, and these.
 
     Raises:
         WireError: there are too many objects, or extensions.
@@ -154,25 +153,26 @@ def _without_large(data: memoryview) -> tuple[bytes, list[memoryview]]:
     pieces: list[Buffer] = []
     large: list[memoryview] = []
     at, cut, wanted, total, end = 0, 0, 1, 1, len(data)
-    while wanted and at < end:
+    while wanted and total + end - at > MAX_OBJECTS:  # less is neither many objects nor a large one
         first = data[at]
         wanted -= 1
-        if first not in _LENGTHS:
+        parts = 0
+        if first in _FIXED:
             size, parts = _FIXED[first]
             at += size
-            if first in _EXTENSIONS:
-                raise WireError("the message is malformed: extensions are not allowed")
-        else:
+        elif first in _LENGTHS:
             begin, at = at, at + 1 + _LENGTHS[first]
-            size, parts = int.from_bytes(data[begin + 1 : at], "big"), 0
+            size = int.from_bytes(data[begin + 1 : at], "big")
             if first >= 0xDC:
                 parts = size if first < 0xDE else 2 * size
+            elif first == _BYTES_32 and LARGE <= size <= end - at:
+                pieces += [data[cut:begin], _PLACE]
+                large.append(data[at : at + size])
+                at = cut = at + size
             else:
-                if first == _BYTES_32 and LARGE <= size <= end - at:
-                    pieces += [data[cut:begin], _NUMBER + len(large).to_bytes(4, "big")]
-                    large.append(data[at : at + size])
-                    cut = at + size
                 at += size
+        else:
+            raise WireError("the message is malformed: extensions are not allowed")
         if parts:
             wanted, total = wanted + parts, total + parts
             if total > MAX_OBJECTS:
