@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from imitate.cli.check_env import FOUND, MARKS
+from imitate.cli.options import AsJson, Dataset, SetKeys
 
 if TYPE_CHECKING:
     from imitate.checks.env import CheckFinding
@@ -25,19 +25,9 @@ def command(
             "sac/sac_pendulum or robosuite/lift/bc.",
         ),
     ],
-    dataset: Annotated[
-        Path | None,
-        typer.Option(
-            "--dataset", "-d", help="HDF5 file or LeRobot folder that replaces train.data."
-        ),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Set a key of the configuration; may be repeated."
-        ),
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    dataset: Dataset = None,
+    set_: SetKeys = None,
+    json_: AsJson = False,
 ) -> None:
     r"""Try a configuration in seconds: environment, policy and trainer together, in one process and a small run.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from imitate.cli.options import AsJson
 from imitate.errors import printable
 
 FOUND = 1
@@ -29,7 +30,7 @@ def command(
             "--steps", min=1, help="Number of random steps within which an episode should end."
         ),
     ] = 1000,
-    json_: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Check an environment: gymnasium's own checks, limits, observations, seeds, episode ends, success, states.
 

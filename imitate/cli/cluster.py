@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from imitate.cli.options import AsJson
 from imitate.errors import printable
 
 DIFFER = 2
@@ -25,7 +26,7 @@ def command(
     ] = "ray",
     cpus: Annotated[float, typer.Option("--cpus", min=0.0, help="CPU cores per worker.")] = 1.0,
     gpus: Annotated[float, typer.Option("--gpus", min=0.0, help="GPUs per worker.")] = 0.0,
-    json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     r"""Show the nodes of a cluster: how many workers fit, and whether all nodes have the same software.
 

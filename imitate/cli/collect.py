@@ -10,7 +10,19 @@ from typing import Annotated, Any
 
 import typer
 
-from imitate.cli.options import On, number_of_workers, opened
+from imitate.cli.options import (
+    AsJson,
+    On,
+    Overwrite,
+    Quiet,
+    Resume,
+    Seed,
+    StepTimeout,
+    TeleopArgs,
+    Workers,
+    number_of_workers,
+    opened,
+)
 from imitate.cli.progress import Progress
 from imitate.cli.robot.record import RecordingSession
 from imitate.collect.collect import CollectionReport, collect
@@ -79,14 +91,7 @@ def command(
         Path, typer.Option("--out", help="HDF5 file to write; a folder with --shard-demos.")
     ],
     num: Annotated[int, typer.Option("--num", min=1, help="Demonstrations.")] = 100,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers",
-            min=1,
-            help="Number of processes; default: 1, or on a cluster as many as fit.",
-        ),
-    ] = None,
+    workers: Workers = None,
     on: On = LOCAL,
     shard_demos: Annotated[
         int | None,
@@ -98,9 +103,7 @@ def command(
             "--dataset FOLDER.",
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Random seed of the whole content.")
-    ] = 0,
+    seed: Seed = 0,
     noise: Annotated[
         float, typer.Option("--noise", min=0.0, help="Scale of the action noise; 0 for no noise.")
     ] = 1.0,
@@ -151,20 +154,9 @@ def command(
         int,
         typer.Option("--hold", min=0, help="Number of steps to record after the first success."),
     ] = 8,
-    step_timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--step-timeout-s",
-            min=0.001,
-            help="Seconds after which a call of the simulator counts as hung (making it: "
-            "five times as long): the episode is repeated once, then left out.",
-        ),
-    ] = 60.0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Resume an interrupted collection with the same options."),
-    ] = False,
+    step_timeout_s: StepTimeout = 60.0,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
     teleop: Annotated[
         str | None,
         typer.Option(
@@ -174,10 +166,7 @@ def command(
             "device as in imitate record.",
         ),
     ] = None,
-    teleop_arg: Annotated[
-        list[str] | None,
-        typer.Option("--teleop-arg", metavar="KEY=VALUE", help="Option of the device."),
-    ] = None,
+    teleop_arg: TeleopArgs = None,
     view: Annotated[
         bool, typer.Option("--view", help="With --teleop: show a robosuite scene in a window.")
     ] = False,
@@ -187,8 +176,8 @@ def command(
             "--append", help="With --teleop: resume a file, or one that a crash left unfinished."
         ),
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+    json_: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Record demonstrations by a scripted expert in a simulator, or by a person.
 

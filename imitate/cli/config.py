@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from imitate.cli.help_texts import examples
+from imitate.cli.options import AsJson, Overwrite, SetKeys
 from imitate.config.algorithms import available, find
 from imitate.config.config import Config
 from imitate.config.loading import load_config, names, read_tree
@@ -25,18 +26,12 @@ app = typer.Typer(
 
 
 TOPIC_WIDTH = len("control rate")
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Set a key, as in train.batch_size=256; may be repeated."
-    ),
-]
 
 
 @app.command("list", epilog=examples("imitate config list", "imitate config list lift --json"))
 def list_(
     part: Annotated[str, typer.Argument(help="Only names that contain this, such as lift.")] = "",
-    json_: Annotated[bool, typer.Option("--json", help="Print a JSON list, for scripts.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """List the configurations that come with the package."""
     chosen = [name for name in names() if part in name]
@@ -91,7 +86,7 @@ def init(
             "--measure", help="Run updates with each precision and thread count; write the fastest."
         ),
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a configuration for a demonstration file.
 
@@ -145,7 +140,7 @@ def _sides(text: str | None) -> tuple[int, int] | None:
 )
 def show(
     file: Annotated[str, typer.Argument(help="JSON file, or name such as robosuite/lift/bc.")],
-    set_: SetOption = None,
+    set_: SetKeys = None,
 ) -> None:
     """Print the whole configuration, with every default."""
     typer.echo(load_config(file, set_ or ()).to_json())
@@ -158,11 +153,11 @@ def show(
 )
 def explain(
     file: Annotated[str, typer.Argument(help="JSON file of imitate or robomimic.")],
-    set_: SetOption = None,
+    set_: SetKeys = None,
     differing: Annotated[
         bool, typer.Option("--differing", help="Only keys where robomimic differs.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print a JSON list, for scripts.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Explain what each key means, and where robomimic differs."""
     config = load_config(file, set_ or ())

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from imitate.cli.options import RenameObs
+from imitate.cli.options import Overwrite, RenameObs
 from imitate.errors import CheckpointError, nearest, printable
 from imitate.policy.renaming import Rename, rename_words
 
@@ -30,7 +30,7 @@ def command(
         ),
     ] = "robomimic-0.5",
     rename: RenameObs = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace TARGET.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a checkpoint in another toolkit's layout.
 

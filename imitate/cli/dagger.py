@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.cli.options import On
+from imitate.cli.options import CONFIG, AsJson, On, Seed, SetKeys, StepTimeout, TakeOverArgs
 from imitate.cli.progress import Progress
 from imitate.errors import ConfigError
 from imitate.system.processes import LOCAL, STEP_TIMEOUT_S
@@ -26,11 +26,7 @@ INTERRUPTED = 130
 def command(
     config: Annotated[
         str,
-        typer.Option(
-            "--config",
-            "-c",
-            help="JSON file, or the name of a bundled configuration, such as robosuite/lift/bc.",
-        ),
+        CONFIG,
     ],
     out: Annotated[Path, typer.Option("--out", help="Output folder; an existing one is resumed.")],
     dataset: Annotated[
@@ -99,10 +95,7 @@ def command(
             "policy errs.",
         ),
     ] = None,
-    take_over_arg: Annotated[
-        list[str] | None,
-        typer.Option("--take-over-arg", metavar="KEY=VALUE", help="Option of the device."),
-    ] = None,
+    take_over_arg: TakeOverArgs = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -113,26 +106,13 @@ def command(
         ),
     ] = None,
     on: On = LOCAL,
-    step_timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--step-timeout-s",
-            min=0.001,
-            help="With several workers: seconds after which a call of the environment counts "
-            "as hung (making it: five times as long). The episode is then repeated.",
-        ),
-    ] = STEP_TIMEOUT_S,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the episodes.")] = 0,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Set a key of the configuration; may be repeated."
-        ),
-    ] = None,
+    step_timeout_s: StepTimeout = STEP_TIMEOUT_S,
+    seed: Seed = 0,
+    set_: SetKeys = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show the progress of each training.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the rounds as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Learn in rounds in which the policy acts and an expert labels its steps (DAgger) or takes over (HG-DAgger).
 

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.cli.options import On, RenameObs, number_of_workers, opened, tell_saved_names
+from imitate.cli.options import (
+    ActingPrecision,
+    Lang,
+    On,
+    Quiet,
+    RenameObs,
+    StepTimeout,
+    number_of_workers,
+    opened,
+    tell_saved_names,
+)
 from imitate.cli.reports.evaluation import (
     compare,
     comparison_lines,
@@ -18,7 +28,6 @@ from imitate.cli.reports.evaluation import (
     mean_lines,
     table,
 )
-from imitate.cli.robot.policies import ActingPrecision
 from imitate.errors import ConfigError, UserError, printable
 from imitate.system.processes import LOCAL, check_place
 
@@ -92,10 +101,7 @@ def command(
             "its training.",
         ),
     ] = None,
-    lang: Annotated[
-        str | None,
-        typer.Option("--lang", help="Instruction for a policy that is conditioned on language."),
-    ] = None,
+    lang: Lang = None,
     rename: RenameObs = None,
     mode: Annotated[
         Mode,
@@ -176,16 +182,7 @@ def command(
             help="With --fqe: number of updates of the value networks per checkpoint.",
         ),
     ] = 5000,
-    step_timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--step-timeout-s",
-            min=0.001,
-            help="Seconds after which a step, a reset or a picture counts as hung (making an "
-            "environment: five times as long). Its process is replaced and the episode "
-            "repeated; the second time it counts as failed.",
-        ),
-    ] = 60.0,
+    step_timeout_s: StepTimeout = 60.0,
     latency_ms: Annotated[
         float | None,
         typer.Option(
@@ -203,7 +200,7 @@ def command(
             "chunking; prefix: the same for policies trained with algo.prefix.max_delay.",
         ),
     ] = Inference.sync,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure the success rate of checkpoints, and compare two on the same seeds.
 

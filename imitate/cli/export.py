@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from imitate.cli.options import AsJson, Overwrite
 from imitate.errors import UserError
 from imitate.system.extras import missing
 from imitate.system.text import counted
@@ -25,7 +26,7 @@ def command(
             "--out", "-o", help="Bundle to write; default: CHECKPOINT with the suffix .zip."
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle.")] = False,
+    overwrite: Overwrite = False,
     dataset: Annotated[
         Path | None,
         typer.Option(
@@ -34,7 +35,7 @@ def command(
             "observations instead of random ones.",
         ),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Write a policy as a bundle: one file that runs with numpy and onnxruntime alone.
 

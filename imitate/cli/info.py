@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from imitate.cli.options import AsJson
 from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.file.journal import unfinished_words
 from imitate.deploy.bundle.archive import is_bundle
@@ -27,7 +28,7 @@ def command(
             "or the URL of a file or of a folder of shards."
         ),
     ],
-    json_: Annotated[bool, typer.Option("--json", help="Print the description as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Describe a dataset, a checkpoint, a bundle or a run."""
     from imitate.system.run_folder import to_json

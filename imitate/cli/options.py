@@ -1,4 +1,4 @@
-"""Options of several commands: ``--trust``, ``--rename`` and ``--on``."""
+"""Options of several commands, and what ``--trust`` and ``--on`` do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -97,6 +97,109 @@ def _trust_env(ctx: Any, parameter: Any, given: Any) -> Any:
     return given
 
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Resume an interrupted run with the same options.")
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Number of processes; default: 1, or on a cluster as many as fit.",
+    ),
+]
+StepTimeout = Annotated[
+    float,
+    typer.Option(
+        "--step-timeout-s",
+        min=0.001,
+        help="Seconds after which a call of the simulator in a worker process counts as hung (making it: five times "
+        "as long). The process is replaced and the call repeated once.",
+    ),
+]
+
+FilterKey = Annotated[
+    str | None, typer.Option("--filter-key", help="Only demos of this filter key.")
+]
+
+CONFIG = typer.Option(
+    "--config",
+    "-c",
+    help="JSON file, or the name of a bundled configuration, such as robosuite/lift/bc.",
+)
+Dataset = Annotated[
+    Path | None,
+    typer.Option(
+        "--dataset",
+        "-d",
+        help="HDF5 file, folder of shards, LeRobot folder, or the URL of one, that replaces train.data.",
+    ),
+]
+SetKeys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a key of the configuration, as in train.batch_size=256; may be repeated.",
+    ),
+]
+OutputDir = Annotated[
+    Path | None,
+    typer.Option("--output-dir", "-o", help="Folder of all runs (train.output_dir)."),
+]
+Epochs = Annotated[
+    int | None, typer.Option("--epochs", min=1, help="Number of epochs (train.num_epochs).")
+]
+TrainDevice = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        help="cpu, cuda, cuda:1 or mps (train.device); default: a GPU if torch sees one.",
+    ),
+]
+
+ROBOT = typer.Option(
+    "--robot",
+    help="sim (the environment of --env, or else of the checkpoint or file, simulated in real time), an installed "
+    "robot, lerobot:TYPE, module:Class, or file.py:Class.",
+)
+RateHz = Annotated[
+    float | None,
+    typer.Option(
+        "--rate-hz", min=0.01, help="Control rate; default: the rate of the demonstrations."
+    ),
+]
+AnyRate = Annotated[
+    bool,
+    typer.Option("--any-rate", help="Allow a rate other than that of the data or the robot."),
+]
+TeleopArgs = Annotated[
+    list[str] | None,
+    typer.Option("--teleop-arg", metavar="KEY=VALUE", help="Option of the device."),
+]
+TakeOverArgs = Annotated[
+    list[str] | None,
+    typer.Option("--take-over-arg", metavar="KEY=VALUE", help="Option of the device."),
+]
+Lang = Annotated[
+    str | None,
+    typer.Option("--lang", help="Instruction for a policy that is conditioned on language."),
+]
+ActingDevice = Annotated[
+    str | None, typer.Option("--device", help="cpu or cuda; default: cuda if there is a GPU.")
+]
+ActingPrecision = Annotated[
+    Literal["fp32", "bf16", "int8"],
+    typer.Option(
+        "--precision",
+        help="Precision of a policy's large linear layers on a CPU. bf16 and int8 are faster "
+        "than fp32 but change actions slightly.",
+    ),
+]
 RenameObs = Annotated[
     list[str] | None,
     typer.Option(

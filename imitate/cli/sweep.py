@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from imitate.cli.options import On
+from imitate.cli.options import AsJson, Dataset, Epochs, On, OutputDir, Quiet, SetKeys, TrainDevice
 from imitate.cli.reports.layout import table
 from imitate.errors import ConfigError
 from imitate.functional.statistics import Statistic
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 StopEarly = Literal["asha"]
 Metric = Literal["success_rate", "return", "valid_loss", "train_loss"]
+StatisticOption = Annotated[
+    Statistic,
+    typer.Option(
+        "--statistic",
+        help="Statistic over the seeds; iqm is the interquartile mean, for 4 or more seeds.",
+    ),
+]
 
 
 def sweep(
@@ -41,34 +48,15 @@ def sweep(
         list[str] | None,
         typer.Option("--grid", "-g", help="Values to try: train.seed=[1,2,3].", metavar="KEY=LIST"),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Set a key in all runs; may be repeated.", metavar="KEY=VALUE"),
-    ] = None,
-    dataset: Annotated[
-        Path | None,
-        typer.Option(
-            "--dataset", "-d", help="HDF5 file or LeRobot folder that replaces train.data."
-        ),
-    ] = None,
-    output_dir: Annotated[
-        Path | None,
-        typer.Option("--output-dir", "-o", help="Folder of all runs (train.output_dir)."),
-    ] = None,
+    set_: SetKeys = None,
+    dataset: Dataset = None,
+    output_dir: OutputDir = None,
     name: Annotated[
         str | None,
         typer.Option("--name", help="Name of the sweep's folder; default: the experiment's name."),
     ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            help="cpu, cuda, cuda:1 or mps (train.device); default: a GPU if torch sees one.",
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, help="Number of epochs (train.num_epochs).")
-    ] = None,
+    device: TrainDevice = None,
+    epochs: Epochs = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -123,18 +111,12 @@ def sweep(
             help="With --stop-early: number of epochs that every run trains.",
         ),
     ] = 1,
-    statistic: Annotated[
-        Statistic,
-        typer.Option(
-            "--statistic",
-            help="Statistic over the seeds; iqm is the interquartile mean, for 4 or more seeds.",
-        ),
-    ] = "mean",
+    statistic: StatisticOption = "mean",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list the runs and their state.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,
+    quiet: Quiet = False,
+    json_: AsJson = False,
 ) -> None:
     """Train once for each combination of values, in parallel processes.
 
@@ -253,13 +235,7 @@ def plot(
     over: Annotated[
         Over, typer.Option("--over", help="Horizontal axis: updates, epochs or CPU seconds.")
     ] = Over.step,
-    statistic: Annotated[
-        Statistic,
-        typer.Option(
-            "--statistic",
-            help="Statistic over the seeds; iqm is the interquartile mean, for 4 or more seeds.",
-        ),
-    ] = "mean",
+    statistic: StatisticOption = "mean",
     show: Annotated[
         list[Panel] | None,
         typer.Option(
@@ -277,7 +253,7 @@ def plot(
     each: Annotated[
         bool, typer.Option("--each", help="Draw a line per run instead of one per setting.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Plot the curves of runs in one picture, and print a table of their final results.
 

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from imitate.cli.options import ON_HELP
+from imitate.cli.options import (
+    CONFIG,
+    ON_HELP,
+    AsJson,
+    Dataset,
+    Epochs,
+    OutputDir,
+    Quiet,
+    SetKeys,
+    TrainDevice,
+)
 from imitate.errors import ConfigError
 
 FAILED = 1
@@ -21,25 +31,10 @@ def command(
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(
-            "--config",
-            "-c",
-            help="JSON file, or the name of a bundled configuration, such as robosuite/lift/bc.",
-        ),
+        CONFIG,
     ] = None,
-    dataset: Annotated[
-        Path | None,
-        typer.Option(
-            "--dataset",
-            "-d",
-            help="HDF5 file, folder of shards, LeRobot folder, or the URL of one, that "
-            "replaces train.data.",
-        ),
-    ] = None,
-    output_dir: Annotated[
-        Path | None,
-        typer.Option("--output-dir", "-o", help="Folder of all runs (train.output_dir)."),
-    ] = None,
+    dataset: Dataset = None,
+    output_dir: OutputDir = None,
     env: Annotated[
         str | None,
         typer.Option(
@@ -68,22 +63,9 @@ def command(
             "--resume", help="Resume RUN, or the newest run with the configuration's name."
         ),
     ] = False,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Set a key of the configuration; may be repeated."
-        ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            help="cpu, cuda, cuda:1 or mps (train.device); default: a GPU if torch sees one.",
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, help="Number of epochs (train.num_epochs).")
-    ] = None,
+    set_: SetKeys = None,
+    device: TrainDevice = None,
+    epochs: Epochs = None,
     until_epoch: Annotated[
         int | None,
         typer.Option(
@@ -96,10 +78,8 @@ def command(
             "--on", metavar="PLACE", help=f"{ON_HELP} For train.online.num_workers (cluster.on)."
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print the content of results.json instead of the table.")
-    ] = False,
+    quiet: Quiet = False,
+    json_: AsJson = False,
 ) -> None:
     """Train a policy on demonstrations, or by online RL in an environment (train.online).
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imitate.cli.dataset.curate import File, InPlace, Out, Overwrite, progress, target_of
+from imitate.cli.dataset.curate import File, InPlace, Out, progress, target_of
+from imitate.cli.options import AsJson, Overwrite
 from imitate.collect.replay import Replay
 from imitate.errors import UserError
 from imitate.system.text import counted
@@ -125,7 +126,7 @@ def actions(
             help="Number of demos to play with the new actions, to see whether they still succeed.",
         ),
     ] = 0,
-    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Convert actions between relative and absolute, and rotations to another representation."""
     from imitate.collect.actions import (  # imported late: these modules import torch

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from imitate.cli.options import AsJson, Overwrite
 from imitate.data.formats import registry
 from imitate.data.formats.base import ConversionReport, NamedDemo, OpenedDataset, Options
 from imitate.data.formats.convert import convert as run
@@ -46,8 +47,8 @@ def convert(
         str | None,
         typer.Option("--to", help="Format to write; by default according to the target's suffix."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the target.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
     env: Annotated[
         str | None,
         typer.Option("--env", help="Gymnasium environment of the data, if the file names none."),

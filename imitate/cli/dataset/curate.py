@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from imitate.cli.options import AsJson, FilterKey, Overwrite, Seed
 from imitate.cli.reports.layout import table
 from imitate.data.edit import edits
 from imitate.data.edit.merge import environments_left_out
@@ -35,15 +36,11 @@ MasksInPlace = Annotated[
         "--in-place", help="Write into FILE itself; its demos are neither changed nor copied."
     ),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file named by --out.")]
 ReplaceMasks = Annotated[
     bool,
     typer.Option(
         "--overwrite", help="Replace filter keys of the same name, and the file named by --out."
     ),
-]
-FilterKey = Annotated[
-    str | None, typer.Option("--filter-key", help="Only demos of this filter key.")
 ]
 Names = Annotated[str | None, typer.Option("--demos", help="Names: demo_3,demo_7.")]
 Without = Annotated[
@@ -54,7 +51,7 @@ First = Annotated[
     int | None,
     typer.Option("--first", min=1, help="Keep at most this many of the remaining demos."),
 ]
-Seed = Annotated[
+DrawSeed = Annotated[
     int | None,
     typer.Option("--seed", min=0, help="Draw the demos of --first at random with this seed."),
 ]
@@ -103,7 +100,7 @@ def split(
     ratio: Annotated[
         float, typer.Option("--ratio", help="Share of the demos for validation.")
     ] = 0.1,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of the split.")] = 0,
+    seed: Seed = 0,
     filter_key: FilterKey = None,
     success: Success = None,
 ) -> None:
@@ -148,7 +145,7 @@ def filter_(
     min_return: MinReturn = None,
     max_return: MaxReturn = None,
     first: First = None,
-    seed: Seed = None,
+    seed: DrawSeed = None,
 ) -> None:
     """Write a filter key: the demos that fulfil all conditions."""
     target = target_of(file, out, in_place, overwrite, keeps_old=False)
@@ -183,7 +180,7 @@ def subset(
     min_return: MinReturn = None,
     max_return: MaxReturn = None,
     first: First = None,
-    seed: Seed = None,
+    seed: DrawSeed = None,
 ) -> None:
     """Keep the demos that fulfil all conditions."""
     target = target_of(file, out, in_place, overwrite)
@@ -284,7 +281,7 @@ def stats(
     file: File,
     filter_key: FilterKey = None,
     keys: Annotated[str | None, typer.Option("--keys", help="Arrays: actions,obs/object.")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the statistics as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Show mean, standard deviation, minimum and maximum per key and dimension (images: per channel)."""
     shards = shards_at(file)

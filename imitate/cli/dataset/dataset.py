@@ -13,6 +13,7 @@ from imitate.cli.dataset import actions, curate, doctor, migrate_env, report, se
 from imitate.cli.dataset.convert import convert
 from imitate.cli.dataset.download import download
 from imitate.cli.dataset.render import render
+from imitate.cli.options import Overwrite, Quiet, StepTimeout
 from imitate.cli.progress import Progress
 from imitate.collect.playback import PlaybackReport
 from imitate.collect.playback import playback as play
@@ -37,7 +38,7 @@ def embed(
     text: Annotated[
         list[str] | None, typer.Option("--text", help="One more instruction; may be repeated.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the table.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Compute a table of embedding vectors for the instructions of demonstrations.
 
@@ -181,15 +182,8 @@ def playback(
     skip: Annotated[
         int, typer.Option("--skip", min=1, help="Draw one frame every this many steps.")
     ] = 2,
-    step_timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--step-timeout-s",
-            min=0.001,
-            help="Seconds after which a call of the simulator counts as hung (making it: five times as long).",
-        ),
-    ] = 60.0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+    step_timeout_s: StepTimeout = 60.0,
+    quiet: Quiet = False,
 ) -> None:
     """Show demonstrations as a video."""
     env_meta = None if env is None else _environment(file, env)

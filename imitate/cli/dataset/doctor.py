@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from imitate.cli.dataset.curate import File, InPlace, Out, Overwrite, names_of, progress, target_of
+from imitate.cli.dataset.curate import File, InPlace, Out, names_of, progress, target_of
+from imitate.cli.options import AsJson, Overwrite
 from imitate.data.quality.doctor.diagnosis import diagnose
 from imitate.data.quality.doctor.diagnosis import fix as fix_file
 from imitate.data.quality.doctor.finding import DoctorReport, Finding, Place, counted
@@ -33,7 +34,7 @@ def doctor(
     out: Out = None,
     in_place: InPlace = False,
     overwrite: Overwrite = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Examine a file. Exit codes: 0 no findings; 1 warnings; 2 wrong usage; 3 errors.
 

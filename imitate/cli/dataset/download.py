@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from imitate.cli.options import AsJson, Overwrite
 from imitate.cli.reports.layout import table
 from imitate.data.download.catalogue import (
     Downloaded,
@@ -37,14 +38,12 @@ def download(
         str | None,
         typer.Option("--url", help="Another server with the same paths, such as a mirror."),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Download existing files again and replace them.")
-    ] = False,
+    overwrite: Overwrite = False,
     retries: Annotated[
         int,
         typer.Option("--retries", min=0, help="Number of consecutive attempts without progress."),
     ] = RETRIES,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Download public demonstrations of robomimic and MimicGen.
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from imitate.cli.dataset.actions import replay_line
-from imitate.cli.dataset.curate import File, InPlace, Out, Overwrite, progress, target_of
+from imitate.cli.dataset.curate import File, InPlace, Out, progress, target_of
+from imitate.cli.options import AsJson, Overwrite
 from imitate.collect.migrate import RECORDED_ENV_ARGS, MigrationReport, migrate_file
 from imitate.system.text import counted
 
@@ -29,7 +30,7 @@ def migrate_env(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and print what would change; write nothing.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Rewrite a file's environment for the installed robosuite.
 

@@ -12,8 +12,19 @@ from typing import Annotated
 
 import typer
 
-from imitate.cli.dataset.curate import FilterKey, First, Names, Overwrite, names_of
-from imitate.cli.options import On, number_of_workers, opened
+from imitate.cli.dataset.curate import First, Names, names_of
+from imitate.cli.options import (
+    AsJson,
+    FilterKey,
+    On,
+    Overwrite,
+    Quiet,
+    Resume,
+    StepTimeout,
+    Workers,
+    number_of_workers,
+    opened,
+)
 from imitate.cli.progress import Progress
 from imitate.collect.render import RenderReport
 from imitate.collect.render import render as draw
@@ -71,14 +82,7 @@ def render(
             "are in the demo's camera_info.",
         ),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers",
-            min=1,
-            help="Number of processes; default: 1, or on a cluster as many as fit.",
-        ),
-    ] = None,
+    workers: Workers = None,
     on: On = LOCAL,
     storage: Annotated[
         RenderStorage,
@@ -106,21 +110,11 @@ def render(
             "obs of the following step.",
         ),
     ] = False,
-    step_timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--step-timeout-s",
-            min=0.001,
-            help="Seconds after which setting and drawing a state counts as hung (making the "
-            "simulator: five times as long).",
-        ),
-    ] = 60.0,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume where an interrupted run stopped.")
-    ] = False,
+    step_timeout_s: StepTimeout = 60.0,
+    resume: Resume = False,
     overwrite: Overwrite = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+    json_: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Render camera images from the recorded states of robosuite demonstrations.
 

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from imitate.cli.dataset.curate import File, FilterKey, progress
+from imitate.cli.dataset.curate import File, progress
+from imitate.cli.options import FilterKey, Overwrite
 from imitate.data.edit.target import Target
 from imitate.data.quality.report.page import write_report
 from imitate.data.quality.report.section import size
@@ -34,9 +35,7 @@ def report(
         typer.Option("--max-demos", min=1, help="Largest number of demos whose values are read."),
     ] = 200,
     open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing page.")
-    ] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write one HTML page with numbers, plots, thumbnails and the doctor's findings.
 

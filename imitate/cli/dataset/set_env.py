@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from imitate.cli.dataset.curate import File, Out, progress, target_of
+from imitate.cli.options import Overwrite
 from imitate.errors import ConfigError
 
 
@@ -40,9 +41,7 @@ def set_env(
             "--in-place", help="Write into FILE itself; its demos are neither changed nor copied."
         ),
     ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file named by --out.")
-    ] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write the environment of the demonstrations into the file, such as a simulation of a real robot.
 

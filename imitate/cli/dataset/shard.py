@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from imitate.cli.options import Overwrite, Quiet
 from imitate.cli.progress import Progress
 from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.shards.index import ShardIndex
@@ -23,7 +24,7 @@ def shard(
     files: Annotated[list[Path], typer.Argument(help="HDF5 files or LeRobot folders.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the shards, or its URL.")],
     demos: Annotated[int, typer.Option("--demos", min=1, help="Number of demos per shard.")] = 1000,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Split files into shards with an index: a folder that can be used as one dataset.
 
@@ -40,9 +41,7 @@ def shard(
 
 def index(
     folder: Annotated[Path, typer.Argument(help="Folder of HDF5 files.")],
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing index.")
-    ] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write the index of a folder's HDF5 files, so that the folder can be used as one dataset."""
     from imitate.data.shards.describe import write_index

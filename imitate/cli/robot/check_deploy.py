@@ -13,11 +13,9 @@ import numpy as np
 import typer
 
 from imitate.cli.dataset.curate import progress
-from imitate.cli.options import RenameObs
+from imitate.cli.options import ActingDevice, ActingPrecision, AsJson, FilterKey, RenameObs
 from imitate.cli.reports.layout import number, table
 from imitate.cli.robot.policies import (
-    ActingPrecision,
-    Device,
     FoundPolicy,
     PolicyName,
     PolicyOpener,
@@ -49,9 +47,7 @@ def command(
             "--demos", min=1, help="Number of demos to check, evenly spread over the file."
         ),
     ] = 5,
-    filter_key: Annotated[
-        str | None, typer.Option("--filter-key", help="Only demos of this filter key.")
-    ] = None,
+    filter_key: FilterKey = None,
     training: Annotated[
         Path | None,
         typer.Option(
@@ -78,9 +74,9 @@ def command(
         float,
         typer.Option("--timeout-s", min=0.01, help="Longest time to wait for a server's answer."),
     ] = 2.0,
-    device: Device = None,
+    device: ActingDevice = None,
     precision: ActingPrecision = "fp32",
-    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Check a policy on recorded demonstrations before a robot moves.
 

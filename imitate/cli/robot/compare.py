@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.cli.options import RenameObs
-from imitate.cli.robot.policies import (
+from imitate.cli.options import (
+    ROBOT,
+    ActingDevice,
     ActingPrecision,
-    Device,
+    AnyRate,
+    AsJson,
+    Lang,
+    RateHz,
+    RenameObs,
+)
+from imitate.cli.robot.policies import (
     FoundPolicy,
     InBackground,
     Join,
@@ -66,11 +73,7 @@ def command(
     second: Annotated[str | None, typer.Argument(metavar="B", help="The other policy.")] = None,
     robot: Annotated[
         str | None,
-        typer.Option(
-            "--robot",
-            help="sim (the environment of the checkpoint or of --env, simulated in real "
-            "time), an installed robot, lerobot:TYPE, module:Class, or file.py:Class.",
-        ),
+        ROBOT,
     ] = None,
     robot_arg: RobotArgs = None,
     env: RobotEnv = None,
@@ -108,18 +111,9 @@ def command(
         ),
     ] = 0.05,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Longest trial.")] = 400,
-    rate_hz: Annotated[
-        float | None,
-        typer.Option(
-            "--rate-hz", min=0.01, help="Control rate; default: the rate of the demonstrations."
-        ),
-    ] = None,
-    any_rate: Annotated[
-        bool, typer.Option("--any-rate", help="Allow a rate other than that of the demonstrations.")
-    ] = False,
-    lang: Annotated[
-        str | None, typer.Option("--lang", help="Instruction for multi-task policies.")
-    ] = None,
+    rate_hz: RateHz = None,
+    any_rate: AnyRate = False,
+    lang: Lang = None,
     limits: Limits = None,
     any_limits: AnyLimits = False,
     unlike_training: UnlikeTraining = False,
@@ -132,7 +126,7 @@ def command(
     resize: ResizeImages = False,
     rename: RenameObs = None,
     timeout_s: Timeout = None,
-    device: Device = None,
+    device: ActingDevice = None,
     precision: ActingPrecision = "fp32",
     report: Annotated[
         bool, typer.Option("--report", help="Show the state of --out; this needs no robot.")
@@ -144,7 +138,7 @@ def command(
             help="With --report: name the policies before the end; this is recorded in the file.",
         ),
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Compare two policies on a robot, in pairs of trials from the same scene.
 

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -65,17 +65,7 @@ Timeout = Annotated[
         help="Seconds to wait for a server's answer; default: 0.3, with --async 1.",
     ),
 ]
-Device = Annotated[
-    str | None, typer.Option("--device", help="cpu or cuda; default: cuda if there is a GPU.")
-]
-ActingPrecision = Annotated[
-    Literal["fp32", "bf16", "int8"],
-    typer.Option(
-        "--precision",
-        help="Precision of a policy's large linear layers on a CPU. bf16 and int8 are faster "
-        "than fp32 but change actions slightly.",
-    ),
-]
+
 InBackground = Annotated[
     bool, typer.Option("--async", help="Predict the next chunk while the current one is executed.")
 ]

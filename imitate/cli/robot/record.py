@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from imitate.cli.options import ROBOT, AnyRate, AsJson, TeleopArgs
 from imitate.cli.robot.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArgs
 from imitate.errors import UserError
 from imitate.system.text import counted
@@ -207,11 +208,7 @@ def command(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="HDF5 file of demonstrations.")],
     robot: Annotated[
         str,
-        typer.Option(
-            "--robot",
-            help="sim (the environment of --env, simulated in real time), an installed "
-            "robot, lerobot:TYPE, module:Class, or file.py:Class.",
-        ),
+        ROBOT,
     ],
     teleop: Annotated[
         str,
@@ -223,18 +220,13 @@ def command(
         ),
     ],
     robot_arg: RobotArgs = None,
-    teleop_arg: Annotated[
-        list[str] | None,
-        typer.Option("--teleop-arg", metavar="KEY=VALUE", help="Option of the device."),
-    ] = None,
+    teleop_arg: TeleopArgs = None,
     env: RobotEnv = None,
     rate_hz: Annotated[
         float | None,
         typer.Option("--rate-hz", min=0.01, help="Control rate; default: the robot's own."),
     ] = None,
-    any_rate: Annotated[
-        bool, typer.Option("--any-rate", help="Allow a rate other than the robot's.")
-    ] = False,
+    any_rate: AnyRate = False,
     episodes: Annotated[
         int,
         typer.Option("--episodes", "-n", min=1, help="Number of episodes in the file at the end."),
@@ -264,7 +256,7 @@ def command(
     pause_s: Annotated[
         float, typer.Option("--pause-s", min=0.0, help="Pause between episodes.")
     ] = 0.0,
-    json_: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Record demonstrations by teleoperation.
 

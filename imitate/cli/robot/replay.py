@@ -12,6 +12,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from imitate.cli.options import ROBOT, AnyRate, AsJson
 from imitate.cli.robot.robots import (
     AnyLimits,
     Limits,
@@ -58,11 +59,7 @@ def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="HDF5 file of demonstrations.")],
     robot: Annotated[
         str,
-        typer.Option(
-            "--robot",
-            help="sim (the environment of the file or of --env, simulated in real time), an "
-            "installed robot, lerobot:TYPE, module:Class, or file.py:Class.",
-        ),
+        ROBOT,
     ],
     robot_arg: RobotArgs = None,
     env: RobotEnv = None,
@@ -73,16 +70,13 @@ def command(
         float | None,
         typer.Option("--rate-hz", min=0.01, help="Control rate; default: the rate in the file."),
     ] = None,
-    any_rate: Annotated[
-        bool,
-        typer.Option("--any-rate", help="Allow a rate other than that of the file or the robot."),
-    ] = False,
+    any_rate: AnyRate = False,
     limits: Limits = None,
     any_limits: AnyLimits = False,
     slow: Slow = 1.0,
     safety: SafetyArgs = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Send the actions of a demonstration to a robot, within its limits.
 

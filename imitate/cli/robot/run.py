@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.cli.options import RenameObs
-from imitate.cli.robot.policies import (
+from imitate.cli.options import (
+    ROBOT,
+    ActingDevice,
     ActingPrecision,
-    Device,
+    AnyRate,
+    AsJson,
+    Lang,
+    RateHz,
+    RenameObs,
+    TakeOverArgs,
+)
+from imitate.cli.robot.policies import (
     InBackground,
     Join,
     PolicyName,
@@ -51,26 +59,12 @@ def command(
     policy: PolicyName,
     robot: Annotated[
         str,
-        typer.Option(
-            "--robot",
-            help="sim (the environment of the checkpoint or of --env, simulated in real "
-            "time), an installed robot, lerobot:TYPE, module:Class, or file.py:Class.",
-        ),
+        ROBOT,
     ],
     robot_arg: RobotArgs = None,
     env: RobotEnv = None,
-    rate_hz: Annotated[
-        float | None,
-        typer.Option(
-            "--rate-hz", min=0.01, help="Control rate; default: the rate of the demonstrations."
-        ),
-    ] = None,
-    any_rate: Annotated[
-        bool,
-        typer.Option(
-            "--any-rate", help="Allow a rate other than that of the demonstrations or the robot."
-        ),
-    ] = False,
+    rate_hz: RateHz = None,
+    any_rate: AnyRate = False,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Episodes.")] = 1,
     steps: Annotated[
         int,
@@ -80,9 +74,7 @@ def command(
             help="Longest episode, in control steps; it ends earlier if the robot reports success.",
         ),
     ] = 400,
-    lang: Annotated[
-        str | None, typer.Option("--lang", help="Instruction for a multi-task policy.")
-    ] = None,
+    lang: Lang = None,
     limits: Limits = None,
     any_limits: AnyLimits = False,
     slow: Slow = 1.0,
@@ -102,10 +94,7 @@ def command(
             "gamepad, spacemouse.",
         ),
     ] = None,
-    take_over_arg: Annotated[
-        list[str] | None,
-        typer.Option("--take-over-arg", metavar="KEY=VALUE", help="Option of the device."),
-    ] = None,
+    take_over_arg: TakeOverArgs = None,
     record: Annotated[
         Path | None,
         typer.Option("--record", help="Write the episodes to this HDF5 file, with interventions."),
@@ -115,9 +104,9 @@ def command(
     resize: ResizeImages = False,
     rename: RenameObs = None,
     timeout_s: Timeout = None,
-    device: Device = None,
+    device: ActingDevice = None,
     precision: ActingPrecision = "fp32",
-    json_: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Run a policy on a robot at a fixed rate, within limits.
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from imitate.cli.options import RenameObs, tell_saved_names
-from imitate.cli.robot.policies import ActingPrecision, read_token, refuse_device, sha256_of
+from imitate.cli.options import ActingDevice, ActingPrecision, RenameObs, tell_saved_names
+from imitate.cli.robot.policies import read_token, refuse_device, sha256_of
 from imitate.errors import UserError
 from imitate.system.extras import missing
 from imitate.system.text import counted
@@ -47,9 +47,7 @@ def command(
     max_sessions: Annotated[
         int, typer.Option("--max-sessions", min=1, help="Largest number of clients at a time.")
     ] = 64,
-    device: Annotated[
-        str | None, typer.Option("--device", help="cpu or cuda; default: cuda if there is a GPU.")
-    ] = None,
+    device: ActingDevice = None,
     threads: Annotated[
         int,
         typer.Option(
