@@ -289,12 +289,24 @@ def stored_bytes(path: Path) -> int:
     Refuse special files, such as pipes, and sizes that exceed memory.
     """
     sizes = [0]
-    for file in path.rglob("*") if path.is_dir() else [path]:
+    for file in files_below(path) if path.is_dir() else [path]:
         if file.exists() and not file.is_file() and not file.is_dir():
             raise DatasetError(f"{file}: is not a regular file: copy the dataset again")
         sizes.append(file.stat().st_size if file.is_file() else 0)
     check_claim(f"{path}: a file of it", max(sizes), max(sizes))
     return sum(sizes)
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield all files of a folder, also behind links to other folders; each folder once."""
+    seen: set[tuple[int, int]] = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        status = os.stat(parent)
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        yield from (Path(parent, name) for name in names)
 
 
 @contextmanager

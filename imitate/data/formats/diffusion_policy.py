@@ -37,6 +37,7 @@ from imitate.data.formats.sidecar import (
     beside,
     plain_episode,
 )
+from imitate.data.formats.zarr_chunks import StoredFiles
 from imitate.errors import DatasetError
 from imitate.system.memory import check_claim
 
@@ -54,6 +55,7 @@ def _recognises(path: Path) -> bool:
 def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[OpenedDataset]:
     zarr = extra("zarr", "zarr")
     stored = stored_bytes(path)
+    files = StoredFiles(path)
     store = zarr.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
     root = zarr.open_group(store, mode="r")
     if _ENDS not in root or "data/action" not in root:
@@ -66,6 +68,7 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
         )
     arrays = _arrays(root, path)
     _check_sizes({_ENDS: root[_ENDS]}, root[_ENDS].shape[0], path, stored)
+    files.check_chunks({_ENDS: root[_ENDS]})
     ends = np.asarray(root[_ENDS][:], dtype=np.int64)
     bounds = np.concatenate([[0], ends])
     for name, array in arrays.items():
@@ -75,6 +78,7 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
                 f"it must rise and end with {array.shape[0]}; the dataset is damaged"
             )
     _check_sizes(arrays, int(np.diff(bounds).max(initial=0)), path, stored)
+    files.check_chunks({f"data/{name}": array for name, array in arrays.items()})
     with beside(path, len(ends)) as sidecar:
         source = OpenedDataset(
             env_meta=robot_meta(UNKNOWN_ENV),
@@ -101,7 +105,7 @@ def _check_sizes(arrays: dict[str, Any], rows: int, path: Path, stored: int) -> 
 def _arrays(root: Any, path: Path) -> dict[str, Any]:
     """Return the arrays below ``data`` by name. The codecs for JPEG 2000 and JPEG XL come from imagecodecs."""
     try:
-        return _without_pickles(root, path)
+        return _arrays_below(root)
     except ValueError as error:
         if "codec not available" not in str(error):
             raise
@@ -113,18 +117,11 @@ def _arrays(root: Any, path: Path) -> dict[str, Any]:
                 "pip install imagecodecs, and try again"
             ) from reason
         codecs.register_codecs(verbose=False)
-        return _without_pickles(root, path)
+        return _arrays_below(root)
 
 
-def _without_pickles(root: Any, path: Path) -> dict[str, Any]:
-    """Return the arrays below ``data``; refuse arrays, including the ends, whose decoding would run code."""
-    arrays = dict(sorted(root["data"].arrays()))  # the file system lists them in any order
-    for name, array in [*arrays.items(), (_ENDS, root[_ENDS])]:
-        if "pickle" in str(array.metadata.to_dict()):
-            raise DatasetError(
-                f"{path}: '{name}' is stored as pickles, which run code when they are read: store it without"
-            )
-    return arrays
+def _arrays_below(root: Any) -> dict[str, Any]:
+    return dict(sorted(root["data"].arrays()))  # the file system lists them in any order
 
 
 def _demos(

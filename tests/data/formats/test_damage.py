@@ -1,14 +1,16 @@
 """Damaged and foreign files, lengths that nobody may believe, and disks that are full."""
 
+import bz2
 import json
 import resource
 import subprocess
 import sys
 import tracemalloc
+import zlib
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from zipfile import ZipFile
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import h5py
 import numpy as np
@@ -109,7 +111,7 @@ def lerobot_png(path):
     cells = table.column(at).to_pylist()
     png = bytearray(cells[0]["bytes"])
     png[16:24] = (60_000).to_bytes(4, "big") * 2
-    png[29:33] = __import__("zlib").crc32(bytes(png[12:29])).to_bytes(4, "big")
+    png[29:33] = zlib.crc32(bytes(png[12:29])).to_bytes(4, "big")
     cells[0]["bytes"] = bytes(png)
     column = pa.array(cells, type=table.schema.field(at).type)
     pq.write_table(table.set_column(at, table.schema.field(at), column), file)
@@ -147,6 +149,42 @@ def minari_rewards(path):
     return path
 
 
+def zarr_chunk(codec, chunk, more=None):
+    """A chunk that unpacks to more than 100 MB, of an array of a few bytes."""
+
+    def made(path):
+        samples.diffusion_policy(path)
+        file = path / "data/action/.zarray"
+        tree = {**json.loads(file.read_text()), "compressor": {"id": codec}, "filters": more}
+        file.write_text(json.dumps(tree))
+        (path / "data/action/0.0").write_bytes(chunk)
+        return path
+
+    return made
+
+
+def zarr_zip(path):
+    """Attributes of the root that are packed well."""
+    samples.diffusion_policy(path.with_suffix(""))
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        archive.writestr(".zattrs", bytes(11 * 10**7))
+        for file in path.with_suffix("").rglob(".z*"):
+            if file.is_file() and file.parent != path.with_suffix(""):
+                archive.write(file, file.relative_to(path.with_suffix("")))
+    return path
+
+
+ZEROS = zlib.compress(bytes(11 * 10**7), 1)
+RUNS = b"".join(  # as zstd stores repeated bytes
+    [
+        b"\x28\xb5\x2f\xfd\xe0",
+        (1600 << 17).to_bytes(8, "little"),
+        b"\x02\x00\x10\0" * 1599,
+        b"\x03\x00\x10\0",
+    ]
+)
+
+
 BOMBS = {
     "robomimic": ("d.hdf5", hdf5(samples.robomimic, "data/demo_1/obs/object", (LENGTH, 2**36))),
     "mimicgen": ("d.hdf5", hdf5(samples.mimicgen, "data/demo_1/actions", (2**36, 7))),
@@ -165,6 +203,11 @@ BOMBS = {
         "d.zarr",
         edited(samples.diffusion_policy, "**/.zarray", lambda a: {**a, "shape": [2**40, *a["shape"][1:]]}),
     ),
+    "diffusion-policy, zlib": ("d.zarr", zarr_chunk("zlib", ZEROS)),
+    "diffusion-policy, twice": ("d.zarr", zarr_chunk("zlib", zlib.compress(ZEROS), [{"id": "zlib"}])),
+    "diffusion-policy, bz2": ("d.zarr", zarr_chunk("bz2", bz2.compress(bytes(10**6)) * 110)),
+    "diffusion-policy, zstd": ("d.zarr", zarr_chunk("zstd", RUNS)),
+    "diffusion-policy, zip": ("d.zarr.zip", zarr_zip),
     "lerobot": ("lift", edited(LEROBOT, INFO, claiming(total_episodes=10**12))),
     "lerobot, texts": ("lift", lerobot_texts("data/chunk-000/file-000.parquet")),
     "lerobot, episodes": ("lift", lerobot_texts("meta/episodes/chunk-000/file-000.parquet")),

@@ -1,5 +1,6 @@
 """Diffusion Policy's zarr: episode_ends, frames, codecs."""
 
+import os
 import shutil
 import sys
 import types
@@ -57,13 +58,33 @@ def test_a_zip_is_read_too(converted, tmp_path):
     assert report.demos == 2
 
 
+@pytest.mark.parametrize("codec", ["blosc", "zstd", "lz4", "gzip", "zlib", "bz2", "lzma"])
+def test_arrays_are_read_from_each_codec(converted, tmp_path, codec):
+    push_t(tmp_path / "p.zarr")
+    root = zarr.open_group(str(tmp_path / "p.zarr"), mode="a", zarr_format=2)
+    numbers = np.random.default_rng(0).normal(size=(7, 90_000)).astype(np.float32)
+    packed = numcodecs.get_codec({"id": codec})
+    root.create_array("data/n", data=numbers, chunks=(4, 90_000), compressors=packed)
+    assert np.array_equal(converted(tmp_path / "p.zarr")[1].read("demo_1", "obs/n"), numbers[3:])
+
+
+def test_a_pipe_behind_a_linked_folder_is_not_opened(tmp_path):
+    path = push_t(tmp_path / "p.zarr")
+    folder = shutil.move(path / "data/state", tmp_path / "elsewhere")
+    (path / "data/state").symlink_to(folder)
+    (folder / "0.0").unlink()
+    os.mkfifo(folder / "0.0")
+    with pytest.raises(DatasetError, match="state/0.0: is not a regular file"):
+        convert(path, tmp_path / "o.hdf5")
+
+
 # ---- frames compressed by a codec of imagecodecs -------------------------------------------------
 
 
 class Twice(numcodecs.abc.Codec):
     """A codec that the registry does not have until a package registers it."""
 
-    codec_id = "imagecodecs_twice"
+    codec_id = "imagecodecs_jpegxl"
 
     def encode(self, buf):
         return bytes(buf) * 2
@@ -92,7 +113,7 @@ def compressed(tmp_path, monkeypatch):
 
 def test_a_codec_of_imagecodecs_is_asked_for(compressed, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "imagecodecs.numcodecs", None)
-    words = r"p\.zarr: .*imagecodecs_twice.*pip install imagecodecs"
+    words = r"p\.zarr: .*imagecodecs_jpegxl.*pip install imagecodecs"
     with pytest.raises(DatasetError, match=words):
         convert(compressed, tmp_path / "o.hdf5")
     assert not (tmp_path / "o.hdf5").exists()
