@@ -374,7 +374,7 @@ def prepare_folder(
 def finish_folder(folder: Path, pieces: Sequence[CollectedFile]) -> None:
     """Write the index of the existing shards; a shard without any recorded episode does not exist."""
     from imitate.config.data_paths import INDEX_NAME
-    from imitate.data.shards.describe import write_index
+    from imitate.data.shards.index import write_index
 
     if not (folder / INDEX_NAME).exists():
         write_index(folder, [piece.path for piece in pieces if piece.path.exists()])

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from imitate.cli.dataset.dataset import app
+from imitate.data.download import download
 from imitate.data.download import download as module
-from imitate.data.download import transport
 from imitate.data.download.catalogue import PublicFile, download_public
 from imitate.data.download.download import sha256_of
 from imitate.errors import UserError
@@ -220,7 +220,7 @@ def test_what_will_not_change_is_told_at_once_and_leaves_nothing(
 def test_no_more_is_read_than_a_block_beyond_the_size_or_the_most(
     file, target, server, monkeypatch, size, words, blocks
 ):
-    monkeypatch.setattr(transport, "BLOCK", 100)
+    monkeypatch.setattr(download, "BLOCK", 100)
     monkeypatch.setattr(module, "_MOST_UNANNOUNCED", 150)
     server.length, came = False, []
     with refused(words):
@@ -265,7 +265,7 @@ def test_a_disk_that_fails_keeps_what_came(file, target, content, server, monkey
             raise OSError(code, "of the disk")
 
     with monkeypatch.context() as patch, refused(words):
-        patch.setattr(transport, "BLOCK", 100)
+        patch.setattr(download, "BLOCK", 100)
         download_public(file, target, on_bytes=fail)
     download_public(file, target)
     assert asked(server) == [0, 100]

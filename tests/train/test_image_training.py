@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from imitate.data.batches.frame_cache import frames_folder
+from imitate.data.batches.placement import frames_folder
 from imitate.errors import DatasetError
 from imitate.train.batch_source import make_loader
 from imitate.train.trainer import train

@@ -326,14 +326,14 @@ def normalize_actions(
     The file records offset and scale. For training, leave the actions unchanged and set
     train.action_config.actions.normalization: the policy then undoes the scaling itself.
     """
-    from imitate.data.edit import normalize
+    from imitate.data.edit import edits
 
     target = target_of(file, out, in_place, overwrite)
     with progress("normalize-actions") as on_demo:
         if undo:
-            scale = normalize.undo(file, target, on_demo)
+            scale = edits.undo(file, target, on_demo)
         else:
-            scale = normalize.normalize_actions(file, target, mode=mode.value, on_demo=on_demo)
+            scale = edits.normalize_actions(file, target, mode=mode.value, on_demo=on_demo)
     done = "no longer rescaled" if undo else f"rescaled ({scale.mode})"
     typer.echo(f"{target.path}: actions {done}, {len(scale.scale)} dimensions")
 

@@ -44,7 +44,7 @@ def index(
     overwrite: Overwrite = False,
 ) -> None:
     """Write the index of a folder's HDF5 files, so that the folder can be used as one dataset."""
-    from imitate.data.shards.describe import write_index
+    from imitate.data.shards.index import write_index
     from imitate.errors import UserError
 
     path = folder / INDEX_NAME

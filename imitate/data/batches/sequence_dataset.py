@@ -18,7 +18,6 @@ from typing_extensions import Self
 
 from imitate.config.data_needs import Returns, Subgoals, Transitions
 from imitate.data.batches.demo_language import DemoLanguage, holds_language
-from imitate.data.batches.gathering import Gatherer
 from imitate.data.batches.placement import CACHE_MODES
 from imitate.data.batches.rewards import ReturnTable, RewardTransform, StepNumbers
 from imitate.data.batches.statistics import (
@@ -29,7 +28,7 @@ from imitate.data.batches.statistics import (
     statistics_of,
 )
 from imitate.data.batches.store import DataSource, Store
-from imitate.data.batches.windows import Windows
+from imitate.data.batches.windows import Gatherer, Windows
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.fields import check_step_key
 from imitate.data.language import LANGUAGE_KEY, Instructions

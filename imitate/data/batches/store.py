@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imitate.data.batches.file_rows import READ_DIRECTLY, Decoded, DemoOrigin, FileRows
-from imitate.data.batches.frame_cache import decode_once
-from imitate.data.batches.placement import place
+from imitate.data.batches.placement import decode_once, place
 from imitate.data.dataset_file import DatasetFile, no_demos
 from imitate.data.file.cache import Hold
 from imitate.data.file.faults import (

@@ -18,8 +18,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from imitate.data.download.download import ELSEWHERE, RETRIES, Download, OnBytes, wait
-from imitate.data.download.transport import UnreachableError, opened
+from imitate.data.download.download import (
+    ELSEWHERE,
+    RETRIES,
+    Download,
+    OnBytes,
+    UnreachableError,
+    opened,
+    wait,
+)
 from imitate.data.file.cache import cache_folder, limit_bytes
 from imitate.errors import DatasetError
 from imitate.system.locks import locked

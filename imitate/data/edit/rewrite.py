@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from imitate.data.dataset_file import DatasetFile
 from imitate.data.file.confined import ConfinedFile, check_below
-from imitate.data.file.encoded_frames import VIDEO_ATTRS
+from imitate.data.file.encoded_frames import VIDEO_ATTRS, encode_image
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.file.image_codec import FrameReader, storage_of
-from imitate.data.file.image_files import encode_image
 from imitate.errors import DatasetError, nearest
 
 _PIECE_BYTES = 16 * 2**20

@@ -13,7 +13,7 @@ import h5py
 
 from imitate.config.data_paths import INDEX_NAME, url_of
 from imitate.data.dataset_file import DatasetFile
-from imitate.data.download.transport import filesystem
+from imitate.data.download.download import filesystem
 from imitate.data.edit.merge import check_alike, new_names
 from imitate.data.edit.rewrite import (
     FileChanges,
@@ -24,8 +24,7 @@ from imitate.data.edit.rewrite import (
     write_masks,
 )
 from imitate.data.file.confined import ConfinedFile
-from imitate.data.shards.describe import describe_shard, index_of
-from imitate.data.shards.index import DescribedShard, ShardIndex
+from imitate.data.shards.index import DescribedShard, ShardIndex, describe_shard, index_of
 from imitate.errors import DatasetError
 from imitate.system.plain_files import cleared, give_name, read_text, write_text
 

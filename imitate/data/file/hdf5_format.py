@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from imitate.data.file.confined import ConfinedFile, arrays_below
+from imitate.data.file.encoded_frames import DamagedFrameError
 from imitate.data.file.image_codec import FrameReader, storage_of
-from imitate.data.file.image_files import DamagedFrameError
 from imitate.data.file.journal import is_being_written, refuse_interrupted, unfinished_words
 from imitate.errors import DatasetError, nearest
 from imitate.system.plain_files import check_depth

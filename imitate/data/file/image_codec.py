@@ -18,12 +18,13 @@ from PIL import Image
 
 from imitate.data.file.encoded_frames import (
     ENCODINGS,
+    DamagedFrameError,
     EncodedFrames,
+    decode_images,
     frames_from,
     video_form,
     write_encoded,
 )
-from imitate.data.file.image_files import DamagedFrameError, decode_images
 
 ImageStorage = Literal["raw", "gzip", "lzf", "jpeg"]
 STORAGES: tuple[ImageStorage, ...] = ("raw", "gzip", "lzf", "jpeg")

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imitate.data.file.confined import ConfinedFile
+from imitate.data.file.encoded_frames import DamagedFrameError
 from imitate.data.file.image_codec import FrameReader, storage_of
-from imitate.data.file.image_files import DamagedFrameError
 from imitate.data.file.journal import refuse_interrupted
 from imitate.errors import DatasetError
 from imitate.system.memory import check_claim, check_ratio

@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from imitate.data.file.features import features_of
 from imitate.data.formats.base import ConversionReport, NamedDemo, OpenedDataset, Options, extra
 from imitate.data.formats.frames import as_png
-from imitate.data.formats.lerobot_encoder import FILE_MB, VIDEO_PATH, VideoEncoder, check_codec
 from imitate.data.formats.lerobot_layout import (
     ENDS,
     described,
@@ -38,6 +37,7 @@ from imitate.data.formats.lerobot_layout import (
     layout_of,
     to_features,
 )
+from imitate.data.formats.lerobot_video import FILE_MB, VIDEO_PATH, VideoEncoder, check_codec
 from imitate.data.formats.sidecar import NAME, SidecarWriter, arrays_to_write
 from imitate.errors import DatasetError
 from imitate.system.plain_files import write_text

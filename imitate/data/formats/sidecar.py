@@ -19,9 +19,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.file.encoded_frames import EncodedFrames
+from imitate.data.file.encoded_frames import EncodedFrames, encode_image
 from imitate.data.file.episode import Episode, arrays_of, attrs_of
-from imitate.data.file.image_files import encode_image
 from imitate.data.file.journal import JournaledFile
 from imitate.data.formats import hdf5_tree
 from imitate.data.formats.base import ConversionReport, NamedDemo, OpenedDataset

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imitate.data import DatasetFile, DataSource, SequenceDataset
-from imitate.data.batches import frame_cache, store
-from imitate.data.batches.frame_cache import frames_folder
+from imitate.data.batches import placement, store
+from imitate.data.batches.placement import frames_folder
 from imitate.data.file import cache
 from imitate.errors import DatasetError
 from tests.demo_files import episode, write_demos
@@ -262,7 +262,7 @@ def raising(error):
 @pytest.mark.parametrize(
     ("module", "name", "change", "words"),
     [
-        (frame_cache.shutil, "disk_usage", full, "17.3 kB do not fit, 900 MB are free"),
+        (placement.shutil, "disk_usage", full, "17.3 kB do not fit, 900 MB are free"),
         (os, "fsync", raising(OSError(28, "No space left")), "No space left"),
         (fcntl, "flock", raising(OSError(37, "No locks available")), "No locks available"),
         (os.environ, "IMITATE_CACHE", __file__, "Not a directory"),
@@ -311,7 +311,7 @@ def test_the_folder(tmp_path, monkeypatch, variable):
 
 def decode(say, path, may_go_on):
     """Read all images of the file; say each demo that is decoded, and that the lock is wanted."""
-    real, locked = frame_cache.read_pieces, frame_cache.locked
+    real, locked = placement.read_pieces, placement.locked
 
     def told(file, demo, *args):
         say(f"decoding {demo}")
@@ -322,7 +322,7 @@ def decode(say, path, may_go_on):
         say("at the lock")
         return locked(*args, **options)
 
-    frame_cache.read_pieces, frame_cache.locked = told, wanted
+    placement.read_pieces, placement.locked = told, wanted
     decoded = SequenceDataset(path, ("camera",), hdf5_cache_mode="low_dim")[EVERY]
     say(int(decoded["obs"]["camera"].sum()))
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imitate.data import DatasetFile, DatasetWriter, SequenceDataset, check_dataset, finish_partial
+from imitate.data.file.encoded_frames import DamagedFrameError, decode_images
 from imitate.data.file.image_codec import encode_jpeg
-from imitate.data.file.image_files import DamagedFrameError, decode_images
 from imitate.errors import ConfigError, DatasetError
 from tests.demo_files import episode, write_demos
 from tests.forked import Forked

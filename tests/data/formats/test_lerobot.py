@@ -18,7 +18,7 @@ from imitate.data.file.features import dimension_names, features_of
 from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.data.formats.frames import as_png
-from imitate.data.formats.lerobot_encoder import VideoEncoder
+from imitate.data.formats.lerobot_video import VideoEncoder
 from imitate.errors import DatasetError, UserError
 from tests.demo_files import assert_equal_contents, contents, episode, write_demos
 

@@ -8,9 +8,8 @@ import pytest
 
 from imitate.data import DatasetFile
 from imitate.data.download.download import sha256_of
-from imitate.data.shards.describe import describe_shard, write_index
 from imitate.data.shards.folder import shards_at
-from imitate.data.shards.index import ShardIndex
+from imitate.data.shards.index import ShardIndex, describe_shard, write_index
 from tests.refusals import refused
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from imitate.data.file.faults import ACTION_LIMIT
+from imitate.data.quality.doctor.alignment import Motions, own_positions
 from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy, counted, runs_of
-from imitate.data.quality.doctor.following import Motions, own_positions
 from imitate.data.quality.doctor.survey import Array, DemoSteps
 
 _SAID, _BAD = 0.2, 0.5  # fraction of the steps at a limit

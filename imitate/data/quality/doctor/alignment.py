@@ -1,19 +1,204 @@
-"""Checks that observations, states and actions belong to the same step, and of the delay between them."""
+"""Checks that observations, states and actions belong to the same step, and of the delay between them.
+
+An arm follows its actions, position targets or displacements, with a first-order lag and a delay. Every controller has
+a time constant; only a delay that no time constant explains is a fault of the recording. For measured positions q and
+actions u of one dimension, with delay d and decay = exp(-1 / time constant in steps):
+
+* targets: s(t+1) = decay s(t) + (1 - decay) u(t), from s(0) = q(d); q(t+d) = gain s(t) + offset;
+* displacements: the motion q(t+d+1) - q(t+d) = gain m(t) + offset, with m the same lag of u.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from imitate.data.edit.rewrite import Rows
 from imitate.data.quality.doctor.finding import Finding, Level, Place, Remedy
-from imitate.data.quality.doctor.following import DELAYS, Motions, fits, shifted
-from imitate.data.quality.doctor.motion import is_switch
+from imitate.data.quality.doctor.motion import is_position, is_switch
 from imitate.data.quality.doctor.survey import Array, DemoSteps, FileLayout
 from imitate.errors import DatasetError
 from imitate.system.text import counted
+
+DELAYS = range(-4, 11)
+_BEFORE, _AFTER = DELAYS[-1] + 1, -DELAYS[0] + 1
+_MAX_COLUMNS = 64
+_ENOUGH = 2_000  # in steps; larger delays are detected with certainty
+_PIECE = 1_000
+# fraction of a position's variance; a target to which its position never comes nearer is not a target
+_OWN = 0.25
+_SLOWEST_S = 0.4
+_SLOWEST_STEPS = 20.0  # used if the file does not record its rate
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Quality with which each delay explains the motion of one action.
+
+    Attributes:
+        unexplained: unexplained fraction of the variance for each delay in ``DELAYS``, at the best time constant.
+        is_target: true if the action is a target of its own position.
+    """
+
+    unexplained: Array
+    is_target: bool
+
+
+class Motions:
+    """Actions and positions of the first demos, as many as the fits need."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Array, Array]] = []
+        self.steps = 0
+
+    def see(self, piece: DemoSteps) -> None:
+        """Store a piece."""
+        actions = piece.small.get("actions")
+        keys = sorted(key for key in piece.small if is_position(key))
+        if actions is None or not keys or len(actions) <= _BEFORE + _AFTER or self.steps > _ENOUGH:
+            return
+        length = min(len(actions), _PIECE)
+        u = actions[:length].reshape(length, -1).astype(np.float64)
+        q = np.concatenate([piece.small[key][:length].reshape(length, -1) for key in keys], axis=1)
+        q = q[:, :_MAX_COLUMNS].astype(np.float64)
+        if np.isfinite(u).all() and np.isfinite(q).all():
+            self.pairs.append((u, q))
+            self.steps += length
+
+    def findings(self) -> Iterator[Finding]:
+        """Return no findings; other checks use the motions."""
+        return iter(())
+
+
+def shifted(pairs: list[tuple[Array, Array]], ahead: int) -> list[tuple[Array, Array]]:
+    """Shift pairs of actions and positions, in which the positions are ``ahead`` steps too late."""
+    size = abs(ahead)
+    if ahead > 0:
+        moved = [(u[size:], q[: len(q) - size]) for u, q in pairs]
+    else:
+        moved = [(u[: len(u) - size], q[size:]) for u, q in pairs]
+    return [(u, q) for u, q in moved if len(u) > _BEFORE + _AFTER]
+
+
+def own_positions(pairs: list[tuple[Array, Array]]) -> dict[int, int]:
+    """Return for each action that is a position target its column of the positions.
+
+    |q(t+k) - u(t)| is then small for a k.
+    """
+    if not pairs:
+        return {}
+    spread = np.maximum(np.concatenate([q for _, q in pairs]).var(axis=0), _TINY)
+    errors = []
+    for delay in range(DELAYS[-1] + 1):
+        squares = [
+            ((q[delay:, None, :] - u[: len(u) - delay, :, None]) ** 2).mean(axis=0)
+            for u, q in pairs
+        ]
+        errors.append(np.mean(squares, axis=0) / spread)
+    nearest = np.min(errors, axis=0)  # (A, V)
+    columns = nearest.argmin(axis=1)
+    return {a: int(v) for a, v in enumerate(columns) if nearest[a, v] < _OWN and spread[v] > _TINY}
+
+
+def fits(pairs: list[tuple[Array, Array]], rate_hz: float | None) -> list[Fit]:
+    """Return for each action the better fit of both models, with its own position or the one that matches best."""
+    own = own_positions(pairs)
+    slowest = _SLOWEST_STEPS if rate_hz is None else max(2.0, _SLOWEST_S * rate_hz)
+    constants = np.concatenate([[0.0], np.geomspace(0.25, slowest, 16)])
+    decays = np.where(constants > 0, np.exp(-1 / np.maximum(constants, 0.05)), 0.0)
+    levels, motions = _partners(pairs)
+    found = []
+    for a in range(pairs[0][0].shape[1]):
+        target = own.get(a, int(levels[a]))
+        unexplained = _fit(pairs, decays, a, target, moves=False)
+        if a not in own:
+            direct = _fit(pairs, decays, a, int(motions[a]), moves=True)
+            unexplained = min(unexplained, direct, key=lambda curve: float(curve.min()))
+        found.append(Fit(unexplained, a in own))
+    return found
+
+
+def _partners(pairs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Return the columns (A,) of the positions that match each action best: by their values, and by their motion."""
+    best: list[Array] = []
+    for moves in (False, True):
+        at_delay = []
+        for delay in DELAYS:
+            u, q = zip(*(_window(u, q, delay, moves) for u, q in pairs), strict=True)
+            at_delay.append(_correlation(np.concatenate(u), np.concatenate(q)))
+        best.append(np.max(at_delay, axis=0).argmax(axis=1))
+    return best[0], best[1]
+
+
+def _window(u: Array, q: Array, delay: int, moves: bool) -> tuple[Array, Array]:
+    rows = np.arange(_BEFORE, len(u) - _AFTER)
+    return u[rows - delay - 1], (q[rows] - q[rows - 1] if moves else q[rows])
+
+
+def _correlation(u: Array, q: Array) -> Array:
+    u, q = u - u.mean(axis=0), q - q.mean(axis=0)
+    scale = np.sqrt((u**2).sum(axis=0)[:, None] * (q**2).sum(axis=0))
+    found: Array = np.abs(np.divide(u.T @ q, scale, out=np.zeros_like(scale), where=scale > _TINY))
+    return found
+
+
+def _fit(pairs: list[tuple[Array, Array]], decays: Array, a: int, v: int, *, moves: bool) -> Array:
+    """Return the unexplained fraction (L,) of the variance of position ``v``, given action ``a``, at each delay."""
+    rows: list[list[tuple[Array, Array, Array]]] = [[] for _ in DELAYS]
+    for u, q in pairs:
+        filtered = _filtered(u[:, a], decays)
+        for i, delay in enumerate(DELAYS):
+            rows[i].append(_rows(filtered, q[:, v], decays, delay, moves))
+    plain = np.concatenate([_window(u, q, 0, moves)[1][:, v] for u, q in pairs])
+    total = max(float(((plain - plain.mean()) ** 2).sum()), _TINY)
+    left = [
+        _left(*(np.concatenate(part, axis=1) for part in zip(*of_delay, strict=True))).min()
+        for of_delay in rows
+    ]
+    return np.minimum(np.array(left) / total, 1.0)
+
+
+def _filtered(u: Array, decays: Array) -> Array:
+    """Return the lagged ``u`` (D, n + 1), starting from 0, before each step and after the last."""
+    out = np.zeros((len(decays), len(u) + 1))
+    for t, value in enumerate(u):
+        out[:, t + 1] = decays * out[:, t] + (1 - decays) * value
+    return out
+
+
+def _rows(
+    filtered: Array, q: Array, decays: Array, delay: int, moves: bool
+) -> tuple[Array, Array, Array]:
+    """Return factors of gain and offset, and the values that they explain, (D, n) each, at the same steps."""
+    steps = np.arange(_BEFORE, len(q) - _AFTER)
+    first = max(0, -delay)
+    t = steps - delay
+    if moves:
+        x = filtered[:, t]
+        return x, np.ones_like(x), np.broadcast_to(q[steps] - q[steps - 1], x.shape)
+    decayed = decays[:, None] ** (t - first)
+    x = filtered[:, t] - decayed * filtered[:, first][:, None]
+    return x, 1 - decayed, q[steps] - decayed * q[first + delay]
+
+
+def _left(x: Array, w: Array, y: Array) -> Array:
+    """Return the residual sums of squares (D,) of y, after the best gain of x and offset of w."""
+    xx, xw = _dot(x, x) + _TINY, _dot(x, w)
+    offset = (_dot(w, y) - xw / xx * _dot(x, y)) / np.maximum(_dot(w, w) - xw**2 / xx, _TINY)
+    gain = (_dot(x, y) - xw * offset) / xx
+    rest = y - gain[:, None] * x - offset[:, None] * w
+    return _dot(rest, rest)
+
+
+def _dot(a: Array, b: Array) -> Array:
+    """Return scalar products (D,) of the rows."""
+    found: Array = np.einsum("dn,dn->d", a, b)
+    return found
+
 
 _SHIFTS = (0, 1, -1, 2, -2)
 _MAX_DEMOS = 50

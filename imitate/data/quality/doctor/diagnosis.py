@@ -15,9 +15,8 @@ from imitate.data.edit.target import Target
 from imitate.data.file.extents import Extents
 from imitate.data.file.hdf5_format import DemoFile
 from imitate.data.quality.doctor.actions import Clipping, Ranges, Representations
-from imitate.data.quality.doctor.alignment import Lag, NextObs, States
+from imitate.data.quality.doctor.alignment import Lag, Motions, NextObs, States
 from imitate.data.quality.doctor.finding import DoctorReport, Finding, Level, Place, Remedy, counted
-from imitate.data.quality.doctor.following import Motions
 from imitate.data.quality.doctor.images import ImageChecks, Orientation
 from imitate.data.quality.doctor.motion import Idle, Jumps, LostSteps
 from imitate.data.quality.doctor.structure import CHECKS, Duplicates, check_masks

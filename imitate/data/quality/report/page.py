@@ -1,4 +1,4 @@
-"""The page: its head, the doctor's findings and the disk space by key, put into the template ``page.html``."""
+"""The page of a report: head, findings, demos and disk space by key, put into the template ``page.html``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -20,10 +21,10 @@ from imitate.data.dataset_file import DatasetFile
 from imitate.data.edit.target import Target
 from imitate.data.file.extents import Extents
 from imitate.data.quality.doctor.finding import Finding, Level, Place
-from imitate.data.quality.report.episodes import demo_table, episodes
 from imitate.data.quality.report.motion import actions, initial_states, trajectories
 from imitate.data.quality.report.observations import observations, thumbnails
 from imitate.data.quality.report.section import (
+    Figure,
     ReportSection,
     ShownFinding,
     Table,
@@ -31,10 +32,84 @@ from imitate.data.quality.report.section import (
     percent,
     size,
 )
-from imitate.data.quality.report.subject import Progress, ReportInput, subject_of
-from imitate.data.quality.report.svg import share_bar
+from imitate.data.quality.report.subject import Array, Progress, ReportInput, subject_of
+from imitate.data.quality.report.svg import histogram, share_bar
 from imitate.errors import DatasetError
 from imitate.system.text import counted
+
+_FRAME: dict[str, Any] = {"width": 460, "height": 210}
+_MAX_NAMES = 200
+
+
+def episodes(subject: ReportInput) -> ReportSection:
+    """Return the distributions of length and return."""
+    lengths = np.array([demo.length for demo in subject.demos])
+    if not len(lengths):
+        return ReportSection("episodes", "Episodes", text="There is no demo with steps.")
+    unit = (
+        f"steps per demo, at {number(subject.control_freq)} Hz"
+        if subject.control_freq
+        else "steps per demo"
+    )
+    median = float(np.median(lengths))
+    words = f"{lengths.min()} to {lengths.max()} steps, median {number(median)}, mean {number(lengths.mean())}"
+    drawing = histogram(lengths, noun="demo", label=unit, title="lengths of the demos", **_FRAME)
+    figures = [Figure("Length", words, drawing)]
+    returns = np.array(list(subject.returns.values()))
+    if len(returns):
+        figures.append(_returns(returns))
+    return ReportSection("episodes", "Episodes", figures=figures, text=_success(subject))
+
+
+def _returns(returns: Array) -> Figure:
+    returns = returns[np.isfinite(returns)]
+    if len(returns) and returns.min() == returns.max():
+        words = f"the sum of rewards is {number(float(returns[0]))} in each of {counted(len(returns), 'demo')}"
+        return Figure("Return", text=words)
+    drawing = histogram(
+        returns, noun="demo", label="sum of rewards", title="returns of the demos", **_FRAME
+    )
+    return Figure("Return", f"{number(returns.min())} to {number(returns.max())}", drawing)
+
+
+def _success(subject: ReportInput) -> str:
+    outcomes = [outcome for outcome in subject.outcomes.values() if outcome is not None]
+    if not outcomes:
+        return "It is not known which demos solved their task: there are no attribute success and no rewards."
+    failed = [name for name, outcome in subject.outcomes.items() if outcome is False]
+    share = percent(sum(outcomes) / len(outcomes))
+    words = f"{sum(outcomes)} of {counted(len(outcomes), 'demo')} solved their task ({share})."
+    if failed:
+        words += f" Not solved: {', '.join(failed[:10])}{' …' if len(failed) > 10 else ''}."
+    return words
+
+
+def demo_table(subject: ReportInput) -> ReportSection | None:
+    """Return a table with one row per demo."""
+    if not subject.sample:
+        return None
+    found: dict[str, list[str]] = defaultdict(list)
+    for finding in subject.health.findings:
+        for name in finding.demos:
+            found[name].append(finding.code)
+    masks: dict[str, list[str]] = defaultdict(list)
+    for key, names in subject.masks.items():
+        for name in names:
+            masks[name].append(key)
+    rows = []
+    for demo in subject.sample[:_MAX_NAMES]:
+        outcome = subject.outcomes[demo.name]
+        solved = {True: "yes", False: "no", None: "–"}[outcome]
+        gained = subject.returns.get(demo.name)
+        codes = tuple(dict.fromkeys(found[demo.name]))
+        rows.append(
+            (demo.name, ", ".join(masks[demo.name]), solved, codes, demo.length, number(gained))
+        )
+    header = ("demo", "filter keys", "solved", "findings", "steps", "return")
+    shown = f"The first {len(rows)} that were read. " if len(rows) < len(subject.sample) else ""
+    note = f"{shown}Click on a column's head to sort."
+    return ReportSection("demos", "Demos", note, table=Table(header, rows, left=4))
+
 
 _KINDS = {"1": "robosuite", "2": "gymnasium", "3": "iGibson", "4": "real robot"}
 _KNOWN = frozenset(("env_args", "control_freq", "total", "imitate_format"))
