@@ -240,7 +240,7 @@ def command(
         )
         return
 
-    from imitate.cli.eval_places import evaluated
+    from imitate.cli.eval_jobs import evaluated
     from imitate.envs.make import is_robot
     from imitate.evaluate.job import EvalJob, default_workers, subject_of
     from imitate.evaluate.settings import EvalSettings

@@ -98,7 +98,7 @@ class EpisodeRunner:
         # Simulators raise any exception; only this episode has failed.
         try:
             with preserved_rng(), torch_threads(1):
-                seed_everything(plan.seed + index)
+                seed_everything(plan.seed_of(index))
                 return self._play(plan, index, on_frames)
         except RobotError:  # a person must check the robot before it moves again
             raise
@@ -114,13 +114,17 @@ class EpisodeRunner:
         policy = self._policy
         recorder = FrameRecorder(plan, index, policy, on_frames)
         env = self._env(plan.env_meta, policy, render=recorder.wanted)
-        obs, _ = env.reset(seed=plan.seed + index)
+        obs, _ = env.reset(seed=plan.seed_of(index))
         if has_team(env):
             return self._play_team(plan, index, env, obs, recorder)
         check_fit(policy, env, obs)
         goal = goal_of(policy, env)
         policy.start_episode(plan.lang)
-        late = None if plan.late is None else LatePolicy(policy, plan.late, plan.env_meta)
+        late = (
+            None
+            if plan.settings.late is None
+            else LatePolicy(policy, plan.settings.late, plan.env_meta)
+        )
         success, at_end, total, length = False, False, 0.0, 0
         with recorder:
             over = False
@@ -133,7 +137,9 @@ class EpisodeRunner:
                 total += float(reward)
                 at_end = bool(env.is_success()["task"])
                 success = success or at_end
-                over = bool(terminated or truncated or (success and plan.terminate_on_success))
+                over = bool(
+                    terminated or truncated or (success and plan.settings.terminate_on_success)
+                )
             recorder.add(env, length, last=over)
         if success:
             policy.check(obs)  # a broken simulator may report success
@@ -158,7 +164,7 @@ class EpisodeRunner:
                 env,
                 first,
                 horizon=plan.horizon,
-                terminate_on_success=plan.terminate_on_success,
+                terminate_on_success=plan.settings.terminate_on_success,
                 show=lambda step: recorder.add(env, step),
             )
             recorder.add(env, play.length, last=play.over)
@@ -182,7 +188,7 @@ class EpisodeRunner:
     ) -> EpisodeResult:
         return EpisodeResult(
             index,
-            plan.seed + index,
+            plan.seed_of(index),
             success,
             total,
             length,

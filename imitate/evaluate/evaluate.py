@@ -166,8 +166,8 @@ def _play_here(
     runner.use_policy(policy)
     results = {episode.index: episode for episode in job.earlier}
     try:
-        for index in range(plan.episodes):
-            if hopeless(results, plan.give_up_after):
+        for index in range(plan.settings.episodes):
+            if hopeless(results, plan.settings.give_up_after):
                 break
             if index in results:
                 continue
@@ -177,4 +177,4 @@ def _play_here(
         results[index] = failed_episode(plan, index, str(error))
     finally:
         runner.close()
-    return in_order(results, plan.give_up_after)
+    return in_order(results, plan.settings.give_up_after)

@@ -160,17 +160,10 @@ class EvalJob:
             CheckpointFile(str(subject.path), settings.rename, settings.precision),
             meta,
             device,
+            settings,
             horizon=subject.horizon if settings.horizon is None else settings.horizon,
-            seed=settings.seed,
-            episodes=settings.episodes,
-            num_envs=settings.workers,
-            give_up_after=settings.give_up_after,
-            terminate_on_success=settings.terminate_on_success,
-            video_episodes=settings.video_episodes if drawn else 0,
-            video_skip=settings.video_skip,
-            overlay=settings.overlay,
             step_timeout_s=STEP_TIMEOUT_S if limit_s is None else limit_s,
-            late=settings.late,
+            shown=settings.video_episodes if drawn else 0,
         )
 
     def resume(self, earlier: Sequence[EpisodeResult], keep: OnEpisode) -> None:
@@ -181,7 +174,7 @@ class EvalJob:
             keep: called with each episode that a later job may take over.
         """
         if self.mode == "processes":
-            self.earlier = tuple(e for e in earlier if e.index >= self.plan.video_episodes)
+            self.earlier = tuple(e for e in earlier if e.index >= self.plan.shown)
             self._keep = keep
 
     @property
@@ -238,7 +231,7 @@ class EvalJob:
     @property
     def on_frames(self) -> OnFrames | None:
         """Function that takes the frames of the video, or None if there is none."""
-        return self._frames.add if self.plan.video_episodes else None
+        return self._frames.add if self.plan.shown else None
 
     @cached_property
     def _frames(self) -> FrameFolder:
@@ -277,7 +270,7 @@ class EvalJob:
         if all(episode.error for episode in played):
             raise EvaluationError(f"no episode could be played: {played[0].error}")
         settings, written = self.settings, None
-        if settings.video is not None and self.plan.video_episodes:
+        if settings.video is not None and self.plan.shown:
             size = self.plan.frame_size
             written = write_mosaic(settings.video, self._frames.name, played, size=size)
         return EvalResult(

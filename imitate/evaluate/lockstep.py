@@ -57,10 +57,12 @@ def play_lockstep(
         if episode is not None:
             results[index] = episode
             on_episode(episode)
-        return hopeless(results, plan.give_up_after)
+        return hopeless(results, plan.settings.give_up_after)
 
-    while len(results) < plan.episodes and not hopeless(results, plan.give_up_after):
-        left = [index for index in range(plan.episodes) if index not in results]
+    while len(results) < plan.settings.episodes and not hopeless(
+        results, plan.settings.give_up_after
+    ):
+        left = [index for index in range(plan.settings.episodes) if index not in results]
         lockstep = _Lockstep(policy, plan, left, ended, tell)
         try:
             with _copies(policy, plan, len(lockstep.slots), tell) as venv:
@@ -70,7 +72,7 @@ def play_lockstep(
             for index in (index for index in hung if index >= 0):
                 losses.add(index, error.reason, results)
                 ended(index, Lost(error.reason, died=True))
-    return in_order(results, plan.give_up_after)
+    return in_order(results, plan.settings.give_up_after)
 
 
 @contextmanager
@@ -89,7 +91,7 @@ def _copies(policy: RolloutPolicy, plan: EpisodePlan, num_envs: int, tell: Beat)
     try:
         _check_fit(policy, plan.env_meta, venv)
         with preserved_rng():
-            seed_everything(plan.seed)
+            seed_everything(plan.settings.seed)
             yield venv
     finally:
         venv.close()
@@ -106,7 +108,7 @@ class _Lockstep:
     ) -> None:
         self.policy, self.plan, self.ended, self.tell = policy, plan, ended, tell
         self.numbers = iter(numbers)
-        num_envs = min(plan.num_envs, len(numbers))
+        num_envs = min(plan.settings.workers, len(numbers))
         self.slots = [_Slot(next(self.numbers)) for _ in range(num_envs)]
         self.enough = False
 
@@ -173,7 +175,7 @@ class _Lockstep:
 
     def _reset(self, venv: Any, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Mapping[str, Any]:
         """Start the episodes of the masked environments; those without an episode are also reset and then ignored."""
-        seeds = [self.plan.seed + max(slot.index, 0) for slot in self.slots]
+        seeds = [self.plan.seed_of(max(slot.index, 0)) for slot in self.slots]
         obs, _ = venv.reset(seed=seeds, options={"reset_mask": mask})
         self.policy.start_episode(self.plan.lang, mask=mask)
         return dict(obs)
@@ -186,9 +188,9 @@ class _Lockstep:
         slot.length += 1
         slot.success = slot.success or success
         over = ended or slot.length >= self.plan.horizon
-        if not over and not (slot.success and self.plan.terminate_on_success):
+        if not over and not (slot.success and self.plan.settings.terminate_on_success):
             return False
-        seed = self.plan.seed + slot.index
+        seed = self.plan.seed_of(slot.index)
         episode = EpisodeResult(slot.index, seed, slot.success, slot.total, slot.length, success)
         self._record(replace(episode, cpu=cpu_model()))
         return True

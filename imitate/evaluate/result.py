@@ -74,7 +74,7 @@ def failed_episode(plan: EpisodePlan, index: int, error: str) -> EpisodeResult:
     """Return the record of an episode that could not be played."""
     return EpisodeResult(
         index,
-        plan.seed + index,
+        plan.seed_of(index),
         success=False,
         episode_return=0.0,
         length=0,

@@ -112,38 +112,32 @@ class EvalSettings:
 class EpisodePlan:
     """Everything that a worker needs to play the episodes of an evaluation; picklable.
 
-    Episode i starts from ``seed + i``, for every checkpoint and number of workers.
-
     Attributes:
         policy: source of the policy.
         env_meta: env_args of the environment.
         device: device of the policy.
+        settings: settings of the evaluation; the attributes below replace those of the same name.
         horizon: longest episode in steps.
-        num_envs: number of environments that step together in lockstep.
-        video_episodes: episodes 0 .. video_episodes - 1 are rendered.
-        video_skip: environment steps per frame.
         step_timeout_s: longest time of one call of the environment, after which its process is ended; None for no
             limit.
-
-    The other attributes are those of :class:`EvalSettings`.
+        shown: episodes 0 .. shown - 1 are rendered.
+        camera: name of the camera that renders them.
+        frame_size: side of a frame in pixels.
     """
 
     policy: PolicySource
     env_meta: dict[str, Any]
     device: str
+    settings: EvalSettings
     horizon: int
-    seed: int
-    episodes: int = 1
-    num_envs: int = 1
-    give_up_after: int | None = None
-    terminate_on_success: bool = True
-    video_episodes: int = 0
-    video_skip: int = 5
+    step_timeout_s: float | None
+    shown: int = 0
     camera: str | None = "agentview"
     frame_size: int = 256
-    overlay: bool = False
-    step_timeout_s: float | None = None
-    late: Lateness | None = None
+
+    def seed_of(self, index: int) -> int:
+        """Return the seed from which an episode starts, for every checkpoint and number of workers."""
+        return self.settings.seed + index
 
     @property
     def lang(self) -> str | None:

@@ -247,11 +247,11 @@ class FrameRecorder:
     def __init__(
         self, plan: EpisodePlan, index: int, policy: RolloutPolicy, on_frames: OnFrames | None
     ) -> None:
-        drawn = on_frames is not None and index < plan.video_episodes
+        drawn = on_frames is not None and index < plan.shown
         self._sender = FrameSender(index, on_frames) if on_frames is not None and drawn else None
         self.error: str | None = None
         self._plan = plan
-        self._overlay = Overlay(policy) if plan.overlay and drawn else None
+        self._overlay = Overlay(policy) if plan.settings.overlay and drawn else None
 
     @property
     def wanted(self) -> bool:
@@ -284,7 +284,7 @@ class FrameRecorder:
         plan = self._plan
         if self._sender is None or self.error is not None:
             return
-        if step % plan.video_skip and not last:
+        if step % plan.settings.video_skip and not last:
             return
         try:
             frame = env.render(

@@ -121,7 +121,7 @@ class RunningJob:
         """Yield a task for each missing episode, as long as the job is running."""
         self._start = time.perf_counter()
         plan = _for_workers(self._job.plan)
-        for index in range(plan.episodes):
+        for index in range(plan.settings.episodes):
             if self.is_over:
                 return
             if index not in self._results:
@@ -136,9 +136,9 @@ class RunningJob:
     def is_over(self) -> bool:
         """True if no more episodes need to be played."""
         plan = self._job.plan
-        if self._error is not None or len(self._results) == plan.episodes:
+        if self._error is not None or len(self._results) == plan.settings.episodes:
             return True
-        return hopeless(self._results, plan.give_up_after)
+        return hopeless(self._results, plan.settings.give_up_after)
 
     def note_loss(self, index: int, loss: Lost) -> bool:
         """Record that a worker was lost; return true if the episode must be played again."""
@@ -171,7 +171,7 @@ class RunningJob:
         """
         if self._error is not None:
             raise self._error
-        return in_order(self._results, self._job.plan.give_up_after)
+        return in_order(self._results, self._job.plan.settings.give_up_after)
 
 
 def failure(loss: Lost, died: str) -> UserError | EvaluationError:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imitate.cli import eval_places
+from imitate.cli import eval_jobs
 from imitate.cli.reports.evaluation import cpu_warning, short_name
 from imitate.evaluate.evaluate import EvalSettings, evaluate
 from imitate.evaluate.result import EpisodeResult, EvalResult
@@ -162,7 +162,7 @@ def test_a_table_is_resumed_whether_its_mode_was_named_or_not(play):
 def test_an_interrupted_evaluation_is_resumed_with_its_episodes(play, monkeypatch):
     ground.write_expert(Path("a.pth"), noise=0.5)
     table, log = Path("t.json"), Path("t.json.episodes")
-    add, seen = eval_places._Successes.add, []
+    add, seen = eval_jobs._Successes.add, []
 
     def stop(count, episode):
         seen.append(episode.index)
@@ -170,7 +170,7 @@ def test_an_interrupted_evaluation_is_resumed_with_its_episodes(play, monkeypatc
             raise KeyboardInterrupt
         add(count, episode)
 
-    monkeypatch.setattr(eval_places._Successes, "add", stop)
+    monkeypatch.setattr(eval_jobs._Successes, "add", stop)
     line = "--agent a.pth --episodes 5"
     play(f"{line} --table t.json", code=130)
     assert not table.exists() and len(log.read_text().splitlines()) == 3

@@ -47,7 +47,7 @@ def evaluated(
                 f"{table_file}: {len(results)} of {len(jobs)} are finished already{episodes}",
                 err=True,
             )
-        total = sum(jobs[number].plan.episodes for number in left) - played
+        total = sum(jobs[number].settings.episodes for number in left) - played
         with Progress(total, "episode", "eval", quiet=quiet) as progress:
             count = _Successes(progress)
             outcomes = evaluate_all(
