@@ -209,6 +209,15 @@ VERBS = {
             "imitate check-algo bc/bc_rnn_gmm --dataset demos.hdf5 --json",
         ),
     ),
+    "diagnose": Verb(
+        "diagnose",
+        "command",
+        "Find out why a policy does not succeed.",
+        (
+            "imitate diagnose runs/lift_bc",
+            "imitate diagnose best.pth --recording failed.hdf5 --json",
+        ),
+    ),
     "cluster": Verb(
         "cluster",
         "command",

@@ -130,7 +130,7 @@ rl_with_demonstrations: trained/lift_bc/* runs/lift_bc/20260101120000, trained/l
 policies: trained/lift_bc/* runs/a/20260101120000
 environments: image.hdf5 lift_84.hdf5
 training: image.hdf5 datasets/lift/image_84.hdf5, trained/lift_bc/* runs/lift_flow/20260101120000
-training: trained/lift_bc/* runs/one/20260101120000
+training: lift.hdf5 failed.hdf5, trained/lift_bc/* runs/one/20260101120000
 """
 """Page of docs/: file or folder of `fill` and its place on this page, which others do not take as given."""
 

@@ -18,7 +18,11 @@ FAST = ("README.md", "docs/own_data.md")
 """Pages whose commands each change runs; the others' are parsed (test_commands.py)."""
 REAL_TIME = "--env robot:"
 """Commands in which a policy acts at a robot's rate: it stops when control steps are late, as on a busy machine."""
-FINDINGS = {"imitate dataset doctor": (1, 3), "imitate check-deploy": (1,)}
+FINDINGS = {
+    "imitate dataset doctor": (1, 3),
+    "imitate check-deploy": (1,),
+    "imitate diagnose": (1,),
+}
 """Exit codes by which commands say that they found something."""
 
 

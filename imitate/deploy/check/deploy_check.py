@@ -313,7 +313,7 @@ def check(
     report = CheckReport(demos, training=training.origin)
     report.rate_hz = schema.rate_hz or file.control_freq
     report.findings += _rate(schema.rate_hz, file.control_freq)
-    report.findings += _shapes(schema, file, demos[0], resizes)
+    report.findings += shape_findings(schema.observations, file, demos[0], resizes)
     read = _observations(report, schema, file, training, on_demo)
     actions = _actions(file, demos, schema, action_keys)
     if actions is None:
@@ -395,10 +395,19 @@ def _rate(policy_hz: float | None, file_hz: float | None) -> list[DeployFinding]
     return [DeployFinding(Severity.problem, "rate", "", words)]
 
 
-def _shapes(schema: Schema, file: DatasetFile, demo: str, resizes: bool) -> list[DeployFinding]:
-    """Find observations that the file lacks or that have another size."""
+def shape_findings(
+    observations: Mapping[str, ObservedKey], file: DatasetFile, demo: str, resizes: bool = False
+) -> list[DeployFinding]:
+    """Find observations of a policy that a file lacks or that have another size there.
+
+    Args:
+        observations: shape and modality of each observation of the policy.
+        file: open file.
+        demo: name of a demo in it.
+        resizes: true if images of another size with the same channels are accepted.
+    """
     findings = []
-    for key, wanted in schema.observations.items():
+    for key, wanted in observations.items():
         if not file.has(demo, f"obs/{key}"):
             words = (
                 f"the observation '{key}' is missing; the file has {', '.join(file.obs_keys(demo))}"

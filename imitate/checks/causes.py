@@ -1,0 +1,339 @@
+"""Measurements of possible causes in a training and its data, each with a score on one scale.
+
+A score is the measured value divided by the largest one that healthy trainings showed: from 1 on the cause is named.
+The limits are constants at the head of each measurement; `tests/checks/test_diagnosis.py` holds healthy runs below and
+planted faults above them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.data.quality.doctor.following import DELAYS, fits
+from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
+from imitate.deploy.check.statistics import Range
+from imitate.system.text import counted
+
+Array = NDArray[np.float64]
+
+
+MOST = 10.0
+"""Largest score; values far beyond a limit differ in words, not in score."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A possible cause of failure.
+
+    Attributes:
+        kind: keyword for programs.
+        score: measured value over the largest healthy one, 0 to 10; the cause is named from 1 on.
+        words: the evidence, with the measured numbers.
+        advice: what to do next, with a command.
+    """
+
+    kind: str
+    score: float
+    words: str
+    advice: str
+
+    @property
+    def is_named(self) -> bool:
+        """True if the value is beyond every healthy one."""
+        return self.score >= 1
+
+
+def scored(kind: str, value: float, limit: float, words: str, advice: str) -> Cause:
+    """Return the cause of a measured value and the largest healthy value."""
+    score = 0.0 if np.isnan(value) else float(np.clip(value / limit, 0.0, MOST))
+    return Cause(kind, score, words, advice)
+
+
+def delays(pairs: Sequence[tuple[Array, Array]], rate_hz: float | None) -> Array:
+    """Return the delay in steps of each action until its position moves; NaN where no position follows it.
+
+    Args:
+        pairs: actions (T, A) and positions (T, D) of each episode.
+        rate_hz: control steps per second.
+    """
+    if not pairs:
+        return np.array([np.nan])
+    found = []
+    for fit in fits(list(pairs), rate_hz):
+        best = int(fit.unexplained.argmin())
+        clear = fit.unexplained[best] < 0.5
+        found.append(float(DELAYS[best]) if clear else np.nan)
+    return np.array(found)
+
+
+def of_shift(trained: Array) -> Cause | None:
+    """Judge the delay in the training data: a motion before its action means that both are shifted in the file."""
+    found = trained[np.isfinite(trained)]
+    if not len(found):
+        return None
+    typical = float(np.median(found))
+    wrong = -typical if typical < 0 else max(typical - 2.0, 0.0)
+    words = f"in the demonstrations positions follow their actions after {typical:g} steps"
+    return scored(
+        "shift", wrong, 0.9, words, "imitate dataset doctor FILE finds and repairs shifted arrays"
+    )
+
+
+def at_limits(actions: Sequence[Array], low: Array, high: Array) -> Array:
+    """Return the share of steps (A,) in which an action is at its limits."""
+    every = np.concatenate(actions)
+    room = 1e-6 * np.where(np.isfinite(high - low), high - low, 0.0)
+    found: Array = ((every <= low + room) | (every >= high - room)).mean(axis=0)
+    return found
+
+
+def of_limits(predictions: Predictions, low: Array, high: Array) -> Cause:
+    """Compare how often policy and demonstrations are at the limits of the actions."""
+    acted = at_limits(predictions.actions, low, high)
+    shown = at_limits([demo.actions for demo in predictions.demos], low, high)
+    more = acted - shown
+    worst = int(more.argmax())
+    words = (
+        f"the policy's actions[{worst}] are at their limits in {acted[worst]:.0%} of the steps, "
+        f"the demonstrations' in {shown[worst]:.0%}"
+    )
+    return scored(
+        "clipping",
+        float(more[worst]),
+        0.2,
+        words,
+        "normalize actions: train.action_config.actions.normalization min_max",
+    )
+
+
+def of_copying(predictions: Predictions) -> Cause | None:
+    """Measure whether the policy repeats the last demonstrated action where the demonstrated action changes.
+
+    At the tenth of the steps with the largest changes, 0.5 is as near to the action before as to the right one.
+    """
+    changes, nearness = [], []
+    std = np.concatenate([demo.actions for demo in predictions.demos]).std(axis=0)
+    scale = np.where(std > 0.01 * std.max(), std, np.inf)
+    for demo, actions in zip(predictions.demos, predictions.actions, strict=True):
+        if len(actions) < 3:
+            continue
+        change = np.abs(np.diff(demo.actions, axis=0) / scale).mean(axis=1)
+        right = np.abs((actions[1:] - demo.actions[1:]) / scale).mean(axis=1)
+        before = np.abs((actions[1:] - demo.actions[:-1]) / scale).mean(axis=1)
+        changes.append(change)
+        nearness.append(right / np.maximum(right + before, 1e-12))
+    if not changes:
+        return None
+    change, near = np.concatenate(changes), np.concatenate(nearness)
+    large = change >= max(float(np.quantile(change, 0.9)), 0.1)
+    if large.sum() < 10:
+        return None
+    copied = float(near[large].mean())
+    words = (
+        f"where demonstrated actions change, predictions are nearer to the action before than to the right one "
+        f"({copied:.2f}; 0 is right, 0.5 between, 1 the action before)"
+    )
+    return scored(
+        "copying",
+        copied,
+        0.65,
+        words,
+        "leave the last action out of observation.modalities, shorten train.frame_stack, or use causal_bc",
+    )
+
+
+class Neighbours:
+    """Nearest steps of other demonstrations, by the standardized vectors that the policy observes.
+
+    Args:
+        demos: demonstrations.
+        keys: names of the vectors.
+    """
+
+    def __init__(self, demos: Sequence[CheckedDemo], keys: Sequence[str]) -> None:
+        self.keys = keys
+        self.parts = [self._joined(demo.obs) for demo in demos]
+        every = np.concatenate(self.parts)
+        self._mean = every.mean(axis=0)
+        std = every.std(axis=0)
+        self._scale = np.where(std > 1e-9 + 1e-6 * np.abs(self._mean), std, np.inf)
+        self.points = (every - self._mean) / self._scale
+        self.of = np.repeat(np.arange(len(self.parts)), [len(part) for part in self.parts])
+        self.step = np.concatenate([np.arange(len(part)) for part in self.parts])
+
+    def _joined(self, obs: Mapping[str, NDArray[np.generic]]) -> Array:
+        return np.concatenate(
+            [obs[key].reshape(len(obs[key]), -1).astype(np.float64) for key in self.keys], axis=1
+        )
+
+    def nearest(self, points: Array, without: int | None = None) -> tuple[Array, NDArray[np.intp]]:
+        """Return distances (N,) and rows (N,) of the nearest steps, of other demonstrations than ``without``."""
+        rows = (
+            np.flatnonzero(self.of != without) if without is not None else np.arange(len(self.of))
+        )
+        others = self.points[rows]
+        norms = (others**2).sum(axis=1)
+        distance, row = np.empty(len(points)), np.empty(len(points), dtype=np.intp)
+        for start in range(0, len(points), 256):
+            part = points[start : start + 256]
+            squares = (part**2).sum(axis=1)[:, None] - 2 * part @ others.T + norms
+            best = squares.argmin(axis=1)
+            distance[start : start + 256] = np.sqrt(np.maximum(squares.min(axis=1), 0.0))
+            row[start : start + 256] = rows[best]
+        return distance, row
+
+    def standardized(self, obs: Mapping[str, NDArray[np.generic]]) -> Array:
+        """Return the points (T, D) of an episode's observations."""
+        found: Array = (self._joined(obs) - self._mean) / self._scale
+        return found
+
+    def among_demos(self) -> tuple[Array, NDArray[np.intp]]:
+        """Return for each step of the demonstrations the distance and row of its nearest step in another one."""
+        found = [
+            self.nearest(self.points[self.of == number], number)
+            for number in range(len(self.parts))
+        ]
+        return np.concatenate([d for d, _ in found]), np.concatenate([r for _, r in found])
+
+
+_CLOSE = 0.15
+"""Largest distance of states that should have one action, in standard deviations per number."""
+
+
+_PAIRS = 30
+
+
+def of_consistency(
+    neighbours: Neighbours, demos: Sequence[CheckedDemo], several_ways: bool
+) -> Cause | None:
+    """Measure how much actions differ between almost equal states of different demonstrations.
+
+    0 is the same action in the same state; 1 is no more alike than at random.
+
+    Args:
+        neighbours: steps of the demonstrations.
+        demos: the same demonstrations.
+        several_ways: true for policies that can learn several ways of acting in one state.
+
+    Returns:
+        the cause, or None if fewer than 30 states of the demonstrations are so near to each other.
+    """
+    distance, row = neighbours.among_demos()
+    close = distance <= _CLOSE * np.sqrt(neighbours.points.shape[1])
+    actions = np.concatenate([demo.actions for demo in demos])
+    std = actions.std(axis=0)
+    varied = std > 0.01 * std.max()
+    if close.sum() < _PAIRS or not varied.any():
+        return None
+    difference = ((actions[close] - actions[row[close]])[:, varied] / std[varied]) ** 2
+    ratio = float(difference.mean() / 2)
+    words = (
+        f"in {close.sum()} almost equal states of two demonstrations actions differ {ratio:.2f} times as much as in "
+        "any two states"
+    )
+    advice = "record in one way, filter (imitate dataset filter), or train flow_policy, diffusion_policy or vq_bet"
+    return scored("inconsistent", ratio, 1.3 if several_ways else 0.65, words, advice)
+
+
+_FALLING = 0.12
+"""Share of the loss's fall in the last third of the epochs above which a training is not finished."""
+
+
+def of_training(losses: Sequence[float], error: float) -> Cause | None:
+    """Judge whether the loss still fell at the end while the policy errs on its own training data.
+
+    Args:
+        losses: training loss of each epoch.
+        error: error of the policy's actions on training demonstrations, in those of the best constant action.
+    """
+    if len(losses) < 3:
+        falling = _FALLING  # not known: the errors decide
+        words = f"the training has {counted(len(losses), 'epoch')} only"
+    else:
+        x = np.asarray(losses, dtype=np.float64)
+        part = max(len(x) // 10, 1)
+        third = 2 * len(x) // 3
+        middle = float(x[max(third - part, 0) : third].mean())
+        end, begin = float(x[-part:].mean()), float(x[0])
+        falling = (middle - end) / max(begin - end, 1e-12) if begin > end else 0.0
+        words = f"the last third of the epochs brought {falling:.0%} of the loss's whole fall"
+    words += f", and on its own demonstrations the policy errs {error:.2f} times as much as a constant action"
+    score = float(np.sqrt(max(falling, 0.0) / _FALLING * error / 0.5))
+    return scored(
+        "undertrained", score, 1.0, words, "train on: imitate train --resume RUN --epochs N"
+    )
+
+
+def of_normalization(
+    saved: Mapping[str, tuple[Array, Array]], known: Mapping[str, Range]
+) -> Iterator[Cause]:
+    """Compare the normalization in the checkpoint with the statistics of the data.
+
+    Args:
+        saved: offset and scale of each observation's normalization.
+        known: statistics of the data.
+    """
+    for key, (offset, scale) in saved.items():
+        range_ = known.get(key)
+        if range_ is None or range_.mean.shape != offset.shape or (scale == 1).all():
+            continue
+        low, high = (range_.low - offset) / scale, (range_.high - offset) / scale
+        reach = np.maximum(np.abs(low), np.abs(high))
+        varied = range_.std > 1e-6 * np.maximum(np.abs(range_.mean), 1.0)
+        if not varied.any() or not np.isfinite(reach).all():
+            continue
+        centre = np.abs(range_.mean - offset) / scale
+        value = float(np.maximum(centre / 1.5, np.log10(np.maximum(reach, 1e-3)) - 1)[varied].max())
+        narrow = float((0.02 / np.maximum(reach, 1e-12))[varied].max())
+        words = (
+            f"after the checkpoint's normalization '{key}' reaches {reach[varied].max():.3g} in the data and has a "
+            f"mean of {centre[varied].max():.3g} (expected: about 1 to 10, and 0)"
+        )
+        yield scored(
+            "normalization",
+            max(value, narrow),
+            1.0,
+            words,
+            "train on the data that the policy will see, or name them: --dataset FILE",
+        )
+
+
+def of_horizon(horizon: int | None, lengths: Sequence[int]) -> Cause | None:
+    """Compare the longest evaluation episode with the demonstrations, in steps."""
+    if horizon is None or not lengths:
+        return None
+    long = float(np.quantile(np.asarray(lengths), 0.9))
+    words = f"evaluation episodes end after {horizon} steps; a tenth of the demonstrations have {long:.0f} or more"
+    return scored(
+        "horizon",
+        long / horizon,
+        1.05,
+        words,
+        f"imitate eval --agent RUN --horizon {10 * int(np.ceil(long / 5))}",
+    )
+
+
+def of_images_ignored(share: float, error: float, keys: Sequence[str]) -> Cause:
+    """Judge the ablation of the images.
+
+    Args:
+        share: change of the actions when images alone are exchanged, in that when all observations are.
+        error: error of the policy's actions on training demonstrations, in those of the best constant action.
+        keys: names of the images.
+    """
+    words = (
+        f"with the images ({', '.join(keys)}) of other demonstrations actions change {share:.1%} as much as with all "
+        f"observations of others, and the policy errs {error:.2f} times as much as a constant action"
+    )
+    score = min(0.05 / max(share, 1e-6), error / 0.4)
+    return scored(
+        "blind",
+        score,
+        1.0,
+        words,
+        "compare a training without images: docs/encoders.md; a larger encoder, or fewer vectors",
+    )

@@ -1,0 +1,425 @@
+"""Diagnosis of a policy that does not succeed: possible causes, measured and ranked.
+
+The policy acts on demonstrations of its training and, if there is one, on a recording of its failures; see
+:mod:`imitate.checks.causes` for what is measured. A cause that another one explains, such as unknown states where
+units are wrong, comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from imitate.checks import causes
+from imitate.checks import recording_causes as recorded
+from imitate.checks.causes import Array, Cause
+from imitate.data.dataset_file import DatasetFile
+from imitate.data.language import TASK_ATTRS, instruction_of
+from imitate.data.quality.doctor.motion import is_position
+from imitate.deploy.check.deploy_check import (
+    ActionErrors,
+    CheckedDemo,
+    Predictions,
+    shape_findings,
+)
+from imitate.deploy.check.first_look import first_look
+from imitate.deploy.check.statistics import Range, TrainingObservations, range_of, training_of
+from imitate.deploy.resizing import IMAGE_KINDS
+from imitate.deploy.server.served import schema_of
+from imitate.errors import UserError
+from imitate.policy.checkpoint import config_of
+from imitate.policy.loading import policy_from_checkpoint
+from imitate.policy.rollout_policy import RolloutPolicy
+from imitate.system.run_folder import RunFolder, find_checkpoint
+from imitate.train.metrics import MetricsFile
+
+_FIRST = ("missing", "shape", "order", "exchanged", "zeros", "units", "normalization", "rate")
+"""Causes that explain all others."""
+_LAST = ("outside", "coverage", "other policy", "undertrained", "inconsistent")
+"""Causes that others may explain."""
+_SEVERAL_WAYS = ("flow_policy", "diffusion_policy", "vq_bet", "act")
+_SUCCEEDS = 0.8
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A policy and its run.
+
+    Attributes:
+        policy: the policy.
+        known: statistics of the observations of its training.
+        normalization: offset and scale of each observation in the checkpoint.
+        losses: training loss of each epoch.
+        success: success rate of the last evaluations, or None.
+        horizon: longest evaluation episode in steps, or None.
+        several_ways: true if the policy can learn several ways of acting in one state.
+    """
+
+    policy: RolloutPolicy
+    known: TrainingObservations
+    normalization: Mapping[str, tuple[Array, Array]]
+    losses: Sequence[float] = ()
+    success: float | None = None
+    horizon: int | None = None
+    several_ways: bool = False
+
+
+@dataclass
+class Diagnosis:
+    """Result of a diagnosis.
+
+    Attributes:
+        causes: all that was measured, the likeliest first.
+        notes: what could not be measured, and why.
+        success: success rate of the run, or None.
+    """
+
+    causes: list[Cause] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    success: float | None = None
+
+    @property
+    def named(self) -> list[Cause]:
+        """Causes beyond what healthy runs show; none if the policy succeeds."""
+        if self.success is not None and self.success >= _SUCCEEDS:
+            return []
+        return [cause for cause in self.causes if cause.is_named]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        named = self.named
+        return {
+            "named": [cause.kind for cause in named],
+            "causes": [{**vars(cause), "named": cause in named} for cause in self.causes],
+            "notes": self.notes,
+            "success_rate": self.success,
+        }
+
+
+def subject_of(run: Path, device: str | None = None) -> tuple[Subject, Path | None]:
+    """Load a policy and what its run recorded.
+
+    Args:
+        run: a run folder or a checkpoint.
+        device: device of the policy; None is the CPU.
+
+    Returns:
+        the subject, and the file of its demonstrations if it exists.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint.
+    """
+    path = find_checkpoint(run)
+    policy, ckpt = policy_from_checkpoint(device=device or "cpu", ckpt_path=path)
+    config = config_of(ckpt)
+    kinds = {key: policy.modalities[key] for key in policy.obs_keys}
+    records = MetricsFile(RunFolder(path.parent.parent).metrics).read()
+    losses = [r["Train/Loss"] for r in records if r.get("kind") == "epoch" and "Train/Loss" in r]
+    rates = [r["Rollout/Success_Rate"] for r in records if "Rollout/Success_Rate" in r]
+    files = [Path(str(entry.get("path"))) for entry in ckpt["provenance"].get("datasets", ())]
+    normalization = {
+        key: (entry["offset"].double().numpy().ravel(), entry["scale"].double().numpy().ravel())
+        for key, entry in ckpt["preprocess"]["obs"].items()
+    }
+    ways = config.algo_name in _SEVERAL_WAYS or bool(
+        getattr(getattr(config.algo, "gmm", None), "enabled", False)
+    )
+    subject = Subject(
+        policy,
+        training_of(ckpt, None, kinds, reads_files=False),
+        normalization,
+        losses,
+        max(rates) if rates else None,
+        config.experiment.rollout.horizon if config.experiment.rollout.enabled else None,
+        ways,
+    )
+    return subject, next((file for file in files if file.is_file()), None)
+
+
+def episodes_of(
+    file: DatasetFile,
+    names: Sequence[str],
+    policy: RolloutPolicy,
+    rename: Mapping[str, str] | None = None,
+) -> list[CheckedDemo]:
+    """Read what the policy observes and what was done, of some episodes.
+
+    Args:
+        file: open file.
+        names: names of the episodes.
+        policy: the policy.
+        rename: from names of the file's observations to the policy's.
+
+    Raises:
+        UserError: an observation of the policy is missing.
+        DatasetError: the file is damaged.
+    """
+    found = []
+    names_there = _recorded_names(policy, rename)
+    for name in names:
+        missing = [key for key in names_there.values() if not file.has(name, f"obs/{key}")]
+        if missing:
+            raise UserError(
+                f"{file.path}: {name} has no observation {', '.join(missing)}; it has "
+                f"{', '.join(file.obs_keys(name))}: give names by --rename NEW=OLD"
+            )
+        obs = {own: file.read(name, f"obs/{key}") for own, key in names_there.items()}
+        actions = file.read(name, "actions")
+        lang = instruction_of(file.attrs(name, TASK_ATTRS), None) if policy.instructions else None
+        found.append(
+            CheckedDemo(name, obs, actions.reshape(len(actions), -1).astype(np.float64), lang)
+        )
+    return found
+
+
+def _recorded_names(policy: RolloutPolicy, rename: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the name in the file of each observation of the policy."""
+    own = {old: new for new, old in (rename or {}).items()}
+    return {key: own.get(key, key) for key in policy.obs_keys}
+
+
+def acted(policy: RolloutPolicy, episodes: Sequence[CheckedDemo], seed: int = 0) -> Predictions:
+    """Call the policy on all episodes with one instruction at once; each row of a batch is an episode.
+
+    Args:
+        policy: the policy.
+        episodes: observations and actions of some episodes.
+        seed: seed of policies that sample.
+    """
+    torch.manual_seed(seed)
+    actions: list[Array] = [np.zeros(0)] * len(episodes)
+    for lang in dict.fromkeys(episode.lang for episode in episodes):
+        rows = [row for row, episode in enumerate(episodes) if episode.lang == lang]
+        every = _acted([episodes[row] for row in rows], policy, lang)
+        for row, found in zip(rows, every, strict=True):
+            actions[row] = found[: len(episodes[row].actions)]
+    return Predictions(episodes, actions, 0.0, np.zeros(0))
+
+
+def _acted(episodes: Sequence[CheckedDemo], policy: RolloutPolicy, lang: str | None) -> Array:
+    """Return the policy's actions (N, T, A); shorter episodes repeat their last observation."""
+    policy.start_episode(lang)
+    steps = []
+    for step in range(max(len(episode.actions) for episode in episodes)):
+        obs = {
+            key: np.stack([e.obs[key][min(step, len(e.actions) - 1)] for e in episodes])
+            for key in policy.obs_keys
+        }
+        steps.append(policy(obs, batched_ob=True))
+    return np.stack(steps, axis=1)
+
+
+def diagnose(
+    subject: Subject,
+    data: DatasetFile | None,
+    recording: DatasetFile | None,
+    *,
+    demos: Sequence[str] = (),
+    failures: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+) -> Diagnosis:
+    """Measure all causes that can be measured, and rank them.
+
+    Args:
+        subject: policy and run.
+        data: demonstrations of the training, or None.
+        recording: recorded episodes in which the policy failed, or None.
+        demos: names of demonstrations in ``data``.
+        failures: names of episodes in ``recording``.
+        rename: from names of the recording's observations to the policy's.
+
+    Raises:
+        UserError: an observation of the policy is missing in ``data``.
+        DatasetError: a file is damaged.
+    """
+    report = Diagnosis(success=subject.success)
+    shown = episodes_of(data, demos, subject.policy) if data is not None and demos else []
+    if data is None or not shown:
+        report.notes.append(
+            "without the demonstrations (--dataset) only the recording was examined"
+        )
+    else:
+        report.causes += _of_training(subject, data, shown, report)
+    if recording is None or not failures:
+        report.notes.append(
+            "without a recording of failures (--recording) only the training was examined"
+        )
+    else:
+        report.causes += _of_recording(subject, data, shown, recording, failures, rename, report)
+    report.causes = ranked(report.causes)
+    return report
+
+
+def ranked(found: Sequence[Cause]) -> list[Cause]:
+    """Sort causes: named ones first, those that explain others before those that are explained, then by score."""
+
+    def place(cause: Cause) -> tuple[bool, int, float]:
+        tier = 0 if cause.kind in _FIRST else 2 if cause.kind in _LAST else 1
+        return not cause.is_named, tier if cause.is_named else 0, -cause.score
+
+    return sorted(found, key=place)
+
+
+def _of_training(
+    subject: Subject, data: DatasetFile, shown: list[CheckedDemo], report: Diagnosis
+) -> Iterator[Cause]:
+    """Measure what the demonstrations and the policy's actions on them show."""
+    policy = subject.policy
+    vectors = _of_kind(policy, ("low_dim",))
+    measured = {key: range_of([demo.obs[key] for demo in shown]) for key in vectors}
+    yield from causes.of_normalization(subject.normalization, measured)
+    lengths = [data.length(name) for name in data.demos()]
+    yield from _some(causes.of_horizon(subject.horizon, lengths))
+    yield from _some(causes.of_shift(causes.delays(_motions(data, shown), data.control_freq)))
+    if policy.goal_keys:
+        report.notes.append(
+            "the policy has goals: its actions on the demonstrations were not examined"
+        )
+        return
+    if shown[0].actions.shape[1] != len(np.ravel(policy.limits[0])):
+        report.notes.append("the demonstrations' actions have another form: they were not compared")
+        return
+    predictions = acted(policy, shown)
+    error = ActionErrors(predictions).overall
+    low, high = (np.asarray(limit, dtype=np.float64) for limit in policy.limits)
+    yield causes.of_limits(predictions, low, high)
+    yield from _some(causes.of_copying(predictions))
+    yield from _some(causes.of_training(subject.losses, error) if subject.losses else None)
+    if vectors and len(shown) > 1:
+        neighbours = causes.Neighbours(shown, vectors)
+        yield from _some(causes.of_consistency(neighbours, shown, subject.several_ways))
+    images = _of_kind(policy, IMAGE_KINDS)
+    if images and len(shown) > 1:
+        yield causes.of_images_ignored(_ablation(policy, predictions, images), error, images)
+
+
+def _of_recording(
+    subject: Subject,
+    data: DatasetFile | None,
+    shown: list[CheckedDemo],
+    recording: DatasetFile,
+    failures: Sequence[str],
+    rename: Mapping[str, str] | None,
+    report: Diagnosis,
+) -> Iterator[Cause]:
+    """Measure what a recording of failures shows."""
+    policy = subject.policy
+    kinds = {key: policy.modalities[key] for key in policy.obs_keys}
+    wanted = schema_of(policy).observations
+    names = _recorded_names(policy, rename)
+    wrong = shape_findings(
+        {names[key]: spec for key, spec in wanted.items()}, recording, failures[0]
+    )
+    yield from map(recorded.of_structure, wrong)
+    if wrong:
+        report.notes.append(
+            "the policy cannot act on the recording, so its actions were not compared"
+        )
+        return
+    episodes = episodes_of(recording, failures, policy, rename)
+    yield from _inputs(episodes, shown, kinds, subject.known)
+    rate = policy.control_freq or (data.control_freq if data is not None else None)
+    yield from _some(recorded.of_rate(recording.control_freq, rate))
+    if data is not None and shown:
+        here, there = _motions(recording, episodes, rename), _motions(data, shown)
+        yield from _some(recorded.of_order(here, there))
+        yield from _some(
+            recorded.of_delay(
+                causes.delays(here, recording.control_freq), causes.delays(there, data.control_freq)
+            )
+        )
+        vectors = _of_kind(policy, ("low_dim",))
+        if vectors:
+            neighbours = causes.Neighbours(shown, vectors)
+            yield recorded.of_coverage(neighbours, episodes, [demo.name for demo in shown])
+    if not policy.goal_keys and episodes[0].actions.shape[1] == len(np.ravel(policy.limits[0])):
+        yield from recorded.of_execution(acted(policy, episodes), acted(policy, episodes, seed=1))
+
+
+def _inputs(
+    episodes: Sequence[CheckedDemo],
+    shown: Sequence[CheckedDemo],
+    kinds: Mapping[str, str],
+    known: TrainingObservations,
+) -> Iterator[Cause]:
+    """Compare the recorded observations with those of the training."""
+    first = [
+        found
+        for found in first_look({k: v[0] for k, v in episodes[0].obs.items()}, kinds, known)
+        if found.kind in ("order", "exchanged", "zeros")
+    ]
+    yield from map(recorded.of_structure, first)
+    odd = {key for found in first for key in found.key.split(", ")}
+    for key, kind in kinds.items():
+        range_: Range | None = known.ranges.get(key)
+        if key in odd:
+            continue
+        if kind == "rgb":
+            yield from recorded.of_images(key, [episode.obs[key] for episode in episodes], range_)
+        elif kind == "low_dim" and range_ is not None:
+            flat, theirs = _flat(episodes, key), _flat(shown, key)
+            if flat[0].shape[1] == range_.mean.size:
+                yield from recorded.of_vectors(key, flat, range_, theirs)
+
+
+def _flat(episodes: Sequence[CheckedDemo], key: str) -> list[Array]:
+    """Return the values (T, D) of an observation in each episode."""
+    values = [episode.obs[key] for episode in episodes]
+    return [value.reshape(len(value), -1).astype(np.float64) for value in values]
+
+
+def _motions(
+    file: DatasetFile, episodes: Sequence[CheckedDemo], rename: Mapping[str, str] | None = None
+) -> list[tuple[Array, Array]]:
+    """Return actions and positions of the episodes that are long enough to measure a delay."""
+    found = []
+    new = rename or {}
+    for episode in episodes:
+        own = {new.get(key, key): key for key in file.obs_keys(episode.name)}
+        keys = [own[key] for key in sorted(own) if is_position(f"obs/{key}")]
+        if len(episode.actions) > 30 and keys:
+            parts = [file.read(episode.name, f"obs/{key}") for key in keys]
+            flat = [part.reshape(len(part), -1).astype(np.float64) for part in parts]
+            found.append((episode.actions, np.concatenate(flat, axis=1)))
+    return found
+
+
+def _ablation(policy: RolloutPolicy, predictions: Predictions, images: Sequence[str]) -> float:
+    """Return the change of the actions with other images, in that with all observations of others."""
+
+    def changed(keys: Sequence[str]) -> float:
+        episodes = predictions.demos
+        others = [*episodes[1:], episodes[0]]
+        mixed = [
+            CheckedDemo(
+                own.name,
+                {
+                    key: other.obs[key][np.arange(len(own.actions)) % len(other.actions)]
+                    if key in keys
+                    else own.obs[key]
+                    for key in policy.obs_keys
+                },
+                own.actions,
+                own.lang,
+            )
+            for own, other in zip(episodes, others, strict=True)
+        ]
+        again = acted(policy, mixed)
+        pairs = zip(again.actions, predictions.actions, strict=True)
+        return float(np.concatenate([np.abs(a - b).mean(axis=1) for a, b in pairs]).mean())
+
+    return changed(images) / max(changed(policy.obs_keys), 1e-9)
+
+
+def _of_kind(policy: RolloutPolicy, kinds: Sequence[str]) -> list[str]:
+    return [key for key in policy.obs_keys if policy.modalities[key] in kinds]
+
+
+def _some(cause: Cause | None) -> Iterator[Cause]:
+    if cause is not None:
+        yield cause

@@ -1,0 +1,318 @@
+"""Measurements of possible causes in a recording of failures; scores are those of :mod:`imitate.checks.causes`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imitate.checks.causes import MOST, Array, Cause, Neighbours, scored
+from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
+from imitate.deploy.check.inputs import (
+    FAR,
+    OUTSIDE,
+    SHARE,
+    STILL,
+    DeployFinding,
+    Severity,
+    image_findings,
+    vector_findings,
+)
+from imitate.deploy.check.statistics import Range
+
+
+def of_vectors(
+    key: str, demos: Sequence[Array], known: Range, shown: Sequence[Array]
+) -> Iterator[Cause]:
+    """Compare a vector of the recording with its training: other units or frames, values that were never seen.
+
+    Args:
+        key: name of the observation.
+        demos: (T, D) values of each episode.
+        known: statistics of the training.
+        shown: (T, D) values of each demonstration; may be empty.
+    """
+    every = np.concatenate(demos)
+    findings = {found.kind: found for found in vector_findings(key, every, known)}
+    far, outside, first = _beyond(demos, known)
+    if "units" in findings:
+        yield scored(
+            "units",
+            far,
+            SHARE,
+            findings["units"].words,
+            "convert the units or frames in the robot's observe()",
+        )
+        return
+    words = f"'{key}' is outside the training's range in {outside:.0%} of the steps"
+    if first is not None:
+        episode, step, number = first
+        words += f", first in episode {episode} at step {step} (number {number})"
+    yield scored(
+        "outside",
+        outside,
+        SHARE,
+        words,
+        "record demonstrations that begin in or pass through such states, or correct the policy there: imitate dagger",
+    )
+    if shown:
+        yield _of_sensor(key, demos, shown)
+
+
+def _of_sensor(key: str, demos: Sequence[Array], shown: Sequence[Array]) -> Cause:
+    """Compare how much each number varies within an episode: a stuck sensor gives the same value throughout."""
+    here, there = (
+        np.mean([part.std(axis=0) for part in parts], axis=0) for parts in (demos, shown)
+    )
+    varied = there > 1e-3 * max(float(there.max()), 1e-9)
+    ratio = np.where(varied, here / np.where(varied, there, 1.0), np.inf)
+    worst = int(ratio.argmin())
+    words = f"{key}[{worst}] varies {ratio[worst]:.2g} times as much within an episode as in the demonstrations"
+    return scored(
+        "sensor",
+        STILL / max(float(ratio[worst]), 1e-6),
+        1.0,
+        words,
+        "check the sensor and its driver",
+    )
+
+
+def _beyond(
+    demos: Sequence[Array], known: Range
+) -> tuple[float, float, tuple[int, int, int] | None]:
+    """Return the largest shares of steps of a number that are far, and outside, and the first place outside."""
+    size = np.maximum(np.abs(known.mean), 1.0)
+    std = np.maximum(known.std, 1e-6 * size)
+    span = known.high - known.low
+    room = np.maximum(OUTSIDE * np.where(np.isfinite(span), span, 0.0), 1e-3 * size)
+    every = np.concatenate(demos)
+    far = (np.abs(every - known.mean) > FAR * np.maximum(std, 1e-3 * size)).mean(axis=0).max()
+    first = None
+    for number, demo in enumerate(demos):
+        beyond = (demo < known.low - room) | (demo > known.high + room)
+        if beyond.any():
+            step, dim = (int(n) for n in np.argwhere(beyond)[0])
+            first = number, step, dim
+            break
+    outside = ((every < known.low - room) | (every > known.high + room)).mean(axis=0).max()
+    return float(far), float(outside), first
+
+
+def of_images(
+    key: str, demos: Sequence[NDArray[np.generic]], known: Range | None
+) -> Iterator[Cause]:
+    """Examine the images of a recording: range, order of colours, blank or frozen pictures, brightness."""
+    for found in image_findings(key, demos, known):
+        if found.level is Severity.note:
+            continue
+        score = 5.0 if found.level is Severity.problem else 1.5
+        yield Cause(f"image {found.kind}", score, found.words, _IMAGE_ADVICE.get(found.kind, ""))
+
+
+_IMAGE_ADVICE = {
+    "channels": "exchange red and blue in the robot's observe()",
+    "image range": "give uint8 images, or floats from 0 to 1",
+    "blank image": "check the camera",
+    "frozen image": "check the camera and its driver",
+    "brightness": "adjust light and exposure, or train with train.augment",
+}
+
+
+def of_structure(found: DeployFinding) -> Cause:
+    """Turn a finding on keys, sizes, orders or exchanged cameras, which no healthy run has, into a cause."""
+    return Cause(
+        found.kind, MOST, found.words, "record and train with the same names, sizes and order"
+    )
+
+
+def of_rate(recorded: float | None, trained: float | None) -> Cause | None:
+    """Compare the control rates in Hz of a recording and of the training."""
+    if not recorded or not trained:
+        return None
+    words = f"the recording has {recorded:g} Hz, the demonstrations had {trained:g} Hz"
+    return scored(
+        "rate",
+        abs(np.log(recorded / trained)),
+        np.log(1.05),
+        words,
+        f"run the policy at the rate of its demonstrations: imitate run --rate-hz {trained:g}",
+    )
+
+
+def of_delay(recorded: Array, trained: Array) -> Cause | None:
+    """Compare the delays of a recording and of the training data, in steps."""
+    if recorded.shape != trained.shape:
+        return None
+    both = np.isfinite(recorded) & np.isfinite(trained)
+    if not both.any():
+        return None
+    more = float(np.median(recorded[both] - trained[both]))
+    words = (
+        f"the robot follows its actions {np.median(recorded[both]):g} steps later in the recording, "
+        f"{np.median(trained[both]):g} steps later in the demonstrations"
+    )
+    return scored(
+        "delay",
+        abs(more),
+        1.5,
+        words,
+        "look for a queue or a filter between policy and robot; measure with imitate run --json",
+    )
+
+
+def of_order(
+    recorded: Sequence[tuple[Array, Array]], trained: Sequence[tuple[Array, Array]]
+) -> Cause | None:
+    """Compare which position follows which action: another order of joints shows in the motion.
+
+    Args:
+        recorded: actions (T, A) and positions (T, D) of each recorded episode.
+        trained: the same of demonstrations.
+    """
+    here, there = _followers(recorded), _followers(trained)
+    if here.shape != there.shape:
+        return None
+    other = (here >= 0) & (there >= 0) & (here != there)
+    if other.sum() < 2:
+        return None
+    words = (
+        f"actions {', '.join(map(str, np.flatnonzero(other)))} move the positions {', '.join(map(str, here[other]))}; "
+        f"in the demonstrations they moved {', '.join(map(str, there[other]))}"
+    )
+    return Cause(
+        "order",
+        MOST,
+        words,
+        "give the joints in the order of the demonstrations in the robot's observe()",
+    )
+
+
+def _followers(pairs: Sequence[tuple[Array, Array]]) -> NDArray[np.intp]:
+    """Return the position (A,) whose motion in the next steps is most correlated with each action; -1 if none is."""
+    if not pairs:
+        return np.zeros(0, dtype=np.intp)
+    best = np.zeros((pairs[0][0].shape[1], pairs[0][1].shape[1]))
+    for delay in range(_DELAYS):
+        u = np.concatenate([u[: len(u) - delay - 1] for u, _ in pairs])
+        q = np.concatenate([np.diff(q[delay:], axis=0) for _, q in pairs])
+        u, q = u - u.mean(axis=0), q - q.mean(axis=0)
+        scale = np.sqrt((u**2).sum(axis=0)[:, None] * (q**2).sum(axis=0))
+        found = np.abs(np.divide(u.T @ q, scale, out=np.zeros_like(best), where=scale > 1e-12))
+        best = np.maximum(best, found)
+    return np.where(best.max(axis=1) > 0.6, best.argmax(axis=1), -1)
+
+
+_DELAYS = 4
+"""Number of delays in steps at which a position may follow its action."""
+
+
+def of_execution(predictions: Predictions, repeated: Predictions) -> Iterator[Cause]:
+    """Compare the actions that were executed in a recording with the policy's own for the same observations.
+
+    Args:
+        predictions: the policy's actions beside the executed ones.
+        repeated: a second prediction, which shows how much a sampled policy differs from itself.
+    """
+    done = np.concatenate([demo.actions for demo in predictions.demos])
+    wanted, again = np.concatenate(predictions.actions), np.concatenate(repeated.actions)
+    scale = np.maximum(wanted.std(axis=0), 1e-9 + 0.01 * wanted.std(axis=0).max())
+    own = float((np.abs(again - wanted) / scale).mean())
+    error = float((np.abs(done - wanted) / scale).mean())
+    gain = _gain(wanted, done)
+    if error > max(0.2, 3 * own) and gain is not None and gain < 0.9:
+        words = f"executed actions are {gain:.2f} times the policy's: limits or a slow mode shorten them"
+        yield scored(
+            "shortened", 1 - gain, 0.1, words, "widen the limits (--limits) or leave out --slow"
+        )
+        return
+    best, at_best = _best_lag(predictions)
+    if best and at_best < 0.5 * error and error > 0.2:
+        side = "earlier" if best > 0 else "later"
+        words = f"executed actions are those that the policy gives {abs(best)} steps {side}"
+        yield scored(
+            "late actions",
+            abs(best),
+            0.9,
+            words,
+            "reduce the latency, or use imitate run --async --join rtc",
+        )
+        return
+    words = (
+        f"for the recorded observations the policy gives other actions than were executed: {error:.2f} standard "
+        f"deviations away (its own samples differ by {own:.2f})"
+    )
+    yield scored(
+        "other policy",
+        error,
+        max(0.5, 3 * own),
+        words,
+        "check that the recording is of this checkpoint and that nothing changes observations or actions between",
+    )
+
+
+def _gain(wanted: Array, done: Array) -> float | None:
+    """Return the factor that explains the executed actions by the wanted ones, or None if none does."""
+    x, y = wanted - wanted.mean(axis=0), done - done.mean(axis=0)
+    power = float((x**2).sum())
+    if power < 1e-12:
+        return None
+    gain = float((x * y).sum() / power)
+    left = float(((y - gain * x) ** 2).sum()) / max(float((y**2).sum()), 1e-12)
+    return gain if left < 0.3 and gain > 0 else None
+
+
+def _best_lag(predictions: Predictions) -> tuple[int, float]:
+    """Return the shift of the executed actions at which they are nearest to the policy's, and that distance."""
+    scale = np.maximum(np.concatenate(predictions.actions).std(axis=0), 1e-9)
+    errors = {}
+    for lag in range(-5, 6):
+        parts = []
+        for demo, wanted in zip(predictions.demos, predictions.actions, strict=True):
+            n = len(wanted) - abs(lag)
+            if n > 0:
+                done = demo.actions[lag:] if lag >= 0 else demo.actions[:lag]
+                own = wanted[:n] if lag >= 0 else wanted[-lag:]
+                parts.append(np.abs(done - own) / scale)
+        if parts:
+            errors[lag] = float(np.concatenate(parts).mean())
+    best = min(errors, key=lambda lag: (errors[lag], abs(lag)))
+    return best, errors[best]
+
+
+def of_coverage(
+    neighbours: Neighbours, episodes: Sequence[CheckedDemo], names: Sequence[str]
+) -> Cause:
+    """Compare the end of the recorded episodes with the demonstrations: are there any at these states?
+
+    Args:
+        neighbours: steps of the demonstrations.
+        episodes: recorded episodes.
+        names: names of the demonstrations.
+    """
+    usual = float(np.quantile(neighbours.among_demos()[0], 0.99))
+    far, place = 0.0, ""
+    for episode in episodes:
+        points = neighbours.standardized(episode.obs)
+        last = max(len(points) // 3, 1)
+        distance, row = neighbours.nearest(points[-last:])
+        median = float(np.median(distance))
+        if median >= far:
+            far = median
+            worst = int(distance.argmax())
+            nearest = row[worst]
+            place = (
+                f"{episode.name}, step {len(points) - last + worst}; nearest: step {neighbours.step[nearest]} of "
+                f"{names[neighbours.of[nearest]]}"
+            )
+    words = (
+        f"the last third of the recorded episodes is {far:.3g} standard deviations from the nearest demonstration; "
+        f"between demonstrations 99 % are within {usual:.3g} ({place})"
+    )
+    return scored(
+        "coverage",
+        far,
+        max(1.5 * usual, 1e-9),
+        words,
+        "record demonstrations at these states, or correct the policy there: imitate dagger",
+    )

@@ -1,0 +1,124 @@
+"""``imitate diagnose``: find out why a policy does not succeed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imitate.cli.options import RenameObs
+from imitate.errors import UserError, printable
+
+if TYPE_CHECKING:
+    from imitate.checks.causes import Cause
+    from imitate.checks.diagnosis import Diagnosis
+
+FOUND = 1
+_SHOWN = 6
+
+
+def command(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run folder, or a checkpoint.", show_default=False),
+    ],
+    dataset: Annotated[
+        Path | None,
+        typer.Option(
+            "--dataset",
+            help="Demonstrations of the training; by default the file that the run names.",
+        ),
+    ] = None,
+    recording: Annotated[
+        Path | None,
+        typer.Option(
+            "--recording",
+            help="Recorded episodes in which the policy failed: imitate run --record FILE.",
+        ),
+    ] = None,
+    demos: Annotated[
+        int,
+        typer.Option(
+            "--demos",
+            min=2,
+            help="Number of demonstrations to examine, evenly spread over the file.",
+        ),
+    ] = 20,
+    rename: RenameObs = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Device of the policy, such as cpu or cuda:0.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print all measurements as JSON.")] = False,
+) -> None:
+    """Find out why a policy does not succeed: measure possible causes, and rank them.
+
+    The policy acts on demonstrations of its training, and on a recording of its failures if there is one. Each
+    cause has a score: the measured value in multiples of the largest one that healthy runs show. From 1 on it is
+    named, with the evidence and the next command.
+
+    Exit codes: 0 no cause found; 1 a cause is named; 2 invalid input.
+    """
+    from imitate.checks.diagnosis import diagnose, subject_of
+    from imitate.data.dataset_file import DatasetFile
+    from imitate.policy.renaming import parse_rename
+
+    subject, named = subject_of(run, device)
+    dataset = dataset or named
+    with ExitStack() as stack:
+        data = None if dataset is None else stack.enter_context(DatasetFile(dataset))
+        failed = None if recording is None else stack.enter_context(DatasetFile(recording))
+        if data is None and failed is None:
+            raise UserError(
+                f"{run}: its demonstrations are not found: name them by --dataset, or failures by --recording"
+            )
+        report = diagnose(
+            subject,
+            data,
+            failed,
+            demos=() if data is None else _spread(data.demos(), demos),
+            failures=() if failed is None else _spread(failed.demos(), demos),
+            rename=parse_rename(rename or ()),
+        )
+    report.causes = [_with_paths(cause, run, dataset) for cause in report.causes]
+    shown = json.dumps(report.to_dict(), indent=2) if json_ else "\n".join(_lines(report))
+    typer.echo(printable(shown))
+    if report.named:
+        raise typer.Exit(FOUND)
+
+
+def _with_paths(cause: Cause, run: Path, dataset: Path | None) -> Cause:
+    """Put the names of run and file into the command that a cause advises."""
+    advice = re.sub(r"\bRUN\b", lambda _: shlex.quote(str(run)), cause.advice)
+    if dataset is not None:
+        advice = re.sub(r"\bFILE\b", lambda _: shlex.quote(str(dataset)), advice)
+    return replace(cause, advice=advice)
+
+
+def _spread(names: list[str], most: int) -> list[str]:
+    """Return at most ``most`` names, evenly spread."""
+    count = min(most, len(names))
+    return [names[round(i * (len(names) - 1) / max(count - 1, 1))] for i in range(count)]
+
+
+def _lines(report: Diagnosis) -> list[str]:
+    named = report.named
+    lines = []
+    if report.success is not None:
+        lines.append(f"success rate of the run: {report.success:.0%}")
+    for number, cause in enumerate(named, start=1):
+        lines += [f"{number}. {cause.kind} (score {cause.score:.1f})", f"   {cause.words}"]
+        lines += [f"   next: {cause.advice}"] if cause.advice else []
+    if not named:
+        succeeds = report.success is not None and any(cause.is_named for cause in report.causes)
+        lines.append("no cause is named" + (", because the policy succeeds" if succeeds else ""))
+    others = [cause for cause in report.causes if cause not in named][:_SHOWN]
+    if others:
+        lines.append("measured, and as in healthy runs:")
+        lines += [f"   {cause.score:4.1f}  {cause.kind}: {cause.words}" for cause in others]
+    return lines + [f"note: {note}" for note in report.notes]

@@ -1,0 +1,323 @@
+"""Healthy runs in which no cause is named, and runs and recordings with one planted fault, which comes first."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from imitate import policy_from_checkpoint
+from imitate.checks.causes import (
+    Neighbours,
+    of_consistency,
+    of_horizon,
+    of_images_ignored,
+    of_normalization,
+    of_training,
+)
+from imitate.checks.diagnosis import diagnose, ranked, subject_of
+from imitate.checks.recording_causes import of_coverage
+from imitate.cli.main import app
+from imitate.data.dataset_file import DatasetFile
+from imitate.deploy.check.deploy_check import CheckedDemo
+from imitate.deploy.check.statistics import Range
+from tests.tiny import tiny_run
+
+STEPS = 40
+
+
+def episode(rng, act, *, sense=lambda obs: obs, send=lambda a: a, start=0.5, goal=0.8, delay=0):
+    """A point that moves by a tenth of its action, `delay` steps later: observations as `sense` gives them, actions."""
+    position, aim = rng.uniform(-start, start, 2), rng.uniform(-goal, goal, 2)
+    seen, done, queue = [], [], [np.zeros(2)] * delay
+    for _ in range(STEPS):
+        obs = sense({"joint_pos": position.astype(np.float32), "goal": aim.astype(np.float32)})
+        action = send(np.clip(act(obs), -1, 1))
+        seen.append(obs)
+        done.append(action)
+        queue.append(action)
+        position = position + 0.1 * queue.pop(0)
+    return {key: np.stack([obs[key] for obs in seen]) for key in seen[0]}, np.array(done)
+
+
+def expert(rng, noise=0.05):
+    """Move to the goal."""
+    return lambda obs: (
+        0.9 * np.clip(4 * (obs["goal"] - obs["joint_pos"]), -1, 1) + rng.normal(0, noise, 2)
+    )
+
+
+def written(path, episodes, rate=10.0):
+    with h5py.File(path, "w") as file:
+        data = file.create_group("data")
+        data.attrs["env_args"] = json.dumps({"env_name": "arm", "type": 4, "env_kwargs": {}})
+        data.attrs["control_freq"] = rate
+        for number, (obs, actions) in enumerate(episodes):
+            demo = data.create_group(f"demo_{number}")
+            demo.attrs["num_samples"] = len(actions)
+            demo["actions"] = actions
+            for key, values in obs.items():
+                demo[f"obs/{key}"] = values
+    return path
+
+
+def demos(path, change=lambda one: one, seed=0, number=24, noise=0.05):
+    rng = np.random.default_rng(seed)
+    return written(path, [change(episode(rng, expert(rng, noise))) for _ in range(number)])
+
+
+def trained(folder, data, obs=("joint_pos", "goal"), updates=300, rate=0.006):
+    return tiny_run(
+        folder,
+        obs=dict.fromkeys(obs, 2),
+        data=data,
+        hidden=[64],
+        experiment={"epoch_every_n_steps": updates // 10},
+        train={"num_epochs": 10, "batch_size": 100, "obs_normalization": "mean_std"},
+        algo={"optim_params": {"policy": {"learning_rate": {"initial": rate}}}},
+    )
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    """A run that succeeds, and its policy."""
+    folder = tmp_path_factory.mktemp("healthy")
+    run = trained(folder, demos(folder / "demos.hdf5"))
+    policy, _ = policy_from_checkpoint(device="cpu", ckpt_path=run / "checkpoints" / "last.pth")
+    return run, policy
+
+
+def diagnosed(run, recording=None):
+    subject, data = subject_of(run)
+    with DatasetFile(data) as file:
+        if recording is None:
+            return diagnose(subject, file, None, demos=file.demos())
+        with DatasetFile(recording) as failed:
+            return diagnose(subject, file, failed, demos=file.demos(), failures=failed.demos())
+
+
+def kinds(report):
+    return [cause.kind for cause in report.named]
+
+
+# ---- recordings ----------------------------------------------------------------------------------
+
+
+def degrees(obs):
+    return {**obs, "joint_pos": np.rad2deg(obs["joint_pos"]).astype(np.float32)}
+
+
+class Stuck:
+    """A sensor that gives its first value for good."""
+
+    def __init__(self):
+        self.first = None
+
+    def __call__(self, obs):
+        self.first = obs["joint_pos"] if self.first is None else self.first
+        return {**obs, "joint_pos": self.first}
+
+
+def exchanged(obs):
+    return {**obs, "joint_pos": obs["joint_pos"][::-1]}
+
+
+RECORDINGS = {
+    None: {},
+    "units": {"sense": degrees},
+    "order": {"sense": exchanged},
+    "sensor": {"sense": Stuck()},
+    "rate": {"rate": 20.0},
+    "delay": {"delay": 4},
+    "shortened": {"send": lambda action: 0.4 * action},
+    "outside": {"goal": 2.5},
+}
+
+
+@pytest.mark.parametrize("fault", RECORDINGS)
+def test_the_fault_of_a_recording_comes_first(fault, healthy, tmp_path):
+    run, policy = healthy
+    rng = np.random.default_rng(5)
+    planted = dict(RECORDINGS[fault])
+    rate = planted.pop("rate", 10.0)
+    episodes = []
+    for _ in range(6):
+        policy.start_episode()
+        episodes.append(episode(rng, policy, **planted))
+    report = diagnosed(run, written(tmp_path / "failed.hdf5", episodes, rate))
+    assert kinds(report)[:1] == ([] if fault is None else [fault]), report.named
+
+
+def test_a_missing_observation_comes_before_all(healthy, tmp_path):
+    rng = np.random.default_rng(0)
+    obs, actions = episode(rng, expert(rng))
+    del obs["goal"]
+    report = diagnosed(healthy[0], written(tmp_path / "failed.hdf5", [(obs, actions)]))
+    assert kinds(report) == ["missing"] and "not compared" in report.notes[-1]
+
+
+# ---- trainings -----------------------------------------------------------------------------------
+
+
+def with_last(one):
+    """The action before, as an observation."""
+    obs, actions = one
+    return {
+        **obs,
+        "last": np.concatenate([np.zeros((1, 2)), actions[:-1]]).astype(np.float32),
+    }, actions
+
+
+def sticky(one):
+    """Actions that change rarely, for no visible reason."""
+    obs, actions = one
+    rng = np.random.default_rng(int(1e6 * abs(actions[0, 0])))
+    held = np.empty_like(actions)
+    held[0] = rng.uniform(-1, 1, 2)
+    for step in range(1, len(held)):
+        held[step] = rng.uniform(-1, 1, 2) if rng.random() < 0.08 else held[step - 1]
+    return with_last((obs, held))
+
+
+def observations_late(one):
+    obs, actions = one
+    return {key: values[3:] for key, values in obs.items()}, actions[:-3]
+
+
+TRAININGS = {
+    "few demonstrations": (None, {"number": 5}, {}),
+    "noise": (None, {"noise": 0.25}, {}),
+    "a short training": (None, {}, {"updates": 150}),
+    "the action before is seen": (
+        None,
+        {"change": with_last},
+        {"obs": ("joint_pos", "goal", "last")},
+    ),
+    "undertrained": ("undertrained", {}, {"updates": 20, "rate": 0.0005}),
+    "shift": ("shift", {"change": observations_late}, {}),
+    "copying": ("copying", {"change": sticky}, {"obs": ("joint_pos", "goal", "last")}),
+}
+
+
+@pytest.mark.slow("a training each")
+@pytest.mark.parametrize("name", TRAININGS)
+def test_the_fault_of_a_training_comes_first(name, tmp_path):
+    fault, data, training = TRAININGS[name]
+    report = diagnosed(trained(tmp_path, demos(tmp_path / "demos.hdf5", **data), **training))
+    assert kinds(report)[:1] == ([] if fault is None else [fault]), report.named
+
+
+# ---- single measurements -------------------------------------------------------------------------
+
+
+def demo(states, actions, name="demo"):
+    return CheckedDemo(
+        name, {"s": np.asarray(states, dtype=float)}, np.asarray(actions, dtype=float)
+    )
+
+
+def line(sign, offset=0.0):
+    steps = np.linspace(0, 1, 30)[:, None]
+    return demo(steps + offset, np.full((30, 1), sign))
+
+
+def test_two_ways_in_one_state_are_inconsistent():
+    alike, opposed = [line(1), line(1.01), line(-1), line(-1.01)], [line(1), line(-1)]
+    one_way = [line(1 + 0.01 * n) for n in range(4)] + [line(-1, 50 + n) for n in range(2)]
+    assert of_consistency(Neighbours(opposed, ["s"]), opposed, False).is_named
+    assert not of_consistency(Neighbours(one_way, ["s"]), one_way, False).is_named
+    assert of_consistency(Neighbours(opposed, ["s"]), opposed, True).score == pytest.approx(
+        of_consistency(Neighbours(opposed, ["s"]), opposed, False).score / 2
+    )
+    apart = [line(1), line(1, 100.0)]
+    assert of_consistency(Neighbours(apart, ["s"]), apart, False) is None
+    assert of_consistency(Neighbours(alike, ["s"]), alike, False) is not None
+
+
+def test_the_nearest_demonstration_of_a_failure_is_named():
+    shown = [line(1, 0.1 * n) for n in range(4)]
+    near = of_coverage(Neighbours(shown, ["s"]), [line(1, 0.05)], list("abcd"))
+    far = of_coverage(Neighbours(shown, ["s"]), [line(1, 9.0)], list("abcd"))
+    assert not near.is_named and far.is_named
+    assert "demo, step 29; nearest: step 29 of d" in far.words
+
+
+@pytest.mark.parametrize(
+    ("losses", "error", "named"),
+    [
+        (np.linspace(1, 0, 30), 1.0, True),
+        (np.linspace(1, 0, 30), 0.1, False),
+        (np.exp(-np.arange(30.0)), 1.0, False),
+        ([1.0], 1.0, True),
+    ],
+)
+def test_a_falling_loss_with_large_errors_is_an_unfinished_training(losses, error, named):
+    assert of_training(list(losses), error).is_named == named
+
+
+@pytest.mark.parametrize(
+    ("offset", "scale", "named"), [(2.0, 0.5, False), (0.0, 0.5, True), (2.0, 0.01, True)]
+)
+def test_a_normalization_of_other_data_is_named(offset, scale, named):
+    known = {"s": Range(*(np.array([x]) for x in (2.0, 0.5, 1.0, 3.0)))}
+    (cause,) = of_normalization({"s": (np.array([offset]), np.array([scale]))}, known)
+    assert cause.is_named == named
+
+
+def test_horizons_and_images():
+    assert of_horizon(20, [40] * 10).is_named and not of_horizon(40, [40] * 10).is_named
+    assert "--horizon 80" in of_horizon(20, [40] * 10).advice
+    assert of_images_ignored(0.001, 0.9, ["image"]).is_named
+    assert not of_images_ignored(0.5, 0.9, ["image"]).is_named
+    assert not of_images_ignored(0.001, 0.1, ["image"]).is_named  # the vectors are enough
+
+
+def test_explanations_come_before_what_they_explain():
+    def cause(kind, score):
+        return type(of_horizon(1, [1]))(kind, score, "", "")
+
+    found = [cause("coverage", 9), cause("units", 2), cause("clipping", 3), cause("delay", 0.9)]
+    assert [one.kind for one in ranked(found)] == ["units", "clipping", "coverage", "delay"]
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command(healthy, tmp_path):
+    run, _ = healthy
+    done = CliRunner().invoke(app, ["diagnose", str(run)])
+    assert (done.exit_code, done.output.splitlines()[0]) == (0, "no cause is named")
+    rng = np.random.default_rng(0)
+    failed = written(tmp_path / "failed.hdf5", [episode(rng, expert(rng), sense=degrees)])
+    done = CliRunner().invoke(app, ["diagnose", str(run), "--recording", str(failed)])
+    assert done.exit_code == 1 and done.output.startswith("1. units (score ")
+    assert "next: convert the units" in done.output and "RUN" not in done.output
+    told = json.loads(
+        CliRunner().invoke(app, ["diagnose", str(run), "--recording", str(failed), "--json"]).output
+    )
+    assert told["named"][0] == "units" and told["causes"][0]["named"] is True
+
+
+def test_other_names_of_a_recording(healthy, tmp_path):
+    rng = np.random.default_rng(0)
+    obs, actions = episode(rng, healthy[1])
+    obs["arm_position"] = obs.pop("joint_pos")
+    failed = written(tmp_path / "failed.hdf5", [(obs, actions)])
+    words = ["diagnose", str(healthy[0]), "--recording", str(failed)]
+    assert "1. missing" in CliRunner().invoke(app, words).output
+    done = CliRunner().invoke(app, [*words, "--rename", "arm_position=joint_pos"])
+    assert done.exit_code == 0, done.output
+
+
+def test_without_data_it_says_what_to_name(healthy, tmp_path):
+    alone = tmp_path / "policy.pth"
+    alone.write_bytes((healthy[0] / "checkpoints" / "last.pth").read_bytes())
+    subject, data = subject_of(alone)
+    assert data is not None and not subject.losses
+    data.rename(data.with_suffix(".moved"))
+    try:
+        done = CliRunner().invoke(app, ["diagnose", str(alone)])
+        assert done.exit_code == 2 and "--dataset" in done.output
+    finally:
+        data.with_suffix(".moved").rename(data)
