@@ -116,7 +116,10 @@ def trust_file() -> Path:
 
 
 def check_trusted(env_meta: Mapping[str, Any]) -> None:
-    """Raise EnvError if env_args contain untrusted names."""
+    """Raise EnvError if env_args contain untrusted names, or arguments that are no dict and would hide theirs."""
+    kwargs = env_meta.get("env_kwargs")
+    if kwargs and not isinstance(kwargs, Mapping):
+        raise EnvError(f"env_args['env_kwargs'] is a {type(kwargs).__name__}; expected a dict")
     missing = untrusted(env_meta)
     if missing:
         _refuse(str(env_meta.get("env_name") or ""), missing)

@@ -75,7 +75,7 @@ def _dtype_of_sums(device: torch.device) -> torch.dtype:
     return torch.float64 if device.type == "cpu" else torch.float32
 
 
-_MAX_BYTES, _LARGEST = 2**30, 1e300
+_MAX_BYTES, _LARGEST = 2**27, 1e300
 
 
 def _is_number(value: object) -> bool:
@@ -104,7 +104,11 @@ class MetricsFile:
                 record = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(record, dict) and type(record.get("epoch")) is int:
+            if (
+                isinstance(record, dict)
+                and type(epoch := record.get("epoch")) is int
+                and _is_number(epoch)
+            ):
                 records.append({k: v for k, v in record.items() if k == "kind" or _is_number(v)})
         return records
 

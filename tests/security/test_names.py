@@ -137,6 +137,12 @@ def test_a_trusted_module_may_be_imported_but_only_whole_names_are_called(given,
         check_trusted(meta)
 
 
+@pytest.mark.parametrize("kwargs", ["abc", [["opponents", {"(((a+)+)+)+b": "a_checkpoint"}]]])
+def test_arguments_that_are_no_dict_are_refused(kwargs):
+    with pytest.raises(EnvError, match=r"env_kwargs'\] is a (str|list); expected a dict"):
+        make_env(described("pettingzoo:pettingzoo.mpe", kwargs), team=True)
+
+
 def test_what_the_user_names_is_trusted_whole_with_paths_and_commas():
     meta = described("pettingzoo:my_games:make", {"rules": "/home/me/a,b.json"})
     trust_env(meta)

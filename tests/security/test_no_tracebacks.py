@@ -153,7 +153,12 @@ def raised(error):
 def test_what_is_no_number_is_left_out_of_metrics(tmp_path):
     metrics = MetricsFile(RunFolder(tmp_path).metrics)
     good = {"kind": "epoch", "epoch": 1, "Train/Loss": 0.5, "Valid/Loss": None}
-    lines = [{**good, "Train/Loss": "x", "a": [], "b": {}}, good, {"epoch": "1"}]
+    lines = [
+        {**good, "Train/Loss": "x", "a": [], "b": {}},
+        good,
+        {"epoch": "1"},
+        {"epoch": 10**4000},
+    ]
     metrics.path.write_text("\n".join([*map(json.dumps, lines), "[" * 5000]))
     assert metrics.read() == [{k: v for k, v in good.items() if k != "Train/Loss"}, good]
 
