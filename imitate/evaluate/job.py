@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from imitate.config.experiment import DEFAULT_HORIZON
+from imitate.data.download.download import sha256_of
 from imitate.envs.make import check_description, is_real, is_robot, is_team
 from imitate.envs.migration import fitted
 from imitate.envs.trust import check_trusted
@@ -73,11 +73,7 @@ class EvaluatedPolicy:
     @cached_property
     def sha256(self) -> str:
         """SHA-256 of the checkpoint's bytes."""
-        found = hashlib.sha256()
-        with self.file.open("rb") as file:
-            while block := file.read(1 << 20):
-                found.update(block)
-        return found.hexdigest()
+        return sha256_of(self.file)
 
 
 def subject_of(agent: str | Path | RolloutPolicy | EvaluatedPolicy) -> EvaluatedPolicy:

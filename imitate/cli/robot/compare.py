@@ -34,9 +34,9 @@ from imitate.cli.robot.policies import (
     UnlikeTraining,
     look_before_motion,
     rate_of,
-    sha256_of,
 )
 from imitate.cli.robot.robots import AnyLimits, Limits, RobotArgs, RobotEnv, SafetyArgs, Slow
+from imitate.data.download.download import sha256_of
 from imitate.deploy.comparison.outcome import ComparisonOutcome
 from imitate.deploy.comparison.trial_file import POLICIES
 from imitate.errors import UserError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -350,15 +349,6 @@ def rate_of(policy: Any, given: float | None) -> float:
     if rate is None:
         raise UserError("the policy does not know the rate of its demonstrations: give --rate-hz")
     return rate
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a policy's file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def refuse_device(device: str | None, precision: Precision) -> None:

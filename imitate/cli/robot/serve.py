@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from imitate.cli.options import ActingDevice, ActingPrecision, RenameObs, tell_saved_names
-from imitate.cli.robot.policies import read_token, refuse_device, sha256_of
+from imitate.cli.robot.policies import read_token, refuse_device
+from imitate.data.download.download import sha256_of
 from imitate.errors import UserError
 from imitate.system.extras import missing
 from imitate.system.text import counted

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from imitate.config import Config
 from imitate.crew.places import open_backend
@@ -77,7 +77,6 @@ def dagger(
     on_round: Callable[[Round], None] | None = None,
     on_episode: Callable[[int, int], None] | None = None,
     quiet: bool = True,
-    stream: TextIO | None = None,
     workers: int | None = 1,
     on: str = LOCAL,
     step_timeout_s: float = STEP_TIMEOUT_S,
@@ -97,7 +96,6 @@ def dagger(
         on_round: called after each round.
         on_episode: called with the round and the number of its episodes so far.
         quiet: true to print nothing during training.
-        stream: stream for the output of trainings; stderr by default.
         workers: number of processes that play episodes, which need a picklable ``supervise``; 1 means this process.
             Results do not depend on it. None means as many as fit.
         on: back end of the workers, ``local``, ``ray`` or ``ray:HOST:PORT``.
@@ -124,7 +122,7 @@ def dagger(
         )
     if config.experiment.rollout.horizon is None:  # from the data it would grow from round to round
         config = config.with_overrides({"experiment.rollout.horizon": plan.horizon})
-    work = _Work(config, plan, Path(folder), env_meta, init, labels_all, quiet, stream)
+    work = _Work(config, plan, Path(folder), env_meta, init, labels_all, quiet)
     try:
         work.try_environment()
         with work.players(supervise, workers, on, step_timeout_s):
@@ -177,11 +175,10 @@ class _Work:
         init: str | Path | None,
         labels_all: bool,
         quiet: bool,
-        stream: TextIO | None,
     ) -> None:
         self._config, self._plan, self._folder, self._init = config, plan, folder, init
         self._env_meta, self._labels_all = env_meta, labels_all
-        self._quiet, self._stream = quiet, stream
+        self._quiet = quiet
         self._scene = Scene(
             env_meta, config.all_obs_keys, plan.seed, plan.horizon, plan.hold_steps, str(folder)
         )
@@ -295,7 +292,7 @@ class _Work:
         place = self._folder / f"round_{number}"
         cut = sorted(place.glob("*/*/checkpoints/last.pth"))
         if cut:
-            return train(resume=cut[-1].parents[1], quiet=self._quiet, stream=self._stream)
+            return train(resume=cut[-1].parents[1], quiet=self._quiet)
         changes: dict[str, Any] = {
             "train.data": [{"path": str(self.files.demos.resolve())}],
             "train.output_dir": str(place.resolve()),
@@ -311,7 +308,7 @@ class _Work:
             changes["train.sample_weight.key"] = LABELLED
         elif not self._labels_all and self._config.train.sample_weight.kind is None:
             changes["train.sample_weight.kind"] = "interventions"
-        result = train(self._config.with_overrides(changes), quiet=self._quiet, stream=self._stream)
+        result = train(self._config.with_overrides(changes), quiet=self._quiet)
         if result.checkpoint is None and not result.exit_code:
             raise TrainingError(
                 "experiment.save.enabled is false, but each round begins with the last one's policy"
