@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from imitate.errors import ClosedError
 
 Buffer = bytes | bytearray | memoryview
+_MOST_VIEWS = 1024
+"""Largest number of buffers that the operating system sends with one call."""
 
 
 class Stream:
@@ -65,9 +67,8 @@ class Stream:
             ClosedError: the connection has ended.
         """
         try:
-            if (
-                wait and not self.tls
-            ):  # with TLS, data may be available that the socket does not show
+            # With TLS, data may be available that the socket does not show.
+            if wait and not self.tls:
                 self._await(self._reading, deadline)
             count = self._patient(lambda: self._socket.recv_into(into), self._reading, deadline)
         except TimeoutError:
@@ -108,7 +109,9 @@ class Stream:
             raise ClosedError(f"the connection was lost ({type(error).__name__})") from error
 
     def _send(self, views: list[memoryview]) -> int:
-        return self._socket.send(views[0]) if self.tls else self._socket.sendmsg(views)
+        return (
+            self._socket.send(views[0]) if self.tls else self._socket.sendmsg(views[:_MOST_VIEWS])
+        )
 
     def _patient(self, call: Callable[[], int], ready: select.poll, deadline: float) -> int:
         """Repeat ``call`` until the socket is ready, and return its result."""

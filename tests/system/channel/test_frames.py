@@ -72,19 +72,17 @@ def test_memory_grows_with_what_came_not_with_what_is_announced(sockets):
     assert len(server._buffer) <= LIMIT // 4
 
 
-@pytest.mark.parametrize("size", [10**5, 10**6])
-def test_a_large_message_stays_as_it_came(sockets, size):
+def test_a_large_message_stays_as_it_came_and_keeps_little_else(sockets):
     client, server = client_of(sockets[0], NO_MASK), server_of(sockets[1])
-
-    def send():
-        for number in range(4):
-            client.send([bytes([number]) * size, bytes([number]) * number], 600)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    kept = [server.recv(600) for _ in range(4)]
-    thread.join()
-    assert [bytes(data) for data in kept] == [bytes([n]) * (size + n) for n in range(4)]
+    sizes, kept = [10**5, 10**6, 10**6, 10**5, 10**5], []
+    with ThreadPoolExecutor(1) as pool:
+        for number, size in enumerate(sizes):
+            parts = [bytes([number]) * (size - 3000), *[bytes([number])] * 3000]
+            sending = pool.submit(client.send, parts, 600)
+            kept.append(server.recv(600))
+            sending.result()
+    assert [bytes(data) for data in kept] == [bytes([n]) * size for n, size in enumerate(sizes)]
+    assert all(len(data.obj) <= 2 * len(data) for data in kept)
 
 
 def test_what_a_side_does_not_read_is_sent_later(sockets):
@@ -209,6 +207,21 @@ def test_a_side_that_sends_pings_without_end_is_left_at_the_deadline(sockets):
         ended.set()
         sockets[0].close()
         thread.join()
+
+
+def test_a_message_that_comes_drop_by_drop_is_left_at_the_deadline(sockets):
+    client, far, ended = client_of(sockets[0]), sockets[1], threading.Event()
+    far.sendall(header_of(BINARY, LIMIT, None))
+
+    def drip():
+        while not ended.wait(0.001):
+            far.send(b"x")
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(drip)
+        with pytest.raises(TimeoutError, match="nothing was received in time"):
+            client.recv(0.3)
+        ended.set()
 
 
 def test_abort_wakes_the_thread_that_waits(sockets):

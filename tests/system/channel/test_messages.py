@@ -96,7 +96,8 @@ def packed_array(**changes):
         (b"\xdd\xff\xff\xff\xff", "malformed"),  # a list said to have 4,294,967,295 entries
         (b"\xc6\xff\xff\xff\xff", "malformed"),  # bytes declared as 4 GiB
         (msgpack.packb(msgpack.ExtType(1, b"x")), "malformed"),
-        (msgpack.packb([bytes(70_000), msgpack.ExtType(0, bytes(4))]), "malformed"),
+        (msgpack.packb([bytes(70_000), msgpack.ExtType(0, b"x")]), "malformed"),
+        (msgpack.packb([msgpack.ExtType(0, b"x"), bytes(70_000)]), "extensions are not allowed"),
         (msgpack.packb([bytes(70_000)])[:-1], "malformed"),
         (encode({"a": 1}) + b"\0", "malformed"),
     ],

@@ -142,6 +142,9 @@ def test_a_server_that_does_not_know_the_token_is_refused():
     listener.close()
 
 
+TOO_LARGE = header_of(BINARY, GREETING_BYTES + 1, NO_MASK)  # known by its header
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -153,13 +156,13 @@ def test_a_server_that_does_not_know_the_token_is_refused():
         framed(encode("no map")),
         framed(b"\x81\xa5proof\xa2\xed\xa0"),  # no UTF-8
         framed(b"\x91" * GREETING_BYTES),
-        header_of(BINARY, GREETING_BYTES + 1, NO_MASK),  # known to be too large by its header
+        TOO_LARGE,
         b"\x89\xfe\0\x7d" + NO_MASK,  # a sign of life of 125 bytes, of a longer form than allowed
     ],
 )
 def test_garbage_does_not_disturb_the_others(served, data):
     service = served()
-    channel = connect(service)
+    channel, came = connect(service), b""
     with socket.create_connection(service.address) as sock:
         sock.sendall(data)
         if not data:
@@ -167,10 +170,13 @@ def test_garbage_does_not_disturb_the_others(served, data):
         sock.settimeout(600.0)
         while True:  # its greeting, and then the end
             try:
-                if not sock.recv(1000):
-                    break
+                more = sock.recv(1000)
             except ConnectionResetError:
                 break
+            came += more
+            if not more:
+                break
+        assert (b"the message is too large" in came) is (data == TOO_LARGE)
         channel.ask({"x": np.ones(1)})
         assert channel.answer()["x"].tolist() == [2.0]
     channel.close()
