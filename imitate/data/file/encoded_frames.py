@@ -160,11 +160,24 @@ def frames_from(packets: Sequence[Any], form: VideoForm, start: int) -> Iterator
                     f"of {form.shape[0]} x {form.shape[1]}"
                 )
             number += 1
-            yield frame.to_ndarray(format="rgb24")
+            yield rgb_of(frame)
 
     for at in range(form.before(start), len(form.order)):
         yield from shown(packets[at], int(form.order[at]))
     yield from shown(None, len(form.order))
+
+
+def rgb_of(frame: Any) -> NDArray[np.uint8]:
+    """Return the image (H, W, 3) of a frame of PyAV.
+
+    FFmpeg works without threads of its own here, as in the decoders: a process that is forked and then frees a
+    decoder or frame would wait for its threads for good.
+    """
+    try:
+        image: NDArray[np.uint8] = frame.to_ndarray(format="rgb24", threads=1)
+    except TypeError:  # earlier releases of PyAV convert without threads
+        image = frame.to_ndarray(format="rgb24")
+    return image
 
 
 def _av() -> Any:
@@ -188,6 +201,7 @@ def _decoder(av: Any, form: VideoForm) -> Any:
         raise DatasetError(
             f"its images are a video of codec '{form.codec}', which the installed PyAV cannot decode: pip install -U av"
         )
+    decoder.thread_count = 1  # see rgb_of
     if form.setup:
         decoder.extradata = form.setup
     # return frames in the order of packets, without waiting for later ones

@@ -29,6 +29,7 @@ from imitate.data.file.encoded_frames import (
     can_be_written,
     colours_of,
     frames_from,
+    rgb_of,
 )
 from imitate.data.formats.base import ConversionReport, extra
 from imitate.data.formats.frames import stacked
@@ -67,7 +68,10 @@ def opened_video(path: Path) -> Any:
     form = _CONTAINERS.get(path.suffix.lower())
     if form is None:
         raise DatasetError(f"{path}: its ending is none of {', '.join(_CONTAINERS)}: rename it")
-    return extra("av", "lerobot").open(str(path), format=form)
+    container = extra("av", "lerobot").open(str(path), format=form)
+    for stream in container.streams.video:
+        stream.codec_context.thread_count = 1  # see rgb_of
+    return container
 
 
 class PacketReader:
@@ -144,7 +148,7 @@ class PacketReader:
             for frame in container.decode(stream):
                 if abs(seconds_of(frame, stream) - self._first_s - start_s) <= NEAR / self._fps:
                     own = next(frames_from(frames.cells, frames.video, 0))
-                    return np.array_equal(frame.to_ndarray(format="rgb24"), own)
+                    return np.array_equal(rgb_of(frame), own)
         return False
 
     def _open(self, path: Path) -> None:
@@ -312,7 +316,7 @@ class _Reader:
 
         def images() -> Iterator[NDArray[Any]]:
             nonlocal repeated
-            last, image = None, np.empty(0)
+            last, image = None, np.empty(0, dtype=np.uint8)
             for row, time in enumerate(times):
                 at, frame = self._nearest(time, path)
                 if not abs(at - time) <= NEAR / self._fps:
@@ -320,7 +324,7 @@ class _Reader:
                 if at == last:
                     repeated += 1
                 else:
-                    image = frame.to_ndarray(format="rgb24")
+                    image = rgb_of(frame)
                 last = at
                 yield image
 

@@ -1,5 +1,6 @@
 """Images of LeRobot stay as they are compressed: packets of videos and PNGs are copied, and read as the same frames."""
 
+import gc
 import json
 import signal
 import tracemalloc
@@ -23,7 +24,7 @@ from imitate.data.formats.base import Options
 from imitate.data.formats.convert import convert
 from imitate.data.formats.frames import as_encoded, as_png
 from imitate.data.formats.lerobot_tables import Tables
-from imitate.data.formats.lerobot_video import PacketReader
+from imitate.data.formats.lerobot_video import PacketReader, opened_video
 from imitate.errors import DatasetError
 from imitate.system import memory
 from imitate.system.processes import scheduled_as_before
@@ -199,6 +200,22 @@ def test_a_conversion_that_was_killed_is_made_anew(copied):
         assert len(file.demos()) == 2
     left = [file.suffix for file in cache_folder("datasets").iterdir()]
     assert sorted(left) == [".hdf5", ".lock"]
+
+
+def test_a_forked_process_frees_open_videos(copied):
+    root, path, _ = copied
+    held = [opened_video(root / f"videos/{TOP}/0.mp4"), DatasetFile(path)]
+    next(held[0].decode(video=0))
+    held[1].read("demo_0", "obs/top_image", 0, 3)  # its decoder stays open
+
+    def free(say):
+        signal.alarm(60)
+        held.clear()
+        gc.collect()
+        say("freed")
+
+    with Forked(free) as process:
+        assert process.line() == "freed"
 
 
 def test_an_episode_without_a_key_frame_at_its_begin_is_compressed_anew(tmp_path):
