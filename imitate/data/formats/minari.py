@@ -166,13 +166,13 @@ def _read(path: Path, options: Options, report: ConversionReport) -> Iterator[Op
         raise DatasetError(
             f"{folder / 'metadata.json'}: is not a JSON object: copy the dataset again"
         )
-    _check_spaces(raw, folder)
     stored = stored_bytes(folder)
     for file in sorted(folder.rglob("*.hdf5")):
         check_file(file)  # minari opens this file itself
         with opened(file) as content:
             for name, array in leaves_of(content).items():
                 check_claim(f"{file}: '{name}'", (array.size or 0) * array.dtype.itemsize, stored)
+    _check_spaces(raw, folder)
     storage = storages.MinariStorage.read(folder)
     count = int(storage.total_episodes)
     with beside(folder, count) as sidecar:
