@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-from h5py import h5d, h5f, h5g, h5i, h5l, h5o
+from h5py import h5d, h5f, h5g, h5i, h5l, h5o, h5z
 
 from imitate.errors import DatasetError
 from imitate.system.memory import ALWAYS_BYTES, gigabytes
@@ -22,6 +22,12 @@ _MOST_SOFT_LINKS = 16
 _DEEPEST = 16
 _LARGER_PIECES = 16
 _MOST_GROUPS = 10_000
+_SAME_SIZE = (h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
+"""Filters of HDF5 whose results are as large as their data."""
+_TOLD = (h5z.FILTER_NBIT, h5z.FILTER_SCALEOFFSET)
+"""Filters that unpack to a number and a size of values among their parameters."""
+_GROWTH, _PIECE_HEADER = 1.1, 64
+"""Growth of random data by packing: a factor, and bytes for each piece."""
 
 
 class OutsideFileError(DatasetError):
@@ -111,6 +117,7 @@ def check_storage(array: h5d.DatasetID) -> None:
                 f"{_file_of(array)}: {_shown(h5i.get_name(array))} is stored in pieces of {gigabytes(piece)} and has "
                 f"{gigabytes(whole)}: the file is damaged; copy it again"
             )
+        _check_packed(array, plist, piece)
     if plist.get_layout() == h5d.VIRTUAL:
         kind = "is a virtual dataset: its values lie in other files"
     elif plist.get_external_count():
@@ -121,6 +128,26 @@ def check_storage(array: h5d.DatasetID) -> None:
         f"{_file_of(array)}: {_shown(h5i.get_name(array))} {kind}, which is not read: "
         "write them into this file, or leave the array out"
     )
+
+
+def _check_packed(array: h5d.DatasetID, plist: Any, piece: int) -> None:
+    """Refuse pieces that would unpack to far more than they have: packed several times, or larger than they may be."""
+    filters = [plist.get_filter(number)[:3:2] for number in range(plist.get_nfilters())]
+    packing = [(name, values) for name, values in filters if name not in _SAME_SIZE]
+    if not packing:
+        return
+    shape, size = plist.get_chunk(), array.get_type().get_size()
+    pieces = math.prod(-(-n // side) for n, side in zip(array.shape, shape, strict=True))
+    told = [values[2] * values[4] for name, values in packing if name in _TOLD and values[4:]]
+    if (
+        len(packing) > 1
+        or any(length > math.prod(shape) * size for length in told)
+        or array.get_storage_size() > pieces * (_GROWTH * piece + _PIECE_HEADER)
+    ):
+        raise DatasetError(
+            f"{_file_of(array)}: {_shown(h5i.get_name(array))} is packed as no program does it, and could unpack "
+            "without end: the file is damaged; copy it again"
+        )
 
 
 def arrays_below(group: h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5d.DatasetID]]:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import zlib
 from pathlib import Path
 
 import h5py
@@ -219,6 +220,46 @@ def test_pieces_that_are_larger_than_their_array_are_not_unpacked(demo_file):
         file.create_dataset(KEY, (5, 3), "f4", **sizes)
     with DatasetFile(path) as file, pytest.raises(DatasetError, match="in pieces of 268 MB"):
         file.read("demo_0", "obs/object")
+
+
+def scaled(plist):
+    """The filter's parameters: kind, factor, number of values, class, size of a value, and the rest."""
+    plist.set_filter(h5py.h5z.FILTER_SCALEOFFSET, 0, (2, 0, 2**28, 0, 4, *[0] * 15))
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        pytest.param([h5py.h5p.PropDCID.set_deflate] * 2, id="twice"),
+        pytest.param([h5py.h5p.PropDCID.set_deflate], id="more than there is"),
+        pytest.param([scaled], id="told another size"),
+    ],
+)
+def test_pieces_that_could_unpack_without_end_are_not_unpacked(demo_file, packed):
+    path = demo_file()
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((5, 3))
+    for add in packed:
+        add(plist)
+    with h5py.File(path, "a") as file:
+        del file[KEY]
+        space = h5py.h5s.create_simple((5, 3))
+        array = h5py.h5d.create(file.id, KEY.encode(), h5py.h5t.IEEE_F32LE, space, plist)
+        array.write_direct_chunk((0, 0), zlib.compress(bytes(10**6)))
+    with DatasetFile(path) as file, pytest.raises(DatasetError, match="could unpack without end"):
+        file.read("demo_0", "obs/object")
+
+
+@pytest.mark.parametrize("how", [
+    {"compression": "gzip", "shuffle": True, "fletcher32": True}, {"compression": "lzf"}, {"scaleoffset": 9},
+])  # fmt: skip
+def test_what_hdf5_packs_is_unpacked(demo_file, how):
+    path, values = demo_file(), np.random.default_rng(0).normal(size=(5, 3)).astype("f4")
+    with h5py.File(path, "a") as file:
+        del file[KEY]
+        file.create_dataset(KEY, data=values, chunks=(2, 2), **how)
+    with DatasetFile(path) as file:
+        np.testing.assert_allclose(file.read("demo_0", "obs/object"), values, atol=1e-6)
 
 
 def test_links_without_end_are_an_error(demo_file):
