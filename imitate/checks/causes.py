@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from imitate.data.quality.doctor.following import DELAYS, fits
+from imitate.data.quality.doctor.alignment import DELAYS, fits
 from imitate.deploy.check.deploy_check import CheckedDemo, Predictions
 from imitate.deploy.check.statistics import Range
 from imitate.system.text import counted
